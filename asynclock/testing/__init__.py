@@ -1,0 +1,62 @@
+"""Real servers, real faults and a checker: for this project's tests and for those of its users.
+
+Names are imported on first use, since pytest loads the plugin of this package at every start.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asynclock.testing._resp import ServerReplyError
+    from asynclock.testing.binaries import ServerBinary, all_servers, find_server
+    from asynclock.testing.clock import why_no_clock_jumps
+    from asynclock.testing.servers import (
+        LocalServer,
+        ServerOptions,
+        ServerStartError,
+        local_servers,
+        start_servers,
+    )
+    from asynclock.testing.tls import Certificates, make_certificates
+
+__all__ = [
+    "Certificates",
+    "LocalServer",
+    "ServerBinary",
+    "ServerOptions",
+    "ServerReplyError",
+    "ServerStartError",
+    "all_servers",
+    "find_server",
+    "local_servers",
+    "make_certificates",
+    "start_servers",
+    "why_no_clock_jumps",
+]
+
+_HOMES = {
+    "_resp": ("ServerReplyError",),
+    "binaries": ("ServerBinary", "all_servers", "find_server"),
+    "clock": ("why_no_clock_jumps",),
+    "servers": (
+        "LocalServer",
+        "ServerOptions",
+        "ServerStartError",
+        "local_servers",
+        "start_servers",
+    ),
+    "tls": ("Certificates", "make_certificates"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

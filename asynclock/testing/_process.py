@@ -1,0 +1,102 @@
+"""One server process: started, frozen, killed and reaped, by its own process id only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["ServerProcess"]
+
+_STEP = 0.002
+_PATIENCE = 10.0
+
+
+class ServerProcess:
+    """A child in a process group of its own, so that a forked AOF rewrite dies with it.
+
+    It is a plain `subprocess`, not asyncio's: that one belongs to an event loop, while a server
+    may serve many tests with a loop each.
+    """
+
+    def __init__(self, argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
+        self._pid_file = folder / "pid"
+        self.frozen = False
+        with (folder / "output.log").open("ab") as output:
+            self._popen = subprocess.Popen(
+                argv,
+                cwd=folder,
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # A Ctrl-C is for the test process, which then ends its servers in order.
+                start_new_session=True,
+            )
+        self._pid_file.write_text(str(self._popen.pid))
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        return self._popen.poll()
+
+    async def freeze(self) -> None:
+        """SIGSTOP, and wait until the kernel has really stopped it."""
+        self._signal(signal.SIGSTOP)
+        self.frozen = True
+        deadline = time.monotonic() + _PATIENCE
+        while not self._stopped() and time.monotonic() < deadline:
+            await asyncio.sleep(_STEP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.frozen = False
+
+    async def kill(self) -> None:
+        """SIGKILL (works on a frozen process too), and wait until it is reaped."""
+        self._signal(signal.SIGKILL)
+        await self.gone()
+
+    async def gone(self, timeout: float = _PATIENCE) -> bool:
+        """Wait until the process has ended; False if it has not after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self.alive:
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(_STEP)
+        self._pid_file.unlink(missing_ok=True)
+        return True
+
+    def kill_now(self) -> None:
+        """The same as `kill` for a caller without an event loop."""
+        self._signal(signal.SIGKILL)
+        self._popen.wait(_PATIENCE)
+        self._pid_file.unlink(missing_ok=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Not reaped yet, so the id cannot belong to anybody else.
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def _stopped(self) -> bool:
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13: trust the signal
+            return True
+        with contextlib.suppress(ChildProcessError):
+            status = os.waitid(
+                os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+            )
+            return status is not None
+        return True

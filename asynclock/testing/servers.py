@@ -1,0 +1,339 @@
+"""Real Redis or Valkey servers as processes of this machine, with a switch for every fault.
+
+    async with local_servers(3) as servers:
+        locks = asynclock.connect(*(server.url for server in servers))
+        await servers[0].kill()
+
+Servers listen on loopback only, keep everything in a temporary folder and never outlive the
+process that started them, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import ClassVar, TypedDict, Unpack
+from urllib.parse import quote, urlencode
+
+from asynclock.errors import ConfigurationError
+from asynclock.testing._ports import ReservedPort
+from asynclock.testing._process import ServerProcess
+from asynclock.testing._resp import Endpoint, Reply, ServerReplyError, ask
+from asynclock.testing._workspace import new_folder, remove_folder
+from asynclock.testing.binaries import ServerBinary, find_server
+from asynclock.testing.clock import ShiftedClock
+from asynclock.testing.tls import Certificates
+
+__all__ = ["LocalServer", "ServerOptions", "ServerStartError", "local_servers", "start_servers"]
+
+# Generous: a busy CI machine may leave a new process without a CPU for seconds.
+_START_TIMEOUT = 15.0
+_STOP_TIMEOUT = 5.0
+_KEEPER = ("asynclock-testing", "loopback-only")
+
+
+class ServerStartError(RuntimeError):
+    """A server did not start; the message ends with the last lines of its log."""
+
+
+class ServerOptions(TypedDict, total=False):
+    """The keyword options of `LocalServer`, for functions that pass them on."""
+
+    args: Sequence[str]
+    binary: ServerBinary | None
+    host: str
+    aof: bool
+    unix: bool
+    tls: Certificates | None
+    tls_client_certs: bool
+    password: str | None
+    users: Sequence[str]
+    clock: bool
+
+
+class LocalServer:
+    """One server on a free port of loopback; `await start()` or `async with` starts it.
+
+    args: further settings as on the command line, e.g. ("--maxmemory", "10mb").
+    binary: which server; default `find_server()`.
+    host: "127.0.0.1" or "::1".
+    aof: keep an append-only file with `appendfsync always`, so that a killed server restarted
+        with its data forgets nothing it has answered. Without, it forgets everything.
+    unix: listen on a Unix socket instead of a port.
+    tls: listen with TLS instead of plainly; `tls_client_certs` demands a client's certificate.
+    password: of the default user.
+    users: further ACL users (or another "default"), each a line of an ACL file without "user".
+    clock: let `jump_clock` work (Linux with a C compiler).
+
+    No method belongs to an event loop: a server may be used from many loops, one after another.
+    """
+
+    _with_bus: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        args: Sequence[str] = (),
+        binary: ServerBinary | None = None,
+        host: str = "127.0.0.1",
+        aof: bool = False,
+        unix: bool = False,
+        tls: Certificates | None = None,
+        tls_client_certs: bool = False,
+        password: str | None = None,
+        users: Sequence[str] = (),
+        clock: bool = False,
+    ) -> None:
+        self.binary = binary or find_server()
+        if tls and not self.binary.tls:
+            raise ConfigurationError(f"{self.binary} was built without TLS")
+        if tls and unix:
+            raise ConfigurationError("a server listens with tls or on a Unix socket, not both")
+        self.host = host
+        self.password = password
+        self.tls = tls
+        self.tls_client_certs = tls_client_certs
+        self.folder = new_folder(self.binary.kind)
+        self.unix_path = self.folder / "s" if unix else None
+        self._clock = ShiftedClock(self.folder) if clock else None
+        self._port = None if unix else ReservedPort(host, bus=self._with_bus)
+        self._process: ServerProcess | None = None
+        self._data = self.folder / "data"
+        self._data.mkdir()
+        self._users = list(users)
+        if password is not None and users:
+            self._users.append(f"default on >{password} ~* &* +@all")
+        self._argv = [*self._command_line(aof), *args]
+
+    # ---- where it is -------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The TCP port, the same for the server's whole life; 0 with a Unix socket."""
+        return self._port.number if self._port else 0
+
+    @property
+    def url(self) -> str:
+        """What a client connects to, with the default user's password and the CA if there are."""
+        return self.url_for(None, self.password)
+
+    def url_for(self, user: str | None, password: str | None) -> str:
+        """Return the URL for another user."""
+        login = f"{quote(user or '', safe='')}:{quote(password, safe='')}@" if password else ""
+        if self.unix_path:
+            return f"unix://{login}{self.unix_path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        if not self.tls:
+            return f"redis://{login}{host}:{self.port}"
+        query = {"ssl_ca_certs": str(self.tls.ca)}
+        if self.tls_client_certs:
+            query["ssl_certfile"] = str(self.tls.client_cert)
+            query["ssl_keyfile"] = str(self.tls.client_key)
+        return f"rediss://{login}{host}:{self.port}?{urlencode(query)}"
+
+    @property
+    def pid(self) -> int:
+        """The process id; RuntimeError if the server has never been started."""
+        return self._started().pid
+
+    @property
+    def alive(self) -> bool:
+        """True while the process exists; a frozen server is alive."""
+        return self._process is not None and self._process.alive
+
+    @property
+    def frozen(self) -> bool:
+        """True between `freeze` and `thaw`."""
+        return self.alive and self._started().frozen
+
+    @property
+    def log(self) -> str:
+        """Everything the server has written to its log."""
+        return (self.folder / "output.log").read_text(errors="replace")
+
+    # ---- life and death ----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start it and return once it answers PING; nothing if it is running already."""
+        if not self.alive:
+            self._spawn()
+            await self._ready()
+
+    async def stop(self) -> None:
+        """End it in an orderly way (SHUTDOWN NOSAVE); a frozen server is thawed first."""
+        if not self.alive:
+            return
+        await self.thaw()
+        with contextlib.suppress(OSError, ServerReplyError):
+            await self.command("SHUTDOWN", "NOSAVE", timeout=_STOP_TIMEOUT)
+        if not await self._started().gone(_STOP_TIMEOUT):
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End it by SIGKILL, frozen or not, and wait until the process is gone."""
+        if self._process:
+            await self._process.kill()
+
+    async def restart(self, *, keep_data: bool = True) -> None:
+        """Kill it if it is running and start it again on the same port.
+
+        keep_data: what was on disk is loaded again, which is nothing unless `aof`. False: the
+        disk is lost too (and a cluster node forgets who it was).
+        """
+        await self.kill()
+        if not keep_data:
+            shutil.rmtree(self._data)
+            self._data.mkdir()
+        await self.start()
+
+    async def freeze(self) -> None:
+        """SIGSTOP: connections stay open and are accepted, nothing is answered."""
+        await self._started().freeze()
+
+    async def thaw(self) -> None:
+        """SIGCONT; nothing if it is not frozen."""
+        self._started().thaw()
+
+    async def flush(self) -> None:
+        """FLUSHALL: amnesia in place."""
+        await self.command("FLUSHALL")
+
+    def jump_clock(self, seconds: float) -> None:
+        """Move the server's wall clock by `seconds` from where it is now, either way, at once.
+
+        It stays moved over restarts. ConfigurationError unless made with `clock=True`.
+        """
+        if self._clock is None:
+            raise ConfigurationError("start the server with clock=True to make its clock jump")
+        self._clock.jump(seconds)
+
+    def close(self) -> None:
+        """Kill the server, give back its port, remove its folder; works without an event loop."""
+        if self._process:
+            self._process.kill_now()
+        if self._port:
+            self._port.release()
+        remove_folder(self.folder)
+
+    async def __aenter__(self) -> LocalServer:
+        try:
+            await self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def command(self, *command: str | bytes | float, timeout: float = 5.0) -> Reply:
+        """Send one command over a connection of its own, with all rights.
+
+        Strings come back as str. Raises ServerReplyError for an error reply, OSError
+        (TimeoutError included) if there is no answer within `timeout` seconds.
+        """
+        return await ask(self.endpoint, *command, timeout=timeout)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """How this package itself reaches the server."""
+        credentials = _KEEPER if self._users else (self.password,) if self.password else ()
+        context = self.tls.client_context(with_client_cert=True) if self.tls else None
+        unix = str(self.unix_path) if self.unix_path else None
+        return Endpoint(self.host, self.port, unix, context, credentials)
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _started(self) -> ServerProcess:
+        if self._process is None:
+            raise RuntimeError(f"the server for {self.url} has not been started")
+        return self._process
+
+    def _command_line(self, aof: bool) -> list[str]:
+        settings = {
+            "bind": self.host,
+            "port": 0 if self.tls else self.port,
+            "dir": self._data,
+            "save": "",
+            "appendonly": "yes" if aof else "no",
+            "appendfsync": "always",
+        }
+        if self.binary.version >= (7, 0, 0):
+            settings["enable-debug-command"] = "local"  # always on in 6.2
+        if self.unix_path:
+            settings["unixsocket"] = self.unix_path
+        if self._users:
+            settings["aclfile"] = self._write_users()
+        elif self.password is not None:
+            settings |= {"requirepass": self.password, "masterauth": self.password}
+        if self.tls:
+            settings |= self._tls_settings(self.tls)
+        options = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
+        return [str(self.binary.path), *options]
+
+    def _tls_settings(self, tls: Certificates) -> dict[str, object]:
+        return {
+            "tls-port": self.port,
+            "tls-ca-cert-file": tls.ca,
+            "tls-cert-file": tls.server_cert,
+            "tls-key-file": tls.server_key,
+            "tls-auth-clients": "yes" if self.tls_client_certs else "no",
+            "tls-replication": "yes",
+            "tls-cluster": "yes",
+        }
+
+    def _write_users(self) -> str:
+        name, password = _KEEPER
+        lines = [*self._users, f"{name} on >{password} ~* &* +@all"]
+        file = self.folder / "users.acl"
+        file.write_text("".join(f"user {line}\n" for line in lines))
+        return str(file)
+
+    def _spawn(self) -> None:
+        env = self._clock.env if self._clock else {}
+        self._process = ServerProcess(self._argv, self.folder, env)
+
+    async def _ready(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        endpoint, process = self.endpoint, self._started()
+        while process.alive and time.monotonic() < deadline:
+            with contextlib.suppress(OSError, ServerReplyError):  # not listening, or loading
+                await ask(endpoint, "PING", timeout=1.0)
+                return
+            await asyncio.sleep(0.002)
+        fate = "is mute" if process.alive else f"ended with status {process.exit_status}"
+        await self.kill()
+        raise ServerStartError(f"{self.binary} {fate}; its log ends with:\n{self.log[-2000:]}")
+
+
+@contextlib.asynccontextmanager
+async def local_servers(
+    n: int, **options: Unpack[ServerOptions]
+) -> AsyncIterator[list[LocalServer]]:
+    """Run `n` servers with the options of `LocalServer`, all started at once, none left behind."""
+    servers = await start_servers(n, **options)
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            server.close()
+
+
+async def start_servers(n: int, **options: Unpack[ServerOptions]) -> list[LocalServer]:
+    """Start `n` servers at once; the caller closes them. If one fails, none is left."""
+    servers: list[LocalServer] = []
+    try:
+        for _ in range(n):
+            servers.append(LocalServer(**options))
+        starts = (server.start() for server in servers)
+        for outcome in await asyncio.gather(*starts, return_exceptions=True):
+            if outcome:
+                raise outcome
+    except BaseException:
+        for server in servers:
+            server.close()
+        raise
+    return servers
