@@ -1,0 +1,105 @@
+"""A closed loop of load on any lock: so many tasks, each acquires and releases as fast as it may.
+
+Imports nothing but the standard library: the benchmarks run this very file in the environments
+of other lock libraries too, so that all are measured by one contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Subject(Protocol):
+    """Whatever can be locked by name."""
+
+    async def acquire(self, name: str) -> Any:
+        """Wait until the name is held and return what ``release`` takes."""
+
+    async def release(self, lease: Any) -> None:
+        """Give it back."""
+
+
+@dataclass(slots=True)
+class Load:
+    """What one run saw. All times are seconds."""
+
+    seconds: float = 0.0
+    cpu: float = 0.0
+    waits: list[float] = field(default_factory=list)
+    """From the call of ``acquire`` to the body, one per cycle."""
+    cycles: list[float] = field(default_factory=list)
+    """From the call of ``acquire`` to the end of ``release``."""
+    gap: float = 0.0
+    """The longest time in which no cycle ended."""
+    overlaps: int = 0
+    """Bodies of one name that ran at once in this process."""
+    stuck: int = 0
+    """Tasks that were still inside a call when the grace was over; they were cancelled."""
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+def processor_seconds() -> float:
+    """User and system time of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value below which ``share`` (0 to 1) of the ordered values lie; nan where there is none."""
+    if not ordered:
+        return float("nan")
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+async def run_load(
+    subject: Subject, names: Sequence[str], seconds: float, grace: float = 2.0
+) -> Load:
+    """Run one task per name for ``seconds``; equal names contend.
+
+    A task begins no cycle after the end. One that is inside a call ``grace`` seconds later is
+    cancelled and counted as stuck. An error is counted by its type and the task goes on.
+    """
+    load = Load()
+    inside: Counter[str] = Counter()
+    contended = len(set(names)) < len(names)
+    clock = time.perf_counter
+    begin = last = clock()
+    until = begin + seconds
+
+    async def one(name: str) -> None:
+        nonlocal last
+        while (started := clock()) < until:
+            try:
+                lease = await subject.acquire(name)
+                entered = clock()
+                if contended:
+                    # One turn of the loop inside the body, or an overlap could never show.
+                    inside[name] += 1
+                    load.overlaps += inside[name] > 1
+                    await asyncio.sleep(0)
+                    inside[name] -= 1
+                await subject.release(lease)
+            except Exception as error:
+                load.errors[type(error).__name__] += 1
+                await asyncio.sleep(0.001)
+                continue
+            ended = clock()
+            load.waits.append(entered - started)
+            load.cycles.append(ended - started)
+            load.gap, last = max(load.gap, ended - last), ended
+
+    cpu = processor_seconds()
+    tasks = [asyncio.create_task(one(name)) for name in names]
+    _, stuck = await asyncio.wait(tasks, timeout=seconds + grace)
+    load.seconds, load.cpu = clock() - begin, processor_seconds() - cpu
+    load.stuck = len(stuck)
+    for task in stuck:
+        task.cancel()
+    await asyncio.gather(*stuck, return_exceptions=True)
+    return load

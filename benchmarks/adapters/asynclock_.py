@@ -1,0 +1,30 @@
+"""asynclock with its defaults: fences, deadlines, guards and renewal are on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asynclock
+
+from . import Adapter
+
+
+class Asynclock(Adapter):
+    async def open(self) -> None:
+        self.locks = asynclock.connect(*self.urls, ttl=self.ttl, **self.options)
+        await self.locks.__aenter__()
+
+    async def acquire(self, name: str) -> Any:
+        return await self.locks.lock(name).acquire()
+
+    async def release(self, lease: Any) -> None:
+        await lease.release()
+
+    async def close(self) -> None:
+        await self.locks.aclose()
+
+    def held(self, lease: Any) -> bool:
+        return bool(lease.held)
+
+
+ADAPTER = Asynclock

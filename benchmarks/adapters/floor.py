@@ -1,0 +1,97 @@
+"""The limit in Python: one socket per node, hiredis, everything queued in a tick in one write.
+
+The commands are those of a plain Redlock (SET NX PX, compare-and-delete by EVALSHA). There is no
+lock logic: no owner check on the client, no deadline, no clean-up, no waiting. Like every Redlock
+it goes on at a majority of replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections import deque
+from typing import Any
+from urllib.parse import urlsplit
+
+import hiredis
+
+from . import Adapter
+
+_RELEASE = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
+_SHA = hashlib.sha1(_RELEASE, usedforsecurity=False).hexdigest().encode()
+
+
+class _Votes:
+    """One request to all nodes: a countdown to the majority."""
+
+    __slots__ = ("done", "missing")
+
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class _Link(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.reader = hiredis.Reader()
+        self.pending: deque[_Votes] = deque()
+        self.transport: asyncio.WriteTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.reader.feed(data)
+        while (reply := self.reader.gets()) is not False:
+            if isinstance(reply, hiredis.ReplyError):
+                raise reply
+            votes = self.pending.popleft()
+            votes.missing -= 1
+            if not votes.missing and not votes.done.done():
+                votes.done.set_result(None)
+
+
+class Floor(Adapter):
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.links: list[_Link] = []
+        self.queue: list[bytes] = []
+        for url in self.urls:
+            address = urlsplit(url)
+            _, link = await loop.create_connection(_Link, address.hostname, address.port)
+            self.links.append(link)
+        self.quorum = len(self.links) // 2 + 1
+        self.px = str(int(self.ttl * 1000)).encode()
+        await self._ask(len(self.links), b"SCRIPT", b"LOAD", _RELEASE)
+
+    def _ask(self, quorum: int, *command: bytes) -> asyncio.Future[None]:
+        votes = _Votes(quorum)
+        for link in self.links:
+            link.pending.append(votes)
+        if not self.queue:
+            votes.done.get_loop().call_soon(self._flush)
+        self.queue.append(hiredis.pack_command(command))
+        return votes.done
+
+    def _flush(self) -> None:
+        data = b"".join(self.queue)
+        self.queue.clear()
+        for link in self.links:
+            link.transport.write(data)
+
+    async def acquire(self, name: str) -> tuple[bytes, bytes]:
+        key, owner = name.encode(), os.urandom(16)
+        await self._ask(self.quorum, b"SET", key, owner, b"NX", b"PX", self.px)
+        return key, owner
+
+    async def release(self, lease: Any) -> None:
+        await self._ask(self.quorum, b"EVALSHA", _SHA, b"1", *lease)
+
+    async def close(self) -> None:
+        for link in self.links:
+            link.transport.close()
+
+
+ADAPTER = Floor

@@ -1,0 +1,98 @@
+"""Make the environments of the systems under ``.bench/``; what fails is said, not skipped."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from .systems import ENVIRONMENTS, Environment, System
+
+ROOT = Path(__file__).parent.parent
+HOME = ROOT / ".bench"
+
+
+def folder(environment: Environment) -> Path:
+    return HOME / environment.name
+
+
+def command(system: System, loop: str) -> list[str] | None:
+    """What starts a worker, or None where the environment is missing."""
+    environment = ENVIRONMENTS[system.environment]
+    place = folder(environment)
+    if not (place / "ready").exists():
+        return None
+    if environment.kind == "node":
+        return ["node", str(ROOT / "benchmarks" / "worker.mjs"), system.adapter, str(place)]
+    return [str(place / "bin" / "python"), "-m", "benchmarks.worker", system.adapter, loop]
+
+
+def command_here(system: System, loop: str) -> list[str]:
+    """A worker in this very interpreter, for systems whose packages it has."""
+    return [sys.executable, "-m", "benchmarks.worker", system.adapter, loop]
+
+
+def install(names: Iterable[str], again: bool = False) -> dict[str, str]:
+    """Return what became of each environment: "ready" or the reason why not."""
+    HOME.mkdir(exist_ok=True)
+    (HOME / ".gitignore").write_text("*\n")
+    return {name: _one(ENVIRONMENTS[name], again) for name in names}
+
+
+def _one(environment: Environment, again: bool) -> str:
+    place = folder(environment)
+    wanted = "\n".join(environment.packages)
+    ready = place / "ready"
+    if ready.exists() and ready.read_text() == wanted and not again:
+        return "ready"
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        if environment.kind == "node":
+            _node(environment, place)
+        else:
+            _python(environment, place)
+    except (OSError, subprocess.CalledProcessError, LookupError) as error:
+        details = getattr(error, "stderr", None) or str(error)
+        return "not installed: " + " ".join(details.split())[-300:]
+    ready.write_text(wanted)
+    return "ready"
+
+
+def _run(*command: str | Path, cwd: Path = ROOT) -> None:
+    subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True)
+
+
+def _python(environment: Environment, place: Path) -> None:
+    _run(_interpreter(environment.python), "-m", "venv", place)
+    _run(place / "bin" / "python", "-m", "pip", "install", "--quiet", *environment.packages)
+
+
+def _node(environment: Environment, place: Path) -> None:
+    place.mkdir(parents=True)
+    (place / "package.json").write_text('{"private": true}\n')
+    if not shutil.which("npm"):
+        raise LookupError("npm is not on PATH")
+    _run("npm", "install", "--no-audit", "--no-fund", *environment.packages, cwd=place)
+
+
+def _interpreter(version: str | None) -> str:
+    """This Python, or the newest one that an old package still runs on."""
+    if version is None or sys.version_info[:2] <= tuple(map(int, version.split("."))):
+        return sys.executable
+    for path in (shutil.which(f"python{version}"), *_pyenv(version)):
+        # A shim may exist and only print an apology.
+        if path and _says_version(path, version):
+            return path
+    raise LookupError(f"needs Python {version}, which this machine lacks")
+
+
+def _pyenv(version: str) -> list[str]:
+    return [str(p) for p in Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+
+
+def _says_version(path: str, version: str) -> bool:
+    ask = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    answer = subprocess.run(ask, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() == version

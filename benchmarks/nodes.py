@@ -1,0 +1,90 @@
+"""The servers under load: local ones with every fault, and what they say about their own work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from asynclock.testing.servers import LocalServer, local_servers
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Sums over the nodes since their start."""
+
+    cpu: float
+    commands: int
+
+    def __sub__(self, other: Counters) -> Counters:
+        return Counters(self.cpu - other.cpu, self.commands - other.commands)
+
+
+class Nodes:
+    """Some local servers. A scenario over N nodes uses the first N of one shared set."""
+
+    def __init__(self, servers: Sequence[LocalServer], started: dict[int, float]) -> None:
+        self.servers = servers
+        self._started = started
+
+    def first(self, n: int) -> Nodes:
+        return Nodes(self.servers[:n], self._started)
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers]
+
+    @property
+    def version(self) -> str:
+        return str(self.servers[0].binary)
+
+    async def flush(self) -> None:
+        """Empty all nodes: an interrupted peer leaves keys."""
+        await asyncio.gather(*(server.flush() for server in self.servers))
+
+    async def counters(self) -> Counters:
+        """The server side of a measurement; asking counts as one command per node."""
+        infos = await asyncio.gather(*(self._info(s) for s in self.servers if not s.frozen))
+        cpu = sum(float(i["used_cpu_user"]) + float(i["used_cpu_sys"]) for i in infos)
+        return Counters(cpu, sum(int(i["total_commands_processed"]) for i in infos))
+
+    async def restart(self, index: int) -> None:
+        """Kill a node and start it again, empty, on the same port."""
+        await self.servers[index].restart()
+        self._started[index] = time.monotonic()
+
+    async def settled(self, seconds: float) -> None:
+        """Wait until every node is older than ``seconds``: a young one has no vote.
+
+        Uptime is told in whole seconds and not taken at its word, hence 3 s more.
+        """
+        youngest = max(self._started[i] for i in range(len(self.servers)))
+        await asyncio.sleep(max(0.0, youngest + seconds * 1.01 + 3.0 - time.monotonic()))
+
+    async def remaining(self, name: str) -> float:
+        """Seconds until the lock key of ``name`` is gone from every node.
+
+        A counter that is kept beside the lock lives longer, so the shortest of a node counts.
+        """
+        left = [0.0]
+        for server in self.servers:
+            keys = await server.command("KEYS", f"*{name}*")
+            assert isinstance(keys, list)
+            ttls = [await server.command("PTTL", str(key)) for key in keys]
+            living = [ttl for ttl in ttls if isinstance(ttl, int) and ttl > 0]
+            left.append(min(living, default=0) / 1000)
+        return max(left)
+
+    async def _info(self, server: LocalServer) -> dict[str, str]:
+        text = str(await server.command("INFO"))
+        return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+
+
+@contextlib.asynccontextmanager
+async def local_nodes(count: int) -> AsyncIterator[Nodes]:
+    """Start servers and end them afterwards."""
+    async with local_servers(count) as servers:
+        now = time.monotonic()
+        yield Nodes(servers, dict.fromkeys(range(count), now))

@@ -1,0 +1,100 @@
+"""The runner's end of a worker process: ask and await, with a bound on every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import tempfile
+from types import TracebackType
+from typing import Any
+
+from .install import ROOT
+
+START_SECONDS = 20.0
+
+
+class WorkerError(Exception):
+    """The worker answered with an error, not at all, or could not start."""
+
+
+class Remote:
+    """One worker process. ``async with`` starts and ends it."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.versions: dict[str, str] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._errors = tempfile.TemporaryFile()  # a pipe that nobody drains would stop the worker
+
+    async def __aenter__(self) -> Remote:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=self._errors,
+                limit=2**24,
+                cwd=ROOT,
+                env=env,
+            )
+            self.versions = (await self._answer(START_SECONDS))["versions"]
+        except BaseException:
+            await self.end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.end()
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def ask(self, op: str, patience: float = 30.0, **fields: object) -> dict[str, Any]:
+        """Send one request and return its answer; ``patience`` is in seconds.
+
+        After an answer that did not come the process is ended: it can never be in step again.
+        """
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
+        try:
+            answer = await self._answer(patience)
+        except BaseException:
+            await self.end()
+            raise
+        if "failed" in answer:
+            raise WorkerError(f"{op}: {answer['failed']}")
+        return answer
+
+    async def end(self) -> None:
+        """Kill it, at once: a worker owes nothing."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def _answer(self, patience: float) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            async with asyncio.timeout(patience):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise WorkerError(f"no answer in {patience:.0f} s") from None
+        if not line:
+            raise WorkerError(f"ended: {self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "without a word")

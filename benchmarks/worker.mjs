@@ -1,0 +1,172 @@
+// The same worker for systems on Node: see worker.py for the contract.
+// node worker.mjs SYSTEM MODULES   (MODULES: the folder whose node_modules to use)
+import { createRequire } from "node:module";
+import { readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { performance } from "node:perf_hooks";
+
+const [system, modules] = process.argv.slice(2);
+const require = createRequire(`${modules}/`);
+const POINTS = 2000, BURST = 200; // as in worker.py
+const now = () => performance.now() / 1000;
+const monotonic = () => Number(process.hrtime.bigint()) / 1e9; // the clock of time.monotonic()
+const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+const cpu = () => { const u = process.cpuUsage(); return (u.user + u.system) / 1e6; };
+const connect = (urls) => {
+  const Redis = require("ioredis");
+  return urls.map((url) => new Redis(url));
+};
+
+// Both keep their defaults; redlock gives up after 10 tries by default, here it goes on.
+const ADAPTERS = {
+  redlock(urls, ttl) {
+    const { default: Redlock } = require("redlock");
+    const clients = connect(urls);
+    const redlock = new Redlock(clients, { retryCount: -1 });
+    redlock.on("error", () => {}); // a refused try is an error event there
+    return {
+      acquire: (name) => redlock.acquire([name], ttl * 1000),
+      release: (lease) => lease.release(),
+      close: () => clients.forEach((client) => client.disconnect()),
+    };
+  },
+  semaphore(urls, ttl) {
+    const { Mutex, RedlockMutex } = require("redis-semaphore");
+    const clients = connect(urls);
+    const options = { lockTimeout: ttl * 1000, acquireTimeout: Number.POSITIVE_INFINITY, onLockLost() {} };
+    return {
+      async acquire(name) {
+        const mutex = clients.length > 1
+          ? new RedlockMutex(clients, name, options)
+          : new Mutex(clients[0], name, options);
+        await mutex.acquire();
+        return mutex;
+      },
+      release: (lease) => lease.release(),
+      held: (lease) => lease.isAcquired,
+      close: () => clients.forEach((client) => client.disconnect()),
+    };
+  },
+};
+
+function thin(values) {
+  const ordered = Float64Array.from(values).sort();
+  if (ordered.length <= POINTS) return Array.from(ordered);
+  const step = (ordered.length - 1) / (POINTS - 1);
+  return Array.from({ length: POINTS }, (_, i) => ordered[Math.round(i * step)]);
+}
+
+const PACKAGE = { redlock: "redlock", semaphore: "redis-semaphore" };
+const leases = [];
+let adapter, lease;
+const OPERATIONS = {
+  async open({ urls, ttl }) {
+    const begin = now();
+    require("ioredis");
+    require(PACKAGE[system]);
+    const imported = now();
+    adapter = ADAPTERS[system](urls, ttl);
+    return { import: imported - begin, connect: now() - imported };
+  },
+  async load({ names, seconds }) {
+    const contended = new Set(names).size < names.length;
+    const inside = new Map(), waits = [], cycles = [], errors = {};
+    let gap = 0, overlaps = 0, running = names.length;
+    const begin = now(), used = cpu(), until = begin + seconds;
+    let last = begin;
+    const one = async (name) => {
+      for (let started = now(); started < until; started = now()) {
+        let entered;
+        try {
+          const held = await adapter.acquire(name);
+          entered = now();
+          if (contended) {
+            inside.set(name, (inside.get(name) ?? 0) + 1);
+            if (inside.get(name) > 1) overlaps += 1;
+            await new Promise(setImmediate);
+            inside.set(name, inside.get(name) - 1);
+          }
+          await adapter.release(held);
+        } catch (error) {
+          errors[error.name] = (errors[error.name] ?? 0) + 1;
+          await sleep(0.001);
+          continue;
+        }
+        const ended = now();
+        waits.push(entered - started);
+        cycles.push(ended - started);
+        gap = Math.max(gap, ended - last);
+        last = ended;
+      }
+      running -= 1;
+    };
+    let timer;
+    const grace = new Promise((resolve) => { timer = setTimeout(resolve, (seconds + 2) * 1000); });
+    await Promise.race([Promise.all(names.map(one)), grace]);
+    clearTimeout(timer);
+    const passed = now() - begin;
+    return {
+      count: cycles.length, seconds: passed, cpu: cpu() - used, waits: thin(waits),
+      cycles: thin(cycles), gap, overlaps, stuck: running, errors,
+    };
+  },
+  async take({ name }) {
+    const begin = monotonic();
+    lease = await adapter.acquire(name);
+    const held = monotonic();
+    return { at: held, took: held - begin };
+  },
+  async drop() {
+    const at = monotonic();
+    await adapter.release(lease);
+    return { at };
+  },
+  async wait({ name, count }) {
+    for (let i = 0; i < count; i += 1) adapter.acquire(name).catch(() => {});
+    return {};
+  },
+  async hold({ prefix, count }) {
+    await adapter.release(await adapter.acquire(`${prefix}warm`));
+    const before = process.memoryUsage.rss();
+    for (let first = 0; first < count; first += BURST) {
+      const size = Math.min(BURST, count - first);
+      const batch = Array.from({ length: size }, (_, i) => adapter.acquire(`${prefix}${first + i}`));
+      leases.push(...(await Promise.all(batch)));
+    }
+    return { bytes: process.memoryUsage.rss() - before };
+  },
+  async watch({ seconds }) {
+    const used = cpu(), begin = now();
+    await sleep(seconds);
+    const lost = leases.filter((held) => !adapter.held(held)).length;
+    return { cpu: cpu() - used, seconds: now() - begin, lost };
+  },
+  async free() {
+    while (leases.length) {
+      await Promise.allSettled(leases.splice(0, BURST).map((held) => adapter.release(held)));
+    }
+    return {};
+  },
+  async close() {
+    await adapter.close();
+    return {};
+  },
+};
+
+const say = (answer) => process.stdout.write(`${JSON.stringify(answer)}\n`);
+process.on("unhandledRejection", () => {}); // a peer's lost refresh must not end the measurement
+const versions = { node: process.version };
+for (const library of ["ioredis", "redlock", "redis-semaphore"]) {
+  const manifest = readFileSync(`${modules}/node_modules/${library}/package.json`, "utf8");
+  versions[library] = JSON.parse(manifest).version;
+}
+say({ versions, loop: "node" });
+for await (const line of createInterface({ input: process.stdin })) {
+  const { op, ...request } = JSON.parse(line);
+  try {
+    say(await OPERATIONS[op](request));
+  } catch (error) {
+    say({ failed: `${error.name}: ${error.message}` });
+  }
+}
+process.exit(0);

@@ -1,0 +1,194 @@
+"""One system in an interpreter of its own: JSON lines in, JSON lines out.
+
+``python -m benchmarks.worker ADAPTER LOOP`` says hello, then answers one request per line, in
+order, until its input ends. Only ``wait`` leaves work behind that goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asynclock.testing import load as load_module
+
+    from benchmarks.adapters import Adapter
+
+POINTS = 2000
+"""A run reports at most so many latencies, evenly taken from the ordered whole."""
+BURST = 200
+"""Leases taken at once where many are held: no socket buffer or pool minds."""
+
+_LIBRARIES = (
+    "asynclock", "redis", "hiredis", "coredis", "pottery", "aioredlock", "redlock-ng", "uvloop",
+)  # fmt: skip
+
+
+def _load_by_path() -> Any:
+    """Import the load generator without its package, whose dependencies a peer's place lacks."""
+    path = Path(__file__).parent.parent / "asynclock" / "testing" / "load.py"
+    spec = importlib.util.spec_from_file_location("load_generator", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+load: load_module = _load_by_path()
+
+
+def thin(values: Sequence[float]) -> list[float]:
+    """The ordered values, or evenly spaced ones of them with the largest among them."""
+    ordered = sorted(values)
+    if len(ordered) <= POINTS:
+        return ordered
+    step = (len(ordered) - 1) / (POINTS - 1)
+    return [ordered[round(i * step)] for i in range(POINTS)]
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM now (Linux; elsewhere the peak)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()
+
+
+class Worker:
+    """The requests, one method each; the keyword arguments are the request's fields."""
+
+    def __init__(self, adapter: str) -> None:
+        self.name = adapter
+        self.adapter: Adapter
+        self.lease: Any = None
+        self.leases: list[Any] = []
+        self.waiting: list[asyncio.Task[Any]] = []
+
+    async def open(self, urls: list[str], ttl: float, options: dict[str, Any]) -> dict[str, Any]:
+        begin = time.perf_counter()
+        module = importlib.import_module(f"benchmarks.adapters.{self.name}")
+        imported = time.perf_counter()
+        self.adapter = module.ADAPTER(urls, ttl, options)
+        await self.adapter.open()
+        return {"import": imported - begin, "connect": time.perf_counter() - imported}
+
+    async def load(self, names: list[str], seconds: float) -> dict[str, Any]:
+        seen = await load.run_load(self.adapter, names, seconds)
+        return {
+            "count": len(seen.cycles),
+            "seconds": seen.seconds,
+            "cpu": seen.cpu,
+            "waits": thin(seen.waits),
+            "cycles": thin(seen.cycles),
+            "gap": seen.gap,
+            "overlaps": seen.overlaps,
+            "stuck": seen.stuck,
+            "errors": seen.errors,
+        }
+
+    async def take(self, name: str) -> dict[str, Any]:
+        begin = time.monotonic()
+        self.lease = await self.adapter.acquire(name)
+        held = time.monotonic()
+        return {"at": held, "took": held - begin}
+
+    async def drop(self) -> dict[str, Any]:
+        at = time.monotonic()
+        await self.adapter.release(self.lease)
+        return {"at": at}
+
+    async def wait(self, name: str, count: int) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        self.waiting += [loop.create_task(self.adapter.acquire(name)) for _ in range(count)]
+        return {}
+
+    async def hold(self, prefix: str, count: int) -> dict[str, Any]:
+        await self.adapter.release(await self.adapter.acquire(f"{prefix}warm"))
+        before = resident_bytes()
+        for first in range(0, count, BURST):
+            names = [f"{prefix}{i}" for i in range(first, min(first + BURST, count))]
+            self.leases += await asyncio.gather(*map(self.adapter.acquire, names))
+        return {"bytes": resident_bytes() - before}
+
+    async def watch(self, seconds: float) -> dict[str, Any]:
+        cpu, begin = load.processor_seconds(), time.perf_counter()
+        await asyncio.sleep(seconds)
+        cpu, passed = load.processor_seconds() - cpu, time.perf_counter() - begin
+        lost = sum(not self.adapter.held(lease) for lease in self.leases)
+        return {"cpu": cpu, "seconds": passed, "lost": lost}
+
+    async def free(self) -> dict[str, Any]:
+        while self.leases:
+            batch = [self.leases.pop() for _ in range(min(BURST, len(self.leases)))]
+            await asyncio.gather(*map(self.adapter.release, batch), return_exceptions=True)
+        return {}
+
+    async def close(self) -> dict[str, Any]:
+        await self.adapter.close()
+        return {}
+
+
+def hello(loop: str) -> dict[str, Any]:
+    """Who answers here."""
+    versions = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"versions": versions, "loop": loop}
+
+
+async def serve(adapter: str, loop_name: str, out: int) -> None:
+    """Answer until end of input."""
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader(limit=2**24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    worker = Worker(adapter)
+    _write(out, hello(loop_name))
+    while line := await lines.readline():
+        request = json.loads(line)
+        try:
+            answer = await getattr(worker, request.pop("op"))(**request)
+        except Exception as error:  # whatever a peer raises is its result, not our end
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        _write(out, answer)
+
+
+def _write(out: int, answer: dict[str, Any]) -> None:
+    data = json.dumps(answer).encode() + b"\n"
+    while data:
+        data = data[os.write(out, data) :]
+
+
+def main() -> None:
+    adapter, loop = sys.argv[1:]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # peers: a socket per task and node
+    out = os.dup(1)
+    os.dup2(2, 1)  # what a library prints must not get between the answers
+    serving = serve(adapter, loop, out)
+    if loop == "uvloop":
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serving)
+    else:
+        asyncio.run(serving)
+
+
+if __name__ == "__main__":
+    main()
