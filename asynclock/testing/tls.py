@@ -1,6 +1,6 @@
 """Certificates for tests: an authority of their own, a server's and a client's certificate.
 
-Needs `trustme` (in the extra `asynclock[test]`).
+Needs `trustme`, which no extra of asynclock brings.
 """
 
 from __future__ import annotations

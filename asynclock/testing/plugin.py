@@ -1,0 +1,142 @@
+"""pytest fixtures: a lock manager on real servers, and the servers, to be broken at will.
+
+    async def test_order_survives_a_dead_node(asynclock_locks, asynclock_nodes):
+        await asynclock_nodes[0].kill()
+        async with asynclock_locks.lock("orders:42"):
+            ...
+
+Installed with asynclock (entry point), or by `-p asynclock.testing.plugin`. Works with
+pytest-asyncio in its auto and its strict mode. Nothing is imported or started before a test asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest import fixture as _async_fixture
+
+    import asynclock
+    from asynclock.testing._pool import WarmServers
+    from asynclock.testing.servers import LocalServer, ServerOptions
+
+__all__ = ["StartServers", "asynclock_locks", "asynclock_nodes", "asynclock_servers"]
+
+if not TYPE_CHECKING:
+    try:
+        from pytest_asyncio import fixture as _async_fixture
+    except ImportError:  # then whoever runs async tests (anyio's plugin) runs async fixtures too
+        _async_fixture = pytest.fixture
+
+T = TypeVar("T")
+
+_OPTION = "--asynclock-server-binary"
+_NODES = 3
+
+
+class StartServers(Protocol):
+    """The type of the fixture `asynclock_servers`."""
+
+    async def __call__(self, n: int = 1, **options: Unpack[ServerOptions]) -> list[LocalServer]:
+        """Start `n` servers with the options of `asynclock.testing.LocalServer`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("asynclock").addoption(
+        _OPTION,
+        metavar="PATH",
+        help="the Redis or Valkey server that test servers run (default: the first one found)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption(_OPTION, default=None)
+    if path is None:
+        return
+    from asynclock.errors import ConfigurationError
+    from asynclock.testing.binaries import CHOICE, ServerBinary
+
+    try:
+        binary = ServerBinary.at(path)
+    except ConfigurationError as error:
+        raise pytest.UsageError(f"{_OPTION}: {error}") from error
+    before = os.environ.get(CHOICE)
+    os.environ[CHOICE] = str(binary.path)
+    config.add_cleanup(lambda: _restore(CHOICE, before))
+
+
+def _restore(variable: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = value
+
+
+@pytest.fixture(scope="session")
+def _asynclock_warm_servers() -> Iterator[WarmServers]:
+    from asynclock.testing._pool import WarmServers
+
+    pool = WarmServers()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def asynclock_nodes(_asynclock_warm_servers: WarmServers) -> Iterator[list[LocalServer]]:
+    """Three empty servers of this machine, running; they may be killed, frozen, configured."""
+    servers = _apart(lambda: _asynclock_warm_servers.take(_NODES))
+    yield servers
+    _asynclock_warm_servers.give_back(servers)
+
+
+@pytest.fixture
+def asynclock_servers(_asynclock_warm_servers: WarmServers) -> Iterator[StartServers]:
+    """Return an async function `(n=1, **options)` that starts servers; ended after the test."""
+    from asynclock.testing.servers import start_servers
+
+    warm: list[LocalServer] = []
+    own: list[LocalServer] = []
+
+    async def start(n: int = 1, **options: Unpack[ServerOptions]) -> list[LocalServer]:
+        started = await (
+            start_servers(n, **options) if options else _asynclock_warm_servers.take(n)
+        )
+        (own if options else warm).extend(started)
+        return started
+
+    yield start
+    _asynclock_warm_servers.give_back(warm)
+    for server in own:
+        server.close()
+
+
+@_async_fixture
+async def asynclock_locks(
+    asynclock_nodes: list[LocalServer],
+) -> AsyncIterator[asynclock.LockManager]:
+    """Return a lock manager on the three servers of `asynclock_nodes`, closed after the test.
+
+    Its restart guard is off: the servers are younger than any ttl and would not vote.
+    """
+    import asynclock
+
+    locks = asynclock.connect(*(server.url for server in asynclock_nodes), restart_guard=False)
+    try:
+        yield locks
+    finally:
+        await locks.aclose()
+
+
+def _apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run async work from a sync fixture in a thread of its own.
+
+    Not `asyncio.run` here: it would take away the current event loop that pytest-asyncio has set.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()

@@ -1,0 +1,72 @@
+"""A jumped clock moves the server's wall clock, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+
+from asynclock.errors import ConfigurationError
+from asynclock.testing import LocalServer, all_servers, why_no_clock_jumps
+
+BINARIES = all_servers()
+
+
+@pytest.fixture(params=BINARIES, ids=lambda b: f"{b.kind}-{b.version[0]}.{b.version[1]}")
+async def server(request):
+    assert why_no_clock_jumps() is None
+    async with LocalServer(binary=request.param, clock=True) as server:
+        yield server
+
+
+async def lag(server: LocalServer) -> float:
+    """Seconds by which the server's wall clock is ahead of ours."""
+    seconds, micros = await server.command("TIME")
+    return int(seconds) + int(micros) / 1e6 - time.time()
+
+
+async def uptime(server: LocalServer) -> int:
+    return int(
+        str(await server.command("INFO", "server")).split("uptime_in_seconds:")[1].split()[0]
+    )
+
+
+async def test_forwards_keys_expire_and_uptime_lies(server):
+    assert abs(await lag(server)) < 5
+    await server.command("SET", "a", "1", "EX", "60")
+    await server.command("SET", "b", "1", "EX", "600")
+    server.jump_clock(120)
+    assert abs(await lag(server) - 120) < 5
+    assert await server.command("GET", "a") is None
+    assert await server.command("GET", "b") == "1"
+    assert await uptime(server) >= 120, "as on a real machine whose clock was set"
+
+
+async def test_backwards_keys_live_longer(server):
+    await server.command("SET", "a", "1", "PX", "60000")
+    server.jump_clock(-120)
+    assert abs(await lag(server) + 120) < 5
+    assert int(await server.command("PTTL", "a")) > 100_000
+
+
+async def test_jumps_add_up_and_survive_a_restart(server):
+    server.jump_clock(100.5)
+    server.jump_clock(20)
+    await server.restart()
+    assert abs(await lag(server) - 120.5) < 5
+    server.jump_clock(-120.5)
+    assert abs(await lag(server)) < 5
+
+
+async def test_only_that_server_jumps(server):
+    async with LocalServer() as other:
+        server.jump_clock(3600)
+        assert abs(await lag(other)) < 5
+        with pytest.raises(ConfigurationError, match="clock=True"):
+            other.jump_clock(1)
+
+
+def test_where_it_cannot_work_it_says_why(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "C compiler" in str(why_no_clock_jumps())

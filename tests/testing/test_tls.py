@@ -1,0 +1,47 @@
+"""Certificates of an authority of our own, on a real TLS server."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from asynclock.errors import ConfigurationError
+from asynclock.testing import LocalServer, all_servers, make_certificates
+from asynclock.testing._resp import Endpoint, ask
+
+TLS_SERVERS = [binary for binary in all_servers() if binary.tls]
+PLAIN_SERVERS = [binary for binary in all_servers() if not binary.tls]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+async def test_encrypted_and_nothing_else(certificates):
+    async with LocalServer(binary=TLS_SERVERS[0], tls=certificates) as server:
+        assert server.url.startswith(f"rediss://127.0.0.1:{server.port}?ssl_ca_certs=%2F")
+        assert await server.command("PING") == "PONG"
+        stranger = Endpoint(server.host, server.port, tls=ssl.create_default_context())
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await ask(stranger, "PING")
+        with pytest.raises(OSError, match=r"."):
+            await ask(Endpoint(server.host, server.port), "PING", timeout=2)
+
+
+async def test_client_certificates_are_demanded(certificates):
+    server = LocalServer(binary=TLS_SERVERS[0], tls=certificates, tls_client_certs=True)
+    async with server:
+        assert "ssl_keyfile" in server.url
+        assert await server.command("PING") == "PONG"
+        nameless = Endpoint(server.host, server.port, tls=certificates.client_context())
+        with pytest.raises(OSError, match=r"."):
+            await ask(nameless, "PING", timeout=2)
+
+
+def test_a_server_without_tls_says_so(certificates):
+    if not PLAIN_SERVERS:
+        pytest.skip("no embedded server")
+    with pytest.raises(ConfigurationError, match="built without TLS"):
+        LocalServer(binary=PLAIN_SERVERS[0], tls=certificates)
