@@ -1,0 +1,114 @@
+"""The explicit-state model, case by case: the protocol holds, each naive variant is caught.
+
+The names stand here too, so that a case is a test of its own; `test_no_case_is_forgotten` keeps the
+two lists the same. What each case models is told in README.md and in main.cpp.
+"""
+
+import fcntl
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+COMPILE = ["g++", "-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror"]
+
+HOLDS = (
+    "T1 T3 T7 T9 A1 L1 L2 P1 P2 P3 P4 P5 R4 H3 M3 M4 M6 M11 Z2 Z3"  # a few seconds at most
+).split()
+HOLDS_NIGHTLY = (
+    "T2 T4 T5 T6 T8 T10 A2 A3 A4 P6 P7 P8 P9 R5 R6 H1 H2 H7 M1 M2 M5 M7 M8 M9 M10"
+).split()
+
+# What the shortest counter-example violates, and how many steps it takes.
+# U: a fence repeats; R: a fence does not rise; M: two holders; L: an owner is stuck; Z: a zombie.
+CAUGHT = {
+    "X1": ("U", 10),
+    "X2": ("U", 14),
+    "X3": ("U", 10),
+    "X4": ("L", 0),
+    "Q1": ("U", 18),
+    "Q2": ("R", 16),
+    "Q3": ("U", 11),
+    "Q4": ("R", 13),
+    "Q5": ("R", 17),
+    "Q6": ("R", 15),
+    "Q7": ("U", 14),
+    "Q8": ("U", 14),
+    "R1": ("U", 9),
+    "R2": ("U", 10),
+    "R3": ("U", 11),
+    "H4": ("U", 12),
+    "H5": ("U", 9),
+    "H6": ("U", 13),
+    "Y1": ("M", 12),
+    "Y2": ("M", 12),
+    "Y3": ("M", 12),
+    "Y4": ("M", 9),
+    "Y5": ("M", 11),
+    "Y6": ("M", 9),
+    "Y7": ("M", 11),
+    "Y8": ("M", 16),
+    "Z1": ("Z", 4),
+}
+
+pytestmark = pytest.mark.timeout(240)  # the first test of a run compiles, on however busy a machine
+
+
+@pytest.fixture(scope="session")
+def checker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The compiled model: built once for all workers of a run."""
+    if shutil.which(COMPILE[0]) is None:
+        pytest.skip("the model is C++: no g++ on PATH")
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # xdist: the workers' folders have one parent
+        folder = folder.parent
+    binary = folder / "model-checker"
+    with (folder / "model-checker.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            made = folder / "model-checker.new"
+            command = [*COMPILE, "-o", str(made), str(HERE / "main.cpp")]
+            subprocess.run(command, check=True, timeout=200)
+            made.rename(binary)
+    return binary
+
+
+def run(checker: Path, *arguments: str) -> str:
+    done = subprocess.run([checker, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"unexpected outcome:\n{done.stdout}{done.stderr}"
+    print(done.stdout)
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_protocol_holds_in_every_reachable_state(checker: Path, name: str) -> None:
+    assert re.match(rf"{name} +holds +expected .* exhausted ", run(checker, name))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", HOLDS_NIGHTLY)
+def test_protocol_holds_in_every_reachable_state_of_large_cases(checker: Path, name: str) -> None:
+    assert re.match(rf"{name} +holds +expected .* exhausted ", run(checker, name))
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_naive_variant_is_caught_with_its_counter_example(checker: Path, name: str) -> None:
+    violated, steps = CAUGHT[name]
+    shown = run(checker, name)
+    assert re.match(rf"{name} +caught +expected ", shown)
+    assert f"violated {violated}: " in shown
+    assert len(re.findall(r"^ {4}[ \d]\d \S", shown, re.MULTILINE)) == steps
+
+
+def test_no_case_is_forgotten(checker: Path) -> None:
+    listed = [line.split() for line in run(checker, "--list").splitlines()]
+    expected = [
+        *([name, "quick", "holds"] for name in HOLDS),
+        *([name, "nightly", "holds"] for name in HOLDS_NIGHTLY),
+        *([name, "quick", "caught"] for name in CAUGHT),
+    ]
+    assert sorted(listed) == sorted(expected)

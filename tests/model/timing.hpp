@@ -1,0 +1,296 @@
+// Model M: mutual exclusion under bounded timing.  Discrete time; one tick = the resolution.
+//
+//  * A lock key written at tick x may expire from tick x+TTL_LO on (TTL_LO = shortest true life of a
+//    key: the TTL as counted by the fastest node clock), or live for ever (slow clock, long TTL).
+//  * A client believes in its lock while fewer than BELIEF true ticks passed since it STARTED the
+//    attempt (BELIEF = longest true time that its validity can last on the slowest client clock).
+//    The drift margin is what makes BELIEF <= TTL_LO.
+//  * Requests are delivered at any later time or never, in any order (zombie acquires included).
+//  * It returns as soon as Q counting grants have come (early quorum), stragglers are left behind.
+#pragma once
+#include <algorithm>
+#include "engine.hpp"
+
+struct TimeCfg {
+  int ttl_lo = 3, belief = 3;
+  bool from_end = false;      // naive: validity counted from the end of the acquisition
+  bool check_belief = true;   // naive off: does not compare elapsed time with validity on decision
+  int crashes = 0, jumps = 0; // amnesia restarts / forward clock jumps
+  int quar = 0;               // ticks a restarted (jumped) node does not vote; 0 = no guard
+  bool ext = false;           // holders may extend, any number of times
+  enum Repair { NONE, UNCOUNTED, COUNTED } repair = NONE;  // extend re-creates a missing key
+  bool late_ext = false;      // naive: accepts an extension that completes after validity ended
+  bool ext_any = false;       // naive: extend ack not checked for ownership (plain PEXPIRE)
+  bool del_any = false;       // naive: release deletes without comparing the owner
+  // zombie grants (a liveness matter): what orders a late acquire after its own release?
+  bool zcheck = false;        // property Z: after its (last) release ran on a node, an attempt owns nothing there
+  bool fifo = false;          // both travel on one connection
+  int deadline = 0;           // acquire carries a deadline in ticks since the start of the attempt; the
+                              // release that counts is the one sent after that deadline
+};
+
+template <int N, int K> struct TimedModel {
+  enum : uint8_t { IDLE, RUN, HELD, OVER };
+  static constexpr int Q = N / 2 + 1;
+  // per node: owner, age of the key (capped), quarantine left; per attempt bits: acq executed+counted,
+  // acq executed, release executed, ext ack (counted), ext executed
+  struct Col { uint8_t owner, age, quar, grant, exe, rel, eack, eexe; };
+  struct S { Col c[N]; uint8_t st[K], e[K], ext[K], e2[K]; uint8_t crash, jump; };
+  TimeCfg cfg;
+  mutable bool truncated = false;
+  explicit TimedModel(TimeCfg c) : cfg(c) {}
+  S init() const { S s; memset(&s, 0, sizeof s); s.crash = cfg.crashes; s.jump = cfg.jumps; return s; }
+  void canon(S& s) const {
+    for (int a = 0; a < K; a++) {            // forget what can no longer matter
+      uint8_t off = ~(1 << a);
+      if (s.st[a] == OVER) { s.ext[a] = s.e2[a] = 0; if (!cfg.deadline) s.e[a] = 0; for (int j = 0; j < N; j++) s.c[j].grant &= off, s.c[j].eack &= off, s.c[j].eexe &= off; }
+      if (s.st[a] == HELD) for (int j = 0; j < N; j++) s.c[j].grant &= off;
+    }
+    std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
+  }
+  bool believes(const S& s, int a) const { return s.st[a] == HELD && s.e[a] < cfg.belief; }
+  enum : uint32_t { START, ACQ, EXPIRE, DECIDE, TICK, STOP, REL, EXT, EXTN, EXTOK, CRASH, JUMP };
+  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
+
+  template <class F> void next(const S& s, F emit) const {
+    { // --- one tick passes everywhere
+      S t = s;
+      for (int j = 0; j < N; j++) {
+        Col& c = t.c[j];
+        if (c.owner && c.age < cfg.ttl_lo) c.age++;
+        if (c.quar) c.quar--;
+      }
+      for (int a = 0; a < K; a++) {
+        if ((t.st[a] == RUN || t.st[a] == HELD || (cfg.deadline && t.st[a] == OVER)) && t.e[a] < std::max(cfg.belief, cfg.deadline) + 1) t.e[a]++;
+        if (t.ext[a] && t.e2[a] < cfg.belief + 1) t.e2[a]++;
+        if (cfg.check_belief && t.st[a] == RUN && t.e[a] >= cfg.belief) t.st[a] = OVER;       // cannot succeed any more
+        if (!cfg.late_ext && t.st[a] == HELD && t.e[a] >= cfg.belief) t.st[a] = OVER;         // lock lost, client knows
+        if (cfg.late_ext && t.st[a] == HELD && t.e[a] >= cfg.belief && !(t.ext[a] && t.e2[a] < cfg.belief)) t.st[a] = OVER;
+        if (t.st[a] == OVER) t.ext[a] = 0;
+      }
+      emit(t, act(TICK, 0, 0));
+    }
+    for (int a = 0; a < K; a++) {
+      uint8_t bit = 1 << a;
+      if (s.st[a] == IDLE) {
+        if (a && s.st[a - 1] == IDLE) continue;
+        S t = s; t.st[a] = RUN; t.e[a] = 0; emit(t, act(START, a, 0));
+        continue;
+      }
+      int grants = 0, eacks = 0;
+      for (int j = 0; j < N; j++) {
+        const Col& c = s.c[j];
+        grants += c.grant >> a & 1; eacks += c.eack >> a & 1;
+        if (!(c.exe & bit) && !c.owner && !(cfg.fifo && (c.rel & bit)) && !(cfg.deadline && s.e[a] > cfg.deadline)) {  // acquire executed (maybe as a zombie)
+          S t = s; Col& d = t.c[j];
+          d.owner = a + 1; d.age = 0; d.exe |= bit;
+          if (!c.quar) d.grant |= bit;
+          emit(t, act(ACQ, a, j, c.quar != 0));
+        }
+        if (s.st[a] == OVER && !(c.rel & bit) && (!cfg.deadline || s.e[a] > cfg.deadline)) {   // release executed
+          S t = s; t.c[j].rel |= bit;
+          if (c.owner == a + 1 || (cfg.del_any && c.owner)) { t.c[j].owner = 0; t.c[j].age = 0; }
+          emit(t, act(REL, a, j));
+        }
+        if (s.ext[a] && !(c.eexe & bit)) {                      // extend executed
+          if (c.owner == a + 1 || (cfg.ext_any && c.owner)) {
+            S t = s; Col& d = t.c[j]; d.age = 0; d.eexe |= bit; if (!c.quar) d.eack |= bit;
+            emit(t, act(EXTN, a, j, 0));
+          } else if (!c.owner && cfg.repair != TimeCfg::NONE) {
+            S t = s; Col& d = t.c[j]; d.owner = a + 1; d.age = 0; d.eexe |= bit;
+            if (cfg.repair == TimeCfg::COUNTED && !c.quar) d.eack |= bit;
+            emit(t, act(EXTN, a, j, 1));
+          }
+        }
+      }
+      if (s.st[a] == RUN && grants >= Q && (!cfg.check_belief || s.e[a] < cfg.belief)) {
+        S t = s; t.st[a] = HELD; if (cfg.from_end) t.e[a] = 0;
+        if (t.e[a] >= cfg.belief) t.e[a] = cfg.belief - 1;      // (check_belief off: believes it for one tick at least)
+        emit(t, act(DECIDE, a, 0));
+      }
+      if (s.st[a] == RUN || s.st[a] == HELD) { S t = s; t.st[a] = OVER; t.ext[a] = 0; emit(t, act(STOP, a, 0)); }
+      if (cfg.ext && s.st[a] == HELD && !s.ext[a] && s.e[a] < cfg.belief) {
+        S t = s; t.ext[a] = 1; t.e2[a] = 0;
+        for (int j = 0; j < N; j++) t.c[j].eack &= ~bit, t.c[j].eexe &= ~bit;
+        emit(t, act(EXT, a, 0));
+      }
+      if (s.ext[a] && eacks >= Q && s.e2[a] < cfg.belief) {
+        S t = s; t.ext[a] = 0; t.e[a] = s.e2[a]; t.e2[a] = 0;
+        for (int j = 0; j < N; j++) t.c[j].eack &= ~bit, t.c[j].eexe &= ~bit;
+        emit(t, act(EXTOK, a, 0));
+      }
+    }
+    for (int j = 0; j < N; j++) {
+      const Col& c = s.c[j];
+      if (c.owner && c.age >= cfg.ttl_lo) { S t = s; t.c[j].owner = 0; t.c[j].age = 0; emit(t, act(EXPIRE, 0, j)); }
+      if (s.crash) { S t = s; t.crash--; t.c[j].owner = 0; t.c[j].age = 0; t.c[j].quar = cfg.quar; emit(t, act(CRASH, 0, j)); }
+      if (s.jump) { S t = s; t.jump--; t.c[j].owner = 0; t.c[j].age = 0; t.c[j].quar = cfg.quar; emit(t, act(JUMP, 0, j)); }
+    }
+  }
+  const char* bad(const S& s) const {
+    int n = 0;
+    for (int a = 0; a < K; a++) n += believes(s, a);
+    if (cfg.zcheck)
+      for (int j = 0; j < N; j++) for (int a = 0; a < K; a++)
+        if ((s.c[j].rel >> a & 1) && s.c[j].owner == a + 1) return "Z: a dead attempt owns a node after its release ran there";
+    return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
+  }
+  int goal(const S&) const { return 1; }
+  bool fair(uint32_t) const { return true; }
+  std::string show(uint32_t x, const S&, const S&) const {
+    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
+    const char A = 'A' + a, n = '1' + j;
+    switch (x & 255) {
+      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes", A); break;
+      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted%s", n, A, v ? " (quarantined: not counted)" : ""); break;
+      case EXPIRE: snprintf(b, 200, "lock key expires on node %c", n); break;
+      case DECIDE: snprintf(b, 200, "%c HOLDS (a quorum answered)", A); break;
+      case TICK: snprintf(b, 200, "-- tick"); break;
+      case STOP: snprintf(b, 200, "%c gives up / finishes; sends release", A); break;
+      case REL: snprintf(b, 200, "node %c executes %c's release", n, A); break;
+      case EXT: snprintf(b, 200, "%c sends extend", A); break;
+      case EXTN: snprintf(b, 200, "node %c executes %c's extend%s", n, A, v ? " (re-creates the key)" : ""); break;
+      case EXTOK: snprintf(b, 200, "%c has extended", A); break;
+      case CRASH: snprintf(b, 200, "node %c restarts with empty memory", n); break;
+      case JUMP: snprintf(b, 200, "clock of node %c jumps forward, its key expires", n); break;
+      default: snprintf(b, 200, "?");
+    }
+    return b;
+  }
+  std::string dump(const S& s) const {
+    std::string o = "nodes:"; char b[64];
+    for (int j = 0; j < N; j++) {
+      snprintf(b, 64, " [lock=%c age=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].age, s.c[j].quar ? " quar" : "");
+      o += b;
+    }
+    o += "  holders:";
+    for (int a = 0; a < K; a++) if (believes(s, a)) { snprintf(b, 64, " %c(%d since start)", 'A' + a, s.e[a]); o += b; }
+    return o;
+  }
+};
+
+// Model H: fences when nodes DO lose memory, with time-seeded floors and the restart guard.
+// Lock keys vanish at any moment (no TTL assumption).  What is assumed: an attempt decides within ATT
+// ticks of its start, floors are wall time +-SKEW, and a restarted node does not vote for QUAR ticks.
+struct HybCfg {
+  int T = 8, att = 2, skew = 0, quar = 0, crashes = 1, V = 28;
+  bool floors = true, rollback = false;
+};
+template <int N, int K> struct HybridModel {
+  enum : uint8_t { IDLE, RUN, PH2, HELD, OVER };
+  static constexpr int Q = N / 2 + 1;
+  static constexpr uint8_t NC = 255;
+  struct Col { uint8_t owner, ctr, quar, v[K], rz; };
+  struct S { Col c[N]; uint8_t st[K], e[K], m[K], fence[K], before[K], fl[K]; uint8_t now, crash, flag; };
+  HybCfg cfg;
+  mutable bool truncated = false;
+  explicit HybridModel(HybCfg c) : cfg(c) {}
+  S init() const { S s; memset(&s, 0, sizeof s); s.now = 1 + cfg.skew; s.crash = cfg.crashes; return s; }
+  void canon(S& s) const {
+    for (int a = 0; a < K; a++) {
+      bool pend = false;
+      for (int j = 0; j < N; j++) pend |= !s.c[j].v[a];
+      if (!pend) s.fl[a] = 0;
+      if (s.st[a] != HELD && s.st[a] != OVER) continue;
+      s.before[a] = s.e[a] = 0;
+      for (int j = 0; j < N; j++) { if (s.c[j].v[a]) s.c[j].v[a] = 1; s.c[j].rz &= ~(1 << a); }
+    }
+    std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
+  }
+  static S decided(const S& s, int a, int v) {
+    S t = s; t.st[a] = HELD; t.fence[a] = v;
+    for (int b = 0; b < K; b++) {
+      if (b != a && s.fence[b] == v) t.flag = 2;
+      else if ((s.before[a] >> b & 1) && s.fence[b] >= v) t.flag = 3;
+    }
+    return t;
+  }
+  static bool granted(const S& s, int a, int j) { return s.c[j].v[a] && s.c[j].v[a] != NC; }
+  enum : uint32_t { START, ACQ, GONE, P2, RAISE, DECIDE, CRASH, TICK };
+  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
+  template <class F> void next(const S& s, F emit) const {
+    if (s.now < cfg.T) {
+      S t = s; t.now++;
+      for (int j = 0; j < N; j++) if (t.c[j].quar) t.c[j].quar--;
+      for (int a = 0; a < K; a++) if (t.st[a] == RUN || t.st[a] == PH2) { if (++t.e[a] > cfg.att) { t.st[a] = OVER; t.e[a] = 0; } }
+      emit(t, act(TICK, 0, 0));
+    }
+    for (int a = 0; a < K; a++) {
+      if (s.st[a] == IDLE) {
+        if (a && s.st[a - 1] == IDLE) continue;
+        int lo = cfg.floors ? s.now - cfg.skew : 0, hi = cfg.floors ? s.now + cfg.skew : 0;
+        for (int f = lo; f <= hi; f++) {
+          S t = s; t.st[a] = RUN; t.fl[a] = f; t.e[a] = 0;
+          for (int b = 0; b < K; b++) if (s.fence[b]) t.before[a] |= 1 << b;
+          emit(t, act(START, a, 0, f));
+        }
+        continue;
+      }
+      for (int j = 0; j < N; j++) {
+        const Col& c = s.c[j];
+        if (!c.v[a] && !c.owner) {
+          int v = std::max<int>(c.ctr + 1, s.fl[a]);
+          if (v > cfg.V) truncated = true;
+          else { S t = s; t.c[j].owner = a + 1; t.c[j].ctr = v; t.c[j].v[a] = c.quar ? NC : v; emit(t, act(ACQ, a, j, v)); }
+        }
+        if (s.m[a] && c.owner == a + 1 && c.ctr < s.m[a] && !c.quar) {
+          S t = s; t.c[j].ctr = s.m[a]; t.c[j].rz |= 1 << a; emit(t, act(RAISE, a, j, s.m[a]));
+        }
+      }
+      if (s.st[a] == RUN || s.st[a] == PH2) {
+        uint32_t done = 0;
+        for (int i = 0; i < N; i++) {
+          if (!granted(s, a, i)) continue;
+          int v = s.c[i].v[a], n = 0, le = 0;
+          if (done >> v & 1) continue;
+          done |= 1u << v;
+          for (int j = 0; j < N; j++) if (granted(s, a, j)) { n += s.c[j].v[a] == v; le += s.c[j].v[a] <= v; }
+          if (n >= Q) emit(decided(s, a, v), act(DECIDE, a, 0, v));
+          else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
+        }
+        if (s.m[a]) {
+          int n = 0;
+          for (int j = 0; j < N; j++) n += (granted(s, a, j) && s.c[j].v[a] == s.m[a]) || (s.c[j].rz >> a & 1);
+          if (n >= Q) emit(decided(s, a, s.m[a]), act(DECIDE, a, 1, s.m[a]));
+        }
+      }
+    }
+    for (int j = 0; j < N; j++) {
+      const Col& c = s.c[j];
+      if (c.owner) { S t = s; t.c[j].owner = 0; emit(t, act(GONE, 0, j)); }
+      if (s.crash)
+        for (int nc = cfg.rollback ? c.ctr : 0; nc >= 0; nc--) {
+          S t = s; t.crash--; t.c[j].owner = 0; t.c[j].ctr = nc; t.c[j].quar = cfg.quar; emit(t, act(CRASH, 0, j, nc));
+        }
+    }
+  }
+  const char* bad(const S& s) const {
+    if (s.flag == 2) return "U: two acquisitions got the same fence";
+    if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
+    return nullptr;
+  }
+  int goal(const S&) const { return 1; }
+  bool fair(uint32_t) const { return true; }
+  std::string show(uint32_t x, const S&, const S& t) const {
+    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
+    const char A = 'A' + a, n = '1' + j;
+    switch (x & 255) {
+      case START: snprintf(b, 200, "%c starts (floor %d), sends acquire to all nodes", A, v); break;
+      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: value %d%s", n, A, v, t.c[j].v[a] == NC ? " (quarantined: not counted)" : ""); break;
+      case GONE: snprintf(b, 200, "lock key vanishes on node %c", n); break;
+      case P2: snprintf(b, 200, "%c sends raise(%d)", A, v); break;
+      case RAISE: snprintf(b, 200, "node %c executes %c's raise(%d): ack", n, A, v); break;
+      case DECIDE: snprintf(b, 200, "%c HOLDS with fence %d", A, v); break;
+      case CRASH: snprintf(b, 200, "node %c restarts, counter comes back as %d", n, v); break;
+      default: snprintf(b, 200, "-- tick, time %d", t.now);
+    }
+    return b;
+  }
+  std::string dump(const S& s) const {
+    std::string o = "nodes:"; char b[64];
+    for (int j = 0; j < N; j++) { snprintf(b, 64, " [lock=%c ctr=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr, s.c[j].quar ? " quar" : ""); o += b; }
+    o += "  fences:";
+    for (int a = 0; a < K; a++) { snprintf(b, 64, " %c=%d", 'A' + a, s.fence[a]); o += b; }
+    return o;
+  }
+};
