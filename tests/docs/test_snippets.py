@@ -1,0 +1,107 @@
+"""Everything the documentation says in code is run; everything it points at exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis.asyncio import Redis
+
+import asynclock
+from asynclock.testing import LocalServer, local_servers
+from tests.docs import blocks
+
+RUN = {
+    str(page.relative_to(blocks.ROOT)): page
+    for page in blocks.pages()
+    if any(not block.shown_by for block in blocks.python_blocks(page))
+}
+ALL = {str(page.relative_to(blocks.ROOT)): page for page in blocks.pages()}
+SERVERS = 5
+
+
+class StandIns:
+    """Lets the hosts that a page names be servers of this machine, each name one of them."""
+
+    def __init__(self, servers: list[LocalServer]) -> None:
+        self.servers = servers
+        self.names: dict[str, str] = {}
+        self.managers: list[asynclock.LockManager] = []
+
+    def url(self, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme != "redis" or "," in parts.netloc:
+            raise AssertionError(f"{url}: let a named test show this block (tests/docs/blocks.py)")
+        return self.names.setdefault(parts.netloc, self.servers[len(self.names)].url)
+
+    def connect(self, real: Callable[..., asynclock.LockManager]) -> Callable[..., Any]:
+        def connect(*nodes: Any, **settings: Any) -> asynclock.LockManager:
+            found = [self.url(node) if isinstance(node, str) else node for node in nodes]
+            # The stand-ins are seconds old and would not vote yet.
+            manager = real(*found, **{"restart_guard": False, **settings})
+            self.managers.append(manager)
+            return manager
+
+        return connect
+
+
+@pytest.fixture
+async def stand_ins(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StandIns]:
+    async with local_servers(SERVERS) as servers:
+        stand_ins = StandIns(servers)
+        real_from_url = Redis.from_url
+        monkeypatch.setattr(asynclock, "connect", stand_ins.connect(asynclock.connect))
+        monkeypatch.setattr(
+            Redis, "from_url", lambda url, **kw: real_from_url(stand_ins.url(url), **kw)
+        )
+        yield stand_ins
+        for manager in stand_ins.managers:
+            await manager.aclose()
+
+
+@pytest.mark.parametrize("page", RUN)
+async def test_the_code_of_a_page_runs(page: str, stand_ins: StandIns) -> None:
+    namespace: dict[str, object] = {"__name__": "page"}
+    for block in blocks.python_blocks(RUN[page]):
+        if block.shown_by is None:
+            await blocks.run(block, namespace)
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_no_block_escapes(page: str) -> None:
+    for block in blocks.blocks(ALL[page]):
+        known = block.language in {"python", *blocks.OTHER_LANGUAGES}
+        directive = re.fullmatch(r"\{[\w-]+\}", block.language)
+        assert known or directive, f"{block.place}: fence in {block.language!r} is neither"
+        assert block.language not in {"{code-block}", "{code}"}, f"{block.place}: use ```python"
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_named_tests_exist(page: str) -> None:
+    named = blocks.TEST_NAME.findall(ALL[page].read_text("utf-8"))
+    missing = [test for test in named if not blocks.exists(test)]
+    assert not missing, f"{page} names tests that are not there: {missing}"
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_relative_links_lead_somewhere(page: str) -> None:
+    path = ALL[page]
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", path.read_text("utf-8"))
+    missing = [target for target in targets if not (path.parent / target).exists()]
+    assert not missing, f"{page} links to {missing}"
+
+
+def test_the_checks_bite(tmp_path: Path) -> None:
+    """A block is found, claimed and executed as this file says, and a wrong name is seen."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- shown by: tests/no.py::test -->\n```python\n1/0\n```\n\n```py\n```\n")
+    claimed, escaped = blocks.blocks(page)
+    assert (claimed.shown_by, claimed.line) == ("tests/no.py::test", 3)
+    assert (escaped.language, escaped.shown_by) == ("py", None)
+    assert not blocks.exists("tests/no.py::test")
+    assert not blocks.exists("tests/docs/test_snippets.py::test_that_nobody_wrote")
+    assert blocks.exists("tests/docs/test_snippets.py::test_the_checks_bite")
