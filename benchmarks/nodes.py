@@ -13,13 +13,16 @@ from asynclock.testing.servers import LocalServer, local_servers
 
 @dataclass(frozen=True)
 class Counters:
-    """Sums over the nodes since their start."""
+    """Sums over some nodes since their start."""
 
+    nodes: int
     cpu: float
     commands: int
 
     def __sub__(self, other: Counters) -> Counters:
-        return Counters(self.cpu - other.cpu, self.commands - other.commands)
+        """What was done in between, without the one INFO per node that asked."""
+        commands = self.commands - other.commands - self.nodes
+        return Counters(self.nodes, self.cpu - other.cpu, commands)
 
 
 class Nodes:
@@ -45,10 +48,12 @@ class Nodes:
         await asyncio.gather(*(server.flush() for server in self.servers))
 
     async def counters(self) -> Counters:
-        """The server side of a measurement; asking counts as one command per node."""
-        infos = await asyncio.gather(*(self._info(s) for s in self.servers if not s.frozen))
+        """The server side of a measurement, of the nodes that answer at this moment."""
+        able = [server for server in self.servers if server.alive and not server.frozen]
+        infos = await asyncio.gather(*map(_info, able))
         cpu = sum(float(i["used_cpu_user"]) + float(i["used_cpu_sys"]) for i in infos)
-        return Counters(cpu, sum(int(i["total_commands_processed"]) for i in infos))
+        commands = sum(int(i["total_commands_processed"]) for i in infos)
+        return Counters(len(able), cpu, commands)
 
     async def restart(self, index: int) -> None:
         """Kill a node and start it again, empty, on the same port."""
@@ -77,9 +82,10 @@ class Nodes:
             left.append(min(living, default=0) / 1000)
         return max(left)
 
-    async def _info(self, server: LocalServer) -> dict[str, str]:
-        text = str(await server.command("INFO"))
-        return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+
+async def _info(server: LocalServer) -> dict[str, str]:
+    text = str(await server.command("INFO"))
+    return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
 
 
 @contextlib.asynccontextmanager

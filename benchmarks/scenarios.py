@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from asynclock.testing.load import quantile
+from asynclock.testing.proxy import FaultProxy
 
 from .nodes import Nodes
 from .remote import Remote
@@ -31,6 +32,8 @@ class Settings:
     hold_seconds: float = 15.0
     """How long held leases are watched: renewal and waiting."""
     handovers: int = 30
+    max_ttl: float = 10.0
+    """The longest ttl of asynclock's fleet, for which its guards keep a young node from voting."""
 
 
 @dataclass
@@ -63,7 +66,7 @@ class Round:
         return await self.stack.enter_async_context(Remote(self.command))
 
     async def open(self, worker: Remote, urls: Sequence[str] | None = None) -> dict[str, Any]:
-        options = self.system.options
+        options = {**self.system.options, "max_ttl": self.settings.max_ttl}
         where = list(urls or self.nodes.urls)
         return await worker.ask("open", urls=where, ttl=self.settings.ttl, options=options)
 
@@ -85,7 +88,7 @@ def load_sample(replies: Sequence[dict[str, Any]]) -> Sample:
         "client_us": cpu / max(count, 1) * 1e6,
         "gap_ms": max(reply["gap"] for reply in replies) * 1000,
         "overlaps": sum(reply["overlaps"] for reply in replies),
-        "stuck": sum(reply["stuck"] for reply in replies),
+        "unfinished": sum(reply["unfinished"] for reply in replies),
         "errors": sum(sum(reply["errors"].values()) for reply in replies),
     }
     for name, key in (("wait", "waits"), ("cycle", "cycles")):
@@ -107,11 +110,10 @@ async def under_load(
     replies = await _load_all(workers, names, seconds)
     used = await round_.nodes.counters() - before
     sample = load_sample(replies)
-    count = max(sum(reply["count"] for reply in replies), 1)
-    nodes = len(round_.nodes.servers)
+    count = max(sum(reply["finished"] for reply in replies), 1)
     sample["server_us"] = used.cpu / count * 1e6
-    sample["commands"] = (used.commands - nodes) / count
-    if sample["stuck"]:  # its connections may be in any state
+    sample["commands"] = used.commands / count
+    if sample["unfinished"]:  # its connections may be in any state
         await asyncio.gather(*(worker.end() for worker in workers))
     return sample
 
@@ -151,28 +153,33 @@ async def hot4(round_: Round) -> Sample:
 # ---------------------------------------------------------------- cycles while a node fails
 
 
+async def against_healthy(
+    round_: Round, worker: Remote, fail: Callable[[], Awaitable[None]]
+) -> Sample:
+    """Load with all nodes well, then the same load after ``fail``: one machine, one minute."""
+    healthy = await under_load(round_, [distinct(round_)], [worker])
+    await fail()
+    sample = await under_load(round_, [distinct(round_)], [worker])
+    return sample | {f"healthy_{name}": value for name, value in healthy.items()}
+
+
 async def frozen(round_: Round) -> Sample:
     """The last node is stopped (SIGSTOP) while distinct names are locked."""
-    workers = await round_.workers(1)
+    (worker,) = await round_.workers(1)
     victim = round_.nodes.servers[-1]
-    await victim.freeze()
     try:
-        return await under_load(round_, [distinct(round_)], workers)
+        return await against_healthy(round_, worker, victim.freeze)
     finally:
         await victim.thaw()
 
 
 async def killed(round_: Round) -> Sample:
     """The last node is dead (SIGKILL) while distinct names are locked."""
-    workers = await round_.workers(1)
-    await round_.nodes.servers[-1].kill()
+    (worker,) = await round_.workers(1)
     try:
-        survivors = round_.nodes.first(round_.case.nodes - 1)
-        round_.nodes, whole = survivors, round_.nodes
-        return await under_load(round_, [distinct(round_)], workers)
+        return await against_healthy(round_, worker, round_.nodes.servers[-1].kill)
     finally:
-        round_.nodes = whole
-        await whole.restart(round_.case.nodes - 1)
+        await round_.nodes.restart(round_.case.nodes - 1)
 
 
 async def restarting(round_: Round) -> Sample:
@@ -190,22 +197,20 @@ async def restarting(round_: Round) -> Sample:
     replies = await _load_all(workers, [distinct(round_)], seconds + round_.settings.warmup)
     await failing
     sample = load_sample(replies)
-    if sample["stuck"]:
+    if sample["unfinished"]:
         await workers[0].end()
     return sample
 
 
 async def slow(round_: Round) -> Sample:
     """The last node answers 20 ms later than the rest."""
-    async with _delayed(round_.nodes.urls[-1], 0.020) as url:
-        workers = await round_.workers(1, [*round_.nodes.urls[:-1], url])
-        return await under_load(round_, [distinct(round_)], workers)
+    async with FaultProxy(round_.nodes.servers[-1]) as proxy:
+        (worker,) = await round_.workers(1, [*round_.nodes.urls[:-1], proxy.url])
 
+        async def delay() -> None:
+            proxy.delay(0.020)
 
-@contextlib.asynccontextmanager
-async def _delayed(url: str, seconds: float) -> AsyncIterator[str]:
-    raise NotImplementedError
-    yield url
+        return await against_healthy(round_, worker, delay)
 
 
 # ---------------------------------------------------------------- from one holder to the next
@@ -231,7 +236,7 @@ async def handover(round_: Round) -> Sample:
 
 async def orphan(round_: Round) -> Sample:
     """The holder is killed (SIGKILL); from the end of its lease to the next body."""
-    survivor = (await round_.workers(1))[0]
+    (survivor,) = await round_.workers(1)
     holder = await round_.fresh()
     await round_.open(holder)
     await holder.ask("take", name=round_.name)
@@ -246,7 +251,7 @@ async def orphan(round_: Round) -> Sample:
 
 async def waiters(round_: Round) -> Sample:
     """Tasks in ten processes wait for a name that is held all the time."""
-    holder = (await round_.workers(1))[0]
+    (holder,) = await round_.workers(1)
     await holder.ask("take", name=round_.name)
     processes = [await round_.fresh() for _ in range(10)]
     await asyncio.gather(*(round_.open(process) for process in processes))
@@ -266,7 +271,7 @@ async def waiters(round_: Round) -> Sample:
 
 async def renewal(round_: Round) -> Sample:
     """Leases held by one process, watched for a while."""
-    worker = (await round_.workers(1))[0]
+    (worker,) = await round_.workers(1)
     seconds, count = round_.settings.hold_seconds, round_.case.tasks
     await worker.ask("hold", patience=120, prefix=f"{round_.name}:", count=count)
     before = await round_.nodes.counters()
@@ -314,6 +319,8 @@ class Scenario:
     tasks: tuple[int, ...]
     contends: bool = False
     renews: bool = False
+    systems: tuple[str, ...] = ()
+    """Where it compares variants of one system; else all systems."""
     loops: tuple[str, ...] = ("asyncio",)
 
     def measures(self, system: System) -> bool:
@@ -324,8 +331,12 @@ class Scenario:
 BOTH = ("asyncio", "uvloop")
 SCENARIOS = {
     "cycle": Scenario(cycle, "cycles_per_s", (1, 3, 5), (1, 10, 100, 1000), loops=BOTH),
+    "guards": Scenario(
+        cycle, "cycles_per_s", (1, 5), (100,), systems=("asynclock", "asynclock-unguarded")
+    ),
     "hot": Scenario(hot, "cycles_per_s", (1, 3, 5), (100,), contends=True, loops=BOTH),
     "hot4": Scenario(hot4, "cycles_per_s", (1, 5), (100,), contends=True),
+    "share": Scenario(hot4, "least_share", (1, 5), (100,), contends=True),
     "handover": Scenario(handover, "handover_p50_ms", (1, 5), (2,), contends=True),
     "orphan": Scenario(orphan, "late_ms", (1, 5), (2,), contends=True),
     "waiters": Scenario(waiters, "commands_per_s_and_node", (1, 5), (1000,), contends=True),

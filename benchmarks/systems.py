@@ -56,9 +56,7 @@ SYSTEMS = {
     system.name: system
     for system in (
         System("asynclock", "asynclock", "asynclock", "asynclock_", renews=True),
-        System(
-            "floor", "floor: asyncio.Protocol + hiredis", "floor", "floor", contends=False
-        ),
+        System("floor", "floor: asyncio.Protocol + hiredis", "floor", "floor", contends=False),
         System("gather", "redis.asyncio + gather", "redis-py", "gather", contends=False),
         System("redis-py", "redis-py Lock", "redis-py", "redis_py", nodes=(1,)),
         System("coredis", "coredis Lock", "coredis", "coredis_", nodes=(1,)),

@@ -11,6 +11,11 @@ const POINTS = 2000, BURST = 200; // as in worker.py
 const now = () => performance.now() / 1000;
 const monotonic = () => Number(process.hrtime.bigint()) / 1e9; // the clock of time.monotonic()
 const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+const orAfter = (promise, seconds) => {
+  let timer;
+  const over = new Promise((resolve) => { timer = setTimeout(resolve, seconds * 1000); });
+  return Promise.race([promise, over]).finally(() => clearTimeout(timer));
+};
 const cpu = () => { const u = process.cpuUsage(); return (u.user + u.system) / 1e6; };
 const connect = (urls) => {
   const Redis = require("ioredis");
@@ -100,14 +105,14 @@ const OPERATIONS = {
       }
       running -= 1;
     };
-    let timer;
-    const grace = new Promise((resolve) => { timer = setTimeout(resolve, (seconds + 2) * 1000); });
-    await Promise.race([Promise.all(names.map(one)), grace]);
-    clearTimeout(timer);
-    const passed = now() - begin;
+    const tasks = Promise.all(names.map(one));
+    await orAfter(tasks, seconds);
+    const answer = { count: cycles.length, seconds: now() - begin, cpu: cpu() - used };
+    gap = Math.max(gap, now() - last);
+    await orAfter(tasks, 2);
     return {
-      count: cycles.length, seconds: passed, cpu: cpu() - used, waits: thin(waits),
-      cycles: thin(cycles), gap, overlaps, stuck: running, errors,
+      ...answer, finished: cycles.length, waits: thin(waits), cycles: thin(cycles), gap, overlaps,
+      unfinished: running, errors,
     };
   },
   async take({ name }) {

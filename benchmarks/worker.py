@@ -88,14 +88,15 @@ class Worker:
     async def load(self, names: list[str], seconds: float) -> dict[str, Any]:
         seen = await load.run_load(self.adapter, names, seconds)
         return {
-            "count": len(seen.cycles),
+            "count": seen.count,
+            "finished": len(seen.cycles),
             "seconds": seen.seconds,
             "cpu": seen.cpu,
             "waits": thin(seen.waits),
             "cycles": thin(seen.cycles),
             "gap": seen.gap,
             "overlaps": seen.overlaps,
-            "stuck": seen.stuck,
+            "unfinished": seen.unfinished,
             "errors": seen.errors,
         }
 

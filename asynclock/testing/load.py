@@ -30,16 +30,18 @@ class Load:
     """What one run saw. All times are seconds."""
 
     seconds: float = 0.0
+    """How long tasks began cycles; ``count`` and ``cpu`` belong to this time."""
+    count: int = 0
     cpu: float = 0.0
     waits: list[float] = field(default_factory=list)
-    """From the call of ``acquire`` to the body, one per cycle."""
+    """From the call of ``acquire`` to the body, of every cycle that was finished."""
     cycles: list[float] = field(default_factory=list)
     """From the call of ``acquire`` to the end of ``release``."""
     gap: float = 0.0
     """The longest time in which no cycle ended."""
     overlaps: int = 0
     """Bodies of one name that ran at once in this process."""
-    stuck: int = 0
+    unfinished: int = 0
     """Tasks that were still inside a call when the grace was over; they were cancelled."""
     errors: Counter[str] = field(default_factory=Counter)
 
@@ -63,7 +65,7 @@ async def run_load(
     """Run one task per name for ``seconds``; equal names contend.
 
     A task begins no cycle after the end. One that is inside a call ``grace`` seconds later is
-    cancelled and counted as stuck. An error is counted by its type and the task goes on.
+    cancelled and counted as unfinished. An error is counted by its type and the task goes on.
     """
     load = Load()
     inside: Counter[str] = Counter()
@@ -96,10 +98,13 @@ async def run_load(
 
     cpu = processor_seconds()
     tasks = [asyncio.create_task(one(name)) for name in names]
-    _, stuck = await asyncio.wait(tasks, timeout=seconds + grace)
-    load.seconds, load.cpu = clock() - begin, processor_seconds() - cpu
-    load.stuck = len(stuck)
-    for task in stuck:
+    await asyncio.wait(tasks, timeout=until - clock())
+    load.seconds, load.count = clock() - begin, len(load.cycles)
+    load.cpu = processor_seconds() - cpu
+    load.gap = max(load.gap, clock() - last)
+    _, unfinished = await asyncio.wait(tasks, timeout=grace)
+    load.unfinished = len(unfinished)
+    for task in unfinished:
         task.cancel()
-    await asyncio.gather(*stuck, return_exceptions=True)
+    await asyncio.gather(*unfinished, return_exceptions=True)
     return load

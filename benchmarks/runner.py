@@ -1,0 +1,123 @@
+"""Plays scenarios in rounds that interleave the systems, so that a drifting machine hurts all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from asynclock.testing.servers import ServerReplyError
+
+from .install import command, command_here
+from .nodes import Nodes
+from .remote import Remote, WorkerError
+from .results import Case, Results
+from .scenarios import SCENARIOS, Round, Settings
+from .systems import ENVIRONMENTS, SYSTEMS, System
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A case, the systems that take part, and settings that differ there."""
+
+    case: Case
+    systems: tuple[str, ...]
+    changes: tuple[tuple[str, Any], ...] = ()
+
+
+class Runner:
+    """Measures cells one after another and collects what they say."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        settings: Settings,
+        say: Callable[[str], None],
+        here: bool = False,
+    ) -> None:
+        self.nodes = nodes
+        self.settings = settings
+        self.say = say
+        self.commands = command_here if here else command
+        self.results = Results(settings=asdict(settings))
+        self.results.machine["nodes"] = nodes.version
+        self._pools: dict[tuple[str, str], list[Remote]] = defaultdict(list)
+        self._rounds = 0
+
+    async def run(self, cells: Sequence[Cell]) -> Results:
+        try:
+            for number, cell in enumerate(cells, 1):
+                self.say(f"[{number}/{len(cells)}] {cell.case}")
+                await self._cell(cell)
+        finally:
+            workers = [worker for pool in self._pools.values() for worker in pool]
+            await asyncio.gather(*(worker.end() for worker in workers))
+        return self.results
+
+    async def _cell(self, cell: Cell) -> None:
+        settings = replace(self.settings, **dict(cell.changes))
+        able = [SYSTEMS[name] for name in cell.systems if self._fits(SYSTEMS[name], cell.case)]
+        for turn in range(settings.rounds):
+            shift = turn % max(len(able), 1)
+            for system in able[shift:] + able[:shift]:
+                try:
+                    await self._round(cell.case, system, settings)
+                except (WorkerError, ServerReplyError, OSError) as error:
+                    self.results.problems[f"{system.name}: {cell.case}"] = str(error)
+                    self.say(f"    {system.name}: {error}")
+        for system in able:
+            self._tell(cell.case, system)
+
+    def _fits(self, system: System, case: Case) -> bool:
+        if case.nodes not in system.nodes or not SCENARIOS[case.scenario].measures(system):
+            return False
+        if ENVIRONMENTS[system.environment].kind == "node" and case.loop != "asyncio":
+            return False
+        if self.commands(system, case.loop) is None:
+            self.results.problems[system.name] = "not installed (python -m benchmarks install)"
+            return False
+        return True
+
+    async def _round(self, case: Case, system: System, settings: Settings) -> None:
+        nodes = self.nodes.first(case.nodes)
+        await nodes.settled(settings.max_ttl)
+        await nodes.flush()
+        argv = self.commands(system, case.loop)
+        assert argv is not None  # _fits has asked
+        pool = self._pools[system.name, case.loop]
+        self._rounds += 1
+        round_ = Round(case, system, nodes, settings, argv, pool, f"bench{self._rounds}")
+        try:
+            async with round_.stack:
+                sample = await SCENARIOS[case.scenario].run(round_)
+        finally:
+            if pool:
+                self.results.versions[system.name] = pool[0].versions
+            pool[:] = [worker for worker in pool if worker.alive]
+        self.results.add(case, system.name, sample)
+
+    def _tell(self, case: Case, system: System) -> None:
+        metric = SCENARIOS[case.scenario].metric
+        if spread := self.results.spread(case, system.name, metric):
+            figure = f"{spread.median:,.4g} ({spread.low:,.4g} to {spread.high:,.4g})"
+            self.say(f"    {system.name}: {metric} {figure}")
+
+
+def matrix(
+    scenarios: Sequence[str],
+    systems: Sequence[str],
+    nodes: Sequence[int],
+    tasks: Sequence[int],
+    loops: Sequence[str],
+) -> list[Cell]:
+    """The cells of the scenarios; an empty choice means what each scenario names."""
+    usual = tuple(name for name, system in SYSTEMS.items() if system.variant_of is None)
+    return [
+        Cell(Case(name, n, t, loop), tuple(systems) or SCENARIOS[name].systems or usual)
+        for name in scenarios
+        for loop in loops or SCENARIOS[name].loops
+        for n in nodes or SCENARIOS[name].nodes
+        for t in tasks or SCENARIOS[name].tasks
+    ]
