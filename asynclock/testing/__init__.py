@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from asynclock.testing._resp import ServerReplyError
     from asynclock.testing.binaries import ServerBinary, all_servers, find_server
     from asynclock.testing.clock import why_no_clock_jumps
+    from asynclock.testing.proxy import FaultProxy
     from asynclock.testing.servers import (
         LocalServer,
         ServerOptions,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Certificates",
+    "FaultProxy",
     "LocalServer",
     "ServerBinary",
     "ServerOptions",
@@ -40,6 +42,7 @@ _HOMES = {
     "_resp": ("ServerReplyError",),
     "binaries": ("ServerBinary", "all_servers", "find_server"),
     "clock": ("why_no_clock_jumps",),
+    "proxy": ("FaultProxy",),
     "servers": (
         "LocalServer",
         "ServerOptions",
