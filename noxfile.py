@@ -96,7 +96,7 @@ class Environment:
         self.session.run(*make, str(self.folder), external=True, silent=True)
         groups = nox.project.dependency_groups(PROJECT, *GROUPS)
         wanted_here = ["-e", f".[{','.join(extras)}]", *groups]
-        self.run("python", "-m", "pip", "install", "--quiet", *wanted_here)
+        self.run("python", "-m", "pip", "install", "-qq", *wanted_here)
         stamp.write_text(digest)
 
     def prefer_embedded_server(self) -> None:
@@ -196,7 +196,7 @@ def empty_environment(session: nox.Session, *packages: str) -> str:
     make = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
     session.run(*make, "--python", PYTHONS[MAIN] or sys.executable, str(folder), silent=True)
     python = str(folder / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "--quiet", *packages)
+    session.run(python, "-m", "pip", "install", "-qq", *packages)
     session.run(python, "-m", "pip", "check", silent=True)
     return python
 
