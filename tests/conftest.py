@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from asynclock.testing import plugin
+
 # A test that does not run proves nothing. Under `--strict-skips` (CI) the session fails when a
 # test was skipped for a reason that is not listed here; each line says why it may be.
 ALLOWED_SKIPS = (
@@ -25,10 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipGuard(config), "skip-guard")
-    try:
-        from asynclock.testing import plugin
-    except ImportError:  # the bare package: its test environment has no fixtures to give
-        return
     # An installed asynclock announces its plugin itself; a bare checkout does not.
     if not config.pluginmanager.is_registered(plugin):
         config.pluginmanager.register(plugin, "asynclock")
