@@ -62,7 +62,7 @@ MAIN = next(version for version, python in PYTHONS.items() if python)
 # ------------------------------------------------------------------ the shared environments
 
 EXTRAS = ["aiohttp", "cli", "containers", "dashboard", "fastapi", "otel"]
-GROUPS = ["docs", "lint", "package", "tests", "types"]
+GROUPS = ["bench", "docs", "lint", "package", "tests", "types"]
 
 
 def embedded_server_wanted(version: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,7 @@ def times_faster(case: Case, peers: Sequence[str], factor: float) -> Bar:
     def judge(results: Results) -> Verdict:
         ours = results.median(case, OURS, "cycles_per_s")
         name, best = _best(results, case, peers, "cycles_per_s", max)
-        ratio = ours / best if best else float("nan")
+        ratio = ours / best if best else math.inf
         return f"{ratio:.3g}× ({ours:,.0f}/s against {name} {best:,.0f}/s)", ratio >= factor
 
     against = peers[0] if len(peers) == 1 else f"best of {', '.join(peers)}"
@@ -124,7 +125,7 @@ def _best(
 ) -> tuple[str, float]:
     measured = {p: s.median for p in peers if (s := results.spread(case, p, metric))}
     if not measured:
-        return "no peer", float("nan")
+        return "no peer", math.nan
     name = choose(measured, key=measured.__getitem__)
     return name, measured[name]
 

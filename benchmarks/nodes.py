@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from asynclock.testing.servers import LocalServer, local_servers
+from asynclock.testing import LocalServer, local_servers
 
 
 @dataclass(frozen=True)

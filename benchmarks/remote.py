@@ -26,7 +26,8 @@ class Remote:
         self.command = command
         self.versions: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None
-        self._errors = tempfile.TemporaryFile()  # a pipe that nobody drains would stop the worker
+        # A pipe that nobody drains would stop the worker; the file lives as long as this object.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
 
     async def __aenter__(self) -> Remote:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}

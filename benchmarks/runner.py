@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from asynclock.testing.servers import ServerReplyError
+from asynclock.testing import ServerReplyError
 
 from .install import command, command_here
 from .nodes import Nodes

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from asynclock.testing import FaultProxy
 from asynclock.testing.load import quantile
-from asynclock.testing.proxy import FaultProxy
 
 from .nodes import Nodes
 from .remote import Remote

@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asynclock.testing import load as load_module
-
     from benchmarks.adapters import Adapter
 
 POINTS = 2000
@@ -46,7 +44,10 @@ def _load_by_path() -> Any:
     return module
 
 
-load: load_module = _load_by_path()
+if TYPE_CHECKING:
+    from asynclock.testing import load
+else:
+    load = _load_by_path()
 
 
 def thin(values: Sequence[float]) -> list[float]:

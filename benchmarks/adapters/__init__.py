@@ -36,5 +36,5 @@ class Adapter(ABC):
         """Close every connection."""
 
     def held(self, lease: Any) -> bool:
-        """Whether the system itself believes that it still holds (only asked of those that renew)."""
+        """Whether the system believes that it still holds; only asked of those that renew."""
         raise NotImplementedError

@@ -60,6 +60,7 @@ class Floor(Adapter):
         self.queue: list[bytes] = []
         for url in self.urls:
             address = urlsplit(url)
+            assert address.hostname and address.port
             _, link = await loop.create_connection(_Link, address.hostname, address.port)
             self.links.append(link)
         self.quorum = len(self.links) // 2 + 1
@@ -72,7 +73,8 @@ class Floor(Adapter):
             link.pending.append(votes)
         if not self.queue:
             votes.done.get_loop().call_soon(self._flush)
-        self.queue.append(hiredis.pack_command(command))
+        packed = hiredis.pack_command(command)  # type: ignore[arg-type]  # any length, says its code
+        self.queue.append(packed)
         return votes.done
 
     def _flush(self) -> None:
