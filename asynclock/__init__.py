@@ -1,0 +1,37 @@
+"""asynclock: an asyncio-native distributed lock on Redis."""
+
+from __future__ import annotations
+
+from ._engine.inspection import Inspection, NodeView
+from ._engine.lease import Lease
+from ._primitives.lock import Lock
+from .errors import (
+    AcquireTimeoutError,
+    AlreadyHeldError,
+    AsyncLockError,
+    ConfigurationError,
+    LeaseLostError,
+    NotAcquiredError,
+    QuorumUnavailableError,
+    UnsupportedDeploymentError,
+)
+from .manager import LockManager, NodeHealth, Statistics, connect
+
+__all__ = [
+    "AcquireTimeoutError",
+    "AlreadyHeldError",
+    "AsyncLockError",
+    "ConfigurationError",
+    "Inspection",
+    "Lease",
+    "LeaseLostError",
+    "Lock",
+    "LockManager",
+    "NodeHealth",
+    "NodeView",
+    "NotAcquiredError",
+    "QuorumUnavailableError",
+    "Statistics",
+    "UnsupportedDeploymentError",
+    "connect",
+]

@@ -1,0 +1,226 @@
+"""One try at one name: a vote over all nodes, and what to clean up when it fails.
+
+Answers are cast straight from the sockets. The verdict resolves one future at the first moment it
+is certain; everything still out is outlived, not cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from .. import _clock
+from .._nodes.link import NOBODY, Failure
+from .._rules import validity
+from .._rules.pacing import free_in
+from .._rules.quorum import Ballot, Verdict
+from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+TOO_LATE = Failure("the request reached it too late")
+
+
+class Attempt:
+    """A vote on one owner's request. `won` tells how it ended; a lost one must be abandoned."""
+
+    __slots__ = (
+        "_asked",
+        "_engine",
+        "_future",
+        "_refusers",
+        "_ttl",
+        "_waiting",
+        "ballot",
+        "failures",
+        "owner",
+        "recipe",
+        "refusals",
+        "started",
+        "valid_until",
+    )
+
+    def __init__(self, engine: Engine, recipe: Recipe, ttl: float) -> None:
+        self.recipe = recipe
+        self.owner = engine.new_owner()
+        self.failures: dict[int, Failure] = {}
+        self.refusals: list[tuple[float | None, str]] = []
+        """(seconds the holder has left or None, its owner) of each node that refused."""
+        self._engine = engine
+        self._ttl = ttl
+        self._future: asyncio.Future[None] | None = None
+        self._asked: list[int] = []
+        self._refusers: set[int] = set()
+        self._waiting: set[int] = set()
+        nodes = engine.multiplexer
+        self.ballot = Ballot(len(nodes.nodes), nodes.quorum)
+        self.started = _clock.now()
+        self.valid_until = validity.valid_until(self.started, ttl)
+
+    async def decide(self, *, armed: bool, limit: float | None) -> bool:
+        """Ask all nodes, wait for the verdict at most `limit` seconds. → whether it was won.
+
+        If this is cancelled or lost, the nodes that may have granted are told to release before
+        this returns, without waiting for them.
+        """
+        try:
+            self._ask(armed=armed)
+            if self.ballot.verdict is Verdict.OPEN:
+                await self._verdict(limit)
+            else:
+                await asyncio.sleep(0)  # fail-fast must not starve the loop
+            if self.ballot.verdict is Verdict.WON and _clock.now() < self.valid_until:
+                return True
+        except BaseException:
+            self.abandon()
+            raise
+        self.abandon()
+        return False
+
+    def _ask(self, *, armed: bool) -> None:
+        engine, nodes = self._engine, self._engine.multiplexer
+        until = self.started + 2 * engine.settings.node_timeout
+        command = self.recipe.acquire(
+            self.owner,
+            self._ttl,
+            nodes.floor(self.started),
+            nodes.not_after(until),
+            engine.retention,
+        )
+        asked = self._asked
+        for index, node in enumerate(nodes.nodes):
+            obstacle = node.obstacle(self.started)
+            if obstacle is None:
+                asked.append(index)
+            else:
+                self.cast(index, obstacle)
+        if self.ballot.verdict is not Verdict.OPEN:
+            asked.clear()
+        self._waiting.update(asked)
+        if armed:
+            nodes.arm(asked)
+        for index in asked:
+            nodes.nodes[index].ask(command, self, index)
+
+    async def _verdict(self, limit: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = None if limit is None else loop.call_later(max(0.0, limit), self._expire)
+        try:
+            await self._future
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _expire(self) -> None:
+        for index in list(self._waiting):
+            self.cast(index, Failure("no answer before the caller's timeout"))
+
+    def cast(self, index: int, reply: Any) -> None:
+        """Count the answer of a node to the acquire."""
+        waiting = self._waiting
+        if index in waiting:
+            waiting.remove(index)
+        elif index in self.failures:
+            return  # given up on before; the release is behind it
+        ballot = self.ballot
+        if type(reply) is Failure:
+            self.failures[index] = reply
+            ballot.abstain()
+        elif reply[0] == 1:
+            if self.started < self._engine.multiplexer.nodes[index].trust.votes_from:
+                self.failures[index] = Failure("it was quarantined meanwhile")
+                ballot.abstain()
+            else:
+                ballot.granted(index, reply[1])
+                self._write_back()
+        elif reply[0] == 0:
+            self._refusers.add(index)
+            left = reply[1] / 1000 if reply[1] >= 0 else None
+            self.refusals.append((left, reply[2].decode("utf-8", "replace")))
+            ballot.refuse()
+        else:
+            self.failures[index] = TOO_LATE
+            ballot.abstain()
+        self._conclude()
+
+    def cast_raise(self, index: int, reply: Any) -> None:
+        """Count the answer of a node to the write-back of the fence."""
+        if type(reply) is Failure:
+            self.failures[index] = reply
+            self.ballot.abstain()
+        elif reply[0] == 1:
+            self.ballot.raised(index)
+        else:
+            self.ballot.refuse()
+        self._conclude()
+
+    def _write_back(self) -> None:
+        behind = self.ballot.take_raises()
+        if not behind:
+            return
+        engine = self._engine
+        engine.counts.write_backs += 1
+        command = self.recipe.write_back(self.owner, self.ballot.fence, engine.retention)
+        sink = _Raise(self)
+        for index in behind:
+            engine.multiplexer.nodes[index].ask(command, sink, index)
+
+    def _conclude(self) -> None:
+        if self.ballot.verdict is not Verdict.OPEN:
+            future = self._future
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    def abandon(self) -> None:
+        """Release wherever the request may have been granted; queued behind it, never overtaking."""
+        nodes = self._engine.multiplexer
+        maybe = [index for index in self._asked if index not in self._refusers]
+        if maybe:
+            command = self.recipe.release(self.owner, _clock.now() + self._ttl)
+            nodes.deliver(command, NOBODY, maybe)
+
+    # why it was lost
+
+    @property
+    def outage(self) -> bool:
+        """Whether too few nodes answered to call it contention."""
+        return len(self._engine.multiplexer.nodes) - self.ballot.unknown < self.ballot.quorum
+
+    @property
+    def split(self) -> bool:
+        """Whether rivals kept each other from a quorum: nobody's owner has one."""
+        owners = [owner for _, owner in self.refusals]
+        most = max(map(owners.count, owners), default=0)
+        return len(self.ballot.claims) > 0 and most < self.ballot.quorum
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until enough refusing nodes are free to win, if nobody renews."""
+        needed = self.ballot.quorum - len(self.ballot.claims) - len(self._waiting)
+        return free_in([left for left, _ in self.refusals], max(1, needed))
+
+    @property
+    def holder(self) -> str | None:
+        """The owner that most nodes named."""
+        owners = [owner for _, owner in self.refusals]
+        return max(owners, key=owners.count) if owners else None
+
+    def causes(self) -> dict[str, str]:
+        """What each node did that did not grant."""
+        nodes = self._engine.multiplexer.nodes
+        return {nodes[i].address: failure.cause for i, failure in sorted(self.failures.items())}
+
+
+class _Raise:
+    """The sink for answers to a write-back."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def cast(self, index: int, reply: Any) -> None:
+        """Count it."""
+        self._attempt.cast_raise(index, reply)

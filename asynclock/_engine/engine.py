@@ -1,0 +1,285 @@
+"""What all locks of one manager share, and the few things that are done to a lease.
+
+One engine for all primitives and deployments: it knows recipes and nodes, never a kind of lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import _clock
+from .._background import Background
+from .._nodes.link import Failure
+from .._nodes.multiplexer import Multiplexer
+from .._rules.pacing import Spread
+from ..errors import ConfigurationError, QuorumUnavailableError
+from ..events import Acquired, Lost, Observers, Released, Renewed
+from .lease import Holding, Lease, Terms
+from .renewal import Renewals
+from .waiting import Line, Turn, fits, reserve_ahead
+
+_log = logging.getLogger("asynclock")
+
+RETENTION = 24 * 3600.0
+"""Seconds a fence counter outlives its last use: long enough for any late write, no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the engine needs to know; seconds."""
+
+    node_timeout: float
+    max_ttl: float
+    label: str
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the manager was made."""
+
+    acquired: int = 0
+    released: int = 0
+    lost: int = 0
+    renewed: int = 0
+    attempts: int = 0
+    refused: int = 0
+    split_votes: int = 0
+    write_backs: int = 0
+    handovers: int = 0
+    wakeups: dict[str, int] = field(
+        default_factory=lambda: {"push": 0, "expiry": 0, "pacing": 0, "turn": 0}
+    )
+
+
+class Engine:
+    """The nodes, the renewals, the lines and the counts of one manager."""
+
+    def __init__(
+        self,
+        multiplexer: Multiplexer,
+        background: Background,
+        settings: EngineSettings,
+        observers: Observers,
+    ) -> None:
+        self.multiplexer = multiplexer
+        self.background = background
+        self.settings = settings
+        self.observers = observers
+        self.counts = Counts()
+        self.lines: dict[str, Line] = {}
+        self.spread = Spread()
+        self.random: Callable[[], float] = random.Random().random
+        self.entropy: Callable[[int], bytes] = os.urandom
+        self.retention = int(max(RETENTION, 10 * settings.max_ttl) * 1000)
+        self.renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
+        self.closed = False
+        self.waiting = 0
+        """Tasks that wait for a lock now."""
+        self._suffix = f":{settings.label}"
+        multiplexer.on_stood_still = self.renewals.shorten
+
+    def ready(self) -> None:
+        """Called before anything is asked. Raises ConfigurationError if it can't work."""
+        if self.closed:
+            raise ConfigurationError("this manager is closed")
+        self.multiplexer.start()
+        if self.multiplexer.flaw is not None:
+            raise self.multiplexer.flaw
+
+    def new_owner(self) -> str:
+        """128 random bits, made before the first byte is sent, and our label for people."""
+        return self.entropy(16).hex() + self._suffix
+
+    # a lease begins
+
+    def grant(
+        self,
+        holding: Holding,
+        fence: int,
+        terms: Terms,
+        *,
+        waited: float,
+        votes: int,
+        handed_over: bool = False,
+    ) -> Lease:
+        """Make the lease of whoever holds `holding` from now on."""
+        holding.fence = fence
+        lease = Lease(self, holding, fence, terms)
+        self.counts.acquired += 1
+        if holding.line is not None and len(holding.line):
+            reserve_ahead(self, holding, terms)
+        if self.observers:
+            self.observers(Acquired(lease.name, lease.owner, fence, waited, votes, handed_over))
+        return lease
+
+    # a lease goes on
+
+    async def extend(self, lease: Lease, holding: Holding, ttl: float | None) -> None:
+        """Renew now. Raises LeaseLostError or QuorumUnavailableError."""
+        before = holding.valid_until
+        failures = await self.stretch(holding, holding.ttl if ttl is None else ttl)
+        if not lease.held:
+            raise lease.loss_error()
+        if holding.valid_until == before:
+            nodes = self.multiplexer.nodes
+            raise QuorumUnavailableError(
+                f"too few nodes answered to extend {lease.name!r}",
+                name=lease.name,
+                nodes={nodes[i].address: failure.cause for i, failure in failures.items()},
+            )
+
+    async def stretch(self, holding: Holding, ttl: float) -> dict[int, Failure]:
+        """Extend at once, and wait until a quorum has answered. → what failed."""
+        done: asyncio.Future[dict[int, Failure]] = asyncio.get_running_loop().create_future()
+
+        def finish(failures: dict[int, Failure]) -> None:
+            if not done.done():
+                done.set_result(failures)
+
+        self.renewals.extend((holding,), ttl, finish)
+        return await done
+
+    def expect_handover(self, holding: Holding) -> None:
+        """Somebody of this process waits for it."""
+        if holding.lease is not None:
+            reserve_ahead(self, holding, holding.lease.terms)
+
+    def _renewed(self, holding: Holding) -> None:
+        self.counts.renewed += 1
+        if self.observers and holding.lease is not None:
+            left = holding.valid_until - _clock.now()
+            self.observers(Renewed(holding.recipe.name, holding.owner, holding.fence, left))
+
+    # a lease ends
+
+    async def let_go(self, lease: Lease, holding: Holding) -> bool:
+        """End `lease`: to the next in line, or back to the nodes. → whether it was held."""
+        now = _clock.now()
+        held = now < holding.valid_until
+        if self.observers:
+            left = max(0.0, holding.valid_until - now)
+            self.observers(
+                Released(lease.name, lease.owner, lease.fence, now - lease.acquired_at, left)
+            )
+        lease.ended(None)
+        holding.lease = None
+        self.counts.released += 1
+        line = holding.line
+        kept = line is not None and not line.used_up(now)
+        if line is not None and kept and fits(holding, line.next_terms, lease.terms, now):
+            line.handed += 1
+            line.give(Turn(holding))
+            return True
+        release = self.give_back(holding)
+        if line is not None:
+            self.next_in_line(line, yielding=not kept)
+        gone = await release.confirmed()
+        if gone and held:
+            lease.mark_lost("the nodes no longer held it for us when it was released")
+            self._report_loss(holding, lease, lease.lost_reason or "")
+        return held and not gone
+
+    def give_back(self, holding: Holding) -> Release:
+        """Tell all nodes to release; on its way when this returns."""
+        self.renewals.remove(holding)
+        holding.valid_until = 0.0
+        if holding.line is not None:
+            holding.line.holding = None
+        nodes = self.multiplexer
+        release = Release(len(nodes.nodes), nodes.quorum)
+        command = holding.recipe.release(holding.owner, _clock.now() + holding.ttl)
+        nodes.deliver(command, release, range(len(nodes.nodes)))
+        for key in holding.recipe.watched:
+            nodes.wakeups.wake(key)  # servers don't tell us what our own connection changed
+        return release
+
+    def next_in_line(self, line: Line, *, yielding: bool = False) -> None:
+        """Let the next one ask; forget the line when nobody waits."""
+        if yielding:
+            line.since, line.handed = 0.0, 0
+        if not line.give(Turn(None, yielding)) and self.lines.get(line.key) is line:
+            del self.lines[line.key]
+
+    def lose(self, holding: Holding, reason: str) -> None:
+        """It is no longer ours: end the body, tell once, let the next in line ask."""
+        if holding.lost_reason is not None:
+            return
+        holding.lost_reason = reason
+        lease, holding.lease = holding.lease, None
+        line = holding.line
+        self.give_back(holding)  # nodes that still keep it for us should not
+        if lease is not None:
+            lease.ended(reason)
+            self._report_loss(holding, lease, reason)
+        if line is not None and lease is not None:
+            self.next_in_line(line)
+
+    def _report_loss(self, holding: Holding, lease: Lease, reason: str) -> None:
+        self.counts.lost += 1
+        held = _clock.now() - lease.acquired_at
+        _log.error(
+            "lost the lease on %r (fence %d) after %.3f s: %s",
+            holding.recipe.name,
+            lease.fence,
+            held,
+            reason,
+        )
+        if self.observers:
+            self.observers(Lost(lease.name, lease.owner, lease.fence, reason, held))
+
+    def close(self) -> None:
+        """Give back what is held; after that nothing more is done."""
+        if self.closed:
+            return
+        self.closed = True
+        for holding in self.renewals.holdings():
+            if holding.lease is not None:
+                self.lose(holding, "the manager was closed")
+            else:
+                self.give_back(holding)
+        self.renewals.close()
+        self.multiplexer.wakeups.wake(None)
+
+
+class Release:
+    """The sink for answers to a release: resolved once a quorum confirmed, or all have spoken."""
+
+    __slots__ = ("_deleted", "_done", "_foreign", "_future", "_left", "_quorum", "_size")
+
+    def __init__(self, size: int, quorum: int) -> None:
+        self._size = self._left = size
+        self._quorum = quorum
+        self._deleted = self._foreign = 0
+        self._future: asyncio.Future[None] | None = None
+
+    def cast(self, _index: int, reply: Any) -> None:
+        """Count one node's answer."""
+        self._left -= 1
+        if type(reply) is not Failure:
+            if reply[0]:
+                self._deleted += 1
+            else:
+                self._foreign += 1
+        if self._future is not None and self._certain and not self._future.done():
+            self._future.set_result(None)
+
+    @property
+    def _certain(self) -> bool:
+        return not self._left or self._deleted >= self._quorum or self._gone
+
+    @property
+    def _gone(self) -> bool:
+        return self._foreign > self._size - self._quorum
+
+    async def confirmed(self) -> bool:
+        """Wait, at most one node timeout. → whether it was no longer ours at a quorum."""
+        if not self._certain:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        return self._gone

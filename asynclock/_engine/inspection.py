@@ -1,0 +1,110 @@
+"""Who has a name, node by node: for people, never for decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from .._nodes.link import Failure
+from .acquisition import label
+from .engine import Engine
+from .recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What one node says of a name; texts come from outside, never print them raw."""
+
+    node: str
+    owner: str | None
+    """Whom it keeps the name for; None: nobody, or no answer."""
+    remaining: float | None
+    """Seconds until it frees the name by itself; None: no owner, or a key without a ttl."""
+    fence: int
+    """The highest fence it has given out; 0: none that it remembers."""
+    error: str | None = None
+    """Why there was no answer."""
+
+    @property
+    def holder(self) -> str | None:
+        """The label in the owner's id."""
+        return label(self.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Who has a name."""
+
+    name: str
+    nodes: tuple[NodeView, ...]
+    quorum: int
+
+    @property
+    def owner(self) -> str | None:
+        """Whoever has a quorum of nodes; None: nobody has."""
+        owners = [view.owner for view in self.nodes if view.owner is not None]
+        most = max(owners, key=owners.count, default=None)
+        return most if most is not None and owners.count(most) >= self.quorum else None
+
+    @property
+    def holder(self) -> str | None:
+        """The label of the owner."""
+        return label(self.owner)
+
+    @property
+    def fence(self) -> int:
+        """The highest fence any node knows."""
+        return max((view.fence for view in self.nodes), default=0)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until a quorum no longer keeps it, if nobody renews."""
+        owner = self.owner
+        left = [v.remaining for v in self.nodes if v.owner == owner and v.remaining is not None]
+        kept = sorted(left, reverse=True)
+        return kept[self.quorum - 1] if owner is not None and len(kept) >= self.quorum else None
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all nodes that answered name the same owner, or none."""
+        return len({view.owner for view in self.nodes if view.error is None}) <= 1
+
+
+async def inspect(engine: Engine, recipe: Recipe) -> Inspection:
+    """Ask every node; takes at most one node timeout."""
+    engine.ready()
+    nodes = engine.multiplexer.nodes
+    loop = asyncio.get_running_loop()
+    replies = _Replies(loop, len(nodes))
+    engine.multiplexer.broadcast(recipe.inspect(), replies)
+    await replies.complete
+    views = tuple(_view(node.address, replies.found[i]) for i, node in enumerate(nodes))
+    return Inspection(recipe.name, views, engine.multiplexer.quorum)
+
+
+def _view(address: str, reply: Any) -> NodeView:
+    if isinstance(reply, Failure):
+        return NodeView(address, None, None, 0, reply.cause)
+    owner, pttl, fence = reply[0], reply[1], reply[2]
+    return NodeView(
+        address,
+        owner.decode("utf-8", "replace") if owner else None,
+        pttl / 1000 if pttl >= 0 else None,
+        fence,
+    )
+
+
+class _Replies:
+    """The sink that waits for all."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
+        self.found: dict[int, Any] = {}
+        self.complete: asyncio.Future[None] = loop.create_future()
+        self._size = size
+
+    def cast(self, index: int, reply: Any) -> None:
+        """Keep one node's answer."""
+        self.found[index] = reply
+        if len(self.found) == self._size and not self.complete.done():
+            self.complete.set_result(None)

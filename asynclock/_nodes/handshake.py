@@ -1,0 +1,126 @@
+"""From an address to a link that is logged in, knows the scripts and has told its facts.
+
+Everything after the login is one round trip. Whatever a server or a proxy refuses there (INFO,
+CLIENT TRACKING, SCRIPT LOAD, …) only makes us know or do less; only a refused login or protocol
+ends the attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _clock
+from .._rules.trust import Facts
+from .endpoint import Endpoint
+from .link import NOBODY, Failure, Link, Owner
+from .script import Command, Script
+
+
+class HandshakeError(Exception):
+    """The connection could not be made ready; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
+
+
+async def dial(
+    endpoint: Endpoint, owner: Owner, scripts: Iterable[Script], node_timeout: float, limit: float
+) -> tuple[Link, Facts]:
+    """Open a link within `limit` seconds. Raises HandshakeError; leaves no socket behind."""
+    link: Link | None = None
+    try:
+        async with asyncio.timeout(limit):
+            link = await _open(endpoint, owner, limit)
+            await _log_in(link, endpoint)
+            known = await _introduce(link, scripts)
+            link.timeout = node_timeout
+            return link, known
+    except TimeoutError:
+        _drop(link)
+        raise HandshakeError(Failure(f"no connection within {limit:g} s")) from None
+    except OSError as error:
+        _drop(link)
+        cause = error.strerror or str(error) or type(error).__name__
+        raise HandshakeError(Failure(f"can't connect: {cause}")) from None
+    except BaseException:
+        _drop(link)
+        raise
+
+
+def _drop(link: Link | None) -> None:
+    if link is not None:
+        link.close("the handshake failed")
+
+
+async def _open(endpoint: Endpoint, owner: Owner, limit: float) -> Link:
+    loop = asyncio.get_running_loop()
+    # Cancelling create_connection closes its socket; a Link is only made once it is open.
+    if endpoint.path is not None:
+        _, link = await loop.create_unix_connection(lambda: Link(owner, limit), endpoint.path)
+        return link
+    context = endpoint.tls()
+    _, link = await loop.create_connection(
+        lambda: Link(owner, limit),
+        endpoint.host,
+        endpoint.port,
+        ssl=context,
+        server_hostname=endpoint.host if context is not None else None,
+    )
+    return link
+
+
+async def _log_in(link: Link, endpoint: Endpoint) -> None:
+    login = await endpoint.credentials()
+    hello = Command.plain("HELLO", "3", *(("AUTH", *login) if login else ()))
+    _accept(await link.ask(hello))
+    if endpoint.db:
+        _accept(await link.ask(Command.plain("SELECT", endpoint.db)))
+
+
+def _accept(answer: Any) -> None:
+    if isinstance(answer, Failure):
+        cause = answer.cause
+        if answer.code in ("ERR", "NOPROTO") and "HELLO" in cause.upper():
+            cause = f"Redis 6.2 or later is needed: {cause}"
+        raise HandshakeError(Failure(cause, permanent=answer.permanent, code=answer.code))
+
+
+async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
+    for script in scripts:
+        # One that could not be loaded is sent by EVAL when it is first needed.
+        link.send(Command.plain("SCRIPT", "LOAD", script.source), NOBODY, 0)
+    asked = (
+        link.ask(Command.plain("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP")),
+        link.ask(Command.plain("CONFIG", "GET", "appendfsync")),
+        link.ask(Command.plain("TIME")),
+        link.ask(Command.plain("INFO")),
+    )
+    sent = _clock.now()
+    tracking, fsync, clock, info = await asyncio.gather(*asked)
+    _accept(info if isinstance(info, Failure) and not info.code else None)
+    if isinstance(clock, list):
+        link.owner.told(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
+    return facts(info, fsync, tracking=tracking == b"OK")
+
+
+def facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
+    """What INFO and CONFIG GET appendfsync said, as far as they said anything."""
+    if not isinstance(info, bytes | str):
+        return Facts(tracking=tracking)
+    text = info if isinstance(info, str) else info.decode("utf-8", "replace")
+    said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    always = isinstance(fsync, dict) and fsync.get(b"appendfsync") == b"always"
+    uptime = said.get("uptime_in_seconds")
+    return Facts(
+        run_id=said.get("run_id"),
+        uptime=float(uptime) if uptime else None,
+        version=said.get("valkey_version") or said.get("redis_version"),
+        role=said.get("role"),
+        maxmemory=int(said.get("maxmemory") or 0),
+        maxmemory_policy=said.get("maxmemory_policy"),
+        durable=always and said.get("aof_enabled") == "1",
+        tracking=tracking,
+    )

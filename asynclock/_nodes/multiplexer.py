@@ -1,0 +1,147 @@
+"""The same request to all nodes at once, in the same loop tick."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from .. import _clock
+from .._background import Background
+from .._rules import trust
+from .._rules.quorum import majority
+from ..errors import ConfigurationError
+from .link import NOBODY, Failure, Sink
+from .node import CACHING, Node
+from .script import Command
+from .wakeup import Wakeups
+
+_log = logging.getLogger("asynclock.nodes")
+
+NOT_AFTER_GRACE = 0.05
+"""A request may reach a node's script so long after we gave up on it, and no longer."""
+AGREE = 0.05
+"""Nodes whose clocks jumped by amounts this close within a second: it was ours that stood still."""
+
+
+class Multiplexer:
+    """All nodes of a manager; each is one voter."""
+
+    def __init__(
+        self, nodes: Sequence[Node], background: Background, *, strict: bool, batch: int
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.quorum = majority(len(self.nodes))
+        self.batch = batch
+        """How many leases one renewal command may carry (1 where keys live apart)."""
+        self.wakeups = Wakeups()
+        self.flaw: ConfigurationError | None = None
+        """Why this set of nodes can never work, once it is known."""
+        self.on_stood_still: Callable[[float], None] = lambda _seconds: None
+        """Called with the seconds by which our own clock stood still."""
+        self._background = background
+        self._strict = strict
+        self._jumps: dict[Node, tuple[float, float]] = {}
+        self._floor_at = self._offset = self._ahead = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        for node in self.nodes:
+            node.on_wake = self.wakeups.wake
+            node.on_met = self._check
+            node.on_jump = self._jumped
+
+    def start(self) -> None:
+        """Begin to connect. Called in the event loop, before anything else; cheap when repeated."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            raise ConfigurationError(
+                "this manager was first used in another event loop; make one manager per loop"
+            )
+        self._loop = loop
+        for node in self.nodes:
+            self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
+
+    def broadcast(self, command: Command, sink: Sink) -> None:
+        """Ask every node; `sink` gets each one's answer under its number."""
+        for index, node in enumerate(self.nodes):
+            node.ask(command, sink, index)
+
+    def deliver(self, command: Command, sink: Sink, indices: Sequence[int]) -> None:
+        """Send a release to these nodes, now or when they are back."""
+        for index in indices:
+            self.nodes[index].deliver(command, sink, index)
+
+    def arm(self, indices: Sequence[int]) -> None:
+        """Order a wake-up for the keys that the next command reads, where the node can do it."""
+        for index in indices:
+            node = self.nodes[index]
+            if node.tracking:
+                node.ask(CACHING, NOBODY, index)
+
+    def tracks(self) -> bool:
+        """Whether enough nodes can wake us that a release can't go unnoticed."""
+        silent = sum(not node.tracking for node in self.nodes)
+        return silent < self.quorum
+
+    # clocks
+
+    def floor(self, now: float) -> int:
+        """The fence floor for an attempt that starts now, in µs."""
+        self._read_clocks(now)
+        return int((now + self._offset) * 1_000_000)
+
+    def not_after(self, until: float) -> int:
+        """The node time in µs after which a request given up at `until` must not be executed.
+
+        By the clock that is most ahead, so that no node takes it for late too early; 0 (no bound)
+        while a clock is unknown.
+        """
+        return int((until + NOT_AFTER_GRACE + self._ahead) * 1_000_000) if self._ahead else 0
+
+    def _read_clocks(self, now: float) -> None:
+        if now - self._floor_at < 0.1 and self._floor_at:
+            return
+        offsets = [o for node in self.nodes if (o := node.trust.offset) is not None]
+        complete = len(offsets) == len(self.nodes)
+        self._floor_at = now if complete else 0.0
+        self._ahead = max(offsets) if complete else 0.0
+        if len(offsets) < self.quorum:
+            offsets.append(_clock.wall() - now)
+        self._offset = trust.floor(offsets, 0.0) / 1_000_000
+
+    def _jumped(self, node: Node, by: float) -> None:
+        now = _clock.now()
+        self._floor_at = 0.0
+        self._jumps[node] = (now, by)
+        alike = [
+            other
+            for other, (at, jump) in self._jumps.items()
+            if now - at < 1.0 and abs(jump - by) < AGREE
+        ]
+        if by > 0 and len(self.nodes) > 1 and len(alike) == self.quorum:
+            _log.warning("a quorum of nodes jumped by %+.3f s: our own clock stood still", by)
+            self.on_stood_still(by)
+
+    # who the nodes are
+
+    def _check(self, met: Node) -> None:
+        facts = met.trust.facts
+        assert facts is not None
+        for node in self.nodes:
+            other = node.trust.facts
+            if node is not met and other and facts.run_id and other.run_id == facts.run_id:
+                self._reject(met, f"{met.address} and {node.address} are the same server")
+        if facts.evicts:
+            text = (
+                f"{met.address} may evict locks: its maxmemory-policy is "
+                f"{facts.maxmemory_policy}; use noeviction"
+            )
+            if self._strict:
+                self._reject(met, text)
+            else:
+                _log.warning(text)
+
+    def _reject(self, node: Node, text: str) -> None:
+        node.rejected = Failure(text, permanent=True)
+        self.flaw = ConfigurationError(text)

@@ -1,0 +1,308 @@
+"""One Redis server as the engine sees it: asked, it always answers, with a reply or a Failure.
+
+A node heals by itself: one task keeps a link open, with jittered pauses between attempts. While a
+node is known to be down, or its link is stalled, asking it fails at once, so that it never costs
+an acquire a full timeout. Releases are different: those that a broken connection may have
+swallowed are owed, and sent again as soon as the node is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .. import _clock
+from .._rules.trust import Facts, Trust
+from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
+from .handshake import HandshakeError
+from .link import NOBODY, Failure, Link, Sink
+from .script import Command
+
+_log = logging.getLogger("asynclock.nodes")
+
+HALF_OPEN = 4
+"""A link whose reply is overdue for so many node timeouts (at least a second) is given up."""
+LONGEST_DIAL = 2.0
+"""A frozen server answers the pending connection the moment it thaws: waiting beats redialling."""
+MAX_OWED = 100_000
+
+CACHING = Command.plain("CLIENT", "CACHING", "YES")
+TIME = Command.plain("TIME")
+
+Dial = Callable[["Node", float], Awaitable[tuple[Link, Facts]]]
+"""(node, limit in seconds) → an open link and what the server told."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What all nodes of a manager have in common; times in seconds."""
+
+    node_timeout: float
+    max_ttl: float
+    restart_guard: bool
+    guard_first: bool
+    """Whether the restart guard counts on first contact too (not on a single node)."""
+    clock_guard: bool
+
+
+class Node:
+    """One endpoint over all its connections."""
+
+    def __init__(
+        self, address: str, dial: Dial, settings: NodeSettings, observers: Observers
+    ) -> None:
+        self.address = address
+        self.settings = settings
+        self.trust = Trust(settings.max_ttl)
+        self.round_trip: float | None = None
+        """Smoothed seconds from sending to the reply; None before the first one."""
+        self.tracking = False
+        """Whether a wake-up can be ordered on the open link."""
+        self.on_wake: Callable[[str | None], None] = lambda _key: None
+        """Called with a key that changed, or None when all did."""
+        self.on_met: Callable[[Node], None] = lambda _node: None
+        """Called when a connection is ready, before anything is sent on it."""
+        self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
+        """Called with the seconds by which the node's clock jumped."""
+        self._dial = dial
+        self._observers = observers
+        self._link: Link | None = None
+        self._down: Failure | None = None
+        self._early: deque[tuple[Command, Sink, int]] = deque()
+        self._early_timer: asyncio.TimerHandle | None = None
+        self._owed: deque[Command] = deque(maxlen=MAX_OWED)
+        self.rejected: Failure | None = None
+        """Why the node must not be asked at all: the wrong role, or the same server twice."""
+
+    # asked
+
+    def ask(self, command: Command, sink: Sink, index: int) -> None:
+        """Send `command`; `sink` gets the answer, perhaps before this returns."""
+        link = self._link
+        if link is None:
+            if self._down is not None:
+                sink.cast(index, self._down)
+            else:
+                self._ask_early(command, sink, index)
+        elif link.stalled_since:
+            sink.cast(index, Failure(f"no answer for {_clock.now() - link.stalled_since:.1f} s"))
+        else:
+            link.send(command, sink, index)
+
+    def obstacle(self, now: float) -> Failure | None:
+        """Why the node has no vote at the moment, or None."""
+        if self.rejected is not None:
+            return self.rejected
+        if now < self.trust.votes_from:
+            left = self.trust.votes_from - now
+            return Failure(f"{self.trust.cause}: it votes again in {left:.1f} s")
+        return None
+
+    def deliver(self, command: Command, sink: Sink, index: int) -> None:
+        """Send a release: also to a node that does not answer, and later if it can't be now."""
+        if self._link is not None:
+            self._link.send(command, sink, index)
+        elif self._down is None:
+            self._ask_early(command, sink, index)
+        else:
+            self._owed.append(command)
+            sink.cast(index, self._down)
+
+    def _ask_early(self, command: Command, sink: Sink, index: int) -> None:
+        self._early.append((command, sink, index))
+        if self._early_timer is None:
+            self._early_timer = asyncio.get_running_loop().call_later(
+                self.settings.node_timeout, self._give_up_early
+            )
+
+    def _give_up_early(self) -> None:
+        cause = f"no connection within {self.settings.node_timeout:g} s"
+        self._fail(Failure(cause))
+
+    def _fail(self, failure: Failure) -> None:
+        self._note_down(failure)
+        if self._early_timer is not None:
+            self._early_timer.cancel()
+            self._early_timer = None
+        early, self._early = self._early, deque()
+        self._owe([command for command, _, _ in early])
+        for _, sink, index in early:
+            sink.cast(index, failure)
+
+    def _note_down(self, failure: Failure) -> None:
+        if self._down is None or self._down.cause != failure.cause:
+            _log.debug("%s: %s", self.address, failure.cause)
+            if self._observers:
+                self._observers(NodeDown(self.address, failure.cause))
+        self._down = failure
+
+    def _owe(self, commands: list[Command]) -> None:
+        now = _clock.now()
+        self._owed.extend(command for command in commands if command.owed_until > now)
+
+    # kept connected
+
+    async def keep(self) -> None:
+        """Keep a link open until cancelled: the work of one task."""
+        failures = 0
+        try:
+            while True:
+                limit = min(LONGEST_DIAL, self.settings.node_timeout * 2**failures)
+                try:
+                    link, facts = await self._dial(self, limit)
+                except HandshakeError as error:
+                    failures = min(failures + 1, 8)
+                    self._fail(error.failure)
+                    await asyncio.sleep(self._pause(failures))
+                    continue
+                failures = 0
+                self._opened(link, facts)
+                await self._watch(link)
+        finally:
+            self._fail(Failure("the manager is closed"))
+
+    def _pause(self, failures: int) -> float:
+        # Never longer than a node timeout: so long may a key outlive the node's return.
+        longest = min(0.01 * 2**failures, self.settings.node_timeout)
+        return longest * random.uniform(0.5, 1.0)
+
+    def _opened(self, link: Link, facts: Facts) -> None:
+        now = _clock.now()
+        settings = self.settings
+        waits = self.trust.met(
+            facts, now, guard=settings.restart_guard, guard_first=settings.guard_first
+        )
+        self.rejected = None
+        if facts.role not in (None, "master"):
+            self.rejected = Failure(f"it is a {facts.role}, not a primary", permanent=True)
+        self.tracking = facts.tracking
+        self.on_met(self)
+        if waits:
+            self._tell_quarantine(waits)
+        self._link, self._down = link, None
+        if self._observers:
+            self._observers(NodeUp(self.address))
+        self._pay(link)
+        if self._early_timer is not None:
+            self._early_timer.cancel()
+            self._early_timer = None
+        early, self._early = self._early, deque()
+        for command, sink, index in early:
+            link.send(command, sink, index)
+
+    def _pay(self, link: Link) -> None:
+        now = _clock.now()
+        owed, self._owed = self._owed, deque(maxlen=MAX_OWED)
+        again = [command for command in owed if command.owed_until > now]
+        for command in again:
+            link.send(command, NOBODY, 0)
+        if again:
+            # A zombie of the broken connection may still be executed until its not_after.
+            asyncio.get_running_loop().call_later(
+                self.settings.node_timeout + 0.1, self._repeat, link, again
+            )
+
+    def _repeat(self, link: Link, commands: list[Command]) -> None:
+        if link is self._link:
+            for command in commands:
+                link.send(command, NOBODY, 0)
+
+    async def _watch(self, link: Link) -> None:
+        # An idle link is asked for its clock, so that a jump can't hide between two locks and a
+        # dead connection is noticed; a stalled one is given up after a while.
+        patience = max(1.0, HALF_OPEN * self.settings.node_timeout)
+        idle = self.settings.max_ttl / 3
+        while not link.closed.done():
+            stalled = link.stalled_since
+            pause = patience / 4 if stalled else min(idle, patience)
+            await asyncio.wait([link.closed], timeout=pause)
+            now = _clock.now()
+            if link.stalled_since and now - link.stalled_since >= patience:
+                link.close(f"no answer for {now - link.stalled_since:.1f} s")
+            elif not link.stalled_since and now - self.trust.last_reply >= idle:
+                link.send(TIME, _Clock(self, now), 0)
+
+    async def finish(self) -> None:
+        """Close the link once what is queued has been written."""
+        if self._link is not None:
+            await self._link.finish()
+
+    # told by its link
+
+    def told(self, clock: float, sent: float, received: float) -> None:
+        """A reading of the node's clock, seconds since 1970."""
+        trip = received - sent
+        self.round_trip = trip if self.round_trip is None else 0.9 * self.round_trip + 0.1 * trip
+        by = self.trust.sample(clock, sent, received)
+        if by and self.settings.clock_guard:
+            self._tell_quarantine(self.trust.jumped(received, by))
+            self.on_jump(self, by)
+
+    def pushed(self, push: list[Any]) -> None:
+        """An invalidation: keys that changed, or None when all did."""
+        if not push or push[0] != b"invalidate":
+            return
+        if push[1] is None:
+            if self.settings.restart_guard:
+                cause = "its keys were flushed"
+                self._tell_quarantine(self.trust.forgot(_clock.now(), cause))
+            self.on_wake(None)
+            return
+        for key in push[1]:
+            self.on_wake(key.decode("utf-8", "surrogateescape"))
+
+    def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
+        """The connection ended: owe the releases it may have swallowed, and dial again."""
+        if link is self._link:
+            self._link = None
+            self._owe(unanswered)
+            if end.permanent or link.stalled_since:
+                self._note_down(end)
+
+    def _tell_quarantine(self, seconds: float) -> None:
+        cause = self.trust.cause
+        _log.warning("%s %s: it does not vote for %.1f s", self.address, cause, seconds)
+        if self._observers:
+            self._observers(NodeQuarantined(self.address, cause, seconds))
+
+    # seen
+
+    def state(self, now: float) -> str:
+        """ "up", "stalled", "down", "connecting", "quarantined" or "rejected"."""
+        if self.rejected is not None:
+            return "rejected"
+        if self._link is None:
+            return "connecting" if self._down is None else "down"
+        if self._link.stalled_since:
+            return "stalled"
+        return "quarantined" if now < self.trust.votes_from else "up"
+
+    def cause(self, now: float) -> str:
+        """Why the state is not "up"; "" when it is."""
+        obstacle = self.obstacle(now)
+        if obstacle is not None:
+            return obstacle.cause
+        if self._link is None:
+            return self._down.cause if self._down is not None else ""
+        return "it does not answer in time" if self._link.stalled_since else ""
+
+
+class _Clock:
+    """The answer to a heartbeat."""
+
+    __slots__ = ("_node", "_sent")
+
+    def __init__(self, node: Node, sent: float) -> None:
+        self._node = node
+        self._sent = sent
+
+    def cast(self, _index: int, reply: Any) -> None:
+        """Tell the node its clock; a Failure shows on the link."""
+        if isinstance(reply, list):
+            clock = int(reply[0]) + int(reply[1]) / 1_000_000
+            self._node.told(clock, self._sent, _clock.now())

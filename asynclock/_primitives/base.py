@@ -1,0 +1,158 @@
+"""What all locks have in common: settings, and the two ways to use `acquire`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal
+
+from .. import _settings
+from .._engine.acquisition import Wish
+from .._engine.engine import Engine
+from .._engine.lease import HandOff, Lease, Terms
+from .._engine.recipe import Recipe
+from ..errors import ConfigurationError, NotAcquiredError
+
+
+class _Unset:
+    """The type of UNSET."""
+
+
+UNSET: Final = _Unset()
+"""An argument that was not given, where None means something."""
+
+Timeout = float | None | _Unset
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a manager gives to the locks it makes; seconds."""
+
+    ttl: float
+    node_timeout: float
+    max_ttl: float
+    prefix: str
+
+    def terms(
+        self,
+        *,
+        ttl: float | None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        interrupt: bool = True,
+        handoff: HandOff = True,
+    ) -> Terms:
+        """Checked terms; `ttl` None means the manager's."""
+        if handoff not in (True, False, "block", "strict"):
+            raise ConfigurationError(
+                f'handoff must be True (from reserved fences), "strict" or False, not {handoff!r}'
+            )
+        return Terms(
+            ttl=_settings.ttl(
+                self.ttl if ttl is None else ttl,
+                node_timeout=self.node_timeout,
+                max_ttl=self.max_ttl,
+            ),
+            renew=bool(renew),
+            max_hold=_settings.optional_seconds(max_hold, "max_hold"),
+            interrupt=bool(interrupt),
+            handoff=True if handoff == "block" else handoff,
+        )
+
+
+class Lockable:
+    """A name with settings that can be acquired: stateless, shared by any number of tasks."""
+
+    __slots__ = ("_engine", "_entered", "_recipe", "_terms", "_timeout")
+
+    def __init__(self, engine: Engine, recipe: Recipe, terms: Terms, timeout: float | None) -> None:
+        self._engine = engine
+        self._recipe = recipe
+        self._terms = terms
+        self._timeout = _settings.optional_seconds(timeout, "timeout", zero=True)
+        # Which lease an `async with` on this object must end: nothing else is kept here.
+        self._entered: list[Lease] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} ttl={self._terms.ttl:g}>"
+
+    @property
+    def name(self) -> str:
+        """The name it locks."""
+        return self._recipe.name
+
+    def acquire(self, *, timeout: Timeout = UNSET) -> Acquiring:
+        """Get the lease: `await` it, or enter it with `async with`.
+
+        Waits at most `timeout` seconds (None: for ever; default: the lock's own). Raises
+        AcquireTimeoutError if others had it for so long, QuorumUnavailableError if too few nodes
+        answered (for so long, or through the longest quarantine when waiting for ever),
+        AlreadyHeldError if this very task holds it, ConfigurationError if it can never work.
+        Cancelled, it leaves nothing behind.
+        """
+        limit = self._timeout
+        if not isinstance(timeout, _Unset):
+            limit = _settings.optional_seconds(timeout, "timeout", zero=True)
+        return Acquiring(Wish(self._engine, self._recipe, self._terms, timeout=limit, once=False))
+
+    async def try_acquire(self) -> Lease | None:
+        """Get the lease if it is free now, else None. An outage raises QuorumUnavailableError."""
+        wish = Wish(self._engine, self._recipe, self._terms, timeout=None, once=True)
+        try:
+            return await wish.fulfil()
+        except NotAcquiredError:
+            return None
+
+    async def __aenter__(self) -> Lease:
+        lease = await (await self.acquire()).__aenter__()
+        self._entered.append(lease)
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._leave().__aexit__(kind, error, trace)
+
+    def _leave(self) -> Lease:
+        # Ours if this task entered one; else whichever was entered last: a fixture may be left in
+        # another task than it was entered in.
+        task = asyncio.current_task()
+        mine = [lease for lease in self._entered if lease.task is task]
+        lease = mine[-1] if mine else self._entered[-1]
+        self._entered.remove(lease)
+        return lease
+
+
+class Acquiring:
+    """A call of `acquire` that is not made yet: awaited it gives the lease, entered it holds it."""
+
+    __slots__ = ("_lease", "_wish")
+
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+        self._lease: Lease | None = None
+
+    def __await__(self) -> Generator[object, None, Lease]:
+        return self._wish.fulfil().__await__()
+
+    async def __aenter__(self) -> Lease:
+        self._lease = await (await self._wish.fulfil()).__aenter__()
+        return self._lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._lease is not None
+        await self._lease.__aexit__(kind, error, trace)
+
+
+PRELUDE: Literal["prelude.lua"] = "prelude.lua"
+"""Comes before every script."""

@@ -1,0 +1,44 @@
+-- The mutex on one node. Protocol: docs/fencing.md; the differential test is tests/model/.
+-- KEYS: lock, counter (pairs in extend)
+-- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
+-- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
+-- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
+-- release owner                                 {1 | 0, now}
+-- inspect                                       {holder | false, pttl, counter, now}
+if op == 'acquire' then
+  local owner, not_after = ARGV[2], tonumber(ARGV[5])
+  if not_after > 0 and now > not_after then return {-1, now} end
+  local holder = redis.call('GET', KEYS[1])
+  if holder and holder ~= owner then
+    return {0, redis.call('PTTL', KEYS[1]), holder, now}
+  end
+  local fence = next_fence(KEYS[2], tonumber(ARGV[4]))
+  redis.call('SET', KEYS[1], owner, 'PX', ARGV[3])
+  keep_fence(KEYS[2], fence, ARGV[6])
+  return {1, fence, now}
+elseif op == 'raise' then
+  local counter, fence = tonumber(redis.call('GET', KEYS[2])) or 0, tonumber(ARGV[3])
+  if redis.call('GET', KEYS[1]) ~= ARGV[2] or counter > fence then return {0, counter, now} end
+  keep_fence(KEYS[2], fence, ARGV[4])
+  return {1, counter, now}
+elseif op == 'extend' then
+  local marks = {}
+  for i = 1, #ARGV - 3 do
+    local lock = KEYS[2 * i - 1]
+    if redis.call('GET', lock) == ARGV[i + 3] then
+      redis.call('PEXPIRE', lock, ARGV[2])
+      redis.call('PEXPIRE', KEYS[2 * i], ARGV[3])
+      marks[i] = '1'
+    else
+      marks[i] = '0'
+    end
+  end
+  return {table.concat(marks), now}
+elseif op == 'release' then
+  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end
+  redis.call('DEL', KEYS[1])
+  return {1, now}
+else
+  return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]),
+    tonumber(redis.call('GET', KEYS[2])) or 0, now}
+end

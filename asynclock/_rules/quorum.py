@@ -1,0 +1,108 @@
+"""Answers of N nodes → one verdict, and the fence that goes with it.
+
+Rules of this file:
+- A node answers once: granted (with the fence it gave out), refused, or unknown. Unknown is never
+  rounded to either: the node may hold our key.
+- Hold with fence v as soon as a quorum of grants claim the same v. A quorum that disagrees writes
+  the largest claim back to the grants below it (`take_raises`) and holds with it once a quorum
+  claims it: the maximum alone would repeat fences.
+- The verdict comes at the first moment it is certain, either way; after the last answer it is
+  never open. tests/rules/ proves it by enumeration.
+Protocol and its model: docs/fencing.md, tests/model/.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Verdict(enum.Enum):
+    """What the answers so far mean."""
+
+    OPEN = "open"
+    WON = "won"
+    LOST = "lost"
+
+
+def majority(size: int) -> int:
+    """The smallest number of nodes such that any two such sets share one."""
+    return size // 2 + 1
+
+
+class Ballot:
+    """The vote on one attempt over `size` nodes; told answers, it knows the verdict."""
+
+    __slots__ = ("_raises", "claims", "fence", "open", "quorum", "refused", "unknown", "verdict")
+
+    def __init__(self, size: int, quorum: int) -> None:
+        self.quorum = quorum
+        self.open = size
+        """Nodes whose answer (to the acquire or to a raise) is still out."""
+        self.claims: dict[int, int] = {}
+        """Node → the fence its grant claims."""
+        self.refused = 0
+        self.unknown = 0
+        self.fence = 0
+        """The fence that is held, or being written back; 0 while there is neither."""
+        self.verdict = Verdict.OPEN
+        self._raises: list[int] = []
+
+    def granted(self, node: int, fence: int) -> None:
+        """`node` keeps our owner now and gave out `fence`."""
+        self.open -= 1
+        self.claims[node] = fence
+        if not self.fence:
+            self._agree(fence)
+        elif fence < self.fence:
+            self._write_back((node,))
+        self._conclude()
+
+    def raised(self, node: int) -> None:
+        """`node` took the fence that was written back."""
+        self.open -= 1
+        self.claims[node] = self.fence
+        self._conclude()
+
+    def refuse(self) -> None:
+        """A node holds it for somebody else, or took a raise badly: it is lost for us."""
+        self.open -= 1
+        self.refused += 1
+        self._conclude()
+
+    def abstain(self) -> None:
+        """A node gave no answer that counts."""
+        self.open -= 1
+        self.unknown += 1
+        self._conclude()
+
+    def take_raises(self) -> list[int]:
+        """The nodes to which `fence` must now be written back, each once."""
+        nodes, self._raises = self._raises, []
+        return nodes
+
+    def _agree(self, fence: int) -> None:
+        claims = self.claims
+        if len(claims) < self.quorum:
+            return
+        counted = list(claims.values())
+        if counted.count(fence) >= self.quorum:
+            self.fence = fence
+        else:
+            self.fence = max(counted)
+            self._write_back(tuple(n for n, claim in claims.items() if claim < self.fence))
+
+    def _write_back(self, nodes: tuple[int, ...]) -> None:
+        for node in nodes:
+            del self.claims[node]
+            self.open += 1
+            self._raises.append(node)
+
+    def _conclude(self) -> None:
+        if self.verdict is not Verdict.OPEN:
+            return
+        fence = self.fence
+        support = sum(claim == fence for claim in self.claims.values()) if fence else 0
+        if support >= self.quorum:
+            self.verdict = Verdict.WON
+        elif (support if fence else len(self.claims)) + self.open < self.quorum:
+            self.verdict = Verdict.LOST
