@@ -78,10 +78,12 @@ class Remote:
     async def end(self) -> None:
         """Kill it, at once: a worker owes nothing."""
         if self._process is None:
+            self._errors.close()
             return
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
+        self._errors.close()
 
     async def _answer(self, patience: float) -> dict[str, Any]:
         assert self._process is not None and self._process.stdout is not None

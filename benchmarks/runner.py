@@ -119,5 +119,6 @@ def matrix(
         for name in scenarios
         for loop in loops or SCENARIOS[name].loops
         for n in nodes or SCENARIOS[name].nodes
+        if n >= SCENARIOS[name].least_nodes
         for t in tasks or SCENARIOS[name].tasks
     ]

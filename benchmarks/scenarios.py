@@ -319,6 +319,8 @@ class Scenario:
     tasks: tuple[int, ...]
     contends: bool = False
     renews: bool = False
+    least_nodes: int = 1
+    """With fewer there is no majority left."""
     systems: tuple[str, ...] = ()
     """Where it compares variants of one system; else all systems."""
     loops: tuple[str, ...] = ("asyncio",)
@@ -340,12 +342,12 @@ SCENARIOS = {
     "handover": Scenario(handover, "handover_p50_ms", (1, 5), (2,), contends=True),
     "orphan": Scenario(orphan, "late_ms", (1, 5), (2,), contends=True),
     "waiters": Scenario(waiters, "commands_per_s_and_node", (1, 5), (1000,), contends=True),
-    "frozen": Scenario(frozen, "wait_p99_ms", (5,), (10,)),
-    "slow": Scenario(slow, "wait_p99_ms", (5,), (10,)),
+    "frozen": Scenario(frozen, "wait_p99_ms", (5,), (10,), least_nodes=3),
+    "slow": Scenario(slow, "wait_p99_ms", (5,), (10,), least_nodes=3),
     "renewal": Scenario(renewal, "cores_percent", (1, 3), (1000, 10_000), renews=True),
     "memory": Scenario(memory, "bytes_per_lease", (1, 5), (5000,)),
     "cold": Scenario(cold, "cold_ms", (1, 5), (1,)),
     # Last: their nodes are young afterwards, and the next scenario has to wait for them.
-    "killed": Scenario(killed, "wait_p99_ms", (5,), (10,)),
+    "killed": Scenario(killed, "wait_p99_ms", (5,), (10,), least_nodes=3),
     "restarting": Scenario(restarting, "gap_ms", (1, 5), (10,)),
 }
