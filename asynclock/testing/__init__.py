@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asynclock.testing._resp import ServerReplyError
     from asynclock.testing.binaries import ServerBinary, all_servers, find_server
+    from asynclock.testing.checker import Violation, check
     from asynclock.testing.clock import why_no_clock_jumps
+    from asynclock.testing.history import Body, Event, History
     from asynclock.testing.proxy import FaultProxy
     from asynclock.testing.servers import (
         LocalServer,
@@ -23,14 +25,19 @@ if TYPE_CHECKING:
     from asynclock.testing.tls import Certificates, make_certificates
 
 __all__ = [
+    "Body",
     "Certificates",
+    "Event",
     "FaultProxy",
+    "History",
     "LocalServer",
     "ServerBinary",
     "ServerOptions",
     "ServerReplyError",
     "ServerStartError",
+    "Violation",
     "all_servers",
+    "check",
     "find_server",
     "local_servers",
     "make_certificates",
@@ -42,6 +49,8 @@ _HOMES = {
     "_resp": ("ServerReplyError",),
     "binaries": ("ServerBinary", "all_servers", "find_server"),
     "clock": ("why_no_clock_jumps",),
+    "checker": ("Violation", "check"),
+    "history": ("Body", "Event", "History"),
     "proxy": ("FaultProxy",),
     "servers": (
         "LocalServer",

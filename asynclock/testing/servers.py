@@ -15,13 +15,21 @@ import contextlib
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Unpack
 from urllib.parse import quote, urlencode
 
 from asynclock.errors import ConfigurationError
 from asynclock.testing._ports import ReservedPort
 from asynclock.testing._process import ServerProcess
-from asynclock.testing._resp import Endpoint, Reply, ServerReplyError, ask
+from asynclock.testing._resp import Endpoint, ServerReplyError, ask
+from asynclock.testing._settings import (
+    KEEPER,
+    ServerOptions,
+    as_arguments,
+    basic_settings,
+    tls_settings,
+    write_users,
+)
 from asynclock.testing._workspace import new_folder, remove_folder
 from asynclock.testing.binaries import ServerBinary, find_server
 from asynclock.testing.clock import ShiftedClock
@@ -32,26 +40,10 @@ __all__ = ["LocalServer", "ServerOptions", "ServerStartError", "local_servers", 
 # Generous: a busy CI machine may leave a new process without a CPU for seconds.
 _START_TIMEOUT = 15.0
 _STOP_TIMEOUT = 5.0
-_KEEPER = ("asynclock-testing", "loopback-only")
 
 
 class ServerStartError(RuntimeError):
     """A server did not start; the message ends with the last lines of its log."""
-
-
-class ServerOptions(TypedDict, total=False):
-    """The keyword options of `LocalServer`, for functions that pass them on."""
-
-    args: Sequence[str]
-    binary: ServerBinary | None
-    host: str
-    aof: bool
-    unix: bool
-    tls: Certificates | None
-    tls_client_certs: bool
-    password: str | None
-    users: Sequence[str]
-    clock: bool
 
 
 class LocalServer:
@@ -229,18 +221,18 @@ class LocalServer:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    async def command(self, *command: str | bytes | float, timeout: float = 5.0) -> Reply:
+    async def command(self, *command: str | bytes | float, timeout: float = 5.0) -> Any:
         """Send one command over a connection of its own, with all rights.
 
-        Strings come back as str. Raises ServerReplyError for an error reply, OSError
-        (TimeoutError included) if there is no answer within `timeout` seconds.
+        Returns str, int, None or a list of these. Raises ServerReplyError for an error reply and
+        OSError (TimeoutError included) if there is no answer within `timeout` seconds.
         """
         return await ask(self.endpoint, *command, timeout=timeout)
 
     @property
     def endpoint(self) -> Endpoint:
         """How this package itself reaches the server."""
-        credentials = _KEEPER if self._users else (self.password,) if self.password else ()
+        credentials = KEEPER if self._users else (self.password,) if self.password else ()
         context = self.tls.client_context(with_client_cert=True) if self.tls else None
         unix = str(self.unix_path) if self.unix_path else None
         return Endpoint(self.host, self.port, unix, context, credentials)
@@ -253,44 +245,19 @@ class LocalServer:
         return self._process
 
     def _command_line(self, aof: bool) -> list[str]:
-        settings = {
-            "bind": self.host,
-            "port": 0 if self.tls else self.port,
-            "dir": self._data,
-            "save": "",
-            "appendonly": "yes" if aof else "no",
-            "appendfsync": "always",
-        }
+        settings = basic_settings(self.host, self._data, aof=aof)
+        settings |= {"port": str(0 if self.tls else self.port)}
         if self.binary.version >= (7, 0, 0):
             settings["enable-debug-command"] = "local"  # always on in 6.2
         if self.unix_path:
-            settings["unixsocket"] = self.unix_path
+            settings["unixsocket"] = str(self.unix_path)
         if self._users:
-            settings["aclfile"] = self._write_users()
+            settings["aclfile"] = write_users(self.folder / "users.acl", self._users)
         elif self.password is not None:
             settings |= {"requirepass": self.password, "masterauth": self.password}
         if self.tls:
-            settings |= self._tls_settings(self.tls)
-        options = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
-        return [str(self.binary.path), *options]
-
-    def _tls_settings(self, tls: Certificates) -> dict[str, object]:
-        return {
-            "tls-port": self.port,
-            "tls-ca-cert-file": tls.ca,
-            "tls-cert-file": tls.server_cert,
-            "tls-key-file": tls.server_key,
-            "tls-auth-clients": "yes" if self.tls_client_certs else "no",
-            "tls-replication": "yes",
-            "tls-cluster": "yes",
-        }
-
-    def _write_users(self) -> str:
-        name, password = _KEEPER
-        lines = [*self._users, f"{name} on >{password} ~* &* +@all"]
-        file = self.folder / "users.acl"
-        file.write_text("".join(f"user {line}\n" for line in lines))
-        return str(file)
+            settings |= tls_settings(self.tls, self.port, client_certs=self.tls_client_certs)
+        return [str(self.binary.path), *as_arguments(settings)]
 
     def _spawn(self) -> None:
         env = self._clock.env if self._clock else {}

@@ -233,8 +233,8 @@ async def test_users(binary):
     async with LocalServer(binary=binary, users=["default off", rules]) as server:
         assert server.url_for("app", "secret") == f"redis://app:secret@127.0.0.1:{server.port}"
         users = await server.command("ACL", "USERS")
-        assert {"app", "default"} <= set(users)  # type: ignore[arg-type] # a list of str
-        assert "off" in (await server.command("ACL", "GETUSER", "default"))[1]  # type: ignore[index] # a list
+        assert {"app", "default"} <= set(users)
+        assert "off" in (await server.command("ACL", "GETUSER", "default"))[1]
 
 
 async def test_further_settings_and_a_start_that_fails():
