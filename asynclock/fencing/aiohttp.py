@@ -1,0 +1,48 @@
+"""An aiohttp middleware that lets only requests with a current fence through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from ._naming import fill_in
+from .headers import FenceHeaderError, check_fence, refusal
+from .stamp import StaleFenceError
+from .store import FenceStore
+
+# They change nothing, so a stale holder may send them (RFC 9110, 9.2.1).
+_SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
+
+
+def fence_middleware(
+    store: FenceStore, name: str | Callable[[web.Request], str | None]
+) -> Middleware:
+    """A middleware for applications whose unsafe methods act under the lock `name`.
+
+    app.add_subapp("/orders", web.Application(middlewares=[fence_middleware(store, "orders:{id}")]))
+
+    `name` is filled in with the route's variables, or is a function of the request, whose None
+    means that the request needs no lock. GET, HEAD, OPTIONS and TRACE pass. Answers 428 without
+    headers, 400 to unusable ones or those of another lock, 412 to a stale fence. The check comes
+    before the handler: hand the stamp (`read_fence_headers(request.headers)`) on to what is
+    written, since a handler may be overtaken after it was let through.
+    """
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nowhere = request.match_info.http_exception is not None
+        if nowhere or request.method in _SAFE:
+            return await handler(request)
+        expected = name(request) if callable(name) else fill_in(name, request.match_info)
+        if expected is None:
+            return await handler(request)
+        try:
+            await check_fence(request.headers, store, expected)
+        except (FenceHeaderError, StaleFenceError) as error:
+            status, body = refusal(error)
+            return web.json_response(body, status=status)
+        return await handler(request)
+
+    return middleware

@@ -1,0 +1,39 @@
+"""A FastAPI dependency that lets only requests with a current fence through."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import HTTPException, Request
+
+from ._naming import fill_in
+from .headers import FenceHeaderError, check_fence, refusal
+from .stamp import FenceStamp, StaleFenceError
+from .store import FenceStore
+
+
+def require_fence(
+    store: FenceStore, name: str | Callable[[Request], str]
+) -> Callable[[Request], Awaitable[FenceStamp]]:
+    """A dependency for handlers that act under the lock `name`.
+
+    fence = Depends(require_fence(store, "orders:{order_id}"))
+
+    @app.put("/orders/{order_id}")
+    async def put(order: Order, stamp: Annotated[FenceStamp, fence]) -> None: ...
+
+    `name` is filled in with the route's path parameters, or is a function of the request. Answers
+    428 without headers, 400 to unusable ones or those of another lock, 412 to a stale fence. The
+    check comes before the handler: hand the stamp on to what is written, since a handler may be
+    overtaken after it was let through.
+    """
+
+    async def dependency(request: Request) -> FenceStamp:
+        expected = name(request) if callable(name) else fill_in(name, request.path_params)
+        try:
+            return await check_fence(request.headers, store, expected)
+        except (FenceHeaderError, StaleFenceError) as error:
+            status, body = refusal(error)
+            raise HTTPException(status, body) from error
+
+    return dependency

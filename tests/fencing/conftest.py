@@ -1,0 +1,77 @@
+"""A PostgreSQL server of the test run's own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def postgresql_binaries() -> Path | None:
+    """The folder of `initdb` and `postgres`; Debian keeps it off PATH."""
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    folders = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    return max((path.parent for path in folders), default=None)
+
+
+def unprivileged() -> str | None:
+    """PostgreSQL refuses to run as root: somebody else, or None where we are nobody special."""
+    if os.geteuid() != 0:
+        return None
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in known else "nobody"
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[str]:
+    """A connection string; the server listens on a Unix socket in its own folder only."""
+    binaries = postgresql_binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL is not installed: no initdb on PATH or in /usr/lib/postgresql")
+    user = unprivileged()
+    # Not tmp_path: its parents are closed to other users, and sockets need a short path.
+    folder = Path(tempfile.mkdtemp(prefix="asynclock-pg-"))
+    try:
+        if user:
+            shutil.chown(folder, user)
+        data = folder / "data"
+        initdb = [binaries / "initdb", "-D", data, "-U", "asynclock", "-A", "trust", "-N"]
+        subprocess.run(initdb, user=user, cwd=folder, check=True, capture_output=True, timeout=120)
+        command = [binaries / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses="]
+        with (folder / "log").open("wb") as log:
+            server = subprocess.Popen(
+                [*command, "-F"], user=user, cwd=folder, stdout=log, stderr=log
+            )
+        try:
+            address = f"host={folder} user=asynclock dbname=postgres"
+            wait_until_ready(server, address, folder / "log")
+            yield address
+        finally:
+            server.send_signal(signal.SIGINT)  # ends its connections
+            server.wait(30)
+    finally:
+        shutil.rmtree(folder)
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    import psycopg
+
+    end = time.monotonic() + 60
+    while True:
+        try:
+            psycopg.connect(address).close()
+        except psycopg.OperationalError:
+            if server.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(log.read_text("utf-8", "replace")) from None
+            time.sleep(0.05)
+        else:
+            return

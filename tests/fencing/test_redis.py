@@ -1,0 +1,191 @@
+"""A stale holder cannot write to Redis, whatever it tries: on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import ResponseError
+
+from asynclock.errors import ConfigurationError
+from asynclock.fencing import FencedRedis, FenceStamp, StaleFenceError
+from asynclock.testing import LocalServer, all_servers
+from asynclock.testing.plugin import StartServers
+from tests.fencing import page
+
+SEEN = "asynclock:seen:orders:42"
+
+
+def stamp(fence: int) -> FenceStamp:
+    return FenceStamp("orders:42", fence)
+
+
+@pytest.fixture
+async def server(asynclock_servers: StartServers) -> LocalServer:
+    (server,) = await asynclock_servers(1)
+    return server
+
+
+@pytest.fixture
+async def client(server: LocalServer) -> AsyncIterator[Redis]:
+    async with Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("binary", all_servers(), ids=lambda binary: binary.kind)
+async def test_each_write_is_applied_or_refused_by_its_fence(binary, asynclock_servers) -> None:
+    (server,) = await asynclock_servers(1, binary=binary)
+    async with Redis.from_url(server.url, decode_responses=True) as client:
+        fenced = FencedRedis(client)
+        assert await fenced.hset(stamp(7), "order", {"state": "new", "total": 12}) == 2
+        assert await fenced.hset(stamp(7), "order", {"state": "paid"}) == 0
+        await fenced.set(stamp(8), "note", "hello", ttl=60)
+        for write in (
+            fenced.set(stamp(7), "note", "late"),
+            fenced.hset(stamp(7), "order", {"state": "late"}),
+            fenced.delete(stamp(7), "order", "note"),
+            fenced.claim(stamp(7)),
+        ):
+            with pytest.raises(StaleFenceError) as caught:
+                await write
+            assert (caught.value.fence, caught.value.highest) == (7, 8)
+        assert await client.hgetall("order") == {"state": "paid", "total": "12"}
+        assert await client.get("note") == "hello"
+        assert 0 < await client.ttl("note") <= 60
+        assert await fenced.delete(stamp(8), "order", "note", "nothing") == 2
+
+
+async def test_the_written_keys_of_one_lock_share_one_record(client: Redis) -> None:
+    """Else an old holder could still write wherever the new one has not been yet."""
+    fenced = FencedRedis(client)
+    await fenced.set(stamp(2), "a", "new")
+    with pytest.raises(StaleFenceError):
+        await fenced.set(stamp(1), "b", "old")
+    await fenced.set(FenceStamp("another lock", 1), "b", "mine")
+
+
+async def test_claim_protects_before_the_first_write(client: Redis) -> None:
+    fenced = FencedRedis(client)
+    await fenced.claim(stamp(2))
+    with pytest.raises(StaleFenceError):
+        await fenced.set(stamp(1), "a", "old")
+    assert await client.get("a") is None
+
+
+async def test_large_fences_are_compared_exactly(client: Redis) -> None:
+    """Neighbours near 2**53, where `tostring` of 14 digits would call them equal."""
+    fenced = FencedRedis(client)
+    top = 2**53 - 1
+    await fenced.claim(stamp(top - 1))
+    await fenced.claim(stamp(top))
+    assert await client.get(SEEN) == str(top).encode()
+    with pytest.raises(StaleFenceError) as caught:
+        await fenced.claim(stamp(top - 1))
+    assert caught.value.highest == top
+
+
+async def test_racing_holders_never_leave_an_older_write(server: LocalServer) -> None:
+    """200 writes in random order over ten connections: what stays is the highest."""
+    clients = [Redis.from_url(server.url) for _ in range(10)]
+    fences = random.sample(range(1, 1000), 200)
+
+    async def write(client: Redis, fence: int) -> int:
+        try:
+            await FencedRedis(client).set(stamp(fence), "state", str(fence))
+        except StaleFenceError:
+            return 0
+        return fence
+
+    applied = await asyncio.gather(*(write(clients[i % 10], f) for i, f in enumerate(fences)))
+    assert int(await clients[0].get("state")) == max(fences) == max(applied)
+    await asyncio.gather(*(client.aclose() for client in clients))
+
+
+async def test_the_record_outlives_the_last_write_by_retention(client: Redis) -> None:
+    await FencedRedis(client, retention=600).claim(stamp(1))
+    assert 500 < await client.ttl(SEEN) <= 600
+    await FencedRedis(client, retention=None).claim(stamp(2))
+    assert await client.ttl(SEEN) == -1
+    with pytest.raises(StaleFenceError):  # a refusal leaves the record as it is
+        await FencedRedis(client, retention=600).claim(stamp(1))
+    assert await client.ttl(SEEN) == -1
+
+
+async def test_a_server_that_forgot_the_script_gets_it_again(client: Redis) -> None:
+    fenced = FencedRedis(client)
+    await fenced.claim(stamp(1))
+    await client.script_flush()
+    await fenced.claim(stamp(2))
+
+
+async def test_a_write_that_fails_has_shown_its_fence(client: Redis) -> None:
+    fenced = FencedRedis(client)
+    await client.set("a string", "x")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await fenced.hset(stamp(2), "a string", {"field": "value"})
+    with pytest.raises(StaleFenceError):
+        await fenced.claim(stamp(1))
+
+
+async def test_a_hash_of_any_size_goes_through(client: Redis) -> None:
+    fields = {f"field {i}": i for i in range(20_000)}  # unpack() would end at about 8,000 values
+    assert await FencedRedis(client).hset(stamp(1), "large", fields) == len(fields)
+
+
+async def test_a_record_that_is_no_number_is_an_error_not_a_zero(client: Redis) -> None:
+    await client.set(SEEN, "rubbish")
+    with pytest.raises(ResponseError, match="highest fence"):
+        await FencedRedis(client).set(stamp(1), "key", "value")
+    assert await client.get("key") is None
+
+
+async def test_wrong_use_is_told_at_the_call(client: Redis, server: LocalServer) -> None:
+    fenced = FencedRedis(client)
+    for wrong in (0, -1.0, float("nan"), float("inf"), 0.0001):
+        with pytest.raises(ConfigurationError, match="ttl"):
+            await fenced.set(stamp(1), "key", "value", ttl=wrong)
+        with pytest.raises(ConfigurationError, match="retention"):
+            FencedRedis(client, retention=wrong)
+    with pytest.raises(ConfigurationError, match="field"):
+        await fenced.hset(stamp(1), "key", {})
+    with pytest.raises(ConfigurationError, match="key"):
+        await fenced.delete(stamp(1))
+    with (
+        redis.Redis(port=server.port) as blocking,
+        pytest.raises(ConfigurationError, match="async"),
+    ):
+        FencedRedis(blocking)  # type: ignore[arg-type]  # what a caller may do wrong
+
+
+class ClusterNode(LocalServer):
+    _with_bus = True  # a cluster's node needs the port 10000 above its own as well
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[RedisCluster]:
+    async with ClusterNode(args=("--cluster-enabled", "yes")) as node:
+        await node.command("CLUSTER", "ADDSLOTS", *range(16384))
+        while "cluster_state:ok" not in str(await node.command("CLUSTER", "INFO")):
+            await asyncio.sleep(0.02)
+        async with RedisCluster.from_url(node.url) as client:
+            yield client
+
+
+async def test_in_a_cluster_one_tag_keeps_record_and_keys_together(cluster: RedisCluster) -> None:
+    fenced = FencedRedis(cluster)
+    await fenced.set(FenceStamp("orders:{42}", 2), "order:{42}", "new")
+    with pytest.raises(StaleFenceError):
+        await fenced.set(FenceStamp("orders:{42}", 1), "order:{42}", "old")
+    assert await cluster.get("order:{42}") == b"new"
+
+
+async def test_the_page_shows_what_works(client: Redis) -> None:
+    test = "tests/fencing/test_redis.py::test_the_page_shows_what_works"
+    await page.run(test, {"client": client, "lease": stamp(3)})
+    assert await client.hget("order:42", "state") == b"paid"
+    with pytest.raises(StaleFenceError):
+        await FencedRedis(client).claim(stamp(2))
