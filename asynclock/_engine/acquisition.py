@@ -20,7 +20,7 @@ from ..events import Contended, Failed, SplitVote
 from .attempt import Attempt
 from .lease import Holding, Lease, Terms
 from .recipe import Recipe
-from .waiting import Line, Stranded, Turn, next_fence, take_fence
+from .waiting import Line, Stranded, Turn, reserve_now, take_fence
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -130,8 +130,8 @@ class Wish:
     async def _take_over(self, holding: Holding) -> Lease | None:
         engine, terms = self._engine, self._terms
         try:
-            if terms.handoff == "strict" or not holding.fences:
-                await next_fence(engine, holding, terms)
+            if not holding.fences:
+                await reserve_now(engine, holding, terms)
             if holding.valid_until - _clock.now() < holding.ttl / 2:
                 await engine.stretch(holding, holding.ttl)
             fence = take_fence(holding)

@@ -16,7 +16,7 @@ from typing import Any
 from .. import _clock
 from .._nodes.link import Failure
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.script import Command
+from .._nodes.script import Command, Word
 from .._rules import validity
 from .lease import Holding
 from .recipe import ms
@@ -84,9 +84,9 @@ class Renewals:
         done: Callable[[dict[int, Failure]], None] | None = None,
     ) -> None:
         """Ask all nodes to extend these (of one script) to `ttl`; `done` hears how it ended."""
-        keys = [key for holding in holdings for key in holding.recipe.keys]
+        keys: list[str] = [key for holding in holdings for key in holding.recipe.keys]
         owners = [holding.owner for holding in holdings]
-        args = ("extend", ms(ttl), self._retention, *owners)
+        args: tuple[Word, ...] = ("extend", ms(ttl), self._retention, *owners)
         command = Command(holdings[0].recipe.script, keys, args)
         round_ = Round(self, holdings, ttl, len(self._multiplexer.nodes), done)
         self._multiplexer.broadcast(command, round_)

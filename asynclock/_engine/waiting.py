@@ -73,7 +73,8 @@ class Line:
         try:
             return await place
         except asyncio.CancelledError as error:
-            if not self._queue.pop(place, None) and not place.cancelled():
+            self._queue.pop(place, None)
+            if place.done() and not place.cancelled():
                 raise Stranded(place.result()) from error
             raise
         finally:
@@ -81,7 +82,7 @@ class Line:
                 timer.cancel()
 
     def _leave(self, place: asyncio.Future[Turn | None]) -> None:
-        if self._queue.pop(place, None) is not None:
+        if self._queue.pop(place, None) is not None and not place.done():
             place.set_result(None)
 
     def used_up(self, now: float) -> bool:
@@ -90,11 +91,12 @@ class Line:
 
     def give(self, turn: Turn) -> bool:
         """Give the next in line its turn. → False when nobody waits."""
-        if not self._queue:
-            return False
-        place, _ = self._queue.popitem(last=False)
-        place.set_result(turn)
-        return True
+        while self._queue:
+            place, _ = self._queue.popitem(last=False)
+            if not place.done():  # else it is being cancelled and only not gone yet
+                place.set_result(turn)
+                return True
+        return False
 
 
 class Stranded(Exception):
@@ -161,15 +163,12 @@ def reserve_ahead(engine: Engine, holding: Holding, terms: Terms) -> None:
         Reservation(engine, holding, BLOCK)
 
 
-async def next_fence(engine: Engine, holding: Holding, terms: Terms) -> int | None:
-    """A fence for the next lease on `holding`; None if none could be reserved."""
-    if terms.handoff == "strict" or not holding.fences:
-        holding.fences = range(0) if terms.handoff == "strict" else holding.fences
-        if holding.reserving is None:
-            Reservation(engine, holding, 1 if terms.handoff == "strict" else BLOCK)
-        if holding.reserving is not None:
-            await asyncio.shield(holding.reserving)
-    return take_fence(holding)
+async def reserve_now(engine: Engine, holding: Holding, terms: Terms) -> None:
+    """Have a fence for the next lease on `holding`, if a quorum can be raised."""
+    if holding.reserving is None:
+        Reservation(engine, holding, 1 if terms.handoff == "strict" else BLOCK)
+    if holding.reserving is not None:
+        await asyncio.shield(holding.reserving)
 
 
 def take_fence(holding: Holding) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
 from .endpoint import Endpoint
@@ -41,7 +42,7 @@ def make_nodes(
 def _node(
     endpoint: Endpoint, settings: NodeSettings, scripts: Sequence[Script], observers: Observers
 ) -> Node:
-    async def open_link(node: Node, limit: float) -> tuple[Link, object]:
+    async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
         return await dial(endpoint, node, scripts, settings.node_timeout, limit)
 
     return Node(endpoint.address, open_link, settings, observers)

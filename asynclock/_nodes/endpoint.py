@@ -51,7 +51,7 @@ class Endpoint:
     @classmethod
     def _of_pool(cls, pool: ConnectionPool, shown: str) -> Endpoint:
         try:
-            connection: AbstractConnection = pool.make_connection()
+            connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
         except (ValueError, TypeError, OSError) as error:
             raise ConfigurationError(f"{shown} has a wrong setting: {error}") from None
         return cls(connection)

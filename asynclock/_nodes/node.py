@@ -168,7 +168,7 @@ class Node:
 
     def _pause(self, failures: int) -> float:
         # Never longer than a node timeout: so long may a key outlive the node's return.
-        longest = min(0.01 * 2**failures, self.settings.node_timeout)
+        longest = min(0.01 * float(2**failures), self.settings.node_timeout)
         return longest * random.uniform(0.5, 1.0)
 
     def _opened(self, link: Link, facts: Facts) -> None:

@@ -15,6 +15,12 @@ from hiredis import pack_command
 Word = bytes | str | int
 
 
+def pack(*words: Word) -> bytes:
+    """A command as the bytes of the Redis protocol."""
+    packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub says 1-tuple
+    return packed
+
+
 class Command:
     """One request, as bytes for the wire; made once, sent to every node."""
 
@@ -26,7 +32,7 @@ class Command:
         self.args = args
         self.owed_until = 0.0
         """If its connection breaks, it must be sent again until then (boot-time clock)."""
-        self.packed = pack_command(("EVALSHA", script.sha, len(keys), *keys, *args))
+        self.packed = pack("EVALSHA", script.sha, len(keys), *keys, *args)
 
     @classmethod
     def plain(cls, *words: Word) -> Command:
@@ -34,13 +40,13 @@ class Command:
         command = cls.__new__(cls)
         command.script = None
         command.keys, command.args, command.owed_until = (), words, 0.0
-        command.packed = pack_command(words)
+        command.packed = pack(*words)
         return command
 
     def with_source(self) -> bytes:
         """The same call for a node that doesn't know the script."""
         assert self.script is not None
-        return pack_command(("EVAL", self.script.source, len(self.keys), *self.keys, *self.args))
+        return pack("EVAL", self.script.source, len(self.keys), *self.keys, *self.args)
 
 
 class Script:

@@ -1,0 +1,43 @@
+"""Every contract test runs on every face."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import asynclock
+from asynclock.testing.plugin import StartServers
+from tests.contract.faces import FACES, Face
+
+Connect = Callable[..., asynclock.LockManager]
+
+
+@pytest_asyncio.fixture(params=list(FACES))
+async def face(
+    request: pytest.FixtureRequest, asynclock_servers: StartServers
+) -> AsyncIterator[Face]:
+    async with FACES[request.param](asynclock_servers) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def connect(face: Face) -> AsyncIterator[Connect]:
+    """Managers on the face's addresses, closed at the end."""
+    made: list[asynclock.LockManager] = []
+
+    def make(**options: Any) -> asynclock.LockManager:
+        settings = {"restart_guard": False, **face.options, **options}
+        made.append(asynclock.connect(*face.addresses, **settings))
+        return made[-1]
+
+    yield make
+    for locks in made:
+        await locks.aclose()
+
+
+@pytest.fixture
+def locks(connect: Connect) -> asynclock.LockManager:
+    return connect()

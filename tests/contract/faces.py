@@ -1,0 +1,67 @@
+"""The deployments that the contract is held against, each healthy and hurt.
+
+A Face is what a test sees of one: addresses for `connect`, and a way to reach behind the back of
+the library. Whatever passes here on one face must pass on all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+
+
+@dataclass
+class Face:
+    """One deployment in one state."""
+
+    name: str
+    addresses: list[Any]
+    servers: list[LocalServer]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    async def command(self, *words: str) -> list[Any]:
+        """Say the same to every server that can hear it, behind the library's back."""
+        return [
+            await server.command(*words)
+            for server in self.servers
+            if server.alive and not server.frozen
+        ]
+
+    async def keys(self) -> set[str]:
+        """Lock keys that are left anywhere (counters stay by design)."""
+        found = {key for keys in await self.command("KEYS", "*") for key in keys}
+        return {key for key in found if not key.endswith(":fence")}
+
+
+Setting = Callable[[StartServers], contextlib.AbstractAsyncContextManager[Face]]
+
+
+def masters(n: int, hurt: str = "up") -> Setting:
+    """N independent masters; one of them may be dead or frozen."""
+
+    @contextlib.asynccontextmanager
+    async def setting(start: StartServers) -> AsyncIterator[Face]:
+        servers = await start(n)
+        if hurt == "dead":
+            await servers[-1].kill()
+        elif hurt == "frozen":
+            await servers[-1].freeze()
+        yield Face(f"{n}-{hurt}", [server.url for server in servers], servers)
+
+    return setting
+
+
+FACES: dict[str, Setting] = {
+    "1-up": masters(1),
+    "3-up": masters(3),
+    "3-dead": masters(3, "dead"),
+    "3-frozen": masters(3, "frozen"),
+    "5-up": masters(5),
+    "5-dead": masters(5, "dead"),
+    "5-frozen": masters(5, "frozen"),
+}
