@@ -22,6 +22,8 @@ RUN = {
 }
 ALL = {str(page.relative_to(blocks.ROOT)): page for page in blocks.pages()}
 SERVERS = 5
+# What a reader does next with the functions that a page defines.
+THEN_CALL = {"README.md": ("await buy(42)", "await work('mail')")}
 
 
 class StandIns:
@@ -69,6 +71,8 @@ async def test_the_code_of_a_page_runs(page: str, stand_ins: StandIns) -> None:
     for block in blocks.python_blocks(RUN[page]):
         if block.shown_by is None:
             await blocks.run(block, namespace)
+    for call in THEN_CALL.get(page, ()):
+        await blocks.run(blocks.Block(RUN[page], 1, "python", f"assert {call}", None), namespace)
 
 
 @pytest.mark.parametrize("page", ALL)
@@ -93,6 +97,13 @@ def test_relative_links_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", path.read_text("utf-8"))
     missing = [target for target in targets if not (path.parent / target).exists()]
     assert not missing, f"{page} links to {missing}"
+
+
+def test_decisions_that_the_code_points_at_exist() -> None:
+    written = {path.name[:4] for path in (blocks.ROOT / "docs" / "decisions").glob("0*.md")}
+    for path in sorted((blocks.ROOT / "asynclock").rglob("*.py")):
+        named = set(re.findall(r"docs/decisions/(\d{4})", path.read_text("utf-8")))
+        assert named <= written, f"{path.relative_to(blocks.ROOT)}: {named - written}"
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
