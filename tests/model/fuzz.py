@@ -1,0 +1,368 @@
+"""The real scripts on real servers, the real ballot, and a network that does what it likes.
+
+A `World` delivers, delays, reorders, repeats and drops requests and replies, lets lock keys vanish
+at any moment, runs several attempts at once, lets every holder (however stale) write to a checking
+store, extend, release, and take blocks of fences. After each request the reply is compared with
+what `ExpectedNode` says it must be: the scripts' meaning in a dozen lines of Python. A `Violation`
+names what went wrong; the same seed replays it.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hiredis import Reader, pack_command
+
+from asynclock._nodes.script import Script
+from asynclock._rules.quorum import Ballot, Verdict, majority
+
+HOUR = 3_600_000  # ms; no key expires by itself, keys vanish when the world says so
+DAY = 24 * HOUR
+LOCK, COUNTER, SEEN = "l:r", "l:r:fence", "seen:r"
+
+
+class Violation(Exception):
+    """The protocol was broken: by a reply, or by what followed from all of them."""
+
+
+class Wire:
+    """A blocking connection to a server, small and fast."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.reader = Reader(encoding="utf-8")
+
+    def __call__(self, *words: str | int) -> Any:
+        self.socket.sendall(pack_command(words))
+        while (reply := self.reader.gets()) is False:
+            self.reader.feed(self.socket.recv(65536))
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+@dataclass
+class ExpectedNode:
+    """What a node's scripts must answer (without its clock and remaining ttl)."""
+
+    owner: str | None = None
+    counter: int = 0
+
+    def acquire(self, now: int, owner: str, floor: int, not_after: int) -> list[object]:
+        if not_after and now > not_after:
+            return [-1]
+        if self.owner not in (None, owner):
+            return [0, self.owner]
+        usable = floor if floor <= now + 60_000_000 else 0
+        self.owner, self.counter = owner, max(self.counter + 1, usable)
+        return [1, self.counter]
+
+    def raise_(self, owner: str, fence: int) -> list[object]:
+        before = self.counter
+        if self.owner != owner or before > fence:
+            return [0, before]
+        self.counter = fence
+        return [1, before]
+
+    def extend(self, owner: str) -> list[object]:
+        return ["1" if self.owner == owner else "0"]
+
+    def release(self, owner: str) -> list[object]:
+        if self.owner != owner:
+            return [0]
+        self.owner = None
+        return [1]
+
+
+class Node:
+    """A server and what it should be doing."""
+
+    def __init__(self, wire: Wire, script: Script) -> None:
+        self.wire, self.script = wire, script
+        self.expected = ExpectedNode()
+
+    def reset(self, counter: int) -> None:
+        self.wire("FLUSHALL")
+        self.wire("SCRIPT", "LOAD", self.script.source)
+        self.expected = ExpectedNode(counter=counter)
+        if counter:
+            self.wire("SET", COUNTER, counter, "PX", DAY)
+
+    def vanish(self) -> None:
+        self.wire("DEL", LOCK)
+        self.expected.owner = None
+
+    def run(self, op: str, owner: str, *numbers: int) -> list[Any]:
+        """Execute one script → its reply without clock, checked."""
+        words: Sequence[str | int]
+        if op == "acquire":
+            words = (owner, HOUR, *numbers, DAY)
+        elif op == "raise":
+            words = (owner, *numbers, DAY)
+        else:
+            words = (HOUR, DAY, owner) if op == "extend" else (owner,)
+        *reply, now = self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, op, *words)
+        if op == "acquire":
+            expected = self.expected.acquire(now, owner, *numbers)
+            if reply[0] == 0:
+                del reply[1]  # the holder's remaining ttl
+        else:
+            expected = getattr(self.expected, "raise_" if op == "raise" else op)(owner, *numbers)
+        if reply != expected:
+            raise Violation(f"{op}{(owner, *numbers)} answered {reply}, not {expected}")
+        return reply
+
+    def check(self) -> None:
+        """What the node stores, and that nothing lives for ever."""
+        owner, pttl, counter, _ = self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, "inspect")
+        stored, expected = (owner, counter), (self.expected.owner, self.expected.counter)
+        if stored != expected:
+            raise Violation(f"the node stores {stored}, not {expected}")
+        if (owner and not 0 < pttl <= HOUR) or (
+            counter and not 0 < self.wire("PTTL", COUNTER) <= DAY
+        ):
+            raise Violation("a key without its ttl")
+
+
+@dataclass(eq=False)
+class Holding:
+    """An attempt, and what became of it."""
+
+    owner: str
+    ballot: Ballot
+    seen: int
+    """The highest fence given out before it began."""
+    began: int
+    fence: int = 0
+    got: int = 0
+    """When it was given its fence."""
+    local: bool = False
+    """Whether that was by hand-over."""
+    target: int = 0
+    answers: list[int] = field(default_factory=list)
+    """Previous counters, from the raise to `target`."""
+    block: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One script call on its way to one node; `kind` says what it is for."""
+
+    who: Holding
+    node: int
+    kind: str
+    numbers: tuple[int, ...] = ()
+    again: bool = False
+    """Sent a second time by something on the way: nobody waits for the reply."""
+
+
+@dataclass
+class Stats:
+    held: int = 0
+    lost: int = 0
+    written_back: int = 0
+    handed_over: int = 0
+    stale_refused: int = 0
+
+
+class World:
+    """One seed's worth of trouble."""
+
+    def __init__(
+        self,
+        wires: Sequence[Wire],
+        script: Script,
+        guard: str,
+        seed: int,
+        ballot: Callable[[int, int], Ballot] = Ballot,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.nodes = [Node(wire, script) for wire in wires]
+        self.guard = guard
+        self.ballot = ballot
+        self.quorum = majority(len(wires))
+        self.stats = Stats()
+        # Floors are near the servers' clocks, but among themselves the same in each run of a seed.
+        seconds, micros = wires[0]("TIME")
+        self.epoch = int(seconds) * 1_000_000 + int(micros)
+
+    def round(self, steps: int) -> None:
+        """Start anew, with counters that differ for an unknown reason, and make trouble."""
+        rng = self.random
+        self.loss = rng.choice([0.0, 0.05, 0.3])
+        vanishing = rng.choice([0.01, 0.05, 0.2])
+        self.floors = rng.choice(["none", "wild", "clock"])
+        for node in self.nodes:
+            node.reset(rng.randint(1, 6) if rng.random() < 0.2 else 0)
+        self.clock = self.highest = 0
+        self.given: set[int] = set()
+        self.trying: list[Holding] = []
+        self.holding: list[Holding] = []
+        self.requests: list[Request] = []
+        self.replies: list[tuple[Request, list[Any]]] = []
+        self.last_write: Holding | None = None
+        kinds = [self.begin, self.deliver, self.answer, self.vanish, self.give_up, self.use]
+        weights = [0.04, 0.4, 0.4, vanishing, 0.01, 0.2]
+        for self.clock in range(1, steps + 1):
+            rng.choices(kinds, weights)[0]()
+        for node in self.nodes:
+            node.check()
+
+    # ---- what may happen -----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        if len(self.trying) >= 4:
+            return
+        ballot = self.ballot(len(self.nodes), self.quorum)
+        attempt = Holding(f"owner-{self.clock}", ballot, self.highest, self.clock)
+        self.trying.append(attempt)
+        floor = {
+            "none": 0,
+            "wild": self.random.choice([0, 7, 30, self.epoch + 10**9]),
+            "clock": self.epoch + 20 * self.clock + self.random.randint(-1000, 1000),
+        }[self.floors]
+        too_late = self.random.random() < 0.02
+        for index in range(len(self.nodes)):
+            self.requests.append(Request(attempt, index, "acquire", (floor, int(too_late))))
+
+    def deliver(self) -> None:
+        """Some request is executed, its reply on the way; or either is lost."""
+        if not self.requests:
+            return
+        request = self.take(self.requests)
+        op = "raise" if request.kind == "reserve" else request.kind
+        lost = self.random.random()
+        if lost >= self.loss:
+            reply = self.nodes[request.node].run(op, request.who.owner, *request.numbers)
+        if self.random.random() < 0.05:
+            self.requests.append(replace(request, again=True))
+        if request.again:
+            return
+        if lost >= 2 * self.loss:
+            self.replies.append((request, reply))
+        elif self.random.random() < 0.5:
+            self.replies.append((request, [None]))  # the connection broke, and we know it
+
+    def answer(self) -> None:
+        """Some reply arrives."""
+        if not self.replies:
+            return
+        request, reply = self.take(self.replies)
+        if request.kind == "reserve":
+            self.reserved(request, reply)
+        elif request.who in self.trying and request.kind in ("acquire", "raise"):
+            self.vote(request, reply)
+
+    def vote(self, request: Request, reply: list[Any]) -> None:
+        who, ballot = request.who, request.who.ballot
+        if reply[0] == 1 and request.kind == "acquire":
+            ballot.granted(request.node, reply[1])
+        elif reply[0] == 1:
+            ballot.raised(request.node)
+        elif reply[0] == 0:
+            ballot.refuse()
+        else:
+            ballot.abstain()
+        raises = ballot.take_raises()
+        self.stats.written_back += bool(raises)
+        for node in raises:
+            self.requests.append(Request(who, node, "raise", (ballot.fence,)))
+        if ballot.verdict is Verdict.WON:
+            self.trying.remove(who)
+            self.holding.append(who)
+            self.give(who, ballot.fence)
+            self.stats.held += 1
+        elif ballot.verdict is Verdict.LOST:
+            self.abandon(who)
+
+    def vanish(self) -> None:
+        self.random.choice(self.nodes).vanish()
+
+    def give_up(self) -> None:
+        if self.trying:
+            self.abandon(self.random.choice(self.trying))
+
+    def use(self) -> None:
+        """Some holder, stale or not, does something."""
+        if not self.holding:
+            return
+        who = self.random.choice(self.holding)
+        kinds = [self.write, self.extend, self.release, self.reserve, self.hand_over]
+        self.random.choices(kinds, [3, 1, 2, 3, 3])[0](who)
+
+    # ---- what holders do -----------------------------------------------------------------------
+
+    def write(self, who: Holding) -> None:
+        """To a checking store: the script of FencedRedis, on the first server."""
+        words = (self.guard, 1, SEEN, "claim", who.fence, 0)
+        accepted, highest = self.nodes[0].wire("EVAL", *words)
+        last = self.last_write
+        if not accepted:
+            self.stats.stale_refused += 1
+            if last is None or highest != last.fence or who.fence >= highest:
+                raise Violation(f"the store refused {who} after {last}")
+            return
+        if last is not None and not last.local and who.got < last.began:
+            raise Violation(f"a stale write was accepted: {who} after {last}")
+        self.last_write = replace(who)
+
+    def extend(self, who: Holding) -> None:
+        self.ask(who, "extend")
+
+    def release(self, who: Holding) -> None:
+        self.holding.remove(who)
+        self.ask(who, "release")
+
+    def reserve(self, who: Holding) -> None:
+        """A block of fences, for hand-over inside a process."""
+        if not who.target and not who.block:
+            who.target = who.fence + self.random.randint(1, 4)
+            who.answers = []
+            self.ask(who, "reserve", who.target)
+
+    def reserved(self, request: Request, reply: list[Any]) -> None:
+        who = request.who
+        if reply[0] != 1 or request.numbers != (who.target,):
+            return  # refused, lost, or of an older raise
+        who.answers.append(reply[1])
+        if len(who.answers) == self.quorum:
+            who.block = list(range(max(who.answers) + 1, who.target + 1))
+            who.target = 0
+
+    def hand_over(self, who: Holding) -> None:
+        """Unique always; that a successor's fence rises is owed only while the lease holds."""
+        if who.block:
+            who.began, who.local = self.clock, True
+            self.give(who, who.block.pop(0))
+            self.stats.handed_over += 1
+
+    # ---- helpers -------------------------------------------------------------------------------
+
+    def give(self, who: Holding, fence: int) -> None:
+        if fence in self.given:
+            raise Violation(f"fence {fence} was given out twice, now to {who}")
+        if not who.local and fence <= who.seen:
+            raise Violation(f"fence {fence} does not rise above {who.seen}: {who}")
+        self.given.add(fence)
+        self.highest = max(self.highest, fence)
+        who.fence, who.got = fence, self.clock
+
+    def abandon(self, who: Holding) -> None:
+        self.trying.remove(who)
+        self.stats.lost += 1
+        self.ask(who, "release")
+
+    def ask(self, who: Holding, kind: str, *numbers: int) -> None:
+        for index in range(len(self.nodes)):
+            self.requests.append(Request(who, index, kind, numbers))
+
+    def take(self, messages: list[Any]) -> Any:
+        """Any of them: order is not kept."""
+        index = self.random.randrange(len(messages))
+        messages[index], messages[-1] = messages[-1], messages[index]
+        return messages.pop()
