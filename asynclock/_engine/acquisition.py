@@ -164,6 +164,7 @@ class Wish:
                     return self._won(attempt, line)
                 if engine.closed:
                     raise ConfigurationError("the manager was closed while this waited")
+                engine.ready()
                 if attempt.outage:
                     if contended is not None and self._cut_short(attempt):
                         raise self._refusal(AcquireTimeoutError, _TOO_LONG, contended)

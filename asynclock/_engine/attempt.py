@@ -129,7 +129,7 @@ class Attempt:
             self.failures[index] = reply
             ballot.abstain()
         elif reply[0] == 1:
-            if self.started < self._engine.multiplexer.nodes[index].trust.votes_from:
+            if self._quarantined(index):
                 self.failures[index] = Failure("it was quarantined meanwhile")
                 ballot.abstain()
             else:
@@ -150,11 +150,15 @@ class Attempt:
         if type(reply) is Failure:
             self.failures[index] = reply
             self.ballot.abstain()
-        elif reply[0] == 1:
+        elif reply[0] == 1 and not self._quarantined(index):
             self.ballot.raised(index)
         else:
             self.ballot.refuse()
         self._conclude()
+
+    def _quarantined(self, index: int) -> bool:
+        # A guard struck after the request was sent, perhaps by what this very reply told.
+        return self.started < self._engine.multiplexer.nodes[index].trust.votes_from
 
     def _write_back(self) -> None:
         behind = self.ballot.take_raises()

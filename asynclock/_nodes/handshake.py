@@ -8,6 +8,7 @@ ends the attempt.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,11 +44,17 @@ async def dial(
         raise HandshakeError(Failure(f"no connection within {limit:g} s")) from None
     except OSError as error:
         _drop(link)
-        cause = error.strerror or str(error) or type(error).__name__
-        raise HandshakeError(Failure(f"can't connect: {cause}")) from None
+        raise HandshakeError(Failure(f"can't connect: {_reason(error)}")) from None
     except BaseException:
         _drop(link)
         raise
+
+
+def _reason(error: OSError) -> str:
+    # asyncio puts "Connect call failed" where the system's own words were.
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__
 
 
 def _drop(link: Link | None) -> None:

@@ -198,8 +198,14 @@ class Link(asyncio.Protocol):
         known = failure(error)
         if known.code == "NOSCRIPT" and command.script is not None:
             # Healed by EVAL, which also makes the node know it from now on. Those behind it in
-            # the queue get the same answer in the same order, so order is kept.
-            self._queue(command.with_source(), (sink, index, _clock.now(), command))
+            # the queue get the same answer in the same order, so order is kept; but if another
+            # client has taught the node meanwhile, a release behind was executed before its
+            # acquire will be: it comes again.
+            now, later = _clock.now(), [entry[3] for entry in self._in_flight]
+            self._queue(command.with_source(), (sink, index, now, command))
+            for other in later:
+                if other.owed_until and other.args[1] == command.args[1]:
+                    self._queue(other.with_source(), (NOBODY, 0, now, other))
         else:
             sink.cast(index, known)
 

@@ -21,7 +21,9 @@ _log = logging.getLogger("asynclock.nodes")
 NOT_AFTER_GRACE = 0.05
 """A request may reach a node's script so long after we gave up on it, and no longer."""
 AGREE = 0.05
-"""Nodes whose clocks jumped by amounts this close within a second: it was ours that stood still."""
+"""Nodes whose clocks jumped by amounts this close at the same time: it was ours that stood still."""
+TOGETHER = 1.0
+"""Jumps noticed within so many seconds happened at the same time: after one all nodes are asked."""
 
 
 class Multiplexer:
@@ -35,13 +37,12 @@ class Multiplexer:
         self.batch = batch
         """How many leases one renewal command may carry (1 where keys live apart)."""
         self.wakeups = Wakeups()
-        self.flaw: ConfigurationError | None = None
-        """Why this set of nodes can never work, once it is known."""
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds by which our own clock stood still."""
         self._background = background
         self._strict = strict
         self._jumps: dict[Node, tuple[float, float]] = {}
+        self._flaws: dict[Node, ConfigurationError] = {}
         self._floor_at = self._offset = self._ahead = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         for node in self.nodes:
@@ -95,7 +96,7 @@ class Multiplexer:
         """The node time in µs after which a request given up at `until` must not be executed.
 
         By the clock that is most ahead, so that no node takes it for late too early; 0 (no bound)
-        while a clock is unknown.
+        while fewer than a quorum of clocks are known.
         """
         return int((until + NOT_AFTER_GRACE + self._ahead) * 1_000_000) if self._ahead else 0
 
@@ -103,9 +104,10 @@ class Multiplexer:
         if now - self._floor_at < 0.1 and self._floor_at:
             return
         offsets = [o for node in self.nodes if (o := node.trust.offset) is not None]
-        complete = len(offsets) == len(self.nodes)
-        self._floor_at = now if complete else 0.0
-        self._ahead = max(offsets) if complete else 0.0
+        self._floor_at = now if len(offsets) == len(self.nodes) else 0.0
+        # A node that nobody has met yet should not keep the others' requests without a bound; if
+        # its clock is far ahead, it takes the first request for late and the next one in time.
+        self._ahead = max(offsets) if len(offsets) >= self.quorum else 0.0
         if len(offsets) < self.quorum:
             offsets.append(_clock.wall() - now)
         self._offset = trust.floor(offsets, 0.0) / 1_000_000
@@ -117,17 +119,28 @@ class Multiplexer:
         alike = [
             other
             for other, (at, jump) in self._jumps.items()
-            if now - at < 1.0 and abs(jump - by) < AGREE
+            if now - at < TOGETHER and abs(jump - by) < AGREE
         ]
-        if by > 0 and len(self.nodes) > 1 and len(alike) == self.quorum:
-            _log.warning("a quorum of nodes jumped by %+.3f s: our own clock stood still", by)
+        if by > 0 and len(alike) == self.quorum:
+            # Theirs or ours: either way, leases end that much sooner on a quorum.
+            _log.warning("the clocks of a quorum jumped by %+.3f s, or ours stood still", by)
             self.on_stood_still(by)
+        elif len(alike) < self.quorum:
+            for other in self.nodes:
+                if other not in alike:
+                    other.check_clock()
 
     # who the nodes are
+
+    @property
+    def flaw(self) -> ConfigurationError | None:
+        """Why this set of nodes can't work, as long as it is so."""
+        return next(iter(self._flaws.values()), None)
 
     def _check(self, met: Node) -> None:
         facts = met.trust.facts
         assert facts is not None
+        self._flaws.pop(met, None)
         for node in self.nodes:
             other = node.trust.facts
             if node is not met and other and facts.run_id and other.run_id == facts.run_id:
@@ -144,4 +157,4 @@ class Multiplexer:
 
     def _reject(self, node: Node, text: str) -> None:
         node.rejected = Failure(text, permanent=True)
-        self.flaw = ConfigurationError(text)
+        self._flaws[node] = ConfigurationError(text)

@@ -69,6 +69,7 @@ class Node:
         """Called when a connection is ready, before anything is sent on it."""
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
         """Called with the seconds by which the node's clock jumped."""
+        self.random: Callable[[], float] = random.random
         self._dial = dial
         self._observers = observers
         self._link: Link | None = None
@@ -76,6 +77,8 @@ class Node:
         self._early: deque[tuple[Command, Sink, int]] = deque()
         self._early_timer: asyncio.TimerHandle | None = None
         self._owed: deque[Command] = deque(maxlen=MAX_OWED)
+        self._reading: tuple[float, float, float] | None = None
+        """What the handshake read on the node's clock, until we know which process that is."""
         self.rejected: Failure | None = None
         """Why the node must not be asked at all: the wrong role, or the same server twice."""
 
@@ -153,6 +156,7 @@ class Node:
         try:
             while True:
                 limit = min(LONGEST_DIAL, self.settings.node_timeout * 2**failures)
+                self._reading = None
                 try:
                     link, facts = await self._dial(self, limit)
                 except HandshakeError as error:
@@ -169,7 +173,7 @@ class Node:
     def _pause(self, failures: int) -> float:
         # Never longer than a node timeout: so long may a key outlive the node's return.
         longest = min(0.01 * float(2**failures), self.settings.node_timeout)
-        return longest * random.uniform(0.5, 1.0)
+        return longest * (1 + self.random()) / 2
 
     def _opened(self, link: Link, facts: Facts) -> None:
         now = _clock.now()
@@ -185,6 +189,8 @@ class Node:
         if waits:
             self._tell_quarantine(waits)
         self._link, self._down = link, None
+        if self._reading is not None:
+            self.told(*self._reading)
         if self._observers:
             self._observers(NodeUp(self.address))
         self._pay(link)
@@ -193,7 +199,10 @@ class Node:
             self._early_timer = None
         early, self._early = self._early, deque()
         for command, sink, index in early:
-            link.send(command, sink, index)
+            if self.rejected is not None:
+                sink.cast(index, self.rejected)
+            else:
+                link.send(command, sink, index)
 
     def _pay(self, link: Link) -> None:
         now = _clock.now()
@@ -202,15 +211,17 @@ class Node:
         for command in again:
             link.send(command, NOBODY, 0)
         if again:
-            # A zombie of the broken connection may still be executed until its not_after.
+            # A zombie of the broken connection may still be executed until its not_after, which
+            # is two node timeouts and a grace of 50 ms after its attempt began.
             asyncio.get_running_loop().call_later(
-                self.settings.node_timeout + 0.1, self._repeat, link, again
+                2 * self.settings.node_timeout + 0.1, self._repeat, again
             )
 
-    def _repeat(self, link: Link, commands: list[Command]) -> None:
-        if link is self._link:
-            for command in commands:
-                link.send(command, NOBODY, 0)
+    def _repeat(self, commands: list[Command]) -> None:
+        now = _clock.now()
+        for command in commands:
+            if command.owed_until > now:
+                self.deliver(command, NOBODY, 0)
 
     async def _watch(self, link: Link) -> None:
         # An idle link is asked for its clock, so that a jump can't hide between two locks and a
@@ -225,7 +236,12 @@ class Node:
             if link.stalled_since and now - link.stalled_since >= patience:
                 link.close(f"no answer for {now - link.stalled_since:.1f} s")
             elif not link.stalled_since and now - self.trust.last_reply >= idle:
-                link.send(TIME, _Clock(self, now), 0)
+                self.check_clock()
+
+    def check_clock(self) -> None:
+        """Ask for the node's clock now, if it answers at all."""
+        if self._link is not None and not self._link.stalled_since:
+            self._link.send(TIME, _Clock(self, _clock.now()), 0)
 
     async def finish(self) -> None:
         """Close the link once what is queued has been written."""
@@ -236,6 +252,10 @@ class Node:
 
     def told(self, clock: float, sent: float, received: float) -> None:
         """A reading of the node's clock, seconds since 1970."""
+        if self._link is None:
+            # Still in the handshake: the restart guard needs the last reply of the process before.
+            self._reading = clock, sent, received
+            return
         trip = received - sent
         self.round_trip = trip if self.round_trip is None else 0.9 * self.round_trip + 0.1 * trip
         by = self.trust.sample(clock, sent, received)

@@ -1,0 +1,161 @@
+"""Whatever is wrong with an address or a setting is said at the earliest moment, in our words."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import asynclock
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+
+URL = "redis://127.0.0.1:1"
+THREE = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ((), "at least one node"),
+        (THREE[:2], "two nodes"),
+        ((*THREE[:2], THREE[0]), "named twice"),
+        (("http://localhost",), "no address of Redis"),
+        (("localhost:6379",), "no address of Redis"),
+        (("redis://a,b",), "several hosts"),
+        ((42,), "not int"),
+        ((redis.Redis(),), "redis.asyncio.Redis"),
+        (("redis://h:99999999",), "no address of Redis|wrong setting|port"),
+    ],
+)
+def test_addresses(nodes: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(asynclock.ConfigurationError, match=said):
+        asynclock.connect(*nodes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ttl": 0}, "ttl"),
+        ({"ttl": -1}, "ttl"),
+        ({"ttl": math.nan}, "ttl"),
+        ({"ttl": math.inf}, "ttl"),
+        ({"ttl": "10"}, "ttl"),
+        ({"ttl": True}, "ttl"),
+        ({"node_timeout": 0}, "node_timeout"),
+        ({"ttl": 1, "node_timeout": 1}, "ttl=1 must be longer than node_timeout=1"),
+        ({"node_timeout": 3}, "node_timeout=3 must be at most a quarter of max_ttl=10"),
+        ({"ttl": 20, "max_ttl": 10}, "ttl=20 is longer than max_ttl=10"),
+        ({"prefix": None}, "prefix"),
+        ({"label": 7}, "label"),
+        ({"acks": -1}, "acks"),
+        ({"acks": "most"}, "acks"),
+    ],
+)
+def test_settings(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(asynclock.ConfigurationError, match=said):
+        asynclock.connect(URL, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("", {}, "empty"),
+        (None, {}, "must be a str"),
+        (b"a", {}, "must be a str"),
+        ("a:fence", {}, "must not end"),
+        ("\ud800", {}, "UTF-8"),
+        ("a", {"ttl": 0.1}, "ttl=0.1 must be longer than node_timeout=0.25"),
+        ("a", {"ttl": 60}, "max_ttl"),
+        ("a", {"timeout": -1}, "timeout"),
+        ("a", {"timeout": math.nan}, "timeout"),
+        ("a", {"max_hold": 0}, "max_hold"),
+        ("a", {"handoff": "maybe"}, "handoff"),
+    ],
+)
+def test_locks(name: Any, settings: dict[str, Any], said: str) -> None:
+    locks = asynclock.connect(URL)
+    with pytest.raises(asynclock.ConfigurationError, match=said):
+        locks.lock(name, **settings)
+
+
+async def test_a_timeout_at_the_call_is_checked_too() -> None:
+    locks = asynclock.connect(URL)
+    with pytest.raises(asynclock.ConfigurationError, match="timeout"):
+        locks.lock("a").acquire(timeout=-1)
+
+
+def test_passwords_are_never_shown() -> None:
+    with pytest.raises(asynclock.ConfigurationError) as caught:
+        asynclock.connect("redis://user:secret@h:port")
+    assert "secret" not in str(caught.value)
+
+
+async def test_nobody_listens() -> None:
+    async with asynclock.connect(URL) as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await locks.lock("a").try_acquire()
+        assert "refused" in caught.value.nodes["127.0.0.1:1"]
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await locks.lock("a", timeout=0.2).acquire()
+        assert locks.nodes()[0].state == "down"
+
+
+async def test_a_wrong_password(asynclock_servers: StartServers) -> None:
+    (server,) = await asynclock_servers(1, password="right")
+    async with asynclock.connect(server.url_for(None, "wrong")) as locks:
+        with pytest.raises(asynclock.ConfigurationError, match="WRONGPASS"):
+            await locks.lock("a").acquire()
+    async with asynclock.connect(f"redis://127.0.0.1:{server.port}") as locks:
+        with pytest.raises(asynclock.ConfigurationError, match="NOAUTH"):
+            await locks.lock("a").acquire()
+    async with asynclock.connect(server.url, restart_guard=False) as locks:
+        async with locks.lock("a") as lease:
+            assert lease.held
+
+
+async def test_a_port_that_speaks_http() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        async with asynclock.connect(f"redis://127.0.0.1:{port}") as locks:
+            with pytest.raises(asynclock.ConfigurationError, match="Redis protocol"):
+                await locks.lock("a").acquire()
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_settings_of_a_client_are_read_and_it_is_left_alone(
+    asynclock_servers: StartServers,
+) -> None:
+    (server,) = await asynclock_servers(1, password="right")
+    client = redis.asyncio.Redis(host="127.0.0.1", port=server.port, password="right", db=3)
+    async with asynclock.connect(client) as locks, locks.lock("a") as lease:
+        assert await client.get("asynclock:a") == lease.owner.encode()
+    assert await client.ping()
+    await client.aclose()
+
+
+async def test_one_manager_serves_one_loop(asynclock_nodes: list[LocalServer]) -> None:
+    locks = asynclock.connect(asynclock_nodes[0].url)
+    async with locks.lock("a"):
+        pass
+
+    async def elsewhere() -> None:
+        async with locks.lock("a"):
+            pass
+
+    with pytest.raises(asynclock.ConfigurationError, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, elsewhere())
+    await locks.aclose()

@@ -1,0 +1,107 @@
+"""The link and the node: order, deadlines, scripts that were forgotten, connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import asynclock
+from asynclock.testing import FaultProxy, LocalServer
+
+
+def connect(*urls: str, **settings: float) -> asynclock.LockManager:
+    return asynclock.connect(*urls, restart_guard=False, **settings)  # type: ignore[arg-type]
+
+
+async def test_a_forgotten_script_is_healed(asynclock_nodes: list[LocalServer]) -> None:
+    async with connect(*(node.url for node in asynclock_nodes)) as locks:
+        async with locks.lock("a"):
+            for node in asynclock_nodes:
+                await node.command("SCRIPT", "FLUSH")
+        # A whole burst is out before the first NOSCRIPT comes back.
+        for node in asynclock_nodes:
+            await node.command("SCRIPT", "FLUSH")
+        leases = await asyncio.gather(*(locks.lock(f"n{i}").acquire() for i in range(50)))
+        assert all([await lease.release() for lease in leases])
+    for node in asynclock_nodes:
+        assert await node.command("EXISTS", *(f"asynclock:n{i}" for i in range(50))) == 0
+
+
+async def test_connections_heal(asynclock_nodes: list[LocalServer]) -> None:
+    async with connect(*(node.url for node in asynclock_nodes)) as locks:
+        async with locks.lock("a"):
+            for node in asynclock_nodes:
+                await node.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        async with locks.lock("a", timeout=10) as lease:
+            assert lease.held
+
+
+async def test_a_silent_node_is_asked_no_more_and_heals(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    node = asynclock_nodes[0]
+    async with connect(node.url) as locks:
+        async with locks.lock("a"):
+            pass
+        await node.freeze()
+        with pytest.raises(asynclock.QuorumUnavailableError, match="no answer"):
+            await locks.lock("a").try_acquire()
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        for _ in range(20):
+            with pytest.raises(asynclock.QuorumUnavailableError):
+                await locks.lock("a").try_acquire()
+        # Twenty full timeouts would be 5 s.
+        assert loop.time() - begin < 2.5
+        await node.thaw()
+        async with locks.lock("a", timeout=20) as lease:
+            assert lease.held
+        assert locks.nodes()[0].state == "up"
+
+
+async def test_releases_are_owed_to_a_node_that_was_away(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    node = asynclock_nodes[0]
+    async with FaultProxy(node) as proxy:
+        urls = [proxy.url, *(other.url for other in asynclock_nodes[1:])]
+        async with connect(*urls) as locks:
+            lease = await locks.lock("a").acquire()
+            async with asyncio.timeout(10):
+                while not await node.command("EXISTS", "asynclock:a"):
+                    await asyncio.sleep(0.01)
+            proxy.partition()
+            assert await lease.release() is True
+            assert await node.command("EXISTS", "asynclock:a") == 1
+            proxy.heal()
+            async with asyncio.timeout(10):
+                while await node.command("EXISTS", "asynclock:a"):
+                    await asyncio.sleep(0.02)
+
+
+async def test_garbage_ends_the_connection_not_the_manager(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    node = asynclock_nodes[0]
+    async with FaultProxy(node) as proxy:
+        urls = [proxy.url, *(other.url for other in asynclock_nodes[1:])]
+        async with connect(*urls) as locks:
+            async with locks.lock("a"):
+                pass
+            proxy.garbage()
+            for _ in range(3):
+                async with locks.lock("a", timeout=10) as lease:
+                    assert lease.held
+
+
+async def test_aclose_leaves_no_task(asynclock_nodes: list[LocalServer]) -> None:
+    before = asyncio.all_tasks()
+    await asynclock_nodes[1].freeze()
+    locks = connect(
+        *(node.url for node in asynclock_nodes), "redis://127.0.0.1:1", "redis://127.0.0.1:2"
+    )
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await locks.lock("a").try_acquire()
+    await locks.aclose()
+    assert asyncio.all_tasks() == before

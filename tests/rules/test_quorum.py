@@ -1,0 +1,149 @@
+"""The verdict is total, early and never wrong, for every N and every order of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asynclock._rules.quorum import Ballot, Verdict, majority
+
+GRANT, REFUSE, UNKNOWN = "grant", "refuse", "unknown"
+
+
+def play(answers: Sequence[tuple[str, int]], raises: Sequence[str]) -> tuple[Ballot, list[int]]:
+    """Cast `answers` (kind, fence) node by node, raises answered at once in the order of need."""
+    size = len(answers)
+    ballot = Ballot(size, majority(size))
+    raised_to: list[int] = []
+    replies = iter(raises)
+    for node, (kind, fence) in enumerate(answers):
+        if kind == GRANT:
+            ballot.granted(node, fence)
+        elif kind == REFUSE:
+            ballot.refuse()
+        else:
+            ballot.abstain()
+        for behind in ballot.take_raises():
+            raised_to.append(ballot.fence)
+            reply = next(replies, GRANT)
+            if reply == GRANT:
+                ballot.raised(behind)
+            elif reply == REFUSE:
+                ballot.refuse()
+            else:
+                ballot.abstain()
+    return ballot, raised_to
+
+
+def test_majority() -> None:
+    assert [majority(n) for n in range(1, 8)] == [1, 2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_never_open_after_the_last_answer_and_right(size: int) -> None:
+    for kinds in product((GRANT, REFUSE, UNKNOWN), repeat=size):
+        ballot, _ = play([(kind, 7) for kind in kinds], [])
+        enough = kinds.count(GRANT) >= majority(size)
+        assert ballot.verdict is (Verdict.WON if enough else Verdict.LOST), kinds
+        assert ballot.open == 0
+        if enough:
+            assert ballot.fence == 7
+
+
+@pytest.mark.parametrize("size", range(1, 6))
+def test_early_either_way(size: int) -> None:
+    quorum = majority(size)
+    for kinds in product((GRANT, REFUSE, UNKNOWN), repeat=size):
+        ballot = Ballot(size, quorum)
+        for node, kind in enumerate(kinds):
+            if kind == GRANT:
+                ballot.granted(node, 7)
+            elif kind == REFUSE:
+                ballot.refuse()
+            else:
+                ballot.abstain()
+            grants = kinds[: node + 1].count(GRANT)
+            left = size - node - 1
+            expected = (
+                Verdict.WON
+                if grants >= quorum
+                else Verdict.LOST
+                if grants + left < quorum
+                else Verdict.OPEN
+            )
+            assert ballot.verdict is expected, kinds[: node + 1]
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_disagreeing_fences_end_in_one_that_a_quorum_claims(size: int) -> None:
+    for kinds in product((GRANT, REFUSE, UNKNOWN), repeat=size):
+        for fences in product((5, 6, 7), repeat=size):
+            answers = list(zip(kinds, fences, strict=True))
+            ballot, raised_to = play(answers, [])
+            granted = [fence for kind, fence in answers if kind == GRANT]
+            assert ballot.open == 0
+            if ballot.verdict is Verdict.WON:
+                claims = list(ballot.claims.values())
+                assert claims.count(ballot.fence) >= ballot.quorum
+                assert ballot.fence in granted
+            else:
+                assert ballot.verdict is Verdict.LOST
+            assert all(fence == ballot.fence for fence in raised_to)
+            first = granted[: ballot.quorum]
+            if len(first) == ballot.quorum:
+                # Nothing refused a raise, so a quorum of grants always ends in a fence: the
+                # largest of those that were in when the quorum was.
+                assert ballot.verdict is Verdict.WON
+                assert ballot.fence >= max(first) or granted.count(ballot.fence) >= ballot.quorum
+
+
+kinds = st.sampled_from([GRANT, REFUSE, UNKNOWN])
+
+
+@given(
+    answers=st.lists(st.tuples(kinds, st.integers(1, 4)), min_size=1, max_size=9),
+    raises=st.lists(kinds, max_size=12),
+)
+def test_whatever_is_answered(answers: list[tuple[str, int]], raises: list[str]) -> None:
+    ballot, _ = play(answers, raises)
+    assert ballot.open == 0
+    assert ballot.verdict is not Verdict.OPEN
+    if ballot.verdict is Verdict.WON:
+        assert list(ballot.claims.values()).count(ballot.fence) >= ballot.quorum
+        assert ballot.fence >= max(
+            claim for node, claim in ballot.claims.items() if claim == ballot.fence
+        )
+
+
+@given(
+    first=st.lists(st.integers(1, 3), min_size=5, max_size=5),
+    second=st.lists(st.sampled_from([0, 1, 2]), min_size=5, max_size=5),
+)
+def test_a_later_holder_gets_a_larger_fence(first: list[int], second: list[int]) -> None:
+    # Five nodes with arbitrary counters; two holders, one after the other, each meeting some
+    # majority, write-backs included. The maximum without write-back fails here at once.
+    counters = dict(enumerate(first))
+    fence_1 = _hold(counters, [n for n in range(5) if second[n] != 1])
+    fence_2 = _hold(counters, [n for n in range(5) if second[n] != 2])
+    if fence_1 and fence_2:
+        assert fence_2 > fence_1
+
+
+def _hold(counters: dict[int, int], reachable: list[int]) -> int:
+    ballot = Ballot(5, 3)
+    for node in range(5):
+        if node not in reachable:
+            ballot.abstain()
+            continue
+        counters[node] += 1
+        ballot.granted(node, counters[node])
+        for behind in ballot.take_raises():
+            counters[behind] = ballot.fence
+            ballot.raised(behind)
+        if ballot.verdict is not Verdict.OPEN:
+            break
+    return ballot.fence if ballot.verdict is Verdict.WON else 0
