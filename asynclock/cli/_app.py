@@ -1,0 +1,73 @@
+"""The program: its commands, its options, and what a user's mistake looks like."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import click
+import typer
+
+from ..errors import AsyncLockError
+from . import demo
+from ._output import say
+from ._status import Status, lines_of, status_of
+
+app = typer.Typer(
+    name="asynclock",
+    help="Distributed locks on Redis, from the command line.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            version = importlib.metadata.version("asynclock")
+        except importlib.metadata.PackageNotFoundError:
+            version = "(not installed)"
+        typer.echo(f"asynclock {version}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Distributed locks on Redis, from the command line."""
+
+
+for _module in (demo,):
+    _module.add_to(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the program. → its exit status; no traceback for a user's mistake."""
+    try:
+        answer = app(list(arguments), prog_name="asynclock", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return Status.USAGE
+    except AsyncLockError as error:
+        for line in lines_of(error):
+            say(line)
+        return status_of(error)
+    except (KeyboardInterrupt, click.Abort):
+        return Status.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has enough; Python must not flush into it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    return answer if isinstance(answer, int) else Status.OK

@@ -1,0 +1,56 @@
+"""What reaches the terminal: nothing from outside goes there raw.
+
+Names, owners and labels are whatever somebody wrote into Redis. Control characters would move the
+cursor or set the window's title, `[…]` would be markup to rich, bidirectional marks would reorder
+a line. All of them are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+WIDTH = 160
+"""Columns where there is no terminal: a log or a pipe breaks no lines."""
+
+# Cc control, Cf format (bidi marks, zero-width), Cs lone surrogates, Zl/Zp line separators.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def clean(text: object) -> str:
+    r"""`text` on one line, with everything that a terminal might obey as `\x1b` or `\u202e`."""
+    return "".join(
+        one.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(one) in _UNSAFE
+        else one
+        for one in str(text)
+    )
+
+
+def cell(text: object, style: str = "") -> Text:
+    """`text` from outside, for a table: cleaned, and never read as markup."""
+    return Text(clean(text), style=style)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where to write; without colours unless it is a terminal (or FORCE_COLOR says so)."""
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = WIDTH
+    return made
+
+
+def say(message: object) -> None:
+    """A line on stderr, as programs do: prefixed, cleaned."""
+    print(f"asynclock: {clean(message)}", file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """`value` as JSON on stdout; ASCII only, so that no terminal obeys what stands in it."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
