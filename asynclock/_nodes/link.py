@@ -85,6 +85,7 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._in_flight: deque[tuple[Sink, int, float, Command]] = deque()
         self._overdue = 0
+        self._sent = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._end = Failure("the server closed the connection")
@@ -99,7 +100,7 @@ class Link(asyncio.Protocol):
         if self._transport is None or len(self._in_flight) >= MAX_IN_FLIGHT:
             sink.cast(index, Failure("connection lost" if self._transport is None else "backlog"))
             return
-        self._queue(command.packed, (sink, index, _clock.now(), command))
+        self._queue(command.packed, sink, index, command)
 
     async def ask(self, command: Command) -> Any:
         """Send `command`, → its reply or Failure. Cancelling stops listening, nothing else."""
@@ -124,13 +125,16 @@ class Link(asyncio.Protocol):
 
     # out
 
-    def _queue(self, packed: bytes, entry: tuple[Sink, int, float, Command]) -> None:
+    def _queue(self, packed: bytes, sink: Sink, index: int, command: Command) -> None:
         if not self._out:
+            # What a tick queues counts as sent when its first command was: a reading of the
+            # clock per write, not per command, and too early is the safe side.
+            self._sent = _clock.now()
             self._loop.call_soon(self._flush)
-        self._out.append(packed)
-        self._in_flight.append(entry)
         if self._timer is None:
             self._timer = self._loop.call_later(self.timeout, self._check_time)
+        self._out.append(packed)
+        self._in_flight.append((sink, index, self._sent, command))
 
     def _flush(self) -> None:
         if self._out and not self._paused and self._transport is not None:
@@ -189,10 +193,11 @@ class Link(asyncio.Protocol):
 
     def _tell_clock(self, replies: list[Any], received: float) -> None:
         # The newest reading of a batch says all that the others could, and before any is counted.
-        reply = replies[-1]
-        if type(reply) is list and reply and type(reply[-1]) is int and reply[-1] > 1 << 48:
-            sent = self._in_flight[len(replies) - 1][2]
-            self.owner.told(reply[-1] / 1_000_000, sent, received)
+        for place in range(len(replies) - 1, -1, -1):
+            reply = replies[place]
+            if type(reply) is list and reply and type(reply[-1]) is int and reply[-1] > 1 << 48:
+                self.owner.told(reply[-1] / 1_000_000, self._in_flight[place][2], received)
+                return
 
     def _refused(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
         known = failure(error)
@@ -201,11 +206,11 @@ class Link(asyncio.Protocol):
             # the queue get the same answer in the same order, so order is kept; but if another
             # client has taught the node meanwhile, a release behind was executed before its
             # acquire will be: it comes again.
-            now, later = _clock.now(), [entry[3] for entry in self._in_flight]
-            self._queue(command.with_source(), (sink, index, now, command))
+            later = [entry[3] for entry in self._in_flight]
+            self._queue(command.with_source(), sink, index, command)
             for other in later:
                 if other.owed_until and other.args[1] == command.args[1]:
-                    self._queue(other.with_source(), (NOBODY, 0, now, other))
+                    self._queue(other.with_source(), NOBODY, 0, other)
         else:
             sink.cast(index, known)
 
