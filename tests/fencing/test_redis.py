@@ -76,9 +76,10 @@ async def test_claim_protects_before_the_first_write(client: Redis) -> None:
     assert await client.get("a") is None
 
 
-async def test_large_fences_are_compared_exactly(client: Redis) -> None:
+@pytest.mark.parametrize("retention", [None, 600])
+async def test_large_fences_are_compared_exactly(client: Redis, retention: float | None) -> None:
     """Neighbours near 2**53, where `tostring` of 14 digits would call them equal."""
-    fenced = FencedRedis(client)
+    fenced = FencedRedis(client, retention=retention)
     top = 2**53 - 1
     await fenced.claim(stamp(top - 1))
     await fenced.claim(stamp(top))
