@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from asynclock.testing.binaries import ServerBinary, all_servers, find_server
     from asynclock.testing.checker import Violation, check
     from asynclock.testing.clock import why_no_clock_jumps
+    from asynclock.testing.cluster import RedisCluster
     from asynclock.testing.history import Body, Event, History
     from asynclock.testing.proxy import FaultProxy
+    from asynclock.testing.sentinel import SentinelGroup
     from asynclock.testing.servers import (
         LocalServer,
         ServerOptions,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
         start_servers,
     )
     from asynclock.testing.tls import Certificates, make_certificates
+    from asynclock.testing.topology import Quorum, Replicated, Single, Topology, until
 
 __all__ = [
     "Body",
@@ -31,10 +34,16 @@ __all__ = [
     "FaultProxy",
     "History",
     "LocalServer",
+    "Quorum",
+    "RedisCluster",
+    "Replicated",
+    "SentinelGroup",
     "ServerBinary",
     "ServerOptions",
     "ServerReplyError",
     "ServerStartError",
+    "Single",
+    "Topology",
     "Violation",
     "all_servers",
     "check",
@@ -42,6 +51,7 @@ __all__ = [
     "local_servers",
     "make_certificates",
     "start_servers",
+    "until",
     "why_no_clock_jumps",
 ]
 
@@ -50,8 +60,10 @@ _HOMES = {
     "binaries": ("ServerBinary", "all_servers", "find_server"),
     "clock": ("why_no_clock_jumps",),
     "checker": ("Violation", "check"),
+    "cluster": ("RedisCluster",),
     "history": ("Body", "Event", "History"),
     "proxy": ("FaultProxy",),
+    "sentinel": ("SentinelGroup",),
     "servers": (
         "LocalServer",
         "ServerOptions",
@@ -59,6 +71,7 @@ _HOMES = {
         "local_servers",
         "start_servers",
     ),
+    "topology": ("Quorum", "Replicated", "Single", "Topology", "until"),
     "tls": ("Certificates", "make_certificates"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

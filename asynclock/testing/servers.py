@@ -253,6 +253,7 @@ class LocalServer:
             settings["unixsocket"] = str(self.unix_path)
         if self._users:
             settings["aclfile"] = write_users(self.folder / "users.acl", self._users)
+            settings |= dict(zip(("masteruser", "masterauth"), KEEPER, strict=True))
         elif self.password is not None:
             settings |= {"requirepass": self.password, "masterauth": self.password}
         if self.tls:

@@ -1,0 +1,168 @@
+"""A primary, its replicas and their sentinels as local processes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Unpack
+from urllib.parse import urlsplit
+
+from asynclock.testing._settings import ServerOptions, tls_settings
+from asynclock.testing.servers import LocalServer
+from asynclock.testing.topology import Replicated, follow, runs, until
+
+__all__ = ["SentinelGroup"]
+
+
+class _Sentinel(LocalServer):
+    """A server in sentinel mode; its configuration file is also where it remembers."""
+
+    watches: Sequence[str] = ()
+    """Lines of its configuration; set before the first start."""
+
+    def __init__(self, **options: Unpack[ServerOptions]) -> None:
+        self.identity = secrets.token_hex(20)
+        super().__init__(**options)
+
+    def _command_line(self, aof: bool) -> list[str]:
+        return [str(self.binary.path), str(self._data / "sentinel.conf"), "--sentinel"]
+
+    def _spawn(self) -> None:
+        file = self._data / "sentinel.conf"
+        if not file.exists():
+            settings = {"bind": self.host, "port": str(0 if self.tls else self.port)}
+            settings |= {"dir": str(self._data), "sentinel myid": self.identity}
+            if self.tls:
+                settings |= tls_settings(self.tls, self.port, client_certs=self.tls_client_certs)
+            lines = [f"{key} {value}" for key, value in settings.items()]
+            file.write_text("\n".join([*lines, *self.watches, ""]))
+        super()._spawn()
+
+
+class SentinelGroup(Replicated):
+    """A primary with replicas, watched by sentinels, which fail it over by themselves.
+
+    service: the name they know it by. down_after: seconds of silence after which a sentinel
+    believes that a server is down; a busy machine may keep servers silent for most of a second.
+    """
+
+    def __init__(
+        self,
+        replicas: int = 2,
+        sentinels: int = 3,
+        *,
+        service: str = "mymaster",
+        down_after: float = 1.5,
+        **options: Unpack[ServerOptions],
+    ) -> None:
+        super().__init__(replicas, **options)
+        self.service = service
+        self._down_after = down_after
+        own: ServerOptions = {
+            "binary": self.primary.binary,
+            "host": self.primary.host,
+            "tls": self.primary.tls,
+            "tls_client_certs": self.primary.tls_client_certs,
+        }
+        self.sentinels: list[LocalServer] = [_Sentinel(**own) for _ in range(sentinels)]
+        """The watchers; they can be killed and frozen like servers."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """One URL with all sentinels and the name of the service."""
+        url = urlsplit(self.primary.url)
+        login, at, _ = url.netloc.rpartition("@")
+        hosts = ",".join(urlsplit(sentinel.url).netloc for sentinel in self.sentinels)
+        scheme = f"{url.scheme}+sentinel"
+        return [
+            url._replace(scheme=scheme, netloc=f"{login}{at}{hosts}", path=self.service).geturl()
+        ]
+
+    async def _arrange(self) -> None:
+        """Sentinels start last: at their first look they see every replica in sync."""
+        await super()._arrange()
+        await super().ready()
+        for sentinel in self.sentinels:
+            if isinstance(sentinel, _Sentinel) and not sentinel.watches:
+                sentinel.watches = self._watches(sentinel)
+        await self._launch(self.sentinels)
+
+    def close(self) -> None:
+        super().close()
+        for sentinel in self.sentinels:
+            sentinel.close()
+
+    def _watches(self, own: _Sentinel) -> list[str]:
+        """Return configuration with everybody known from the start: no need to find each other."""
+        name, primary = self.service, self.primary
+        lines = [
+            f"monitor {name} {primary.host} {primary.port} {len(self.sentinels) // 2 + 1}",
+            f"down-after-milliseconds {name} {round(self._down_after * 1000)}",
+            f"failover-timeout {name} 4000",
+            f"parallel-syncs {name} {len(self.servers)}",
+        ]
+        words = zip(("auth-pass", "auth-user"), primary.endpoint.credentials[::-1], strict=False)
+        lines += [f"{key} {name} {word}" for key, word in words]
+        lines += [
+            f"known-replica {name} {replica.host} {replica.port}" for replica in self.replicas
+        ]
+        for other in self.sentinels:
+            if isinstance(other, _Sentinel) and other is not own:
+                lines.append(f"known-sentinel {name} {other.host} {other.port} {other.identity}")
+        return [f"sentinel {line}" for line in lines]
+
+    async def ready(self) -> None:
+        """Wait until replicas are in sync and every living sentinel sees all and can fail over."""
+        await super().ready()
+        await until(self._agreed, f"all sentinels see {self.service} complete")
+
+    async def _agreed(self) -> bool:
+        asked = map(self._sees_all, filter(runs, self.sentinels))
+        return all(await asyncio.gather(*asked))
+
+    async def _sees_all(self, sentinel: LocalServer) -> bool:
+        await sentinel.command("SENTINEL", "CKQUORUM", self.service)
+        known = await sentinel.command("SENTINEL", "REPLICAS", self.service)
+        replicas = [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in known]
+        seen = {
+            replica["port"]
+            for replica in replicas
+            if replica["flags"] == "slave" and replica["master-link-status"] == "ok"
+        }
+        wanted = {str(replica.port) for replica in self.replicas if runs(replica)}
+        return wanted <= seen and await self._named_by(sentinel) == self.primary.port
+
+    async def _named_by(self, sentinel: LocalServer) -> int:
+        """Return the port of the primary as this sentinel tells clients."""
+        address = await sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
+        return int(address[1])
+
+    async def fail_over(self, *, kill: bool = True) -> LocalServer:
+        """Kill the primary, or order a failover, and wait until all agree on the new one."""
+        old = self.primary
+        if kill:
+            await old.kill()
+        else:
+            await self.sentinels[0].command("SENTINEL", "FAILOVER", self.service)
+        return await self.failed_over(old)
+
+    async def failed_over(self, old: LocalServer) -> LocalServer:
+        """Wait until every sentinel that runs names another primary than `old`, and return it.
+
+        For whoever has frozen, cut off or killed the primary in a way of his own.
+        """
+
+        async def moved() -> bool:
+            ports = {await self._named_by(sentinel) for sentinel in filter(runs, self.sentinels)}
+            candidates = [server for server in self.servers if ports == {server.port}]
+            if not candidates or candidates == [old]:
+                return False
+            (self.primary,) = candidates
+            return bool((await self.primary.command("ROLE"))[0] == "master")
+
+        await until(moved, f"the sentinels replace {old.url}")
+        if runs(old):  # a sentinel would do it after 8 s
+            await follow(old, self.primary)
+        await super().ready()
+        return self.primary

@@ -1,0 +1,186 @@
+"""Deployments are ready when they say so, and a failover is one."""
+
+from __future__ import annotations
+
+import pytest
+
+import asynclock.testing
+from asynclock.errors import UnsupportedDeploymentError
+from asynclock.testing import (
+    LocalServer,
+    Quorum,
+    RedisCluster,
+    Replicated,
+    SentinelGroup,
+    Single,
+    all_servers,
+    find_server,
+    make_certificates,
+    until,
+)
+
+BINARIES = all_servers()
+
+# Failovers wait for timeouts on purpose long enough for a busy machine.
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(params=BINARIES, ids=lambda b: f"{b.kind}-{b.version[0]}.{b.version[1]}")
+def binary(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+def test_the_public_names_are_there():
+    for name in asynclock.testing.__all__:
+        assert getattr(asynclock.testing, name).__doc__
+    assert dir(asynclock.testing) == asynclock.testing.__all__
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        asynclock.testing.nonsense  # noqa: B018 - the access is the test
+
+
+async def role(server: LocalServer) -> str:
+    return (await server.command("ROLE"))[0]
+
+
+async def test_single_and_quorum():
+    async with Single() as single, Quorum(3) as quorum:
+        assert single.addresses == [single.servers[0].url]
+        assert len(set(quorum.addresses)) == 3
+        with pytest.raises(UnsupportedDeploymentError, match="Single"):
+            await single.fail_over()
+        await quorum.servers[0].kill()
+        await quorum.servers[1].freeze()
+        await quorum.repair()
+        assert [await role(server) for server in quorum.servers] == ["master"] * 3
+
+
+async def test_a_replica_has_everything_when_ready(binary):
+    async with Replicated(replicas=2, binary=binary) as group:
+        (address,) = group.addresses
+        assert address == group.primary.url
+        assert [await role(server) for server in group.servers] == ["master", "slave", "slave"]
+        await group.primary.command("SET", "a", "1")
+        await group.ready()
+        assert [await server.command("GET", "a") for server in group.servers] == ["1"] * 3
+
+
+async def test_replicated_failover_and_repair():
+    async with Replicated(replicas=2, password="secret", aof=True) as group:
+        await group.primary.command("SET", "a", "1")
+        await group.ready()
+        old = group.primary
+        new = await group.fail_over()
+        assert not old.alive
+        assert group.addresses == [new.url] != [old.url]
+        assert await new.command("GET", "a") == "1"
+        await group.repair()
+        assert await role(old) == "slave"
+        assert await new.command("WAIT", 2, 10_000) == 2
+
+
+async def test_replicated_with_tls_and_users(certificates):
+    users = ["default off", "app on >pw ~* +@all"]
+    options = {"binary": find_server(), "tls": certificates, "users": users}
+    if not options["binary"].tls:
+        options["binary"] = next(binary for binary in BINARIES if binary.tls)
+    async with Replicated(replicas=1, **options) as group:
+        assert group.addresses[0].startswith("rediss://")
+
+
+async def primary_of(sentinel: LocalServer, service: str) -> int:
+    address = await sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+    return int(address[1])
+
+
+async def test_sentinels_know_everything_when_ready(binary):
+    async with SentinelGroup(replicas=2, sentinels=3, service="orders", binary=binary) as group:
+        ports = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in group.sentinels)
+        assert group.addresses == [f"redis+sentinel://{ports}/orders"]
+        for sentinel in group.sentinels:
+            assert await primary_of(sentinel, "orders") == group.primary.port
+            assert len(await sentinel.command("SENTINEL", "SENTINELS", "orders")) == 2
+            assert len(await sentinel.command("SENTINEL", "REPLICAS", "orders")) == 2
+            assert "3 usable" in await sentinel.command("SENTINEL", "CKQUORUM", "orders")
+
+
+async def test_sentinels_fail_over_a_killed_primary_and_take_it_back():
+    async with SentinelGroup(replicas=2, sentinels=3, password="secret") as group:
+        old = group.primary
+        new = await group.fail_over()
+        assert new is group.primary is not old
+        assert await role(new) == "master"
+        for sentinel in group.sentinels:
+            assert await primary_of(sentinel, group.service) == new.port
+        await group.repair()
+        assert await role(old) == "slave"
+        assert group.addresses[0].startswith("redis+sentinel://:secret@127.0.0.1:")
+        assert await group.fail_over(kill=False) is not new
+        assert new.alive
+
+
+async def test_sentinels_with_tls(certificates):
+    binary = next(binary for binary in BINARIES if binary.tls)
+    async with SentinelGroup(replicas=1, binary=binary, tls=certificates) as group:
+        assert group.addresses[0].startswith("rediss+sentinel://127.0.0.1:")
+        assert group.addresses[0].endswith("ca.pem")
+
+
+async def slots_and_replicas(server: LocalServer) -> tuple[int, int]:
+    shards = await server.command("CLUSTER", "SLOTS")
+    return sum(last - first + 1 for first, last, *_ in shards), sum(len(s) - 3 for s in shards)
+
+
+async def test_a_cluster_serves_all_slots_when_ready(binary):
+    async with RedisCluster(primaries=3, replicas=1, binary=binary) as cluster:
+        ports = ",".join(f"127.0.0.1:{server.port}" for server in cluster.servers)
+        assert cluster.addresses == [f"redis+cluster://{ports}"]
+        for server in cluster.servers:
+            assert await slots_and_replicas(server) == (16384, 3)
+            assert "cluster_state:ok" in await server.command("CLUSTER", "INFO")
+        for primary, replica in cluster.shards:
+            assert [await role(primary), await role(replica)] == ["master", "slave"]
+            assert await primary.command("WAIT", 1, 10_000) == 1
+
+
+async def test_a_cluster_replaces_a_killed_primary_and_takes_it_back():
+    async with RedisCluster(primaries=3, replicas=1) as cluster:
+        old = await cluster.primary(1)
+        new = await cluster.fail_over(shard=1)
+        assert {old, new} == set(cluster.shards[1])
+        await cluster.repair()
+        assert await role(old) == "slave"
+        assert await cluster.fail_over(kill=False, shard=1) is old
+
+
+async def test_a_cluster_with_tls(certificates):
+    binary = next(binary for binary in BINARIES if binary.tls)
+    async with RedisCluster(3, replicas=0, binary=binary, tls=certificates) as cluster:
+        assert cluster.addresses[0].startswith("rediss+cluster://")
+        with pytest.raises(UnsupportedDeploymentError, match="no replica"):
+            await cluster.fail_over()
+
+
+async def test_unix_sockets_cannot_replicate():
+    for deployment in (Replicated, RedisCluster):
+        with pytest.raises(UnsupportedDeploymentError, match="TCP"):
+            deployment(unix=True)
+
+
+async def test_nothing_is_left_of_a_deployment():
+    async with SentinelGroup(replicas=1) as group:
+        await group.primary.freeze()
+        await group.sentinels[0].freeze()
+    assert not any(server.alive for server in [*group.servers, *group.sentinels])
+
+
+async def test_waiting_has_an_end_and_says_for_what():
+    async def never() -> bool:
+        raise ConnectionRefusedError
+
+    with pytest.raises(TimeoutError, match="pigs fly"):
+        await until(never, "pigs fly", timeout=0.05)
