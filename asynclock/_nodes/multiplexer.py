@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from .. import _clock
 from .._background import Background
@@ -36,17 +37,18 @@ class Multiplexer:
         self.quorum = majority(len(self.nodes))
         self.batch = batch
         """How many leases one renewal command may carry (1 where keys live apart)."""
-        self.wakeups = Wakeups()
+        self.wakeups = Wakeups(self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds by which our own clock stood still."""
         self._background = background
         self._strict = strict
         self._jumps: dict[Node, tuple[float, float]] = {}
         self._flaws: dict[Node, ConfigurationError] = {}
+        self._warned: set[str] = set()
         self._floor_at = self._offset = self._ahead = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
-        for node in self.nodes:
-            node.on_wake = self.wakeups.wake
+        for index, node in enumerate(self.nodes):
+            node.on_wake = partial(self.wakeups.wake, node=index)
             node.on_met = self._check
             node.on_jump = self._jumped
 
@@ -152,7 +154,8 @@ class Multiplexer:
             )
             if self._strict:
                 self._reject(met, text)
-            else:
+            elif text not in self._warned:
+                self._warned.add(text)
                 _log.warning(text)
 
     def _reject(self, node: Node, text: str) -> None:

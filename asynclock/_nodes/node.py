@@ -183,7 +183,8 @@ class Node:
         )
         self.rejected = None
         if facts.role not in (None, "master"):
-            self.rejected = Failure(f"it is a {facts.role}, not a primary", permanent=True)
+            role = "replica" if facts.role == "slave" else facts.role
+            self.rejected = Failure(f"it is a {role}, not a primary", permanent=True)
         self.tracking = facts.tracking
         self.on_met(self)
         if waits:

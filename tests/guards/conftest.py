@@ -1,0 +1,79 @@
+"""Two clients that see different parts of a set of nodes, as in the textbook counter-examples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import asynclock
+from asynclock.testing import FaultProxy, LocalServer
+from asynclock.testing.plugin import StartServers
+
+Connect = Callable[..., asynclock.LockManager]
+
+TTL = 3.0
+"""Long enough that a scenario is over while the first lease is still held, on a busy machine."""
+
+
+@pytest_asyncio.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Managers, closed at the end."""
+    made: list[asynclock.LockManager] = []
+
+    def make(*nodes: object, **options: Any) -> asynclock.LockManager:
+        settings: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": 0.5, **options}
+        made.append(asynclock.connect(*nodes, **settings))
+        return made[-1]
+
+    yield make
+    for locks in made:
+        await locks.aclose()
+
+
+@pytest_asyncio.fixture
+async def seasoned(asynclock_servers: StartServers) -> Callable[..., Any]:
+    """`await seasoned(n)`: servers that say they have been up for an hour, though they have not.
+
+    Uptime follows the wall clock, so a clock set forward before anybody looks makes them old.
+    """
+
+    async def start(n: int, **options: Any) -> list[LocalServer]:
+        servers = await asynclock_servers(n, clock=True, **options)
+        for server in servers:
+            server.jump_clock(3600)
+        return servers
+
+    return start
+
+
+@pytest_asyncio.fixture
+async def cut_off() -> AsyncIterator[Callable[..., Any]]:
+    """`await cut_off(servers, 3, 4)`: addresses of all, of which these can't be reached."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def addresses(servers: Sequence[LocalServer], *lost: int) -> list[str]:
+            urls = [server.url for server in servers]
+            for number in lost:
+                proxy = await stack.enter_async_context(FaultProxy(servers[number]))
+                proxy.partition()
+                urls[number] = proxy.url
+            return urls
+
+        yield addresses
+
+
+@pytest.fixture(params=[True, False], ids=["guarded", "unguarded"])
+def guarded(request: pytest.FixtureRequest) -> bool:
+    """Each scenario is played twice: what the guard prevents must happen without it."""
+    return bool(request.param)
+
+
+async def second_lease(locks: asynclock.LockManager, name: str) -> asynclock.Lease | None:
+    """What another client gets, an outage counted as nothing."""
+    with contextlib.suppress(asynclock.QuorumUnavailableError):
+        return await locks.lock(name).try_acquire()
+    return None

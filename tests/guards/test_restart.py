@@ -1,0 +1,199 @@
+"""A node that may have forgotten leases does not vote until each of them has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock.events import Event, NodeQuarantined
+from asynclock.testing import FaultProxy, LocalServer
+from asynclock.testing.plugin import StartServers
+from tests.guards.conftest import TTL, Connect, second_lease
+
+Prepare = Callable[..., Any]
+
+
+async def test_a_node_restarts_without_its_data(
+    seasoned: Prepare, cut_off: Prepare, connect: Connect, guarded: bool
+) -> None:
+    """antirez, http://antirez.com/news/77 and Redlock's "crash recovery": one node votes twice.
+
+    The first client has nodes 0 and 1; node 1 loses its memory; the second client has 1 and 2.
+    """
+    servers = await seasoned(3)
+    first = connect(*await cut_off(servers, 2), restart_guard=guarded)
+    second = connect(*[server.url for server in servers], restart_guard=guarded)
+    await asyncio.gather(first.ready(), second.ready())
+    lease = await first.lock("a", renew=False).acquire(timeout=2)
+    await servers[1].restart()
+    await _reconnected(second, 1, servers[1])
+    rival = await second_lease(second, "a")
+    assert lease.held, "too slow a machine for this test"
+    assert (rival is not None) is not guarded
+    if guarded:
+        health = second.nodes()[1]
+        assert health.state == "quarantined"
+        assert "restarted" in health.cause
+        later = await second.lock("a").acquire(timeout=3 * TTL)
+        assert not lease.held
+        assert later.fence > lease.fence
+
+
+async def test_a_single_node_restarts_without_its_data(
+    asynclock_servers: StartServers, connect: Connect, guarded: bool
+) -> None:
+    (server,) = await asynclock_servers(1, args=["--hz", "10"])
+    first, second = (connect(server.url, restart_guard=guarded) for _ in range(2))
+    await asyncio.gather(first.ready(), second.ready())
+    # A young single server votes at first contact; only a reconnect to a new process waits.
+    lease = await first.lock("a", renew=False).acquire(timeout=2)
+    await server.restart()
+    await _reconnected(second, 0, server)
+    rival = await second_lease(second, "a")
+    assert lease.held, "too slow a machine for this test"
+    assert (rival is not None) is not guarded
+
+
+async def test_a_flushed_node(
+    seasoned: Prepare, cut_off: Prepare, connect: Connect, guarded: bool
+) -> None:
+    servers = await seasoned(3)
+    first = connect(*await cut_off(servers, 2), restart_guard=guarded)
+    second = connect(*[server.url for server in servers], restart_guard=guarded)
+    await asyncio.gather(first.ready(), second.ready())
+    lease = await first.lock("a", renew=False).acquire(timeout=2)
+    await servers[1].flush()
+    rival = await second_lease(second, "a")
+    assert lease.held, "too slow a machine for this test"
+    assert (rival is not None) is not guarded
+    if guarded:
+        assert second.nodes()[1].cause.startswith("its keys were flushed")
+
+
+@pytest.mark.parametrize("guard", [True, False])
+async def test_fences_rise_over_a_flush(
+    asynclock_servers: StartServers, connect: Connect, guard: bool
+) -> None:
+    """With or without guards: the clock floor lies above every counter that was forgotten."""
+    (server,) = await asynclock_servers(1)
+    locks = connect(server.url, ttl=1.0, max_ttl=2.0, restart_guard=guard)
+    async with locks.lock("a") as before:
+        pass
+    await server.flush()
+    async with locks.lock("a") as after:
+        assert after.fence > before.fence
+
+
+async def test_first_contact(
+    asynclock_servers: StartServers, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A young cluster waits: bounded, visible, logged with the seconds that are left."""
+    servers = await asynclock_servers(3, args=["--hz", "10"])
+    seen: list[Event] = []
+    urls = [server.url for server in servers]
+    with caplog.at_level(logging.WARNING, "asynclock.nodes"):
+        locks = connect(*urls, ttl=1.0, max_ttl=2.0, observers=[seen.append])
+        await locks.ready()
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await locks.lock("a").try_acquire()
+    assert all("may have restarted before we met" in c for c in caught.value.nodes.values())
+    for health in locks.nodes():
+        assert health.state == "quarantined"
+        assert 0 < health.votes_in <= 2.0 * 1.01 + 0.002
+    assert sum("it does not vote for 2.0 s" in r.getMessage() for r in caplog.records) == 3
+    assert len([event for event in seen if isinstance(event, NodeQuarantined)]) == 3
+    lease = await locks.lock("a").acquire(timeout=10)
+    assert lease.held
+    assert sum(node.votes_in == 0 for node in locks.nodes()) >= 2
+
+
+async def test_first_contact_without_the_guard(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    servers = await asynclock_servers(3)
+    locks = connect(*[server.url for server in servers], restart_guard=False)
+    assert await locks.lock("a").try_acquire() is not None
+
+
+async def test_a_broken_connection_is_no_restart(seasoned: Prepare, connect: Connect) -> None:
+    servers = await seasoned(3)
+    locks = connect(*[server.url for server in servers])
+    await locks.ready()
+    for server in servers:
+        await server.command("CLIENT", "KILL", "TYPE", "normal")
+    lease = await locks.lock("a").acquire(timeout=1)
+    assert lease.held
+    assert [node.votes_in for node in locks.nodes()] == [0, 0, 0]
+
+
+async def test_a_durable_node_need_not_wait(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """`appendfsync always`: what it has granted it still knows."""
+    servers = await asynclock_servers(3, aof=True)
+    here, there = (connect(*[server.url for server in servers]) for _ in range(2))
+    lease = await here.lock("a", renew=False).acquire(timeout=2)
+    await there.ready()
+    await asyncio.gather(*(server.restart() for server in servers))
+    for number in range(3):
+        await _reconnected(there, number, servers[number])
+    assert await there.lock("a").try_acquire() is None
+    assert lease.held
+    assert [node.votes_in for node in there.nodes()] == [0, 0, 0]
+
+
+async def test_a_process_met_late_waits_only_for_the_rest(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """Its age counts: the longest ttl minus what it has surely been up, not the ttl from now on."""
+    (server,) = await asynclock_servers(1, args=["--hz", "10"])
+    async with FaultProxy(server) as proxy:
+        locks = connect(proxy.url, ttl=10.0, max_ttl=10.0)
+        await locks.ready()
+        proxy.partition()
+        await server.restart()
+        await asyncio.sleep(4)
+        proxy.heal()
+        await _reconnected(locks, 0, server)
+        assert 0 < locks.nodes()[0].votes_in < 10 * 1.01 - 1
+
+
+async def test_where_info_is_forbidden(asynclock_servers: StartServers, connect: Connect) -> None:
+    """Who does not say who he is, is taken for restarted at every connection."""
+    users = ["locker on >secret ~* &* +@all -info"]
+    servers = await asynclock_servers(3, users=users)
+    urls = [server.url_for("locker", "secret") for server in servers]
+    locks = connect(*urls, ttl=1.0, max_ttl=2.0)
+    await locks.ready()
+    with pytest.raises(asynclock.QuorumUnavailableError, match="does not tell its run_id"):
+        await locks.lock("a").try_acquire()
+    async with locks.lock("a").acquire(timeout=10) as lease:
+        assert lease.held
+    alone = connect(urls[0], ttl=1.0, max_ttl=2.0)
+    assert await alone.lock("b").try_acquire() is not None  # first contact is free on one node
+    await servers[0].command("CLIENT", "KILL", "TYPE", "normal")
+    await _until(lambda: alone.nodes()[0].state == "quarantined")
+
+
+async def _reconnected(locks: asynclock.LockManager, number: int, server: LocalServer) -> None:
+    """Wait until the node has been met again after a restart."""
+    info = await server.command("INFO", "server")
+    node = locks._engine.multiplexer.nodes[number]
+    await _until(
+        lambda: (
+            node._link is not None
+            and node.trust.facts is not None
+            and f"run_id:{node.trust.facts.run_id}" in info
+        )
+    )
+
+
+async def _until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
