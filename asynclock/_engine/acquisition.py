@@ -6,6 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from .. import _clock
+from .._nodes.acks import UNSUPPORTED
+from .._nodes.link import NOBODY
+from .._nodes.script import Word
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
 from ..errors import (
@@ -15,11 +18,12 @@ from ..errors import (
     ConfigurationError,
     NotAcquiredError,
     QuorumUnavailableError,
+    UnsupportedDeploymentError,
 )
 from ..events import Contended, Failed, SplitVote
 from .attempt import Attempt
 from .lease import Holding, Lease, Terms
-from .recipe import Recipe
+from .recipe import Recipe, ms
 from .waiting import Line, Stranded, Turn, reserve_now, take_fence
 
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 YIELD = 0.002
 """A process that kept a name for long lets the others' wake-ups travel before it asks again."""
+HOPS = 3
+"""So many other places of a name are tried at once; then rivals get some room."""
 OUTAGE = 3.0
 """Who waits for ever rides out an outage of the longest quarantine and so many seconds more."""
 
@@ -67,29 +73,35 @@ class Wish:
             return await self._seek(None)
         line = engine.lines.get(key)
         if line is None:
-            line = engine.lines[key] = Line(key)
-            return await self._as_head(line, Turn(None))
-        if self._once:
-            if line.holding is not None:
-                raise self._refused_by(line.holding)
+            line = engine.lines[key] = Line(key, self._recipe.permits)
+        elif self._once:
+            if line.full:
+                raise self._refused_by(line.holdings[0])
             return await self._seek(None)
+        if not line.asking and not line.full:
+            line.asking += 1
+            return await self._as_head(line, Turn(None))
         self._forbid_deadlock(line)
         return await self._as_head(line, await self._wait_for_turn(line))
 
     def _forbid_deadlock(self, line: Line) -> None:
-        lease = line.holding.lease if line.holding is not None else None
-        if lease is not None and lease.task is asyncio.current_task():
-            raise AlreadyHeldError(
-                f"this task already holds {self._recipe.name!r}; waiting for it would never end "
-                "(reentrant_lock may be nested)",
-                name=self._recipe.name,
-            )
+        task = asyncio.current_task()
+        leases = [holding.lease for holding in line.holdings]
+        if line.full and all(lease is not None and lease.task is task for lease in leases):
+            raise self._already_held()
+
+    def _already_held(self) -> AlreadyHeldError:
+        return AlreadyHeldError(
+            f"this task already holds {self._recipe.name!r}; waiting for it would never end "
+            "(reentrant_lock may be nested)",
+            name=self._recipe.name,
+        )
 
     async def _wait_for_turn(self, line: Line) -> Turn:
         engine = self._engine
         engine.waiting += 1
-        if line.holding is not None and line.holding.lease is not None:
-            engine.expect_handover(line.holding)
+        if line.full:
+            engine.expect_handover(line.holdings[0])
         try:
             turn = await line.wait(self._terms, self.deadline)
         except Stranded as error:
@@ -99,7 +111,7 @@ class Wish:
         finally:
             engine.waiting -= 1
         if turn is None:
-            raise self._timed_out(line.holding)
+            raise self._timed_out(line.holdings[0] if line.holdings else None)
         engine.counts.wakeups["turn"] += 1
         return turn
 
@@ -109,10 +121,13 @@ class Wish:
             return
         if turn.holding is not None:
             self._engine.give_back(turn.holding)
+        else:
+            line.asking -= 1
         self._engine.next_in_line(line)
 
     async def _as_head(self, line: Line, turn: Turn) -> Lease:
         engine = self._engine
+        asking = turn.holding is None
         try:
             if engine.closed:
                 raise ConfigurationError("the manager was closed while this waited")
@@ -120,12 +135,14 @@ class Wish:
                 lease = await self._take_over(turn.holding)
                 if lease is not None:
                     return lease
+                line.asking += 1
+                asking = True
             elif turn.yielding:
                 await asyncio.sleep(YIELD + engine.random() * engine.spread.width)
             return await self._seek(line)
-        except BaseException:
+        finally:
+            line.asking -= asking
             engine.next_in_line(line)
-            raise
 
     async def _take_over(self, holding: Holding) -> Lease | None:
         engine, terms = self._engine, self._terms
@@ -149,18 +166,22 @@ class Wish:
 
     async def _seek(self, line: Line | None) -> Lease:
         engine = self._engine
+        recipe, ticket = self._recipe, self._ticket()
         watch: Watch | None = None
-        number = 0
+        number = hops = 0
         outage_since: float | None = None
         contended: Attempt | None = None
         engine.waiting += 1
         try:
             while True:
-                attempt = Attempt(engine, self._recipe, self._terms.ttl)
+                attempt = Attempt(engine, recipe, self._terms.ttl, ticket)
                 engine.counts.attempts += 1
                 armed = watch is not None
+                if watch is not None:
+                    watch.reset()
                 limit = self._limit(attempt.started) if number or armed else None
                 if await attempt.decide(armed=armed, limit=limit):
+                    ticket = ()
                     return self._won(attempt, line)
                 if engine.closed:
                     raise ConfigurationError("the manager was closed while this waited")
@@ -172,17 +193,48 @@ class Wish:
                     self._judge_outage(attempt, outage_since)
                 else:
                     outage_since, contended = None, attempt
+                    other = self._elsewhere(attempt)
+                    recipe = other or self._recipe
+                    if other is not None and hops < HOPS:
+                        hops += 1
+                        continue
                     self._note_refusal(attempt)
+                    if other is not None:
+                        await self._make_room()
+                        continue
                     if watch is None and engine.multiplexer.tracks():
                         # Arm, then ask again, then wait: nothing is missed in between.
                         watch = engine.multiplexer.wakeups.watch(self._recipe.watched)
                         continue
                 await self._pause(attempt, number, watch)
                 number += 1
+                hops = 0
         finally:
             engine.waiting -= 1
             if watch is not None:
                 watch.close()
+            if ticket:
+                engine.multiplexer.broadcast(self._recipe.leave(ticket[0]), NOBODY)
+
+    def _ticket(self) -> tuple[Word, ...]:
+        # Remembered by the nodes for as long as we come back in time; not by those we only ask.
+        patience = self._recipe.patience
+        if not patience:
+            return ()
+        return (self._engine.new_owner(), 0 if self._once else ms(patience))
+
+    def _elsewhere(self, attempt: Attempt) -> Recipe | None:
+        choose = attempt.recipe.elsewhere
+        if choose is None or not attempt.hints:
+            return None
+        nodes = self._engine.multiplexer
+        spare = len(nodes.nodes) - nodes.quorum
+        return choose(attempt.hints, spare, self._engine.random())
+
+    async def _make_room(self) -> None:
+        # There is a place, but rivals got in our way: spread out.
+        self._engine.spread.split()
+        await asyncio.sleep(self._engine.spread.width * self._engine.random())
 
     def _limit(self, now: float) -> float | None:
         # Only near the deadline: an attempt ends by itself within two node timeouts.
@@ -206,7 +258,8 @@ class Wish:
         )
         holding.since = _clock.now()
         if line is not None:
-            holding.line, line.holding = line, holding
+            holding.line = line
+            line.holdings.append(holding)
             line.since = line.since or holding.since
         lease = engine.grant(
             holding,
@@ -230,8 +283,17 @@ class Wish:
             engine.observers(Contended(name, label(attempt.holder), attempt.remaining))
         if self._once:
             raise self._refusal(NotAcquiredError, "is held by", attempt)
+        self._forbid_waiting_for_ourselves(attempt)
         if self.deadline is not None and _clock.now() >= self.deadline:
             raise self._refusal(AcquireTimeoutError, _TOO_LONG, attempt)
+
+    def _forbid_waiting_for_ourselves(self, attempt: Attempt) -> None:
+        # Where one place of a name excludes another, or one name another, no line can tell.
+        ours = self._engine.renewals.find(attempt.holder or "")
+        if ours is None or ours.lease is None or (ours.line is not None and ours.line.permits > 1):
+            return
+        if ours.lease.task is asyncio.current_task():
+            raise self._already_held()
 
     def _judge_outage(self, attempt: Attempt, since: float) -> None:
         now = _clock.now()
@@ -239,7 +301,9 @@ class Wish:
         hopeless = [failure for failure in failures if failure.permanent]
         size = len(self._engine.multiplexer.nodes)
         if size - len(hopeless) < self._engine.multiplexer.quorum:
-            raise ConfigurationError(
+            unsupported = any(failure.code == UNSUPPORTED for failure in hopeless)
+            kind = UnsupportedDeploymentError if unsupported else ConfigurationError
+            raise kind(
                 f"{self._recipe.name!r} can't be locked here: {_listed(attempt.causes())}",
                 name=self._recipe.name,
             )
@@ -264,6 +328,8 @@ class Wish:
             pause = pacing.until_expiry(remaining, random)
         else:
             pause = pacing.without_push(number, remaining, random)
+        if self._recipe.patience:
+            pause = min(pause, self._recipe.patience / 2)
         if self.deadline is not None:
             pause = min(pause, max(0.0, self.deadline - _clock.now()))
         if not listening or watch is None:
@@ -274,7 +340,6 @@ class Wish:
             if len(engine.multiplexer.nodes) > 1:
                 # Rivals were woken by the same release: spread out, or the vote is split.
                 await asyncio.sleep(engine.spread.width * engine.random())
-            watch.woken = False
         else:
             engine.counts.wakeups["expiry"] += 1
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _clock
 from .._nodes.link import NOBODY, Failure
+from .._nodes.script import Word
 from .._rules import validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
@@ -30,10 +31,12 @@ class Attempt:
         "_engine",
         "_future",
         "_refusers",
+        "_ticket",
         "_ttl",
         "_waiting",
         "ballot",
         "failures",
+        "hints",
         "owner",
         "recipe",
         "refusals",
@@ -41,14 +44,19 @@ class Attempt:
         "valid_until",
     )
 
-    def __init__(self, engine: Engine, recipe: Recipe, ttl: float) -> None:
+    def __init__(
+        self, engine: Engine, recipe: Recipe, ttl: float, ticket: tuple[Word, ...] = ()
+    ) -> None:
         self.recipe = recipe
         self.owner = engine.new_owner()
         self.failures: dict[int, Failure] = {}
         self.refusals: list[tuple[float | None, str]] = []
         """(seconds the holder has left or None, its owner) of each node that refused."""
+        self.hints: list[bytes] = []
+        """What nodes that refused said of other places of the name."""
         self._engine = engine
         self._ttl = ttl
+        self._ticket = ticket
         self._future: asyncio.Future[None] | None = None
         self._asked: list[int] = []
         self._refusers: set[int] = set()
@@ -87,6 +95,7 @@ class Attempt:
             nodes.floor(self.started),
             nodes.not_after(until),
             engine.retention,
+            self._ticket,
         )
         asked = self._asked
         for index, node in enumerate(nodes.nodes):
@@ -139,6 +148,8 @@ class Attempt:
             self._refusers.add(index)
             left = reply[1] / 1000 if reply[1] >= 0 else None
             self.refusals.append((left, reply[2].decode("utf-8", "replace")))
+            if len(reply) > 4:
+                self.hints.append(reply[3])
             ballot.refuse()
         else:
             self.failures[index] = TOO_LATE

@@ -190,7 +190,7 @@ class Engine:
         self.renewals.remove(holding)
         holding.valid_until = 0.0
         if holding.line is not None:
-            holding.line.holding = None
+            holding.line.drop(holding)
         nodes = self.multiplexer
         release = Release(len(nodes.nodes), nodes.quorum)
         command = holding.recipe.release(holding.owner, _clock.now() + holding.ttl)
@@ -200,10 +200,14 @@ class Engine:
         return release
 
     def next_in_line(self, line: Line, *, yielding: bool = False) -> None:
-        """Let the next one ask; forget the line when nobody waits."""
+        """Let the next one ask if nobody does and there is room; forget a line nobody needs."""
         if yielding:
             line.since, line.handed = 0.0, 0
-        if not line.give(Turn(None, yielding)) and self.lines.get(line.key) is line:
+        if line.asking or line.full:
+            return
+        if line.give(Turn(None, yielding)):
+            line.asking += 1
+        elif not line.holdings and self.lines.get(line.key) is line:
             del self.lines[line.key]
 
     def lose(self, holding: Holding, reason: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .._nodes.link import Failure
+from .._nodes.script import Command
 from .acquisition import label
 from .engine import Engine
 from .recipe import Recipe
@@ -39,6 +41,12 @@ class Inspection:
     name: str
     nodes: tuple[NodeView, ...]
     quorum: int
+    kind: str = "lock"
+    """What the name is: "lock", "semaphore", "rwlock", …"""
+    part: str = ""
+    """Which of several places this is; "" where there is one, or for the name as a whole."""
+    parts: tuple[Inspection, ...] = ()
+    """Each place of its own, where there are several: slots, the writer and readers."""
 
     @property
     def owner(self) -> str | None:
@@ -71,16 +79,37 @@ class Inspection:
         return len({view.owner for view in self.nodes if view.error is None}) <= 1
 
 
-async def inspect(engine: Engine, recipe: Recipe) -> Inspection:
+async def inspect(engine: Engine, recipe: Recipe, kind: str = "lock") -> Inspection:
     """Ask every node; takes at most one node timeout."""
-    engine.ready()
     nodes = engine.multiplexer.nodes
-    loop = asyncio.get_running_loop()
-    replies = _Replies(loop, len(nodes))
-    engine.multiplexer.broadcast(recipe.inspect(), replies)
+    replies = await ask_all(engine, recipe.inspect())
+    views = tuple(_view(node.address, replies[i]) for i, node in enumerate(nodes))
+    return Inspection(recipe.name, views, engine.multiplexer.quorum, kind, recipe.part)
+
+
+async def inspect_parts(engine: Engine, kind: str, recipes: Sequence[Recipe]) -> Inspection:
+    """Ask every node about every place of a name, all at once."""
+    parts = await asyncio.gather(*(inspect(engine, recipe, kind) for recipe in recipes))
+    return whole(recipes[0].name, kind, parts)
+
+
+def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:
+    """A name whose places are these: nobody owns it as a whole, its fence is the highest."""
+    views = []
+    for same in zip(*(part.nodes for part in parts), strict=True):
+        errors = [view.error for view in same if view.error is not None]
+        fence = max(view.fence for view in same)
+        views.append(NodeView(same[0].node, None, None, fence, errors[0] if errors else None))
+    return Inspection(name, tuple(views), parts[0].quorum, kind, parts=tuple(parts))
+
+
+async def ask_all(engine: Engine, command: Command) -> dict[int, Any]:
+    """Ask every node. → a reply or Failure under each one's number, after one node timeout."""
+    engine.ready()
+    replies = _Replies(asyncio.get_running_loop(), len(engine.multiplexer.nodes))
+    engine.multiplexer.broadcast(command, replies)
     await replies.complete
-    views = tuple(_view(node.address, replies.found[i]) for i, node in enumerate(nodes))
-    return Inspection(recipe.name, views, engine.multiplexer.quorum)
+    return replies.found
 
 
 def _view(address: str, reply: Any) -> NodeView:

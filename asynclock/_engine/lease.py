@@ -96,11 +96,14 @@ class Lease:
         "lost_reason",
         "name",
         "owner",
+        "part",
         "terms",
     )
 
     def __init__(self, engine: Engine, holding: Holding, fence: int, terms: Terms) -> None:
         self.name: str = holding.recipe.name
+        self.part: str = holding.recipe.part
+        """Which of several places of the name: a semaphore's slot, "read" or "write"; else ""."""
         self.owner: str = holding.owner
         """The random id stored in Redis, with the label of this process."""
         self.fence: int = fence

@@ -41,28 +41,31 @@ class Renewals:
         self._renewed = renewed
         self._heap: list[tuple[float, int, Holding]] = []
         self._number = count()
-        self._live = 0
+        self._alive: dict[str, Holding] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
     def add(self, holding: Holding, sent: float) -> None:
         """Keep `holding` alive, whose validity counts from `sent`."""
-        self._live += 1
+        self._alive[holding.owner] = holding
         self._set(holding, self._next_look(holding, sent))
 
     def remove(self, holding: Holding) -> None:
         """Leave it alone: released or lost."""
         if holding.alarm:
             holding.alarm = 0.0
-            self._live -= 1
-            if len(self._heap) > 64 and len(self._heap) > 4 * self._live:
+            del self._alive[holding.owner]
+            if len(self._heap) > 64 and len(self._heap) > 4 * len(self._alive):
                 self._heap = [entry for entry in self._heap if entry[0] == entry[2].alarm]
                 heapq.heapify(self._heap)
 
     def holdings(self) -> list[Holding]:
         """What is held now, oldest first."""
-        alive = {id(h): h for at, _, h in self._heap if at == h.alarm}
-        return sorted(alive.values(), key=lambda holding: holding.since)
+        return list(self._alive.values())
+
+    def find(self, owner: str) -> Holding | None:
+        """What `owner` holds now, if that is one of ours."""
+        return self._alive.get(owner)
 
     def close(self) -> None:
         """No more renewals."""
@@ -152,19 +155,19 @@ class Renewals:
             self._arm(self._heap[0][0])
 
     def _renew(self, due: list[Holding], now: float) -> None:
-        batches: dict[tuple[Any, float], list[Holding]] = {}
+        batches: dict[tuple[Any, int, float], list[Holding]] = {}
         for holding in due:
             if now >= holding.valid_until:
                 self._lose(holding, self._why_late(holding))
             elif now + TOGETHER < holding.renew_until and not self._ends_next(holding, now):
                 # While the round is out, the next look is at the deadline.
                 self._set(holding, holding.valid_until)
-                key = (holding.recipe.script, holding.ttl)
+                key = (holding.recipe.script, len(holding.recipe.keys), holding.ttl)
                 batches.setdefault(key, []).append(holding)
             else:
                 self._set(holding, holding.valid_until)
         size = self._multiplexer.batch
-        for (_, ttl), batch in batches.items():
+        for (_, _, ttl), batch in batches.items():
             for start in range(0, len(batch), size):
                 self.extend(batch[start : start + size], ttl)
 

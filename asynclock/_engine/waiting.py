@@ -38,13 +38,17 @@ class Turn:
 
 
 class Line:
-    """Those of this process who want one name: one holds or asks, the rest wait in order."""
+    """Those of this process who want one name: some hold, one asks, the rest wait in order."""
 
-    __slots__ = ("_queue", "handed", "holding", "key", "since")
+    __slots__ = ("_queue", "asking", "handed", "holdings", "key", "permits", "since")
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, permits: int) -> None:
         self.key = key
-        self.holding: Holding | None = None
+        self.permits = permits
+        """How many may hold at once; each with this key says the same."""
+        self.holdings: list[Holding] = []
+        self.asking = 0
+        """How many ask the nodes, or have just been given the turn to."""
         self.since = 0.0
         """When this process got the name after it last let others ahead; 0 before that."""
         self.handed = 0
@@ -53,6 +57,16 @@ class Line:
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """Whether this process holds all there is."""
+        return len(self.holdings) >= self.permits
+
+    def drop(self, holding: Holding) -> None:
+        """It is held no more."""
+        if holding in self.holdings:
+            self.holdings.remove(holding)
 
     @property
     def next_terms(self) -> Terms | None:

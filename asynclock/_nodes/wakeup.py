@@ -9,28 +9,41 @@ from __future__ import annotations
 import asyncio
 
 
-class Wakeups:
-    """Who waits for which key. One push wakes all who watch the key, with all nodes alike."""
+STRAGGLERS = 0.02
+"""Seconds after the first node's push in which the others' are waited for."""
 
-    def __init__(self) -> None:
+
+class Wakeups:
+    """Who waits for which key.
+
+    A name is free when a quorum of nodes has freed it, so a watch wakes at the quorum-th node's
+    push; a little after the first if the others stay silent. Without that, every waiter would ask
+    all nodes once per node that it hears from.
+    """
+
+    def __init__(self, quorum: int) -> None:
+        self._quorum = quorum
         self._watched: dict[str, set[Watch]] = {}
 
     def watch(self, keys: tuple[str, ...]) -> Watch:
         """Start to watch `keys`; `close` the watch when done."""
-        watch = Watch(self, keys)
+        watch = Watch(self, keys, self._quorum)
         for key in keys:
             self._watched.setdefault(key, set()).add(watch)
         return watch
 
-    def wake(self, key: str | None) -> None:
-        """`key` changed; None: all may have."""
+    def wake(self, key: str | None, node: int | None = None) -> None:
+        """`key` changed on `node` (None: we changed it everywhere); `key` None: all may have."""
         if key is None:
             for watches in list(self._watched.values()):
                 for watch in list(watches):
                     watch.wake()
             return
         for watch in list(self._watched.get(key, ())):
-            watch.wake()
+            if node is None:
+                watch.wake()
+            else:
+                watch.hear(node)
 
     def drop(self, watch: Watch) -> None:
         """Forget a watch."""
@@ -45,22 +58,40 @@ class Wakeups:
 class Watch:
     """One task's interest in some keys."""
 
-    __slots__ = ("_future", "_owner", "keys", "woken")
+    __slots__ = ("_future", "_heard", "_owner", "_patience", "_quorum", "keys", "woken")
 
-    def __init__(self, owner: Wakeups, keys: tuple[str, ...]) -> None:
+    def __init__(self, owner: Wakeups, keys: tuple[str, ...], quorum: int) -> None:
         self._owner = owner
+        self._quorum = quorum
+        self._heard: set[int] = set()
+        self._patience: asyncio.TimerHandle | None = None
         self.keys = keys
         self.woken = False
         self._future: asyncio.Future[None] | None = None
 
+    def hear(self, node: int) -> None:
+        """One of the keys changed on `node`."""
+        self._heard.add(node)
+        if len(self._heard) >= self._quorum:
+            self.wake()
+        elif self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(STRAGGLERS, self.wake)
+
     def wake(self) -> None:
-        """One of the keys changed."""
+        """It is worth asking again."""
         self.woken = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        self._pass()
+
+    def reset(self) -> None:
+        """Forget what was heard: called right before the question that arms the next push."""
+        self.woken = False
+        self._heard.clear()
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     async def wait(self, seconds: float) -> bool:
-        """Sleep until a key changes or `seconds` pass. → whether one changed."""
+        """Sleep until woken or `seconds` have passed. → whether it was woken."""
         if not self.woken:
             loop = asyncio.get_running_loop()
             self._future = loop.create_future()
@@ -70,8 +101,7 @@ class Watch:
             finally:
                 timer.cancel()
                 self._future = None
-        woken, self.woken = self.woken, False
-        return woken
+        return self.woken
 
     def _pass(self) -> None:
         if self._future is not None and not self._future.done():
@@ -79,4 +109,5 @@ class Watch:
 
     def close(self) -> None:
         """Watch no longer."""
+        self.reset()
         self._owner.drop(self)
