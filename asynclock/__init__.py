@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._engine.inspection import Inspection, NodeView
 from ._engine.lease import Lease
 from ._primitives.lock import Lock
+from ._primitives.semaphore import Semaphore
 from .errors import (
     AcquireTimeoutError,
     AlreadyHeldError,
@@ -31,6 +32,7 @@ __all__ = [
     "NodeView",
     "NotAcquiredError",
     "QuorumUnavailableError",
+    "Semaphore",
     "Statistics",
     "UnsupportedDeploymentError",
     "connect",

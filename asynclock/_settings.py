@@ -8,6 +8,8 @@ from .errors import ConfigurationError
 
 COUNTER = ":fence"
 """What a lock's name must not end with: it is how the counter of another lock is called."""
+PART = ":#"
+"""What no name may contain: after it comes the part of a primitive that has several keys."""
 
 
 def seconds(value: object, what: str, *, zero: bool = False) -> float:
@@ -33,10 +35,19 @@ def name(value: object, what: str = "a lock's name") -> str:
         raise ConfigurationError(f"{what} must not be empty")
     if value.endswith(COUNTER):
         raise ConfigurationError(f"{what} must not end with {COUNTER!r}: {value!r}")
+    if PART in value:
+        raise ConfigurationError(f"{what} must not contain {PART!r}: {value!r}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise ConfigurationError(f"{what} can't be written as UTF-8: {error}") from None
+    return value
+
+
+def count(value: object, what: str, most: int) -> int:
+    """`value` as a whole number from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigurationError(f"{what} must be a whole number from 1 to {most}, not {value!r}")
     return value
 
 

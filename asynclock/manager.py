@@ -20,6 +20,7 @@ from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._primitives import lock as _lock
 from ._primitives.base import Defaults
+from ._primitives.catalogue import Catalogue
 from ._primitives.lock import Lock
 from .errors import ConfigurationError, UnsupportedDeploymentError
 from .events import Observer, Observers
@@ -104,7 +105,7 @@ def connect(
     )
 
 
-class LockManager:
+class LockManager(Catalogue):
     """Makes locks on one set of nodes; made by `connect`, ended by `aclose` or `async with`."""
 
     def __init__(

@@ -31,6 +31,7 @@ NAMES = {
     "NodeView",
     "NotAcquiredError",
     "QuorumUnavailableError",
+    "Semaphore",
     "Statistics",
     "UnsupportedDeploymentError",
     "connect",

@@ -83,6 +83,10 @@ class Lockable:
         """The name it locks."""
         return self._recipe.name
 
+    def _wanted(self) -> Recipe:
+        # Which place of the name to try first, where there are several.
+        return self._recipe
+
     def acquire(self, *, timeout: Timeout = UNSET) -> Acquiring:
         """Get the lease: `await` it, or enter it with `async with`.
 
@@ -95,11 +99,11 @@ class Lockable:
         limit = self._timeout
         if not isinstance(timeout, _Unset):
             limit = _settings.optional_seconds(timeout, "timeout", zero=True)
-        return Acquiring(Wish(self._engine, self._recipe, self._terms, timeout=limit, once=False))
+        return Acquiring(Wish(self._engine, self._wanted(), self._terms, timeout=limit, once=False))
 
     async def try_acquire(self) -> Lease | None:
         """Get the lease if it is free now, else None. An outage raises QuorumUnavailableError."""
-        wish = Wish(self._engine, self._recipe, self._terms, timeout=None, once=True)
+        wish = Wish(self._engine, self._wanted(), self._terms, timeout=None, once=True)
         try:
             return await wish.fulfil()
         except NotAcquiredError:

@@ -1,6 +1,7 @@
 -- The mutex on one node. Protocol: docs/fencing.md; the differential test is tests/model/.
--- KEYS: lock, counter (pairs in extend)
+-- KEYS: lock, counter (pairs in extend); in acquire also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
+--         with neighbours: {0, pttl until the first of all is free, holder, '10...' 1 = taken, now}
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
 -- release owner                                 {1 | 0, now}
@@ -10,7 +11,15 @@ if op == 'acquire' then
   if not_after > 0 and now > not_after then return {-1, now} end
   local holder = redis.call('GET', KEYS[1])
   if holder and holder ~= owner then
-    return {0, redis.call('PTTL', KEYS[1]), holder, now}
+    local left = redis.call('PTTL', KEYS[1])
+    if not KEYS[3] then return {0, left, holder, now} end
+    local taken = {}
+    for i = 3, #KEYS do
+      local other = redis.call('PTTL', KEYS[i])
+      taken[i - 2] = other == -2 and '0' or '1'
+      if other >= 0 and other < left then left = other end
+    end
+    return {0, left, holder, table.concat(taken), now}
   end
   local fence = next_fence(KEYS[2], tonumber(ARGV[4]))
   redis.call('SET', KEYS[1], owner, 'PX', ARGV[3])

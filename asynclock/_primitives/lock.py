@@ -10,9 +10,14 @@ from .base import PRELUDE, Lockable
 SCRIPT = Script.load(__package__, PRELUDE, "lock.lua")
 
 
+def lock_key(prefix: str, name: str) -> str:
+    """The key of `name`; the keys of its parts begin with it."""
+    return prefix + name
+
+
 def recipe(prefix: str, name: str) -> Recipe:
     """How a mutex on `name` is locked."""
-    key = prefix + name
+    key = lock_key(prefix, name)
     return Recipe(name, SCRIPT, (key, key + COUNTER), line=key, watched=(key,))
 
 

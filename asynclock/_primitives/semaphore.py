@@ -1,0 +1,98 @@
+"""The semaphore: so many holders at a time, as numbered slots that are ordinary mutexes.
+
+Counting by simple majority, as others do it, admits too many. With N = 5 nodes and 3 permits each
+node lets 3 in, so the nodes have 15 places to give; a holder needs 3 of them, so 15 // 3 = 5 may
+hold at once. N·k // (k + 1) + 1 grants would make k permits safe, but that is 4 of 5 nodes for
+k = 3 (one may fail) and all 5 for k = 5 (none may). A slot is held by a majority like any mutex:
+never two holders for it, and a minority of nodes may fail whatever k is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._engine.engine import Engine
+from .._engine.inspection import Inspection, inspect_parts
+from .._engine.lease import Terms
+from .._engine.recipe import Elsewhere, Recipe
+from .._settings import COUNTER, PART
+from .base import Lockable
+from .lock import SCRIPT, lock_key
+
+MOST = 256
+"""Permits at most: four windows, so that a try and its hops have seen every slot."""
+WINDOW = 64
+"""A refusal tells of so many slots; asking for more would make every request longer."""
+
+
+class Semaphore(Lockable):
+    """At most `permits` leases at a time for its name, whatever fails; each has its own slot.
+
+    Every slot is a mutex of its own (`lease.part` is its number) with a fence that rises per slot:
+    a store that checks fences must tell slots apart. Works with a minority of nodes dead, on every
+    deployment. A refusal names the slots that are free, so one is found in one or two attempts.
+
+    Those who use one name should agree on `permits`. While they don't, as during a rollout, at
+    most the largest number that anybody uses is admitted; who asks with a smaller number takes
+    none of the higher slots, and a lease in one of these lasts until it is released or lost.
+    """
+
+    __slots__ = ("_key", "permits")
+
+    def __init__(
+        self,
+        engine: Engine,
+        prefix: str,
+        name: str,
+        permits: int,
+        terms: Terms,
+        timeout: float | None,
+    ) -> None:
+        self.permits = permits
+        self._key = lock_key(prefix, name)
+        super().__init__(engine, self._slot(name, 0), terms, timeout)
+
+    def _wanted(self) -> Recipe:
+        # Any slot but ours: rivals that start apart seldom meet.
+        line = self._engine.lines.get(self._recipe.line or "")
+        ours = {holding.recipe.part for holding in line.holdings} if line is not None else ()
+        free = [slot for slot in range(self.permits) if str(slot) not in ours]
+        slots = free or range(self.permits)
+        return self._slot(self.name, slots[int(self._engine.random() * len(slots))])
+
+    def _slot(self, name: str, slot: int, windows: int | None = None) -> Recipe:
+        key, permits = f"{self._key}{PART}", self.permits
+        if windows is None:
+            windows = (permits - 1) // WINDOW
+        others = [(slot + i) % permits for i in range(1, min(permits, WINDOW))]
+        mine = f"{key}{slot}"
+        neighbours = tuple(f"{key}{other}" for other in others)
+        return Recipe(
+            name,
+            SCRIPT,
+            (mine, mine + COUNTER),
+            line=f"{key}{permits}",
+            permits=permits,
+            watched=(mine, *neighbours),
+            part=str(slot),
+            neighbours=neighbours,
+            elsewhere=self._choice(name, slot, others, windows),
+        )
+
+    def _choice(self, name: str, slot: int, others: Sequence[int], windows: int) -> Elsewhere:
+        def choose(hints: Sequence[bytes], spare: int, random: float) -> Recipe | None:
+            taken = [sum(hint[i : i + 1] == b"1" for hint in hints) for i in range(len(others))]
+            least = min(taken, default=spare + 1)
+            if least <= spare:
+                best = [other for other, votes in zip(others, taken, strict=True) if votes == least]
+                return self._slot(name, best[int(random * len(best))], windows)
+            if windows:
+                return self._slot(name, (slot + WINDOW) % self.permits, windows - 1)
+            return None
+
+        return choose
+
+    async def inspect(self) -> Inspection:
+        """Who has which slot, node by node (`parts`); takes at most one node timeout."""
+        slots = [self._slot(self.name, slot) for slot in range(self.permits)]
+        return await inspect_parts(self._engine, "semaphore", slots)

@@ -1,0 +1,184 @@
+"""The semaphore: never more holders than permits, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import asynclock
+from asynclock.testing import History, check
+from asynclock.testing.plugin import StartServers
+from tests.primitives.conftest import Connect, Setup, hold
+
+
+async def test_so_many_and_no_more(connect: Connect) -> None:
+    here, there = connect(), connect()
+    first = await here.semaphore("pool", 3).acquire(timeout=5)
+    second = await there.semaphore("pool", 3).acquire(timeout=5)
+    third = await here.semaphore("pool", 3).acquire(timeout=5)
+    assert {first.part, second.part, third.part} == {"0", "1", "2"}
+    assert await here.semaphore("pool", 3).try_acquire() is None
+    assert await there.semaphore("pool", 3).try_acquire() is None
+    with pytest.raises(asynclock.AcquireTimeoutError) as caught:
+        await there.semaphore("pool", 3).acquire(timeout=0.2)
+    assert caught.value.remaining is not None
+    await second.release()
+    again = await here.semaphore("pool", 3).acquire(timeout=5)
+    assert again.part == second.part
+    assert again.fence > second.fence
+
+
+async def test_a_free_slot_is_found_in_two_attempts(connect: Connect) -> None:
+    """One of 8 is free: a blind search would need 4.5 attempts on average."""
+    locks, other = connect(), connect()
+    held = [await locks.semaphore("pool", 8).acquire(timeout=5) for _ in range(8)]
+    for _ in range(5):
+        lease = held.pop()
+        await lease.release()
+        before = other.statistics().attempts
+        found = await other.semaphore("pool", 8).try_acquire()
+        assert found is not None
+        assert found.part == lease.part
+        assert other.statistics().attempts - before <= 2
+        held.append(found)
+
+
+async def test_more_slots_than_a_refusal_tells_of(connect: Connect) -> None:
+    locks, other = connect(), connect()
+    held = [await locks.semaphore("pool", 200).acquire(timeout=20) for _ in range(200)]
+    assert len({lease.part for lease in held}) == 200
+    assert await other.semaphore("pool", 200).try_acquire() is None
+    await held[137].release()
+    found = await other.semaphore("pool", 200).try_acquire()
+    assert found is not None
+    assert found.part == held[137].part
+
+
+async def test_a_waiter_is_woken_by_any_slot(connect: Connect) -> None:
+    here, there = connect(), connect()
+    held = [await here.semaphore("pool", 3).acquire(timeout=5) for _ in range(3)]
+    waiter = asyncio.create_task(hold(there.semaphore("pool", 3)))
+    await asyncio.sleep(0.1)
+    assert not waiter.done()
+    started = asyncio.get_running_loop().time()
+    await held[1].release()
+    lease = await asyncio.wait_for(waiter, 5)
+    # Long before the ttl of 10 s or the blind wait of 2 s; generous for a busy machine.
+    assert asyncio.get_running_loop().time() - started < 1.5
+    assert lease.part == held[1].part
+
+
+async def test_waiters_of_one_process_hand_over(connect: Connect) -> None:
+    locks = connect()
+    peak = inside = 0
+
+    async def work() -> None:
+        nonlocal peak, inside
+        async with locks.semaphore("pool", 3):
+            inside += 1
+            peak = max(peak, inside)
+            await asyncio.sleep(0.005)
+            inside -= 1
+
+    await asyncio.gather(*(work() for _ in range(60)))
+    assert peak == 3
+    statistics = locks.statistics()
+    assert statistics.held == statistics.waiting == 0
+    assert statistics.handovers > 30
+
+
+async def test_permits_may_change_while_in_use(connect: Connect) -> None:
+    """Lowered: the higher slots run out by themselves, and nobody new gets one."""
+    locks, other = connect(), connect()
+    held = {}
+    for _ in range(5):
+        lease = await locks.semaphore("pool", 5).acquire(timeout=5)
+        held[lease.part] = lease
+    assert await other.semaphore("pool", 2).try_acquire() is None
+    await held["4"].release()
+    assert await other.semaphore("pool", 2).try_acquire() is None
+    await held["1"].release()
+    lease = await other.semaphore("pool", 2).acquire(timeout=5)
+    assert lease.part == "1"
+    raised = await other.semaphore("pool", 6).try_acquire()
+    assert raised is not None
+    assert raised.part in {"4", "5"}
+
+
+async def test_one_task_may_hold_several_but_not_wait_for_itself(connect: Connect) -> None:
+    semaphore = connect().semaphore("pool", 2)
+    async with semaphore, semaphore:
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await semaphore.acquire(timeout=5)
+
+
+async def test_cancelled_waiters_leave_nothing(setup: Setup, connect: Connect) -> None:
+    here, there = connect(), connect()
+    held = [await here.semaphore("pool", 2).acquire(timeout=5) for _ in range(2)]
+    waiters = [asyncio.create_task(hold(there.semaphore("pool", 2))) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.gather(*waiters, return_exceptions=True)
+    for lease in held:
+        await lease.release()
+    await setup.empty()
+    assert there.statistics().waiting == 0
+
+
+async def test_inspect_shows_slots(connect: Connect) -> None:
+    locks = connect(label="worker")
+    lease = await locks.semaphore("pool", 3).acquire(timeout=5)
+    seen = await locks.semaphore("pool", 3).inspect()
+    assert (seen.kind, seen.name, seen.owner, seen.fence) == ("semaphore", "pool", None, lease.fence)
+    taken = [part for part in seen.parts if part.owner is not None]
+    assert [(part.part, part.owner, part.holder) for part in taken] == [
+        (lease.part, lease.owner, "worker")
+    ]
+    assert len(seen.parts) == 3
+
+
+@pytest.mark.parametrize("permits", [0, -1, 257, 1.5, True, "3"])
+def test_permits_are_checked(permits: object) -> None:
+    locks = asynclock.connect("redis://localhost")
+    with pytest.raises(asynclock.ConfigurationError, match="permits"):
+        locks.semaphore("pool", permits)  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.nightly)])
+async def test_three_permits_with_two_of_five_dead(
+    asynclock_servers: StartServers, connect_to: Connect, seconds: float
+) -> None:
+    """50 clients in 5 managers, two nodes killed on the way: never more than 3 holders.
+
+    Three nodes are the least majority of five: were permits counted per node, each would let 3 in
+    and this would still hold; with all five up 5 would be admitted (15 places, 3 per holder).
+    """
+    servers = await asynclock_servers(5)
+    history = History()
+    managers = [connect_to(servers) for _ in range(5)]
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    slots: dict[str, list[int]] = {}
+
+    async def client(number: int) -> None:
+        locks = managers[number % 5]
+        while loop.time() < until:
+            began = history.now()
+            async with locks.semaphore("pool", 3) as lease:
+                with history.body(lease, began=began, permits=3):
+                    slots.setdefault(lease.part, []).append(lease.fence)
+                    await asyncio.sleep(0.001)
+
+    async def killer() -> None:
+        await asyncio.sleep(seconds / 4)
+        await servers[0].kill()
+        await servers[3].kill()
+
+    await asyncio.gather(killer(), *(client(number) for number in range(50)))
+    assert check(history, permits=3, fences=False) == []
+    assert set(slots) == {"0", "1", "2"}
+    for fences in slots.values():
+        assert fences == sorted(set(fences)), "fences per slot rise"
+    assert sum(map(len, slots.values())) > 100
