@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-_EXTRA = ("typer", "rich", "click")
+_EXTRA = ("typer", "rich")
 
 
 def main() -> None:

@@ -7,24 +7,26 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from ..errors import AsyncLockError
 from . import demo
+from . import run as run_
 from ._output import say
 from ._status import Status, lines_of, status_of
 
 app = typer.Typer(
     name="asynclock",
-    help="Distributed locks on Redis, from the command line.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+# A user's mistake. typer brings its own copy of click since 0.20 or so, and used click before.
+_MISTAKES: Any = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
 
 
 def _print_version(wanted: bool) -> None:
@@ -49,7 +51,7 @@ def options(
     """Distributed locks on Redis, from the command line."""
 
 
-for _module in (demo,):
+for _module in (run_, demo):
     _module.add_to(app)
 
 
@@ -57,14 +59,14 @@ def run(arguments: Sequence[str]) -> int:
     """Run the program. → its exit status; no traceback for a user's mistake."""
     try:
         answer = app(list(arguments), prog_name="asynclock", standalone_mode=False)
-    except click.ClickException as error:
+    except _MISTAKES as error:
         error.show()
         return Status.USAGE
     except AsyncLockError as error:
         for line in lines_of(error):
             say(line)
         return status_of(error)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return Status.INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output (head, less) has enough; Python must not flush into it again.

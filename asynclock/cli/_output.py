@@ -8,6 +8,7 @@ a line. All of them are shown as escapes.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import unicodedata
@@ -54,3 +55,15 @@ def say(message: object) -> None:
 def print_json(value: Any) -> None:
     """`value` as JSON on stdout; ASCII only, so that no terminal obeys what stands in it."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+
+
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+def log_to_stderr(level: int = logging.WARNING) -> None:
+    """Let the library's own warnings read like ours."""
+    logger = logging.getLogger("asynclock")
+    logger.addHandler(_ToStderr(level))
+    logger.propagate = False

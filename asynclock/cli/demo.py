@@ -43,6 +43,12 @@ def demo(
     five masters, of which one is killed and one frozen half-way.
 
     Exits with 0 only if the last act sold every order exactly once.
+
+    Examples:
+
+        asynclock demo
+
+        asynclock demo --orders 500
     """
     out = console()
     try:
