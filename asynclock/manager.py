@@ -15,6 +15,7 @@ from ._background import Background
 from ._engine.engine import Engine, EngineSettings
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import HandOff, Lease
+from ._nodes.acks import Acks
 from ._nodes.deployment import BATCH, make_nodes
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
@@ -22,7 +23,7 @@ from ._primitives import lock as _lock
 from ._primitives.base import Defaults
 from ._primitives.catalogue import Catalogue
 from ._primitives.lock import Lock
-from .errors import ConfigurationError, UnsupportedDeploymentError
+from .errors import ConfigurationError
 from .events import Observer, Observers
 
 State = Literal["up", "connecting", "stalled", "down", "quarantined", "rejected"]
@@ -71,6 +72,7 @@ def connect(
     max_ttl: float | None = None,
     node_timeout: float = 0.25,
     acks: int | Literal["majority", "all"] = 0,
+    durable: bool = False,
     prefix: str = "asynclock:",
     label: str | None = None,
     restart_guard: bool = True,
@@ -80,22 +82,24 @@ def connect(
 ) -> LockManager:
     """A manager for locks on `nodes`: URLs, or `redis.asyncio.Redis` clients to read settings from.
 
-    One node, or three and more independent masters (Redlock). Does no I/O: connections open on
-    first use and heal by themselves; `async with` awaits the first ones.
+    One node, or three and more independent ones (Redlock); a node is a server, a group behind
+    Sentinels (`redis+sentinel://s1,s2,s3/service`) or a Cluster (`redis+cluster://h1,h2`). Does no
+    I/O: connections open on first use and heal by themselves; `async with` awaits the first ones.
 
     `ttl`: seconds a lease lives without renewal. `max_ttl`: the longest ttl of the whole fleet
     (default: the larger of `ttl` and 10); guards wait for it. `node_timeout`: seconds each node
-    has to answer. `prefix` comes before all keys. `label` names this process to people (default:
-    host:pid). `restart_guard`, `clock_guard`: whether nodes that may have forgotten leases, or
-    whose clock jumped, wait before they vote. `strict`: an evicting server is an error.
-    `observers` are called with each event. Raises ConfigurationError.
+    has to answer. `acks`: a grant counts once so many replicas of the node have it too;
+    `durable`: and once it is on disk (Redis 7.2). `prefix` comes before all keys. `label` names
+    this process to people (default: host:pid). `restart_guard`, `clock_guard`: whether nodes that
+    may have forgotten leases, or whose clock jumped, wait before they vote. `strict`: an evicting
+    server is an error. `observers` are called with each event. Raises ConfigurationError.
     """
     return LockManager(
         nodes,
         ttl=ttl,
         max_ttl=max_ttl,
         node_timeout=node_timeout,
-        acks=acks,
+        acks=Acks.of(acks, durable),
         prefix=prefix,
         label=label,
         restart_guard=restart_guard,
@@ -115,7 +119,7 @@ class LockManager(Catalogue):
         ttl: float,
         max_ttl: float | None,
         node_timeout: float,
-        acks: int | str,
+        acks: Acks,
         prefix: str,
         label: str | None,
         restart_guard: bool,
@@ -124,8 +128,6 @@ class LockManager(Catalogue):
         observers: Sequence[Observer],
     ) -> None:
         self._defaults = _defaults(ttl, max_ttl, node_timeout, prefix)
-        if acks:
-            raise UnsupportedDeploymentError("acks need a replicated deployment")
         self._observers = Observers(observers)
         settings = NodeSettings(
             node_timeout=self._defaults.node_timeout,
@@ -136,7 +138,7 @@ class LockManager(Catalogue):
         )
         self._background = Background()
         multiplexer = Multiplexer(
-            make_nodes(nodes, settings, (_lock.SCRIPT,), self._observers),
+            make_nodes(nodes, settings, (_lock.SCRIPT,), self._observers, acks=acks, prefix=prefix),
             self._background,
             strict=strict,
             batch=BATCH,

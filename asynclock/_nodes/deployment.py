@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
+from .acks import Acks
 from .endpoint import Endpoint
 from .handshake import dial
 from .link import Link
 from .node import Node, NodeSettings
+from .primary import MARK_KEY, Primaries
 from .script import Script
 
 BATCH = 100
@@ -22,27 +25,48 @@ def make_nodes(
     settings: NodeSettings,
     scripts: Sequence[Script],
     observers: Observers,
+    *,
+    acks: Acks,
+    prefix: str,
 ) -> list[Node]:
-    """The nodes behind `addresses`: one server, or N >= 3 independent masters."""
+    """The nodes behind `addresses`: one, or N >= 3 independent ones.
+
+    Each is a server, a primary with replicas (`acks`), or a group of them behind Sentinels.
+    """
     if not addresses:
         raise ConfigurationError("connect() needs at least one node: a URL or a redis client")
     if len(addresses) == 2:
         raise ConfigurationError(
             "two nodes are worse than one: a quorum of two needs both; use 1, 3 or 5"
         )
-    endpoints = [Endpoint.of(address) for address in addresses]
+    careful = replace(settings, guard_first=True)
+    primaries = Primaries(careful, scripts, acks, prefix + MARK_KEY)
+    nodes: list[Node] = []
+    for address in addresses:
+        endpoint = Endpoint.of(address)
+        if acks:
+            nodes.append(_primary(endpoint, primaries, observers))
+        else:
+            nodes.append(_server(endpoint, settings, scripts, observers))
     seen: set[str] = set()
-    for endpoint in endpoints:
-        if endpoint.address in seen:
-            raise ConfigurationError(f"{endpoint.address} is named twice: nodes are independent")
-        seen.add(endpoint.address)
-    return [_node(endpoint, settings, scripts, observers) for endpoint in endpoints]
+    for node in nodes:
+        if node.address in seen:
+            raise ConfigurationError(f"{node.address} is named twice: nodes are independent")
+        seen.add(node.address)
+    return nodes
 
 
-def _node(
+def _server(
     endpoint: Endpoint, settings: NodeSettings, scripts: Sequence[Script], observers: Observers
 ) -> Node:
     async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
-        return await dial(endpoint, node, scripts, settings.node_timeout, limit)
+        return await dial(endpoint, node, scripts, settings.node_timeout, limit, Link)
 
     return Node(endpoint.address, open_link, settings, observers)
+
+
+def _primary(endpoint: Endpoint, primaries: Primaries, observers: Observers) -> Node:
+    async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
+        return await primaries.dial(endpoint, node, limit)
+
+    return Node(endpoint.address, open_link, primaries.settings, observers)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from .. import _clock
 from .._rules.trust import Facts
 from .endpoint import Endpoint
 from .link import NOBODY, Failure, Link, Owner
 from .script import Command, Script
+
+L = TypeVar("L", bound=Link)
 
 
 class HandshakeError(Exception):
@@ -28,13 +30,21 @@ class HandshakeError(Exception):
 
 
 async def dial(
-    endpoint: Endpoint, owner: Owner, scripts: Iterable[Script], node_timeout: float, limit: float
-) -> tuple[Link, Facts]:
-    """Open a link within `limit` seconds. Raises HandshakeError; leaves no socket behind."""
-    link: Link | None = None
+    endpoint: Endpoint,
+    owner: Owner,
+    scripts: Iterable[Script],
+    node_timeout: float,
+    limit: float,
+    make: Callable[[Owner, float], L],
+) -> tuple[L, Facts]:
+    """Open a link within `limit` seconds. Raises HandshakeError; leaves no socket behind.
+
+    `make` gets the owner and the seconds that each command has, until the link is open.
+    """
+    link: L | None = None
     try:
         async with asyncio.timeout(limit):
-            link = await _open(endpoint, owner, limit)
+            link = await _open(endpoint, lambda: make(owner, limit))
             await _log_in(link, endpoint)
             known = await _introduce(link, scripts)
             link.timeout = node_timeout
@@ -62,15 +72,15 @@ def _drop(link: Link | None) -> None:
         link.close("the handshake failed")
 
 
-async def _open(endpoint: Endpoint, owner: Owner, limit: float) -> Link:
+async def _open(endpoint: Endpoint, make: Callable[[], L]) -> L:
     loop = asyncio.get_running_loop()
     # Cancelling create_connection closes its socket; a Link is only made once it is open.
     if endpoint.path is not None:
-        _, link = await loop.create_unix_connection(lambda: Link(owner, limit), endpoint.path)
+        _, link = await loop.create_unix_connection(make, endpoint.path)
         return link
     context = endpoint.tls()
     _, link = await loop.create_connection(
-        lambda: Link(owner, limit),
+        make,
         endpoint.host,
         endpoint.port,
         ssl=context,
@@ -80,7 +90,10 @@ async def _open(endpoint: Endpoint, owner: Owner, limit: float) -> Link:
 
 
 async def _log_in(link: Link, endpoint: Endpoint) -> None:
-    login = await endpoint.credentials()
+    try:
+        login = await endpoint.credentials()
+    except Exception as error:  # a provider is the user's code: whatever it raises is a cause
+        raise HandshakeError(Failure(f"no credentials: {error!r}")) from error
     hello = Command.plain("HELLO", "3", *(("AUTH", *login) if login else ()))
     _accept(await link.ask(hello))
     if endpoint.db:
@@ -128,6 +141,7 @@ def facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
         role=said.get("role"),
         maxmemory=int(said.get("maxmemory") or 0),
         maxmemory_policy=said.get("maxmemory_policy"),
+        replicas=int(said.get("connected_slaves") or 0),
         durable=always and said.get("aof_enabled") == "1",
         tracking=tracking,
     )

@@ -1,0 +1,48 @@
+"""Primaries with replicas, with and without Sentinels."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import asynclock
+from asynclock.testing import Replicated, SentinelGroup
+from tests.replicated.topologies import Topologies
+
+Connect = Callable[..., asynclock.LockManager]
+
+
+@pytest.fixture(scope="session")
+def topologies() -> Iterator[Topologies]:
+    made = Topologies()
+    yield made
+    made.close()
+
+
+@pytest_asyncio.fixture
+async def group(topologies: Topologies) -> Replicated:
+    """A primary with two replicas."""
+    return await topologies.get("replicated", lambda: Replicated(2))
+
+
+@pytest_asyncio.fixture
+async def service(topologies: Topologies) -> SentinelGroup:
+    """The same behind three Sentinels."""
+    return await topologies.get("sentinel", lambda: SentinelGroup(2, 3))
+
+
+@pytest_asyncio.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """`asynclock.connect`, with what it made closed at the end."""
+    made: list[asynclock.LockManager] = []
+
+    def make(*addresses: object, **options: Any) -> asynclock.LockManager:
+        made.append(asynclock.connect(*addresses, **options))
+        return made[-1]
+
+    yield make
+    for locks in made:
+        await locks.aclose()

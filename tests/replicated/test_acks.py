@@ -1,0 +1,175 @@
+"""A grant counts once enough replicas have it; WAIT is shared; a held lease outlives a lag."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import asynclock
+from asynclock._nodes.acks import Acks
+from asynclock.testing import Replicated, find_server
+from tests.replicated.conftest import Connect
+
+
+async def left(group: Replicated) -> list[str]:
+    keys = await group.primary.command("KEYS", "*")
+    return [key for key in keys if not key.endswith(":fence")]
+
+
+async def calls(group: Replicated, command: str) -> int:
+    stats = await group.primary.command("INFO", "commandstats")
+    for line in stats.splitlines():
+        if line.startswith(f"cmdstat_{command}:"):
+            return int(line.split("calls=")[1].split(",")[0])
+    return 0
+
+
+@pytest.mark.parametrize("acks", [1, 2, "majority", "all"])
+async def test_a_grant_is_on_the_replicas_when_it_counts(
+    group: Replicated, connect: Connect, acks: int | str
+) -> None:
+    locks = connect(*group.addresses, acks=acks, restart_guard=False)
+    async with locks.lock("a") as lease:
+        having = [await replica.command("GET", "asynclock:a") for replica in group.replicas]
+        assert having.count(lease.owner) >= Acks.of(acks, False).needed(2)
+        assert await locks.lock("a").try_acquire() is None
+    assert await left(group) == []
+
+
+async def test_too_few_acknowledgements_are_no_grant(group: Replicated, connect: Connect) -> None:
+    for replica in group.replicas:
+        await replica.freeze()
+    locks = connect(*group.addresses, acks="majority", restart_guard=False)
+    with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+        await locks.lock("a").try_acquire()
+    (cause,) = caught.value.nodes.values()
+    assert cause.startswith("0 of 1 replicas acknowledged the grant within")
+    for replica in group.replicas:
+        await replica.thaw()
+    lease = await locks.lock("a").acquire(timeout=20)
+    assert await lease.release()
+    assert await left(group) == []
+
+
+async def test_all_means_all_and_says_how_many_were_missing(
+    group: Replicated, connect: Connect
+) -> None:
+    locks = connect(*group.addresses, acks="all", restart_guard=False)
+    one = await locks.lock("a").try_acquire()
+    assert one is not None
+    await group.replicas[0].freeze()
+    with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 2 replicas acknowledged"):
+        await locks.lock("b").try_acquire()
+    enough = connect(*group.addresses, acks=1, restart_guard=False)
+    other = await enough.lock("c").acquire(timeout=20)
+    assert await other.release()
+    # What was granted and not acknowledged is given back at once, not when its ttl ends.
+    async with asyncio.timeout(5):
+        while await left(group) != ["asynclock:a"]:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_refusal_needs_no_acknowledgement(group: Replicated, connect: Connect) -> None:
+    here = connect(*group.addresses, acks=2, restart_guard=False)
+    there = connect(*group.addresses, acks=2, restart_guard=False)
+    assert await here.lock("a").try_acquire() is not None
+    assert await there.lock("b").try_acquire() is not None
+    await group.replicas[0].freeze()
+    assert await there.lock("a").try_acquire() is None
+
+
+async def test_a_lagging_replica_kills_no_lease(group: Replicated, connect: Connect) -> None:
+    locks = connect(*group.addresses, acks=2, ttl=3, restart_guard=False)
+    lease = await locks.lock("a").acquire(timeout=20)
+    await group.replicas[0].freeze()
+    before = locks.statistics().renewed
+    await asyncio.sleep(1.6)  # the renewal, due after a third of the ttl, is not acknowledged
+    assert locks.statistics().renewed == before
+    assert lease.held
+    await group.replicas[0].thaw()
+    async with asyncio.timeout(20):
+        while locks.statistics().renewed == before:
+            await asyncio.sleep(0.02)
+    assert lease.held
+    assert lease.lost_reason is None
+
+
+async def test_a_lease_that_nobody_acknowledges_ends_at_its_own_deadline(
+    group: Replicated, connect: Connect
+) -> None:
+    locks = connect(*group.addresses, acks=2, ttl=1, restart_guard=False)
+    lease = await locks.lock("a").acquire(timeout=20)
+    await group.replicas[0].freeze()
+    await asyncio.wait_for(lease.wait_lost(), 10)
+    assert lease.lost_reason == "no quorum renewed it before its ttl ran out"
+
+
+async def test_many_grants_share_one_wait(group: Replicated, connect: Connect) -> None:
+    locks = connect(*group.addresses, acks=2, node_timeout=2, restart_guard=False)
+    await locks.ready()
+    count = 200
+
+    async def work(number: int) -> None:
+        async with locks.lock(f"n{number}"):
+            pass
+
+    before = await calls(group, "wait")
+    await asyncio.gather(*(work(number) for number in range(count)))
+    waits = await calls(group, "wait") - before
+    assert 1 <= waits <= count / 4
+
+
+async def test_a_forgotten_script_is_acknowledged_too(group: Replicated, connect: Connect) -> None:
+    locks = connect(*group.addresses, acks=2, restart_guard=False)
+    assert await locks.lock("a").try_acquire() is not None
+    await group.primary.command("SCRIPT", "FLUSH")
+    await group.replicas[0].freeze()
+    with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 2 replicas"):
+        await locks.lock("b").try_acquire()
+    await group.primary.command("SCRIPT", "FLUSH")
+    await group.replicas[0].thaw()
+    lease = await locks.lock("b").acquire(timeout=20)
+    having = [await replica.command("GET", "asynclock:b") for replica in group.replicas]
+    assert having == [lease.owner] * 2
+
+
+async def test_durable_needs_a_server_that_can_say_so(group: Replicated, connect: Connect) -> None:
+    locks = connect(*group.addresses, durable=True, acks=1, restart_guard=False)
+    if find_server().version >= (7, 2, 0):
+        # No append-only file here: the server says so.
+        with pytest.raises(asynclock.UnsupportedDeploymentError, match="appendonly"):
+            await locks.lock("a").try_acquire()
+    else:
+        with pytest.raises(asynclock.UnsupportedDeploymentError, match="WAITAOF"):
+            await locks.lock("a").acquire(timeout=20)
+
+
+async def test_a_replica_is_never_asked(group: Replicated, connect: Connect) -> None:
+    locks = connect(group.replicas[0].url, acks=1, restart_guard=False)
+    with pytest.raises(asynclock.QuorumUnavailableError, match="it is a replica"):
+        await locks.lock("a").acquire(timeout=0.6)
+
+
+async def test_a_demoted_primary_is_left_at_once(group: Replicated, connect: Connect) -> None:
+    locks = connect(*group.addresses, acks=1, restart_guard=False)
+    assert await locks.lock("a").try_acquire() is not None
+    old = group.primary
+    await group.fail_over(kill=False)
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await locks.lock("b").try_acquire()
+    with pytest.raises(asynclock.QuorumUnavailableError, match="it is a replica"):
+        await locks.lock("b").acquire(timeout=0.6)
+    assert (await old.command("ROLE"))[0] == "slave"
+
+
+@pytest.mark.parametrize("acks", [-1, 1.5, True, "some", None])
+def test_acks_are_checked(acks: object) -> None:
+    with pytest.raises(asynclock.ConfigurationError, match="acks must be"):
+        asynclock.connect("redis://localhost", acks=acks)  # type: ignore[arg-type]  # on purpose
+
+
+def test_what_majority_means() -> None:
+    majority = Acks.of("majority", False)
+    assert [majority.needed(replicas) for replicas in range(7)] == [1, 1, 1, 2, 2, 3, 3]
+    assert [Acks.of("all", False).needed(replicas) for replicas in range(4)] == [1, 1, 2, 3]

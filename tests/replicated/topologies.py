@@ -1,0 +1,48 @@
+"""Topologies take seconds to start: each is started once per worker, mended and emptied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from asynclock.testing import RedisCluster, Topology
+
+T = TypeVar("T", bound=Topology)
+
+
+class Topologies:
+    """Those of one worker, by what they were asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Topology] = {}
+
+    async def get(self, kind: str, make: Callable[[], T]) -> T:
+        """One that is whole and empty. Two of the same kind differ in `kind`."""
+        topology = self._made.get(kind)
+        if topology is None:
+            topology = self._made[kind] = make()
+        await topology.repair()
+        await _empty(topology)
+        return topology  # type: ignore[return-value]  # what `make` made is what is stored
+
+    def close(self) -> None:
+        """End them all."""
+        for topology in self._made.values():
+            topology.close()
+
+
+async def _empty(topology: Topology) -> None:
+    for server in topology.servers:
+        if (await server.command("ROLE"))[0] == "master":
+            await server.command("FLUSHALL")
+            replicas = 0 if isinstance(topology, RedisCluster) else len(topology.servers) - 1
+            await server.command("WAIT", replicas, 2000)
+            await server.command("CONFIG", "RESETSTAT")
+
+
+def apart(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run async work from a sync fixture, in a thread with a loop of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()
