@@ -33,6 +33,14 @@ class Facts:
     """Grants survive a crash: append-only file, fsync always (or the user says so)."""
     tracking: bool = False
     """The connection gets a push when a watched key changes."""
+    replicas: int | None = None
+    """How many are connected to it."""
+    marked: float | None = None
+    """For so many seconds clients have known this process as the primary; None: no mark is kept."""
+    promoted: bool = False
+    """It was no primary when clients last left their mark: it may miss what another granted."""
+    complete: bool = False
+    """The mark says that all replicas had acknowledged whatever another granted."""
 
     @property
     def evicts(self) -> bool:
@@ -61,14 +69,21 @@ class Trust:
         """A connection opened. → seconds from `now` for which the node must not vote."""
         known, self.facts = self.facts, facts
         same = known is not None and facts.run_id is not None and facts.run_id == known.run_id
+        same = same and not facts.promoted
         if same or facts.durable or not guard or (known is None and not guard_first):
             self.last_reply = now
             return max(0.0, self.votes_from - now)
         age = 0.0 if facts.uptime is None else max(0.0, facts.uptime - ROUNDING)
-        if known is not None:
-            age = min(age, now - self.last_reply)  # uptime lies after a clock jump; this does not
+        if not facts.complete:
+            if known is not None:
+                # uptime lies after a clock jump; this does not
+                age = min(age, now - self.last_reply)
+            if facts.marked is not None:
+                age = min(age, max(0.0, facts.marked))
         if facts.run_id is None:
             cause = "may have restarted (it does not tell its run_id)"
+        elif facts.promoted:
+            cause = "became the primary, or lost its keys, since clients last met it"
         else:
             cause = "restarted" if known is not None else "may have restarted before we met"
         self.last_reply = now
