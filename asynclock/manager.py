@@ -254,6 +254,10 @@ class LockManager(Catalogue):
         nodes = self._engine.multiplexer.nodes
         await asyncio.gather(*(node.finish() for node in nodes))
         await self._background.aclose()
+        # A connection that was being opened is aborted now; its socket closes in the next rounds
+        # of the loop, which may be the last ones.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def __aenter__(self) -> LockManager:
         try:

@@ -123,11 +123,14 @@ class Stranded(Exception):
 
 def fits(holding: Holding, terms: Terms | None, given_up: Terms, now: float) -> bool:
     """Whether the holding is what the next in line asked for, and still good."""
+    # A bound on renewal belongs to one lease: its holding is not passed on.
     return (
         terms is not None
         and bool(given_up.handoff)
         and terms.handoff == given_up.handoff
         and terms.ttl == holding.ttl
+        and terms.renew == given_up.renew
+        and terms.max_hold is None is given_up.max_hold
         and now < holding.valid_until
     )
 

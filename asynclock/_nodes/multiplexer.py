@@ -42,6 +42,7 @@ class Multiplexer:
         """Called with the seconds by which our own clock stood still."""
         self._background = background
         self._strict = strict
+        self._untracked: set[Node] = set()
         self._jumps: dict[Node, tuple[float, float]] = {}
         self._flaws: dict[Node, ConfigurationError] = {}
         self._warned: set[str] = set()
@@ -147,6 +148,9 @@ class Multiplexer:
             other = node.trust.facts
             if node is not met and other and facts.run_id and other.run_id == facts.run_id:
                 self._reject(met, f"{met.address} and {node.address} are the same server")
+        if not facts.tracking and met not in self._untracked:
+            self._untracked.add(met)
+            _log.info("%s can't wake waiters by a push: they ask at intervals", met.address)
         if facts.evicts:
             text = (
                 f"{met.address} may evict locks: its maxmemory-policy is "

@@ -1,0 +1,108 @@
+"""A loss is never silent and never late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock.testing import LocalServer
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_mute_network_delays_no_news(
+    asynclock_nodes: list[LocalServer], n: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = asynclock_nodes[:n]
+    locks = asynclock.connect(*(node.url for node in nodes), restart_guard=False, ttl=1.0)
+    began = 0.0
+    with (
+        caplog.at_level(logging.ERROR, "asynclock"),
+        pytest.raises(asynclock.LeaseLostError) as caught,
+    ):
+        async with locks.lock("a") as lease:
+            for node in nodes:
+                await node.freeze()
+            began = _clock.now()
+            try:
+                await asyncio.sleep(30)
+            finally:
+                ended = _clock.now()
+                assert not lease.held
+    # By the deadline of the last renewal that was answered; the rest is the machine's slowness.
+    assert ended - began < 1.0 + 1.0
+    assert "no quorum renewed it" in caught.value.reason
+    assert len([r for r in caplog.records if "lost the lease" in r.message]) == 1
+    for node in nodes:
+        await node.thaw()
+    await locks.aclose()
+
+
+async def test_an_outer_cancellation_stays_a_cancellation(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with asynclock.connect(asynclock_nodes[0].url) as locks:
+
+        async def body() -> None:
+            async with locks.lock("a"):
+                await asyncio.sleep(30)
+
+        task = asyncio.create_task(body())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asynclock_nodes[0].command("EXISTS", "asynclock:a") == 0
+
+
+async def test_a_timeout_of_the_users_own_is_left_alone(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with asynclock.connect(asynclock_nodes[0].url) as locks:
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(0.1), locks.lock("a"):
+                await asyncio.sleep(30)
+        assert not isinstance(caught.value, asynclock.AsyncLockError)
+
+
+async def test_observers_see_it_all_and_break_nothing(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    seen: list[str] = []
+
+    def failing(event: object) -> None:
+        seen.append(type(event).__name__)
+        raise RuntimeError
+
+    async with asynclock.connect(asynclock_nodes[0].url, observers=[failing], ttl=0.6) as locks:
+        async with locks.lock("a"):
+            pass
+        with pytest.raises(asynclock.LeaseLostError):
+            async with locks.lock("a"):
+                await asynclock_nodes[0].command("DEL", "asynclock:a")
+                await asyncio.sleep(30)
+    assert seen.count("Acquired") == 2
+    assert seen.count("Lost") == 1
+    assert {"NodeUp", "Released"} <= set(seen)
+
+
+async def test_two_fifths_dead_works_three_is_an_outage(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    dead = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"]
+    async with asynclock.connect(*urls, *dead, restart_guard=False) as locks:
+        async with locks.lock("a", timeout=10) as lease:
+            assert lease.held
+        await asynclock_nodes[0].freeze()
+        begin = _clock.now()
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await locks.lock("a").try_acquire()
+        took = _clock.now() - begin
+        await asynclock_nodes[0].thaw()
+        assert len(caught.value.nodes) == 3
+        assert all(caught.value.nodes.values())
+        assert took < 0.25 + 1.0  # node_timeout, and a busy machine's slowness

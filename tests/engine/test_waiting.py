@@ -1,0 +1,211 @@
+"""The line inside a process, hand-over, and wake-ups: nothing is lost, nobody starves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+
+
+def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
+    return asynclock.connect(*(node.url for node in nodes), restart_guard=False, **settings)
+
+
+async def until(condition: Any, seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_line_is_first_come_first_served(asynclock_nodes: list[LocalServer]) -> None:
+    order: list[int] = []
+    async with connect(asynclock_nodes) as locks:
+
+        async def work(number: int) -> None:
+            async with locks.lock("a"):
+                order.append(number)
+
+        async with locks.lock("a"):
+            tasks = []
+            for number in range(20):
+                tasks.append(asyncio.create_task(work(number)))
+                await asyncio.sleep(0)
+            await until(lambda: locks.statistics().waiting == 20)
+        await asyncio.gather(*tasks)
+    assert order == list(range(20))
+
+
+async def test_waiters_cost_memory_not_commands(asynclock_nodes: list[LocalServer]) -> None:
+    node = asynclock_nodes[0]
+    async with connect([node]) as holder, connect([node]) as locks, holder.lock("a"):
+        tasks = [asyncio.create_task(locks.lock("a").acquire().__aenter__()) for _ in range(2000)]
+        await until(lambda: locks.statistics().waiting == 2000)
+        before = await _commands(node)
+        await asyncio.sleep(1.0)
+        # One head per process waits for a push; a renewal or two may wake it.
+        assert await _commands(node) - before < 60
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert locks.statistics().waiting == 0
+
+
+async def _commands(node: LocalServer) -> int:
+    info = await node.command("INFO", "stats")
+    line = next(one for one in info.splitlines() if one.startswith("total_commands_processed"))
+    return int(line.split(":")[1])
+
+
+async def test_waiters_cancelled_at_random_lose_no_wakeup(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    inside = done = 0
+    fences: list[int] = []
+    async with connect(asynclock_nodes) as locks:
+
+        async def work() -> None:
+            nonlocal inside, done
+            async with locks.lock("hot") as lease:
+                inside += 1
+                assert inside == 1
+                fences.append(lease.fence)
+                try:
+                    await asyncio.sleep(0)
+                finally:
+                    inside -= 1
+            done += 1
+
+        tasks = [asyncio.create_task(work()) for _ in range(1500)]
+        doomed = dice.sample(tasks, 1000)
+        for number, task in enumerate(doomed):
+            task.cancel()
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 40)
+        failures = [r for r in results if r and not isinstance(r, asyncio.CancelledError)]
+        assert failures == []
+        assert done == sum(result is None for result in results) >= 500
+        assert fences == sorted(set(fences))
+        assert locks.statistics().waiting == 0
+        assert locks.leases() == ()
+        # The name is free at once: no wake-up was lost, no turn stayed with a dead task.
+        async with locks.lock("hot", timeout=5):
+            pass
+    for node in asynclock_nodes:
+        assert await node.command("EXISTS", "asynclock:hot") == 0
+
+
+async def test_who_times_out_leaves_at_once(asynclock_nodes: list[LocalServer]) -> None:
+    async with connect(asynclock_nodes) as locks, locks.lock("a"):
+        patient = asyncio.create_task(locks.lock("a").acquire().__aenter__())
+        await asyncio.sleep(0)
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await asyncio.create_task(_acquire(locks, timeout=0.05))
+        assert locks.statistics().waiting == 1
+        patient.cancel()
+
+
+async def _acquire(locks: asynclock.LockManager, **settings: Any) -> asynclock.Lease:
+    return await locks.lock("a", **settings).acquire()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_push_wakes_a_waiter(asynclock_nodes: list[LocalServer], n: int) -> None:
+    nodes = asynclock_nodes[:n]
+    async with connect(nodes) as here, connect(nodes) as there:
+        lease = await here.lock("a").acquire()
+        waiter = asyncio.create_task(_acquire(there))
+        await until(lambda: there.statistics().attempts >= 2)  # refused, armed, refused
+        await asyncio.sleep(0.1)
+        await lease.release()
+        # Without a push the waiter sleeps until the holder's ttl, ten seconds.
+        taken = await asyncio.wait_for(waiter, 5)
+        assert there.statistics().wakeups["push"] >= 1
+        await taken.release()
+
+
+async def test_where_tracking_is_refused_it_is_only_slower(
+    asynclock_servers: StartServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = await asynclock_servers(1, users=["default on nopass ~* &* +@all -client|tracking"])
+    with caplog.at_level(logging.INFO, "asynclock"):
+        async with connect(nodes) as here, connect(nodes) as there:
+            lease = await here.lock("a").acquire()
+            waiter = asyncio.create_task(_acquire(there))
+            await asyncio.sleep(0.2)
+            await lease.release()
+            taken = await asyncio.wait_for(waiter, 5)
+            statistics = there.statistics()
+            assert statistics.wakeups["push"] == 0
+            assert statistics.wakeups["pacing"] >= 1
+            await taken.release()
+    told = [record for record in caplog.records if "wake" in record.message]
+    assert len(told) == 2  # once by each manager
+
+
+async def test_other_processes_get_their_share(asynclock_nodes: list[LocalServer]) -> None:
+    # Two managers stand for two processes; the tasks of each want one name all the time.
+    counts = [0, 0]
+    stop = False
+    async with connect(asynclock_nodes) as one, connect(asynclock_nodes) as two:
+
+        async def work(which: int, locks: asynclock.LockManager) -> None:
+            while not stop:
+                async with locks.lock("hot"):
+                    counts[which] += 1
+                    await asyncio.sleep(0)
+
+        workers = [
+            asyncio.create_task(work(which, locks))
+            for which, locks in enumerate((one, two))
+            for _ in range(10)
+        ]
+        await asyncio.sleep(3.0)
+        stop = True
+        await asyncio.gather(*workers)
+        assert one.statistics().handovers > 0
+    # Thirty turns of 0.1 s in all: a process that got under a fifth was starved.
+    assert min(counts) > 0.2 * sum(counts) / 2, counts
+
+
+@pytest.mark.parametrize("other", [{"ttl": 5.0}, {"renew": False}, {"handoff": "strict"}])
+async def test_a_lease_passes_on_only_to_the_same_terms(
+    asynclock_nodes: list[LocalServer], other: dict[str, Any]
+) -> None:
+    async with connect(asynclock_nodes) as locks:
+        first = await locks.lock("a").acquire()
+        waiter = asyncio.create_task(_acquire(locks, **other))
+        await until(lambda: locks.statistics().waiting == 1)
+        await first.release()
+        second = await waiter
+        assert second.owner != first.owner
+        assert second.fence > first.fence
+        assert locks.statistics().handovers == 0
+        await second.release()
+
+
+async def test_a_short_lease_is_extended_before_it_passes_on(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with connect(asynclock_nodes) as locks:
+        settings: dict[str, Any] = {"ttl": 3.0, "renew": False}
+        first = await locks.lock("a", **settings).acquire()
+        waiter = asyncio.create_task(_acquire(locks, **settings))
+        await until(lambda: first.remaining() < 1.4)
+        # Past KEEP_TIME the line lets others ahead; only a fresh one hands on. Make it fresh.
+        locks._engine.lines["asynclock:a"].since = asynclock._clock.now()
+        await first.release()
+        second = await waiter
+        assert second.owner == first.owner
+        assert second.remaining() > 2.5
+        await second.release()
