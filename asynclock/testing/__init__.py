@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from asynclock.testing.checker import Violation, check
     from asynclock.testing.clock import why_no_clock_jumps
     from asynclock.testing.cluster import RedisCluster
+    from asynclock.testing.containers import ContainerImage, container_image, why_no_containers
     from asynclock.testing.history import Body, Event, History
     from asynclock.testing.proxy import FaultProxy
     from asynclock.testing.sentinel import SentinelGroup
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Body",
     "Certificates",
+    "ContainerImage",
     "Event",
     "FaultProxy",
     "History",
@@ -47,12 +49,14 @@ __all__ = [
     "Violation",
     "all_servers",
     "check",
+    "container_image",
     "find_server",
     "local_servers",
     "make_certificates",
     "start_servers",
     "until",
     "why_no_clock_jumps",
+    "why_no_containers",
 ]
 
 _HOMES = {
@@ -61,6 +65,7 @@ _HOMES = {
     "clock": ("why_no_clock_jumps",),
     "checker": ("Violation", "check"),
     "cluster": ("RedisCluster",),
+    "containers": ("ContainerImage", "container_image", "why_no_containers"),
     "history": ("Body", "Event", "History"),
     "proxy": ("FaultProxy",),
     "sentinel": ("SentinelGroup",),

