@@ -215,6 +215,8 @@ class Wish:
                 watch.close()
             if ticket:
                 engine.multiplexer.broadcast(self._recipe.leave(ticket[0]), NOBODY)
+                for key in self._recipe.neighbours:
+                    engine.multiplexer.wakeups.wake(key)
 
     def _ticket(self) -> tuple[Word, ...]:
         # Remembered by the nodes for as long as we come back in time; not by those we only ask.

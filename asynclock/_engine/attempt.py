@@ -189,7 +189,7 @@ class Attempt:
                 future.set_result(None)
 
     def abandon(self) -> None:
-        """Release wherever the request may have been granted; queued behind it, never overtaking."""
+        """Release wherever it may have been granted; queued behind the request."""
         nodes = self._engine.multiplexer
         maybe = [index for index in self._asked if index not in self._refusers]
         if maybe:

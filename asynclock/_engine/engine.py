@@ -195,7 +195,8 @@ class Engine:
         release = Release(len(nodes.nodes), nodes.quorum)
         command = holding.recipe.release(holding.owner, _clock.now() + holding.ttl)
         nodes.deliver(command, release, range(len(nodes.nodes)))
-        for key in holding.recipe.watched:
+        recipe = holding.recipe
+        for key in recipe.watched if recipe.wakes is None else recipe.wakes:
             nodes.wakeups.wake(key)  # servers don't tell us what our own connection changed
         return release
 

@@ -33,6 +33,8 @@ class Recipe:
     """So many of one line may hold at once."""
     watched: tuple[str, ...] = ()
     """The keys whose change is worth a new attempt."""
+    wakes: tuple[str, ...] | None = None
+    """The keys that a release changes, if not the watched ones."""
     part: str = ""
     """Which of several places of its name this is, such as a semaphore's slot."""
     neighbours: tuple[str, ...] = ()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 
-
 STRAGGLERS = 0.02
 """Seconds after the first node's push in which the others' are waited for."""
 

@@ -154,8 +154,10 @@ class Acquiring:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._lease is not None
-        await self._lease.__aexit__(kind, error, trace)
+        lease, self._lease = self._lease, None
+        if lease is None:
+            raise RuntimeError("this acquire was never entered")
+        await lease.__aexit__(kind, error, trace)
 
 
 PRELUDE: Literal["prelude.lua"] = "prelude.lua"
