@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._engine.inspection import Inspection, NodeView
 from ._engine.lease import Lease
 from ._primitives.lock import Lock
+from ._primitives.readwrite import ReadLock, ReadWriteLock, WriteLock
 from ._primitives.semaphore import Semaphore
 from .errors import (
     AcquireTimeoutError,
@@ -32,8 +33,11 @@ __all__ = [
     "NodeView",
     "NotAcquiredError",
     "QuorumUnavailableError",
+    "ReadLock",
+    "ReadWriteLock",
     "Semaphore",
     "Statistics",
     "UnsupportedDeploymentError",
+    "WriteLock",
     "connect",
 ]

@@ -31,9 +31,12 @@ NAMES = {
     "NodeView",
     "NotAcquiredError",
     "QuorumUnavailableError",
+    "ReadLock",
+    "ReadWriteLock",
     "Semaphore",
     "Statistics",
     "UnsupportedDeploymentError",
+    "WriteLock",
     "connect",
 }
 

@@ -8,6 +8,7 @@ from .. import _settings
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Terms
 from .base import Defaults
+from .readwrite import ReadWriteLock
 from .semaphore import MOST, Semaphore
 
 
@@ -20,10 +21,15 @@ class HoldSettings(TypedDict, total=False):
     interrupt: bool
 
 
-class LockSettings(HoldSettings, total=False):
-    """The same, and what to do while others have it."""
+class WaitSettings(HoldSettings, total=False):
+    """The same, and how long to wait while others have it."""
 
     timeout: float | None
+
+
+class LockSettings(WaitSettings, total=False):
+    """The same, and how it passes to those of this process who wait."""
+
     handoff: HandOff
 
 
@@ -37,6 +43,15 @@ class Catalogue:
         given: dict[str, Any] = {"ttl": None, **settings}
         timeout = given.pop("timeout", None)
         return self._defaults.terms(**given), timeout
+
+    def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
+        """A read-write lock on `name`: `.read()` is shared, `.write()` exclusive.
+
+        Settings as of `lock`, for both sides. Raises ConfigurationError.
+        """
+        terms, timeout = self._terms(settings)
+        checked = _settings.name(name, "a lock's name")
+        return ReadWriteLock(self._engine, self._defaults.prefix, checked, terms, timeout)
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
         """A semaphore on `name`: at most `permits` (1 to 256) leases at a time.

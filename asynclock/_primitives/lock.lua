@@ -7,8 +7,8 @@
 -- release owner                                 {1 | 0, now}
 -- inspect                                       {holder | false, pttl, counter, now}
 if op == 'acquire' then
-  local owner, not_after = ARGV[2], tonumber(ARGV[5])
-  if not_after > 0 and now > not_after then return {-1, now} end
+  local owner = ARGV[2]
+  if too_late() then return {-1, now} end
   local holder = redis.call('GET', KEYS[1])
   if holder and holder ~= owner then
     local left = redis.call('PTTL', KEYS[1])

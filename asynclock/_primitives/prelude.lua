@@ -7,6 +7,12 @@ local now = clock[1] * 1000000 + clock[2]
 -- A floor this far ahead of our own clock comes from a client whose clock is wrong: ignored.
 local FLOOR_AHEAD = 60000000
 
+-- An acquire that comes so late was given up by its client (0: it could not say when that is).
+local function too_late()
+  local not_after = tonumber(ARGV[5])
+  return not_after > 0 and now > not_after
+end
+
 -- The counter's next value, at least floor. '%.0f' because tostring keeps 14 digits only.
 -- The caller stores it once the grant is certain.
 local function next_fence(key, floor)

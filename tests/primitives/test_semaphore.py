@@ -131,7 +131,12 @@ async def test_inspect_shows_slots(connect: Connect) -> None:
     locks = connect(label="worker")
     lease = await locks.semaphore("pool", 3).acquire(timeout=5)
     seen = await locks.semaphore("pool", 3).inspect()
-    assert (seen.kind, seen.name, seen.owner, seen.fence) == ("semaphore", "pool", None, lease.fence)
+    assert (seen.kind, seen.name, seen.owner, seen.fence) == (
+        "semaphore",
+        "pool",
+        None,
+        lease.fence,
+    )
     taken = [part for part in seen.parts if part.owner is not None]
     assert [(part.part, part.owner, part.holder) for part in taken] == [
         (lease.part, lease.owner, "worker")

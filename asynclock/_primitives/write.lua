@@ -1,0 +1,31 @@
+-- The writer: a gate before the mutex (lock.lua follows and does everything else).
+-- KEYS: lock, counter; in acquire and leave also: readers (owner -> expiry in ms), intent
+-- acquire … ticket patience   refused while anybody reads or writes; then the intent keeps new
+--                             readers out for patience ms (0: only asking)
+-- leave   ticket              {1, now}
+if op == 'leave' then
+  if redis.call('GET', KEYS[4]) == ARGV[2] then redis.call('DEL', KEYS[4]) end
+  return {1, now}
+elseif op == 'acquire' and not too_late() then
+  local ticket, patience = ARGV[7], tonumber(ARGV[8])
+  local holder, left = redis.call('GET', KEYS[1]), 0
+  if holder and holder ~= ARGV[2] then
+    left = redis.call('PTTL', KEYS[1])
+  else
+    -- The reader who stays longest; those that have expired count for nothing.
+    local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+    holder = nil
+    if last[1] and tonumber(last[2]) * 1000 > now then
+      holder, left = last[1], math.ceil(last[2] - now / 1000)
+    end
+  end
+  local intent = redis.call('GET', KEYS[4])
+  if holder then
+    -- Not written anew each time: that would wake every reader who waits for it to go.
+    if patience > 0 and (not intent or redis.call('PTTL', KEYS[4]) < patience / 2) then
+      redis.call('SET', KEYS[4], ticket, 'PX', patience)
+    end
+    return {0, left, holder, now}
+  end
+  if intent == ticket then redis.call('DEL', KEYS[4]) end
+end

@@ -1,0 +1,164 @@
+"""The read-write lock: readers together, writers alone, and writers not starved."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import asynclock
+from asynclock.testing import History, check
+from asynclock.testing.load import quantile
+from asynclock.testing.plugin import StartServers
+from tests.primitives.conftest import Connect, Setup, hold
+
+
+async def test_readers_share_and_writers_do_not(connect: Connect) -> None:
+    here, there = connect(), connect()
+    async with here.rwlock("cfg").read() as first, there.rwlock("cfg").read() as second:
+        assert first.owner != second.owner
+        assert first.part == second.part == "read"
+        assert await there.rwlock("cfg").write().try_acquire() is None
+    async with here.rwlock("cfg").write() as writer:
+        assert writer.fence > max(first.fence, second.fence)
+        assert await there.rwlock("cfg").read().try_acquire() is None
+        assert await there.rwlock("cfg").write().try_acquire() is None
+    reader = await there.rwlock("cfg").read().acquire(timeout=5)
+    assert reader.fence > writer.fence
+
+
+async def test_nothing_is_left_behind(setup: Setup, connect: Connect) -> None:
+    locks = connect()
+    async with locks.rwlock("cfg").read():
+        pass
+    async with locks.rwlock("cfg").write():
+        pass
+    await setup.empty()
+
+
+async def test_each_reader_is_renewed_by_itself(connect: Connect) -> None:
+    locks = connect(ttl=0.6)
+    one = await locks.rwlock("cfg", renew=False).read().acquire(timeout=5)
+    two = await locks.rwlock("cfg").read().acquire(timeout=5)
+    await asyncio.wait_for(one.wait_lost(), 5)
+    assert one.lost_reason
+    await asyncio.sleep(0.6)
+    assert two.held
+    assert await two.release() is True
+    assert await locks.rwlock("cfg").write().try_acquire() is not None
+
+
+async def test_a_waiting_writer_keeps_new_readers_out(connect: Connect) -> None:
+    here, there = connect(), connect()
+    reader = await here.rwlock("cfg").read().acquire(timeout=5)
+    writer = asyncio.create_task(hold(there.rwlock("cfg").write()))
+    async with asyncio.timeout(10):
+        while (late := await here.rwlock("cfg").read().try_acquire()) is not None:
+            await late.release()  # until the writer has said that it waits
+            await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(hold(here.rwlock("cfg").read()))
+    await asyncio.sleep(1.2)  # longer than the writer's patience: it says so again
+    assert not writer.done()
+    assert not waiting.done()
+    await reader.release()
+    lease = await asyncio.wait_for(writer, 5)
+    assert not waiting.done()
+    await lease.release()
+    assert (await asyncio.wait_for(waiting, 5)).fence > lease.fence
+
+
+async def test_a_writer_that_gives_up_lets_readers_in(setup: Setup, connect: Connect) -> None:
+    here, there = connect(), connect()
+    reader = await here.rwlock("cfg").read().acquire(timeout=5)
+    with pytest.raises(asynclock.AcquireTimeoutError):
+        await there.rwlock("cfg").write().acquire(timeout=0.2)
+    writer = asyncio.create_task(hold(there.rwlock("cfg").write()))
+    await asyncio.sleep(0.1)
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+    # At once, not only when the intent expires: it was taken back.
+    async with asyncio.timeout(5):
+        while (late := await here.rwlock("cfg").read().try_acquire()) is None:
+            await asyncio.sleep(0.01)
+    await late.release()
+    await reader.release()
+    await setup.empty()
+
+
+async def test_a_writer_that_crashes_lets_readers_in(setup: Setup, connect: Connect) -> None:
+    """Nobody takes its intent back, so it expires."""
+    here = connect()
+    for server in setup.well:
+        await server.command("SET", "asynclock:cfg:#intent", "f00:gone", "PX", 400)
+    assert await here.rwlock("cfg").read().try_acquire() is None
+    assert (await here.rwlock("cfg").read().acquire(timeout=5)).held
+
+
+async def test_no_task_waits_for_itself(connect: Connect) -> None:
+    locks = connect()
+    async with locks.rwlock("cfg").read():
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await locks.rwlock("cfg").write().acquire(timeout=5)
+    async with locks.rwlock("cfg").write():
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await locks.rwlock("cfg").read().acquire(timeout=5)
+
+
+async def test_inspect_shows_the_writer_and_the_readers(connect: Connect) -> None:
+    locks = connect(label="web")
+    async with locks.rwlock("cfg").read() as one, locks.rwlock("cfg").read() as two:
+        seen = await locks.rwlock("cfg").inspect()
+    assert seen.kind == "rwlock"
+    assert seen.parts[0].part == "write"
+    assert seen.parts[0].owner is None
+    assert {part.owner for part in seen.parts[1:]} == {one.owner, two.owner}
+    assert {part.part for part in seen.parts[1:]} == {"read"}
+    assert all(part.remaining and part.holder == "web" for part in seen.parts[1:])
+    async with locks.rwlock("cfg").write() as writer:
+        seen = await locks.rwlock("cfg").inspect()
+    assert [part.owner for part in seen.parts] == [writer.owner]
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+async def test_nine_readers_to_one_writer(
+    asynclock_servers: StartServers, connect_to: Connect, nodes: int
+) -> None:
+    """Readers overlap, no writer overlaps anything, and writers are not starved."""
+    servers = await asynclock_servers(nodes)
+    history = History()
+    managers = [connect_to(servers) for _ in range(4)]
+    loop = asyncio.get_running_loop()
+    until = loop.time() + 3
+    reading = peak = 0
+    waits: list[float] = []
+    longest = 0.0
+
+    async def read(number: int) -> None:
+        nonlocal reading, peak, longest
+        while loop.time() < until:
+            began = history.now()
+            async with managers[number % 4].rwlock("cfg").read() as lease:
+                with history.body(lease, began=began, shared=True):
+                    started = loop.time()
+                    reading += 1
+                    peak = max(peak, reading)
+                    await asyncio.sleep(0.03)
+                    reading -= 1
+                    longest = max(longest, loop.time() - started)
+
+    async def write(number: int) -> None:
+        while loop.time() < until:
+            await asyncio.sleep(0.1)
+            began = history.now()
+            async with managers[number % 4].rwlock("cfg").write() as lease:
+                waits.append(history.now() - began)
+                with history.body(lease, began=began):
+                    assert reading == 0
+                    await asyncio.sleep(0.002)
+
+    await asyncio.gather(*(read(n) for n in range(18)), *(write(n) for n in range(2)))
+    assert check(history) == []
+    assert peak >= 10
+    assert len(waits) >= 5
+    # 200 ms on a machine of its own; this one may be shared with other test processes.
+    assert quantile(sorted(waits), 0.99) < longest + 1.0
