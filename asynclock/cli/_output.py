@@ -12,8 +12,10 @@ import logging
 import os
 import sys
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -26,11 +28,12 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 def clean(text: object) -> str:
     r"""`text` on one line, with everything that a terminal might obey as `\x1b` or `\u202e`."""
+    text = str(text)
+    if text.isprintable():
+        return text
     return "".join(
-        one.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(one) in _UNSAFE
-        else one
-        for one in str(text)
+        one.encode("unicode_escape").decode("ascii") if unicodedata.category(one) in _UNSAFE else one
+        for one in text
     )
 
 
@@ -67,3 +70,33 @@ def log_to_stderr(level: int = logging.WARNING) -> None:
     logger = logging.getLogger("asynclock")
     logger.addHandler(_ToStderr(level))
     logger.propagate = False
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows of text from outside under titles; as wide as they are, or as the terminal is.
+
+    Not rich's table: that takes seconds for ten thousand rows.
+    """
+    out = console()
+    cleaned = [[clean(one) for one in row] for row in rows]
+    widths = [
+        max(cell_len(title), *(cell_len(row[i]) for row in cleaned)) if cleaned else cell_len(title)
+        for i, title in enumerate(titles)
+    ]
+    if out.is_terminal:
+        _squeeze(widths, out.width)
+    start, end = ("\x1b[1m", "\x1b[0m") if out.is_terminal and not out.no_color else ("", "")
+    lines = [f"{start}{_line(titles, widths)}{end}", *(_line(row, widths) for row in cleaned)]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _squeeze(widths: list[int], width: int) -> None:
+    # The widest column gives way first.
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 8:
+        widths[widths.index(max(widths))] -= 1
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(
+        set_cell_size(one, width) for one, width in zip(row, widths, strict=True)
+    ).rstrip()
