@@ -38,6 +38,7 @@ stop_engine() {
     pid=$(cat "$run/pid")
     kill "$pid"
     while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+    umount "$run"/exec/netns/* 2>/dev/null || true
     rm -rf "$run"
 }
 
