@@ -1,8 +1,8 @@
 """Instructions of one cycle, counted by callgrind: a regression shows without a quiet machine.
 
-The same program runs twice under valgrind with different numbers of cycles; the difference is the
-cycles alone, without import and connect. One task, one node, a fixed hash seed and a ttl that no
-renewal interrupts: two counts differ by a fraction of a percent, whatever else the machine does.
+The count is switched on after import, connect and some warm cycles. One task, one node, a fixed
+hash seed and a ttl that no renewal interrupts: two counts differ by about one percent, whatever
+else the machine does.
 """
 
 from __future__ import annotations
@@ -15,51 +15,63 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
+import time
 from pathlib import Path
 
 import asynclock
-from asynclock.testing import local_servers
 
 RECORD = Path(__file__).parent / "instructions.json"
 TOLERANCE = 0.05
 """Above the noise of the count and of patch releases of Python, below anything worth a look."""
-FEW, MANY = 50, 550
+COUNT = 400
+PATIENCE = 300.0
 
 
-async def cycles(url: str, count: int) -> None:
-    """The program that is counted."""
-    async with asynclock.connect(url, ttl=60.0) as locks:
-        lock = locks.lock("instructions")
-        for _ in range(count):
-            async with lock:
-                pass
+async def counted(url: str) -> None:
+    """The program that runs under valgrind; it ends at once, so that its own end is not counted."""
+    locks = await asynclock.connect(url, ttl=60.0).__aenter__()
+    await _cycles(locks, 20)
+    _switch_on()
+    await _cycles(locks, COUNT)
+    os._exit(0)
+
+
+def _switch_on() -> None:
+    """Have valgrind count from here. It can be told only while this process wakes now and then."""
+    switch = subprocess.Popen(["vgdb", f"--pid={os.getpid()}", "instrumentation", "on"])
+    while switch.poll() is None:
+        time.sleep(0.02)
+
+
+async def _cycles(locks: asynclock.LockManager, count: int) -> None:
+    lock = locks.lock("instructions")
+    for _ in range(count):
+        async with lock:
+            pass
 
 
 async def measure() -> int:
     """Instructions per cycle in this interpreter. LookupError without valgrind."""
+    from asynclock.testing import local_servers
+
     if not shutil.which("valgrind"):
         raise LookupError("valgrind is not on PATH")
-    async with local_servers(1) as (server,):
-        few, many = await asyncio.gather(_count(server.url, FEW), _count(server.url, MANY))
-    return round((many - few) / (MANY - FEW))
-
-
-async def _count(url: str, count: int) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        valgrind = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out")
-        program = (sys.executable, "-m", "benchmarks.instructions", url, str(count))
+    tool = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null")
+    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(RECORD.parent.parent)}
+    async with local_servers(1) as (server,), asyncio.timeout(PATIENCE):
+        program = (sys.executable, "-m", "benchmarks.instructions", server.url)
         process = await asyncio.create_subprocess_exec(
-            *valgrind,
-            *program,
-            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(RECORD.parent.parent)},
-            stderr=subprocess.PIPE,
+            *tool, *program, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
         )
-        _, errors = await process.communicate()
+        try:
+            _, errors = await process.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
     text = errors.decode(errors="replace")
     if process.returncode or not (total := re.search(r"Collected : (\d+)", text)):
         raise RuntimeError(f"valgrind failed: {text[-500:]}")
-    return int(total[1])
+    return int(total[1]) // COUNT
 
 
 def version() -> str:
@@ -84,4 +96,4 @@ def check(record: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    asyncio.run(cycles(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(counted(sys.argv[1]))

@@ -336,6 +336,9 @@ SCENARIOS = {
     "guards": Scenario(
         cycle, "cycles_per_s", (1, 5), (100,), systems=("asynclock", "asynclock-unguarded")
     ),
+    "observers": Scenario(
+        cycle, "cycles_per_s", (1, 5), (100,), systems=("asynclock", "asynclock-observed")
+    ),
     "hot": Scenario(hot, "cycles_per_s", (1, 3, 5), (100,), contends=True, loops=BOTH),
     "hot4": Scenario(hot4, "cycles_per_s", (1, 5), (100,), contends=True),
     "share": Scenario(hot4, "least_share", (1, 5), (100,), contends=True),

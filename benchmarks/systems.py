@@ -74,6 +74,15 @@ SYSTEMS = {
             options={"restart_guard": False, "clock_guard": False},
             variant_of="asynclock",
         ),
+        System(
+            "asynclock-observed",
+            "asynclock with an observer",
+            "asynclock",
+            "asynclock_",
+            renews=True,
+            options={"observed": True},
+            variant_of="asynclock",
+        ),
     )
 }
 

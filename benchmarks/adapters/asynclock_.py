@@ -9,9 +9,16 @@ import asynclock
 from . import Adapter
 
 
+def _observe(event: object) -> None:
+    """The cheapest observer there is: what remains is the price of making events."""
+
+
 class Asynclock(Adapter):
     async def open(self) -> None:
-        self.locks = asynclock.connect(*self.urls, ttl=self.ttl, **self.options)
+        options = dict(self.options)
+        if options.pop("observed", False):
+            options["observers"] = (_observe,)
+        self.locks = asynclock.connect(*self.urls, ttl=self.ttl, **options)
         await self.locks.__aenter__()
 
     async def acquire(self, name: str) -> Any:

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import os
 from collections import deque
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import hiredis
@@ -39,8 +39,7 @@ class _Link(asyncio.Protocol):
         self.transport: asyncio.WriteTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self.transport = transport
+        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         self.reader.feed(data)

@@ -124,3 +124,13 @@ def test_matrix_names_only_what_exists() -> None:
     assert {system for cell in cells for system in cell.systems} <= SYSTEMS.keys()
     assert {system.environment for system in SYSTEMS.values()} <= ENVIRONMENTS.keys()
     assert not matrix(["frozen"], [], [1], [], [])  # nobody can lock with the only node frozen
+
+
+def test_uvloop_carries_the_same_load(tmp_path: Path) -> None:
+    out = tmp_path / "uvloop"
+    chosen = "--system=floor --system=asynclock --nodes=1 --tasks=4 --loop=uvloop".split()
+    main(["run", "cycle", *chosen, *TINY, f"--out={out}"])
+    measured = Results.from_json(out.with_suffix(".json").read_text())
+    assert measured.problems == {}
+    for system in ("floor", "asynclock"):
+        check_cycles(measured, Case("cycle", 1, 4, "uvloop"), system)
