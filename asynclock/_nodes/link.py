@@ -22,6 +22,11 @@ from .script import Command
 MAX_IN_FLIGHT = 65_536
 """Commands that may wait for a reply on one link; a backlog this long is of no use to anyone."""
 
+LAG = 0.02
+"""A timer that fires later than this was kept by our own busy loop, not by the node."""
+LAGGING = 8
+"""So many timeouts are allowed to a node while our own loop is busy."""
+
 _MORE = object()
 
 
@@ -84,7 +89,7 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._in_flight: deque[tuple[Sink, int, float, Command]] = deque()
         self._overdue = 0
-        self._sent = 0.0
+        self._sent = self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._end = Failure("the server closed the connection")
@@ -131,7 +136,7 @@ class Link(asyncio.Protocol):
             self._sent = _clock.now()
             self._loop.call_soon(self._flush)
         if self._timer is None:
-            self._timer = self._loop.call_later(self.timeout, self._check_time)
+            self._arm(self.timeout)
         self._out.append(packed)
         self._in_flight.append((sink, index, self._sent, command))
 
@@ -214,14 +219,23 @@ class Link(asyncio.Protocol):
 
     # time
 
+    def _arm(self, seconds: float) -> None:
+        self._due = _clock.now() + seconds
+        self._timer = self._loop.call_later(seconds, self._check_time)
+
     def _check_time(self) -> None:
         self._timer = None
         now = _clock.now()
-        due = now - self.timeout
+        due, late = now - self.timeout, now - self._due
         while self._overdue < len(self._in_flight):
             sink, index, sent, _ = self._in_flight[self._overdue]
             if sent > due:
-                self._timer = self._loop.call_later(sent - due, self._check_time)
+                self._arm(sent - due)
+                return
+            if late > LAG and now - sent < LAGGING * self.timeout:
+                # It was our own loop that was busy: the reply may lie in the socket already, or
+                # the request was written a moment ago only. Time for it, but not for ever.
+                self._arm(late)
                 return
             self._overdue += 1
             if not self.stalled_since:

@@ -1,0 +1,31 @@
+"""A busy loop of our own is no fault of the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import asynclock
+from asynclock.testing import LocalServer
+
+
+async def test_a_blocked_loop_makes_no_outage(asynclock_nodes: list[LocalServer]) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, restart_guard=False, node_timeout=0.1) as locks:
+
+        async def work(number: int) -> None:
+            for _ in range(3):
+                async with locks.lock(f"n{number}"):
+                    await asyncio.sleep(0)
+
+        async def block() -> None:
+            for _ in range(4):
+                time.sleep(0.25)  # noqa: ASYNC251 - what a careless handler does
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(work(number))
+            group.create_task(block())
+        assert {node.state for node in locks.nodes()} == {"up"}
+        assert locks.statistics().lost == 0
