@@ -1,0 +1,376 @@
+"""Nodes without a server: `asynclock.connect("memory://")`, for tests that should be quick.
+
+    locks = asynclock.connect("memory://a", "memory://b", "memory://c")
+    memory_node("b").freeze()
+
+Everything but the socket is the real thing: the same links, the same handshake and guards, the
+same Lua scripts. A name means one node of the running event loop, so that tests, which have a loop
+each, share nothing. Needs `lupa` (`pip install asynclock[test]`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import hiredis
+
+from asynclock._engine.lease import Lease
+from asynclock._nodes.endpoint import Endpoint
+from asynclock.errors import ConfigurationError
+from asynclock.testing._keyspace import OK, Keyspace, ReplyError
+from asynclock.testing._lua import run_script, sha_of
+from asynclock.testing._wire import MemoryTransport, Push, Route, Stream, encode
+
+__all__ = ["MemoryEndpoint", "MemoryNode", "lose", "memory_node"]
+
+P = TypeVar("P", bound=asyncio.Protocol)
+Words = tuple[bytes, ...]
+SCHEME = "memory://"
+VERSION = "7.0.0"
+
+
+def lose(lease: Lease, reason: str = "a test took it away") -> None:
+    """Make `lease` lost, now: its body is interrupted and its exit raises LeaseLostError."""
+    if lease._holding is None:
+        raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
+    lease._engine.lose(lease._holding, reason)
+
+
+class MemoryNode:
+    """One in-memory Redis, as far as a lock manager can tell.
+
+    clock: its wall clock, seconds since 1970 (default: this machine's). entropy: where its run id
+    comes from. durable: a restart keeps the data, and it says so.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        clock: Callable[[], float] = time.time,
+        entropy: Callable[[int], bytes] = os.urandom,
+        durable: bool = False,
+    ) -> None:
+        self.name = name
+        self.durable = durable
+        self.alive = True
+        self.frozen = False
+        self.keys = Keyspace(self.wall, self._changed, self._read)
+        self._true_clock = clock
+        self._entropy = entropy
+        self._shift = 0.0
+        self._clients: dict[_Client, None] = {}
+        self._inbox: list[tuple[_Client, bytes]] = []
+        self._scripts: dict[bytes, bytes] = {}
+        self._watchers: dict[bytes, dict[_Client, None]] = {}
+        self._current: _Client | None = None
+        self._born()
+
+    def _born(self) -> None:
+        self.run_id = self._entropy(20).hex()
+        self._since = self.wall()
+        self._scripts.clear()
+        self._watchers.clear()
+
+    # ---- faults ------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Answer nothing, keep connections, accept new ones."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Answer all that came meanwhile."""
+        self.frozen = False
+        inbox, self._inbox = self._inbox, []
+        for client, data in inbox:
+            client.received(data)
+
+    def kill(self) -> None:
+        """End at once: connections break, new ones are refused, data is gone unless durable."""
+        self.alive = False
+        self._inbox.clear()
+        self.cut()
+        if not self.durable:
+            self.keys.clear()
+
+    def restart(self, *, keep_data: bool | None = None) -> None:
+        """Come back as a new process. keep_data: default as `durable` says."""
+        durable, self.durable = self.durable, self.durable if keep_data is None else keep_data
+        self.kill()
+        self.durable, self.alive, self.frozen = durable, True, False
+        self._born()
+
+    def cut(self) -> None:
+        """Break all connections; the node goes on."""
+        for client in list(self._clients):
+            client.hang_up()
+
+    def flush(self) -> None:
+        """FLUSHALL."""
+        self.keys.clear()
+        self._watchers.clear()
+        for client in self._clients:
+            if client.tracking:
+                client.push([b"invalidate", None])
+
+    def jump_clock(self, seconds: float) -> None:
+        """Move its wall clock from where it is now, either way."""
+        self._shift += seconds
+
+    def wall(self) -> float:
+        """Seconds since 1970, as it sees them."""
+        return self._true_clock() + self._shift
+
+    # ---- connections -------------------------------------------------------------------------
+
+    async def open(self, factory: Callable[[], P], route: Route | None = None) -> P:
+        """A new connection of a client. Raises OSError."""
+        if not self.alive:
+            raise ConnectionRefusedError(f"{self.name} is down")
+        protocol = factory()
+        client = _Client(self, protocol, route or Route())
+        self._clients[client] = None
+        protocol.connection_made(client.transport)
+        return protocol
+
+    def left(self, client: _Client) -> None:
+        """A connection has ended."""
+        self._clients.pop(client, None)
+
+    def arrived(self, client: _Client, data: bytes) -> None:
+        """Bytes of a client; none: it has hung up."""
+        if self.frozen:
+            self._inbox.append((client, data))
+        elif self.alive:
+            client.received(data)
+
+    # ---- commands ----------------------------------------------------------------------------
+
+    def answer(self, client: _Client, words: Words) -> Any:
+        """Do one command. → its reply, an error among them."""
+        name = words[0].upper()
+        caching, client.caching = client.caching, False
+        self._current = client if caching and client.tracking else None
+        self._writer = client
+        try:
+            own = _OWN.get(name)
+            return self.keys.call(words) if own is None else own(self, client, words)
+        except ReplyError as error:
+            return error
+        finally:
+            self._current = None
+
+    def _read(self, key: bytes) -> None:
+        if self._current is not None:
+            self._watchers.setdefault(key, {})[self._current] = None
+            self._look_again(key)
+
+    def _look_again(self, key: bytes) -> None:
+        # A server notices by itself when a watched key expires; in bursts of up to 100 ms.
+        expiry = self.keys.expiries.get(key)
+        if expiry is not None:
+            later = max(0.0, expiry / 1000 - self.wall()) + 0.005
+            loop = asyncio.get_running_loop()
+            loop.call_later(later, self._expire, key, context=contextvars.Context())
+
+    def _expire(self, key: bytes) -> None:
+        if self.keys.get(key) is not None and key in self._watchers:
+            self._look_again(key)
+
+    def _changed(self, key: bytes) -> None:
+        for client in self._watchers.pop(key, ()):
+            if client is not self._writer:
+                client.push([b"invalidate", [key]])
+
+    _writer: _Client | None = None
+
+    def _eval(self, source: bytes, words: Words) -> Any:
+        count = int(words[2])
+        return run_script(source, words[3 : 3 + count], words[3 + count :], self._script_call)
+
+    def _script_call(self, words: Words) -> Any:
+        return _time(self) if words[0].upper() == b"TIME" else self.keys.call(words)
+
+    def _said(self) -> str:
+        facts = {
+            "redis_version": VERSION,
+            "run_id": self.run_id,
+            "uptime_in_seconds": int(max(0.0, self.wall() - self._since)),
+            "role": "master",
+            "maxmemory": 0,
+            "maxmemory_policy": "noeviction",
+            "aof_enabled": int(self.durable),
+        }
+        return "".join(f"{key}:{value}\r\n" for key, value in facts.items())
+
+
+class _Client:
+    """The node's end of a connection."""
+
+    def __init__(self, node: MemoryNode, protocol: asyncio.Protocol, route: Route) -> None:
+        loop = asyncio.get_running_loop()
+        self._node = node
+        self._reader = hiredis.Reader()
+        self.tracking = self.caching = False
+        # Bytes on their way belong to nobody's process; what arrives at the client does.
+        requests = Stream(loop, route, self._arrived, contextvars.Context())
+        self.transport = MemoryTransport(protocol, requests.send)
+        self._replies = Stream(
+            loop, route, self.transport.received, contextvars.copy_context()
+        )
+        self._over = False
+
+    def _arrived(self, data: bytes) -> None:
+        self._node.arrived(self, data)
+
+    def received(self, data: bytes) -> None:
+        """Requests; executed also when the client is gone meanwhile, as a server does."""
+        if not data:
+            self._over = True
+            self._node.left(self)
+            return
+        self._reader.feed(data)
+        replies = []
+        while (words := self._reader.gets()) is not False:
+            replies.append(encode(self._node.answer(self, tuple(words))))
+        if replies and not self._over:
+            self._replies.send(b"".join(replies))
+
+    def push(self, words: Sequence[Any]) -> None:
+        """Send something unasked."""
+        if not self._over:
+            self._replies.send(encode(Push(words)))
+
+    def hang_up(self) -> None:
+        """Break the connection from the node's side."""
+        if not self._over:
+            self._over = True
+            self._node.left(self)
+            self._replies.send(b"")
+
+
+# ---- what a server does besides keys -----------------------------------------------------------
+
+Own = Callable[[MemoryNode, _Client, Words], Any]
+
+
+def _time(node: MemoryNode) -> list[bytes]:
+    seconds, micros = divmod(int(node.wall() * 1_000_000), 1_000_000)
+    return [b"%d" % seconds, b"%06d" % micros]
+
+
+def _evalsha(node: MemoryNode, _client: _Client, words: Words) -> Any:
+    source = node._scripts.get(words[1])
+    if source is None:
+        raise ReplyError("NOSCRIPT No matching script. Please use EVAL.")
+    return node._eval(source, words)
+
+
+def _eval(node: MemoryNode, _client: _Client, words: Words) -> Any:
+    node._scripts[sha_of(words[1]).encode()] = words[1]
+    return node._eval(words[1], words)
+
+
+def _script(node: MemoryNode, _client: _Client, words: Words) -> Any:
+    if words[1].upper() == b"LOAD":
+        sha = sha_of(words[2]).encode()
+        node._scripts[sha] = words[2]
+        return sha
+    node._scripts.clear()
+    return OK
+
+
+def _client_command(node: MemoryNode, client: _Client, words: Words) -> Any:
+    what = words[1].upper()
+    if what == b"TRACKING":
+        client.tracking = words[2].upper() == b"ON"
+    elif what == b"CACHING":
+        client.caching = True
+    elif what == b"KILL":
+        node.cut()
+    return OK
+
+
+def _config(node: MemoryNode, _client: _Client, words: Words) -> Any:
+    known = {b"appendfsync": b"always" if node.durable else b"everysec"}
+    return {name: known[name] for name in words[2:] if name in known}
+
+
+def _flushall(node: MemoryNode, _client: _Client, _words: Words) -> Any:
+    node.flush()
+    return OK
+
+
+def _hello(_node: MemoryNode, _client: _Client, _words: Words) -> dict[bytes, Any]:
+    return {b"server": b"redis", b"version": VERSION.encode(), b"proto": 3}
+
+
+_OWN: dict[bytes, Own] = {
+    b"HELLO": _hello,
+    b"AUTH": lambda *_: OK,
+    b"SELECT": lambda *_: OK,
+    b"PING": lambda *_: b"PONG",
+    b"TIME": lambda node, *_: _time(node),
+    b"INFO": lambda node, *_: node._said().encode(),
+    b"CONFIG": _config,
+    b"CLIENT": _client_command,
+    b"SCRIPT": _script,
+    b"EVAL": _eval,
+    b"EVALSHA": _evalsha,
+    b"FLUSHALL": _flushall,
+    b"FLUSHDB": _flushall,
+}
+
+
+# ---- addresses ---------------------------------------------------------------------------------
+
+
+class MemoryEndpoint(Endpoint):
+    """Where an in-memory node is: found by name in the running loop, or given."""
+
+    def __init__(self, name: str, node: MemoryNode | None = None, route: Route | None = None):
+        self.name = name
+        self._node = node
+        self._route = route
+        self.path, self.host, self.port, self.db = None, name, 0, 0
+
+    @property
+    def address(self) -> str:
+        """How the node is named in errors, logs and health."""
+        return SCHEME + self.name
+
+    async def credentials(self) -> tuple[str, ...]:
+        """None are needed."""
+        return ()
+
+    async def open(self, make: Callable[[], P]) -> P:
+        """Open a connection. Raises OSError."""
+        node = memory_node(self.name) if self._node is None else self._node
+        return await node.open(make, self._route)
+
+
+_nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, MemoryNode]]
+_nodes = weakref.WeakKeyDictionary()
+
+
+def memory_node(name: str = "") -> MemoryNode:
+    """The node that `memory://name` means in the running loop; made when first asked for."""
+    nodes = _nodes.setdefault(asyncio.get_running_loop(), {})
+    name = name.removeprefix(SCHEME)
+    if name not in nodes:
+        nodes[name] = MemoryNode(name)
+    return nodes[name]
+
+
+def endpoint(url: str) -> MemoryEndpoint:
+    """The endpoint of a `memory://` URL. Raises ConfigurationError."""
+    name = url.strip().removeprefix(SCHEME)
+    if any(mark in name for mark in "/?#@,"):
+        raise ConfigurationError(f"{url!r} must be {SCHEME} and a plain name")
+    return MemoryEndpoint(name)
