@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from .. import _clock
-from .._nodes.link import NOBODY, Failure
+from .._nodes.link import LAGGING, NOBODY, Failure
 from .._nodes.script import Word
 from .._rules import validity
 from .._rules.pacing import free_in
@@ -88,7 +88,7 @@ class Attempt:
 
     def _ask(self, *, armed: bool) -> None:
         engine, nodes = self._engine, self._engine.multiplexer
-        until = self.started + 2 * engine.settings.node_timeout
+        until = self.started + LAGGING * engine.settings.node_timeout
         command = self.recipe.acquire(
             self.owner,
             self._ttl,

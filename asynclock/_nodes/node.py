@@ -20,7 +20,7 @@ from .. import _clock
 from .._rules.trust import Facts, Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .handshake import HandshakeError
-from .link import NOBODY, Failure, Link, Sink
+from .link import LAGGING, NOBODY, Failure, Link, Sink
 from .script import Command
 
 _log = logging.getLogger("asynclock.nodes")
@@ -168,6 +168,8 @@ class Node:
                 self._opened(link, facts)
                 await self._watch(link)
         finally:
+            if self._link is not None:
+                self._link.close("the manager is closed")
             self._fail(Failure("the manager is closed"))
 
     def _pause(self, failures: int) -> float:
@@ -212,11 +214,11 @@ class Node:
         for command in again:
             link.send(command, NOBODY, 0)
         if again:
-            # A zombie of the broken connection may still be executed until its not_after, which
-            # is two node timeouts and a grace of 50 ms after its attempt began.
-            asyncio.get_running_loop().call_later(
-                2 * self.settings.node_timeout + 0.1, self._repeat, again
-            )
+            # A zombie of the broken connection is most likely executed soon, and not at all
+            # after its not_after: LAGGING node timeouts and 50 ms after its attempt began.
+            loop, timeout = asyncio.get_running_loop(), self.settings.node_timeout
+            for later in (timeout, LAGGING * timeout):
+                loop.call_later(later + 0.1, self._repeat, again)
 
     def _repeat(self, commands: list[Command]) -> None:
         now = _clock.now()
