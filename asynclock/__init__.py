@@ -5,7 +5,9 @@ from __future__ import annotations
 from ._engine.inspection import Inspection, NodeView
 from ._engine.lease import Lease
 from ._primitives.lock import Lock
+from ._primitives.multi import MultiLock
 from ._primitives.readwrite import ReadLock, ReadWriteLock, WriteLock
+from ._primitives.reentrant import ReentrantLease, ReentrantLock
 from ._primitives.semaphore import Semaphore
 from .errors import (
     AcquireTimeoutError,
@@ -29,12 +31,15 @@ __all__ = [
     "LeaseLostError",
     "Lock",
     "LockManager",
+    "MultiLock",
     "NodeHealth",
     "NodeView",
     "NotAcquiredError",
     "QuorumUnavailableError",
     "ReadLock",
     "ReadWriteLock",
+    "ReentrantLease",
+    "ReentrantLock",
     "Semaphore",
     "Statistics",
     "UnsupportedDeploymentError",

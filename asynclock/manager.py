@@ -127,6 +127,7 @@ class LockManager(Catalogue):
         strict: bool,
         observers: Sequence[Observer],
     ) -> None:
+        super().__init__()
         self._defaults = _defaults(ttl, max_ttl, node_timeout, prefix)
         self._observers = Observers(observers)
         settings = NodeSettings(

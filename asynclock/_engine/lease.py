@@ -7,6 +7,7 @@ owner all the time. A lease ends once: released, handed on, or lost.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,11 +151,19 @@ class Lease:
 
     async def wait_lost(self) -> None:
         """Wait until the lease has ended; `lost_reason` tells a loss from a release."""
-        if self._holding is None:
-            return
+        if self._holding is not None:
+            await asyncio.shield(self._ending())
+
+    def on_end(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called soon after the lease has ended, lost or released."""
+        self._ending().add_done_callback(lambda _: tell())
+
+    def _ending(self) -> asyncio.Future[None]:
         if self._loss is None:
             self._loss = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._loss)
+            if self._holding is None:
+                self._loss.set_result(None)
+        return self._loss
 
     async def extend(self, ttl: float | None = None) -> None:
         """Renew it now, for `ttl` seconds from now on (default: as before).

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
 from .. import _settings
 from .._engine.acquisition import Wish
@@ -24,6 +24,13 @@ UNSET: Final = _Unset()
 """An argument that was not given, where None means something."""
 
 Timeout = float | None | _Unset
+
+
+def limited(timeout: Timeout, default: float | None) -> float | None:
+    """The timeout of one call."""
+    if isinstance(timeout, _Unset):
+        return default
+    return _settings.optional_seconds(timeout, "timeout", zero=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Lockable:
         self._terms = terms
         self._timeout = _settings.optional_seconds(timeout, "timeout", zero=True)
         # Which lease an `async with` on this object must end: nothing else is kept here.
-        self._entered: list[Lease] = []
+        self._entered: Entered[Lease] = Entered()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} ttl={self._terms.ttl:g}>"
@@ -87,7 +94,7 @@ class Lockable:
         # Which place of the name to try first, where there are several.
         return self._recipe
 
-    def acquire(self, *, timeout: Timeout = UNSET) -> Acquiring:
+    def acquire(self, *, timeout: Timeout = UNSET) -> Acquiring[Lease]:
         """Get the lease: `await` it, or enter it with `async with`.
 
         Waits at most `timeout` seconds (None: for ever; default: the lock's own). Raises
@@ -96,9 +103,7 @@ class Lockable:
         AlreadyHeldError if this very task holds it, ConfigurationError if it can never work.
         Cancelled, it leaves nothing behind.
         """
-        limit = self._timeout
-        if not isinstance(timeout, _Unset):
-            limit = _settings.optional_seconds(timeout, "timeout", zero=True)
+        limit = limited(timeout, self._timeout)
         return Acquiring(Wish(self._engine, self._wanted(), self._terms, timeout=limit, once=False))
 
     async def try_acquire(self) -> Lease | None:
@@ -111,7 +116,7 @@ class Lockable:
 
     async def __aenter__(self) -> Lease:
         lease = await (await self.acquire()).__aenter__()
-        self._entered.append(lease)
+        self._entered.push(lease)
         return lease
 
     async def __aexit__(
@@ -120,31 +125,72 @@ class Lockable:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._leave().__aexit__(kind, error, trace)
+        await self._entered.pop().__aexit__(kind, error, trace)
 
-    def _leave(self) -> Lease:
-        # Ours if this task entered one; else whichever was entered last: a fixture may be left in
-        # another task than it was entered in.
+
+class Enterable(Protocol):
+    """A lease of some kind."""
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+L = TypeVar("L", bound=Enterable)
+L_co = TypeVar("L_co", bound=Enterable, covariant=True)
+
+
+class Wanted(Protocol[L_co]):
+    """Something that ends in a lease, or in an error."""
+
+    async def fulfil(self) -> L_co: ...
+
+
+class Entered(Generic[L]):
+    """The leases that were entered through one object."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self) -> None:
+        self._leases: list[L] = []
+
+    def push(self, lease: L) -> None:
+        """It was entered."""
+        self._leases.append(lease)
+
+    def pop(self) -> L:
+        """The one that is left now: ours, if this task entered one.
+
+        Else whichever was entered last: a fixture may be left in another task than it was
+        entered in.
+        """
         task = asyncio.current_task()
-        mine = [lease for lease in self._entered if lease.task is task]
-        lease = mine[-1] if mine else self._entered[-1]
-        self._entered.remove(lease)
+        mine = [lease for lease in self._leases if lease.task is task]
+        lease = mine[-1] if mine else self._leases[-1]
+        self._leases.remove(lease)
         return lease
 
 
-class Acquiring:
+class Acquiring(Generic[L]):
     """A call of `acquire` that is not made yet: awaited it gives the lease, entered it holds it."""
 
     __slots__ = ("_lease", "_wish")
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: Wanted[L]) -> None:
         self._wish = wish
-        self._lease: Lease | None = None
+        self._lease: L | None = None
 
-    def __await__(self) -> Generator[object, None, Lease]:
+    def __await__(self) -> Generator[object, None, L]:
         return self._wish.fulfil().__await__()
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> L:
         self._lease = await (await self._wish.fulfil()).__aenter__()
         return self._lease
 

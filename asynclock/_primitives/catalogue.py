@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypedDict, Unpack
 
 from .. import _settings
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Terms
+from ..errors import ConfigurationError
 from .base import Defaults
+from .lock import Lock, recipe
+from .multi import MOST as MOST_NAMES
+from .multi import MultiLock
 from .readwrite import ReadWriteLock
+from .reentrant import ReentrantLock, Registry
 from .semaphore import MOST, Semaphore
+from .synchronized import P, R, synchronized
 
 
 class HoldSettings(TypedDict, total=False):
@@ -39,10 +46,60 @@ class Catalogue:
     _engine: Engine
     _defaults: Defaults
 
+    def __init__(self) -> None:
+        self._nestings: Registry = {}
+
     def _terms(self, settings: LockSettings) -> tuple[Terms, float | None]:
         given: dict[str, Any] = {"ttl": None, **settings}
         timeout = given.pop("timeout", None)
         return self._defaults.terms(**given), timeout
+
+    def reentrant_lock(
+        self, name: str, *, inherit: bool = False, **settings: Unpack[LockSettings]
+    ) -> ReentrantLock:
+        """A mutex on `name` that the task which holds it may take again.
+
+        `inherit`: tasks started while it is held may take it, too. Other settings as of `lock`.
+        Raises ConfigurationError.
+        """
+        terms, timeout = self._terms(settings)
+        lock = self._mutex(_settings.name(name), terms, timeout)
+        return ReentrantLock(lock, self._nestings, timeout, inherit=inherit)
+
+    def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
+        """Mutexes on all of `names` (up to 64), or on none; the same as `lock(name)` of each.
+
+        Settings as of `lock`. Raises ConfigurationError.
+        """
+        terms, timeout = self._terms(settings)
+        if not 1 <= len(names) <= MOST_NAMES:
+            raise ConfigurationError(
+                f"multi_lock takes from 1 to {MOST_NAMES} names, not {len(names)}"
+            )
+        checked = [_settings.name(name) for name in names]
+        return MultiLock(self._engine, self._defaults.prefix, checked, terms, timeout)
+
+    def synchronized(
+        self, template: str, *, lease: str | None = None, **settings: Unpack[LockSettings]
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """Decorate an async function: each call holds the mutex that `template` names.
+
+            @locks.synchronized("orders:{order_id}", timeout=2)
+            async def ship(order_id: int) -> None: ...
+
+        `{order_id}`, `{order.id}` and the like come from the call's arguments, defaults included.
+        `lease`: the keyword-only parameter that is given the lease. Settings as of `lock`; a
+        call raises what `acquire` raises. Raises ConfigurationError.
+        """
+        terms, timeout = self._terms(settings)
+
+        def lock(name: str) -> Lock:
+            return self._mutex(_settings.name(name), terms, timeout)
+
+        return synchronized(lock, template, lease)
+
+    def _mutex(self, name: str, terms: Terms, timeout: float | None) -> Lock:
+        return Lock(self._engine, recipe(self._defaults.prefix, name), terms, timeout)
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """A read-write lock on `name`: `.read()` is shared, `.write()` exclusive.

@@ -1,0 +1,67 @@
+-- Several mutexes as one: all or none, with one fence for all. Same keys as each mutex by itself.
+-- KEYS: lock, counter for each name; in extend so many groups as there are owners
+-- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
+-- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
+-- extend  ttl retention owner...                {'10...', now}: a digit per group, 1 = all extended
+-- release owner                                 {1 | 0, now}: 1 = all were ours
+local function all_ours(first, last, owner)
+  for i = first, last, 2 do
+    if redis.call('GET', KEYS[i]) ~= owner then return false end
+  end
+  return true
+end
+
+local function highest_counter()
+  local highest = 0
+  for i = 2, #KEYS, 2 do
+    highest = math.max(highest, tonumber(redis.call('GET', KEYS[i])) or 0)
+  end
+  return highest
+end
+
+if op == 'acquire' then
+  if too_late() then return {-1, now} end
+  local owner, blocker, longest = ARGV[2], nil, -1
+  for i = 1, #KEYS, 2 do
+    local holder = redis.call('GET', KEYS[i])
+    if holder and holder ~= owner then
+      local left = redis.call('PTTL', KEYS[i])
+      if not blocker or left > longest then blocker, longest = holder, left end
+    end
+  end
+  if blocker then return {0, longest, blocker, now} end
+  local fence = 0
+  for i = 2, #KEYS, 2 do fence = math.max(fence, next_fence(KEYS[i], tonumber(ARGV[4]))) end
+  for i = 1, #KEYS, 2 do
+    redis.call('SET', KEYS[i], owner, 'PX', ARGV[3])
+    keep_fence(KEYS[i + 1], fence, ARGV[6])
+  end
+  return {1, fence, now}
+elseif op == 'raise' then
+  local counter, fence = highest_counter(), tonumber(ARGV[3])
+  if not all_ours(1, #KEYS, ARGV[2]) or counter > fence then return {0, counter, now} end
+  for i = 2, #KEYS, 2 do keep_fence(KEYS[i], fence, ARGV[4]) end
+  return {1, counter, now}
+elseif op == 'extend' then
+  local marks, size = {}, #KEYS / (#ARGV - 3)
+  for group = 1, #ARGV - 3 do
+    local first, last = (group - 1) * size + 1, group * size
+    local ours = all_ours(first, last, ARGV[group + 3])
+    for i = first, ours and last or 0, 2 do
+      redis.call('PEXPIRE', KEYS[i], ARGV[2])
+      redis.call('PEXPIRE', KEYS[i + 1], ARGV[3])
+    end
+    marks[group] = ours and '1' or '0'
+  end
+  return {table.concat(marks), now}
+else -- release: those that are ours, even if others of them have expired
+  local ours = 1
+  for i = 1, #KEYS, 2 do
+    if redis.call('GET', KEYS[i]) == ARGV[2] then
+      redis.call('DEL', KEYS[i])
+    else
+      ours = 0
+    end
+  end
+  return {ours, now}
+end

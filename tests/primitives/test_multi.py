@@ -1,0 +1,136 @@
+"""Several mutexes as one: all or nothing, no deadlock, nothing partial."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+import asynclock
+from asynclock.testing import History, check
+from asynclock.testing.plugin import StartServers
+from tests.primitives.conftest import Connect, Setup, hold
+
+
+async def test_all_or_nothing(setup: Setup, connect: Connect) -> None:
+    here, there = connect(), connect()
+    async with here.multi_lock("b", "a", "b") as lease:
+        assert lease.name == "a, b"
+        assert await there.lock("a").try_acquire() is None
+        assert await there.lock("b").try_acquire() is None
+        assert await there.multi_lock("b", "c").try_acquire() is None
+    await setup.empty()
+    for name in ("a", "b"):
+        async with there.lock(name) as single:
+            assert single.fence > lease.fence
+    async with here.multi_lock("a", "b", "c") as again:
+        assert again.fence > single.fence
+
+
+async def test_it_waits_for_each_name(connect: Connect) -> None:
+    here, there = connect(), connect()
+    first = await here.lock("a").acquire(timeout=5)
+    second = await here.lock("b").acquire(timeout=5)
+    waiter = asyncio.create_task(hold(there.multi_lock("a", "b")))
+    await asyncio.sleep(0.05)
+    await first.release()
+    await asyncio.sleep(0.05)
+    assert not waiter.done()
+    probe = await here.lock("a").acquire(timeout=5)  # it holds nothing while it waits
+    await probe.release()
+    await second.release()
+    assert (await asyncio.wait_for(waiter, 5)).held
+
+
+async def test_it_is_renewed_as_one(connect: Connect) -> None:
+    locks = connect(ttl=0.6)
+    async with locks.multi_lock("a", "b") as two, locks.multi_lock("c", "d", "e") as three:
+        await asyncio.sleep(1.5)
+        assert two.held
+        assert three.held
+
+
+async def test_losing_one_name_loses_all(setup: Setup, connect: Connect) -> None:
+    locks = connect(ttl=0.6)
+    lease = await locks.multi_lock("a", "b").acquire(timeout=5)
+    for server in setup.well:
+        await server.command("DEL", "asynclock:b")
+    await asyncio.wait_for(lease.wait_lost(), 5)
+    assert lease.lost_reason
+    await setup.empty()
+
+
+async def test_waiters_of_one_process_hand_over(connect: Connect) -> None:
+    locks = connect()
+    fences: list[int] = []
+
+    async def work() -> None:
+        async with locks.multi_lock("a", "b") as lease:
+            fences.append(lease.fence)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(work() for _ in range(30)))
+    assert fences == sorted(set(fences))
+    assert locks.statistics().handovers > 10
+
+
+async def test_no_task_waits_for_itself(connect: Connect) -> None:
+    locks = connect()
+    async with locks.multi_lock("a", "b"):
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await locks.multi_lock("b", "c").acquire(timeout=5)
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await locks.lock("a").acquire(timeout=5)
+
+
+async def test_inspect_shows_each_name(connect: Connect) -> None:
+    locks = connect()
+    async with locks.multi_lock("a", "b") as lease:
+        seen = await locks.multi_lock("a", "b", "c").inspect()
+        assert [(part.name, part.owner) for part in seen.parts] == [
+            ("a", lease.owner),
+            ("b", lease.owner),
+            ("c", None),
+        ]
+        assert (await locks.inspect("a")).owner == lease.owner
+
+
+def test_names_are_checked() -> None:
+    locks = asynclock.connect("redis://localhost")
+    with pytest.raises(asynclock.ConfigurationError, match="from 1 to 64"):
+        locks.multi_lock()
+    with pytest.raises(asynclock.ConfigurationError, match="fence"):
+        locks.multi_lock("a", "b:fence")
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+async def test_overlapping_sets_do_not_deadlock(
+    asynclock_servers: StartServers, connect_to: Connect, nodes: int
+) -> None:
+    """Five overlapping sets, 20 tasks in four managers: all get through, nothing is left."""
+    servers = await asynclock_servers(nodes)
+    setup = Setup("", servers)
+    chance = random.Random(7)
+    names = ["a", "b", "c", "d", "e", "f"]
+    sets = [chance.sample(names, chance.randint(2, 4)) for _ in range(5)]
+    managers = [connect_to(servers) for _ in range(4)]
+    history = History()
+
+    async def work(number: int) -> None:
+        locks = managers[number % 4]
+        for turn in range(5):
+            wanted = sets[(number + turn) % 5]
+            began = history.now()
+            async with locks.multi_lock(*wanted) as lease:
+                bodies = [
+                    history.acquired(name, lease.owner, lease.fence, began=began) for name in wanted
+                ]
+                await asyncio.sleep(0.001)
+                for body in bodies:
+                    body.left()
+
+    async with asyncio.timeout(40):
+        await asyncio.gather(*(work(number) for number in range(20)))
+    assert check(history) == []
+    await setup.empty()

@@ -1,0 +1,119 @@
+"""The reentrant lock: inner holds cost nothing and end in any order."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import asynclock
+from tests.primitives.conftest import Connect, Setup, hold
+
+
+async def test_inner_holds_ask_nobody(setup: Setup, connect: Connect) -> None:
+    locks, other = connect(), connect()
+    async with locks.reentrant_lock("a") as outer:
+        attempts = locks.statistics().attempts
+        async with locks.reentrant_lock("a") as inner, locks.reentrant_lock("a").acquire() as third:
+            assert inner.fence == outer.fence == third.fence
+            assert inner.owner == outer.owner
+            assert third.depth == 3
+            tried = await locks.reentrant_lock("a").try_acquire()
+            assert tried is not None
+            assert await tried.release()
+            assert not tried.held
+        assert locks.statistics().attempts == attempts
+        assert outer.held
+        assert not inner.held
+        assert await other.lock("a").try_acquire() is None  # the same name as the plain lock
+    assert not outer.held
+    await setup.empty()
+
+
+async def test_the_last_to_end_gives_it_back(setup: Setup, connect: Connect) -> None:
+    locks = connect()
+    lock = locks.reentrant_lock("a")
+    outer = await lock.acquire(timeout=5)
+    inner = await lock.acquire(timeout=5)
+    assert await outer.release() is True
+    assert await outer.release() is True
+    assert inner.held
+    assert await setup.keys()
+    assert await inner.release() is True
+    await setup.empty()
+
+
+async def test_other_tasks_wait(connect: Connect) -> None:
+    locks = connect()
+    async with locks.reentrant_lock("a") as lease:
+        child = asyncio.create_task(hold(locks.reentrant_lock("a")))
+        await asyncio.sleep(0.05)
+        assert not child.done()
+        assert await asyncio.create_task(locks.reentrant_lock("a").try_acquire()) is None
+    inherited = await asyncio.wait_for(child, 5)
+    assert inherited.fence > lease.fence
+
+
+async def test_tasks_it_started_may_share_it(setup: Setup, connect: Connect) -> None:
+    locks = connect()
+
+    def lock() -> asynclock.ReentrantLock:
+        return locks.reentrant_lock("a", inherit=True)
+
+    late = asyncio.Event()
+
+    async def child() -> None:
+        async with lock() as mine:
+            assert mine.fence == outer.fence
+            await late.wait()
+            assert mine.held
+
+    async with lock() as outer:
+        tasks = [asyncio.create_task(child()) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        assert outer.depth == 4
+    assert await setup.keys(), "children are still inside"
+    late.set()
+    await asyncio.gather(*tasks)
+    await setup.empty()
+    # A child that was started inside and comes after the end has to ask like everybody else.
+    async with lock() as again:
+        assert again.fence > outer.fence
+
+
+async def test_a_loss_ends_every_body(setup: Setup, connect: Connect) -> None:
+    locks = connect(ttl=0.6)
+    ended: list[str] = []
+
+    async def child() -> None:
+        with pytest.raises(asynclock.LeaseLostError):
+            async with locks.reentrant_lock("a", inherit=True):
+                await asyncio.sleep(30)
+        ended.append("child")
+
+    with pytest.raises(asynclock.LeaseLostError):
+        async with locks.reentrant_lock("a", inherit=True):
+            other = asyncio.create_task(child())
+            async with locks.reentrant_lock("a") as inner:
+                for server in setup.well:
+                    await server.command("DEL", "asynclock:a")
+                try:
+                    await asyncio.sleep(30)
+                finally:
+                    ended.append("inner")
+                    assert not inner.held
+                    with pytest.raises(asynclock.LeaseLostError):
+                        await locks.reentrant_lock("a").acquire()
+    await asyncio.wait_for(other, 5)
+    assert sorted(ended) == ["child", "inner"]
+    async with locks.reentrant_lock("a"):
+        pass
+
+
+async def test_a_body_that_fails_gives_it_back(setup: Setup, connect: Connect) -> None:
+    lock = connect().reentrant_lock("a")
+    with pytest.raises(ZeroDivisionError):
+        async with lock, lock:
+            raise ZeroDivisionError
+    await setup.empty()
+    assert (await lock.acquire(timeout=5)).held

@@ -1,0 +1,95 @@
+"""The decorator: names from arguments, the signature kept, mistakes found when decorating."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+
+import asynclock
+from asynclock.testing import LocalServer
+from tests.primitives.conftest import Connect
+
+
+@pytest.fixture
+def locks(asynclock_locks: asynclock.LockManager) -> asynclock.LockManager:
+    return asynclock_locks
+
+
+async def test_names_come_from_arguments(locks: asynclock.LockManager) -> None:
+    seen: list[str] = []
+
+    @locks.synchronized("orders:{order_id}:{shop}", lease="lease", timeout=5)
+    async def ship(
+        order_id: int, shop: str = "main", *, lease: asynclock.Lease | None = None
+    ) -> int:
+        """Ship it."""
+        assert lease is not None
+        assert lease.held
+        seen.append(lease.name)
+        return order_id * 2
+
+    assert await ship(21) == 42
+    assert await ship(shop="b", order_id=1) == 2
+    assert seen == ["orders:21:main", "orders:1:b"]
+    assert ship.__doc__ == "Ship it."
+    assert ship.__name__ == "ship"
+    assert list(inspect.signature(ship).parameters) == ["order_id", "shop"]
+    assert inspect.iscoroutinefunction(ship)
+
+
+async def test_methods_and_attributes(locks: asynclock.LockManager) -> None:
+    class Account:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            self.busy = 0
+
+        @locks.synchronized("account:{self.number}")
+        async def book(self) -> None:
+            self.busy += 1
+            assert self.busy == 1
+            await asyncio.sleep(0)
+            self.busy -= 1
+
+    one, other = Account(1), Account(2)
+    await asyncio.gather(*(account.book() for account in [one, other] * 5))
+
+
+async def test_it_excludes_across_managers(
+    asynclock_nodes: list[LocalServer], connect_to: Connect
+) -> None:
+    here, there = connect_to(asynclock_nodes), connect_to(asynclock_nodes)
+
+    @there.synchronized("a", timeout=0.1)
+    async def work() -> None:
+        raise AssertionError("never runs")
+
+    async with here.lock("a"):
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await work()
+
+
+async def test_wrong_arguments_fail_as_without(locks: asynclock.LockManager) -> None:
+    @locks.synchronized("a:{x}")
+    async def work(x: int) -> None: ...
+
+    with pytest.raises(TypeError):
+        await work(1, 2)  # type: ignore[call-arg]  # that is the point
+    with pytest.raises(TypeError):
+        await work()  # type: ignore[call-arg]  # that is the point
+
+
+def test_mistakes_are_found_when_decorating() -> None:
+    locks = asynclock.connect("redis://localhost")
+
+    async def work(x: int, /, y: int) -> None: ...
+
+    for template, lease in [("{z}", None), ("{}", None), ("{0}", None), ("{x", None)]:
+        with pytest.raises(asynclock.ConfigurationError):
+            locks.synchronized(template, lease=lease)(work)
+    for lease in ("z", "x"):
+        with pytest.raises(asynclock.ConfigurationError, match="lease"):
+            locks.synchronized("{x}", lease=lease)(work)
+    with pytest.raises(asynclock.ConfigurationError, match="async"):
+        locks.synchronized("a")(lambda: None)  # type: ignore[arg-type,return-value]  # the point
