@@ -32,7 +32,9 @@ def clean(text: object) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one.encode("unicode_escape").decode("ascii") if unicodedata.category(one) in _UNSAFE else one
+        one.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(one) in _UNSAFE
+        else one
         for one in text
     )
 
