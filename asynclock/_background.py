@@ -11,17 +11,18 @@ class Background:
     """The tasks of one manager; none outlives `aclose`."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        # In order of birth, so that a simulation ends them in the same order every time.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[Any]:
         """Start `work`. What it raises goes to the loop's exception handler, never lost."""
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler(
                 {"message": f"asynclock: {task.get_name()} failed", "exception": error}

@@ -22,13 +22,14 @@ class Wakeups:
 
     def __init__(self, quorum: int) -> None:
         self._quorum = quorum
-        self._watched: dict[str, set[Watch]] = {}
+        # Dicts for sets: woken in the order of arrival, the same in every run of a simulation.
+        self._watched: dict[str, dict[Watch, None]] = {}
 
     def watch(self, keys: tuple[str, ...]) -> Watch:
         """Start to watch `keys`; `close` the watch when done."""
         watch = Watch(self, keys, self._quorum)
         for key in keys:
-            self._watched.setdefault(key, set()).add(watch)
+            self._watched.setdefault(key, {})[watch] = None
         return watch
 
     def wake(self, key: str | None, node: int | None = None) -> None:
@@ -49,7 +50,7 @@ class Wakeups:
         for key in watch.keys:
             watches = self._watched.get(key)
             if watches is not None:
-                watches.discard(watch)
+                watches.pop(watch, None)
                 if not watches:
                     del self._watched[key]
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import hiredis
 
+from asynclock import _clock
 from asynclock._engine.lease import Lease
 from asynclock._nodes.endpoint import Endpoint
 from asynclock.errors import ConfigurationError
@@ -53,7 +53,7 @@ class MemoryNode:
         self,
         name: str = "",
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = lambda: _clock.wall(),
         entropy: Callable[[int], bytes] = os.urandom,
         durable: bool = False,
     ) -> None:
