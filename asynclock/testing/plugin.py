@@ -5,8 +5,9 @@
         async with asynclock_locks.lock("orders:42"):
             ...
 
-Installed with asynclock (entry point), or by `-p asynclock.testing.plugin`. Works with
-pytest-asyncio in its auto and its strict mode. Nothing is imported or started before a test asks.
+pytest finds it by itself where asynclock is installed; for a bare checkout there is
+`-p asynclock.testing.plugin` (pytest refuses to load a plugin twice). Works with pytest-asyncio in
+its auto and its strict mode. No server is started before a test asks.
 """
 
 from __future__ import annotations
