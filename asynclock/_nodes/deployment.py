@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from redis.asyncio.sentinel import SentinelConnectionPool
+
 from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
@@ -15,6 +17,7 @@ from .link import Link
 from .node import Node, NodeSettings
 from .primary import MARK_KEY, Primaries
 from .script import Script
+from .sentinel import SentinelNode, Service
 
 BATCH = 100
 """Leases per renewal command: a server is busy with one for well under a millisecond."""
@@ -41,19 +44,34 @@ def make_nodes(
         )
     careful = replace(settings, guard_first=True)
     primaries = Primaries(careful, scripts, acks, prefix + MARK_KEY)
-    nodes: list[Node] = []
-    for address in addresses:
-        endpoint = Endpoint.of(address)
-        if acks:
-            nodes.append(_primary(endpoint, primaries, observers))
-        else:
-            nodes.append(_server(endpoint, settings, scripts, observers))
+    nodes = [_node(address, settings, primaries, observers) for address in addresses]
     seen: set[str] = set()
     for node in nodes:
         if node.address in seen:
             raise ConfigurationError(f"{node.address} is named twice: nodes are independent")
         seen.add(node.address)
     return nodes
+
+
+def _node(
+    address: object, settings: NodeSettings, primaries: Primaries, observers: Observers
+) -> Node:
+    service = _service(address)
+    if service is not None:
+        return SentinelNode(service, primaries, observers)
+    endpoint = Endpoint.of(address)
+    if primaries.acks:
+        return _primary(endpoint, primaries, observers)
+    return _server(endpoint, settings, primaries.scripts, observers)
+
+
+def _service(address: object) -> Service | None:
+    """The group that an address stands for; None: it is a server's own."""
+    if isinstance(address, str):
+        scheme = address.strip().partition("://")[0]
+        return Service.from_url(address) if scheme.endswith("+sentinel") else None
+    pool = getattr(address, "connection_pool", None)
+    return Service.of_pool(pool) if isinstance(pool, SentinelConnectionPool) else None
 
 
 def _server(

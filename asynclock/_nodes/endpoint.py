@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import re
 import ssl
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis.asyncio
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
 from ..errors import ConfigurationError
+
+L = TypeVar("L", bound=asyncio.Protocol)
 
 
 class Endpoint:
@@ -20,17 +27,33 @@ class Endpoint:
         self.host: str = getattr(connection, "host", "localhost")
         self.port: int = int(getattr(connection, "port", 6379))
         self.db: int = int(connection.db or 0)
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        self.address = f"unix:{self.path}" if self.path else f"{host}:{self.port}"
+
+    @property
+    def address(self) -> str:
         """How the node is named in errors, logs and health: never with a password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"unix:{self.path}" if self.path else f"{host}:{self.port}"
+
+    def at(self, host: str, port: int) -> Endpoint:
+        """The same settings for another server of the same deployment."""
+        other = Endpoint(self._settings)
+        other.host, other.port, other.path = host, port, None
+        return other
 
     @classmethod
     def of(cls, node: object) -> Endpoint:
         """From a URL or a `redis.asyncio.Redis`, whose settings are read and nothing else."""
+        if isinstance(node, Endpoint):
+            return node
         if isinstance(node, str):
+            if node.strip().startswith("memory://"):
+                # By name and only now: nodes for tests are no part of what a service imports.
+                memory = importlib.import_module("asynclock.testing.memory")
+                in_memory: Endpoint = memory.endpoint(node)
+                return in_memory
             return cls.from_url(node)
         if isinstance(node, redis.asyncio.Redis):
-            return cls._of_pool(node.connection_pool, repr(type(node).__name__))
+            return cls.of_pool(node.connection_pool, repr(type(node).__name__))
         raise ConfigurationError(
             f"a node is a URL or a redis.asyncio.Redis client, not {type(node).__name__}"
         )
@@ -46,15 +69,33 @@ class Endpoint:
             pool = ConnectionPool.from_url(url.strip())
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"{redacted(url)} is no address of Redis: {error}") from None
-        return cls._of_pool(pool, redacted(url))
+        return cls.of_pool(pool, redacted(url))
 
     @classmethod
-    def _of_pool(cls, pool: ConnectionPool, shown: str) -> Endpoint:
+    def of_pool(cls, pool: ConnectionPool, shown: str) -> Endpoint:
+        """From the settings with which a client of redis-py would open connections."""
         try:
             connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
         except (ValueError, TypeError, OSError) as error:
             raise ConfigurationError(f"{shown} has a wrong setting: {error}") from None
         return cls(connection)
+
+    async def open(self, make: Callable[[], L]) -> L:
+        """Open a connection; `make` gives its protocol. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        # Cancelling create_connection closes its socket; a link is only made once it is open.
+        if self.path is not None:
+            _, link = await loop.create_unix_connection(make, self.path)
+            return link
+        context = self.tls()
+        _, link = await loop.create_connection(
+            make,
+            self.host,
+            self.port,
+            ssl=context,
+            server_hostname=self.host if context is not None else None,
+        )
+        return link
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context redis-py would use, or None for a plain connection."""
@@ -76,6 +117,37 @@ class Endpoint:
         if len(found) == 1 or not found[0]:
             return ("default", str(found[-1] or ""))
         return (str(found[0]), str(found[1] or ""))
+
+
+class Seeds:
+    """A URL with several hosts: `scheme+kind://login@host:port,host:port/path?query`."""
+
+    def __init__(self, url: str, *, port: int) -> None:
+        self.shown = redacted(url)
+        try:
+            parts = urlsplit(url.strip())
+        except ValueError as error:
+            raise ConfigurationError(f"{self.shown} is no address of Redis: {error}") from None
+        self.scheme, _, self.kind = parts.scheme.partition("+")
+        login, at, hosts = parts.netloc.rpartition("@")
+        self._login = login + at
+        self.path = unquote(parts.path.strip("/"))
+        self.query = dict(parse_qsl(parts.query))
+        self._hosts = [host.strip() for host in hosts.split(",") if host.strip()]
+        self._port = port
+        if not self._hosts:
+            raise ConfigurationError(f"{self.shown} names no host")
+
+    def endpoints(self, login: str | None = None) -> list[Endpoint]:
+        """One for each host; with another "user:password@" if given."""
+        query = f"?{urlencode(self.query)}" if self.query else ""
+        found = []
+        for host in self._hosts:
+            has_port = bool(re.search(r":\d+$", host)) and not host.endswith("]")
+            where = host if has_port else f"{host}:{self._port}"
+            prefix = self._login if login is None else login
+            found.append(Endpoint.from_url(f"{self.scheme}://{prefix}{where}{query}"))
+        return found
 
 
 def redacted(url: str) -> str:

@@ -8,8 +8,9 @@ ends the attempt.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar
 
 from .. import _clock
@@ -41,22 +42,40 @@ async def dial(
 
     `make` gets the owner and the seconds that each command has, until the link is open.
     """
-    link: L | None = None
+    async with _opening(limit) as opened:
+        link = await endpoint.open(lambda: make(owner, limit))
+        opened.append(link)
+        await _log_in(link, endpoint)
+        known = await _introduce(link, scripts)
+        link.timeout = node_timeout
+    return link, known
+
+
+async def greet(endpoint: Endpoint, owner: Owner, node_timeout: float, limit: float) -> Link:
+    """The same for a server that is only asked who is who: logged in, nothing more."""
+    async with _opening(limit) as opened:
+        link = await endpoint.open(lambda: Link(owner, limit))
+        opened.append(link)
+        await _log_in(link, endpoint)
+        link.timeout = node_timeout
+    return link
+
+
+@contextlib.asynccontextmanager
+async def _opening(limit: float) -> AsyncIterator[list[Link]]:
+    """A bound in time; the links that are opened inside are closed if it fails."""
+    opened: list[Link] = []
     try:
         async with asyncio.timeout(limit):
-            link = await _open(endpoint, lambda: make(owner, limit))
-            await _log_in(link, endpoint)
-            known = await _introduce(link, scripts)
-            link.timeout = node_timeout
-            return link, known
+            yield opened
     except TimeoutError:
-        _drop(link)
+        _drop(opened)
         raise HandshakeError(Failure(f"no connection within {limit:g} s")) from None
     except OSError as error:
-        _drop(link)
+        _drop(opened)
         raise HandshakeError(Failure(f"can't connect: {_reason(error)}")) from None
     except BaseException:
-        _drop(link)
+        _drop(opened)
         raise
 
 
@@ -67,26 +86,9 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def _drop(link: Link | None) -> None:
-    if link is not None:
+def _drop(opened: list[Link]) -> None:
+    for link in opened:
         link.close("the handshake failed")
-
-
-async def _open(endpoint: Endpoint, make: Callable[[], L]) -> L:
-    loop = asyncio.get_running_loop()
-    # Cancelling create_connection closes its socket; a Link is only made once it is open.
-    if endpoint.path is not None:
-        _, link = await loop.create_unix_connection(make, endpoint.path)
-        return link
-    context = endpoint.tls()
-    _, link = await loop.create_connection(
-        make,
-        endpoint.host,
-        endpoint.port,
-        ssl=context,
-        server_hostname=endpoint.host if context is not None else None,
-    )
-    return link
 
 
 async def _log_in(link: Link, endpoint: Endpoint) -> None:

@@ -68,6 +68,8 @@ class Trust:
     def met(self, facts: Facts, now: float, *, guard: bool, guard_first: bool) -> float:
         """A connection opened. → seconds from `now` for which the node must not vote."""
         known, self.facts = self.facts, facts
+        if known is not None and facts.marked is not None and facts.run_id != known.run_id:
+            self._as_of = 0.0  # another machine's clock: nothing jumped
         same = known is not None and facts.run_id is not None and facts.run_id == known.run_id
         same = same and not facts.promoted
         if same or facts.durable or not guard or (known is None and not guard_first):

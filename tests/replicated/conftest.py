@@ -29,6 +29,12 @@ async def group(topologies: Topologies) -> Replicated:
 
 
 @pytest_asyncio.fixture
+async def elders(topologies: Topologies) -> Replicated:
+    """The same, and no test may kill them: a young process proves nothing."""
+    return await topologies.get("elders", lambda: Replicated(2))
+
+
+@pytest_asyncio.fixture
 async def service(topologies: Topologies) -> SentinelGroup:
     """The same behind three Sentinels."""
     return await topologies.get("sentinel", lambda: SentinelGroup(2, 3))

@@ -1,0 +1,168 @@
+"""Primaries behind Sentinels: found, left when replaced, and several of them as a quorum."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from redis.asyncio.sentinel import Sentinel
+
+import asynclock
+from asynclock.testing import SentinelGroup, until
+from tests.replicated.conftest import Connect
+from tests.replicated.topologies import Topologies
+
+
+async def test_the_primary_is_found(service: SentinelGroup, connect: Connect) -> None:
+    locks = connect(*service.addresses, acks=1, restart_guard=False)
+    async with locks.lock("a") as lease:
+        assert await service.primary.command("GET", "asynclock:a") == lease.owner
+    (node,) = locks.nodes()
+    assert node.node.startswith("mymaster@127.0.0.1:")
+    assert (node.state, node.role) == ("up", "master")
+
+
+async def test_settings_of_a_redis_py_client(service: SentinelGroup, connect: Connect) -> None:
+    hosts = [(sentinel.host, sentinel.port) for sentinel in service.sentinels]
+    client = Sentinel(hosts).master_for("mymaster", db=3)
+    locks = connect(client, restart_guard=False)
+    async with locks.lock("a"):
+        assert "db3:keys=" in await service.primary.command("INFO", "keyspace")
+    await client.aclose()
+
+
+async def test_one_sentinel_dead_and_one_frozen_of_three(
+    service: SentinelGroup, connect: Connect
+) -> None:
+    await service.sentinels[0].kill()
+    locks = connect(*service.addresses, restart_guard=False)
+    async with locks.lock("a", timeout=20):
+        pass
+    await service.sentinels[1].freeze()
+    # Who is connected goes on; a majority of the Sentinels is needed to find anybody anew.
+    async with locks.lock("a", timeout=20):
+        pass
+    lonely = connect(*service.addresses, restart_guard=False)
+    with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 3 Sentinels answered"):
+        await lonely.lock("a").acquire(timeout=1.5)
+
+
+@pytest.mark.parametrize("hosts", ["127.0.0.1", "127.0.0.1/", "127.0.0.1/a/b", "/a", "@/a"])
+def test_addresses_are_checked(hosts: str) -> None:
+    with pytest.raises(asynclock.ConfigurationError):
+        asynclock.connect(f"redis+sentinel://{hosts}")
+
+
+async def test_an_unknown_service_is_a_mistake(service: SentinelGroup, connect: Connect) -> None:
+    address = service.addresses[0].replace("mymaster", "nobody")
+    with pytest.raises(asynclock.ConfigurationError, match="know no service 'nobody'"):
+        await connect(address).lock("a").acquire(timeout=20)
+
+
+async def test_a_failover_with_a_lease_held_and_waited_for(
+    service: SentinelGroup, connect: Connect
+) -> None:
+    here = connect(*service.addresses, acks="all", ttl=20, max_ttl=20, restart_guard=False)
+    there = connect(*service.addresses, acks=1, ttl=20, max_ttl=20)
+    lease = await here.lock("a").acquire(timeout=20)
+    waiter = asyncio.create_task(_fence(there, "a"))
+    await until(lambda: met(there), "the waiter has met the old primary")
+    await service.primary.command("WAIT", "2", "2000")
+    old = service.primary
+    await service.fail_over()
+    assert service.primary is not old
+    assert lease.held
+    await until(lambda: extended(lease), "the heir, which has the lease, extends it")
+    assert not waiter.done()
+    assert await lease.release()
+    # The waiter's own manager guards: it knows that the heir is new, and waits for one max_ttl.
+    # The lease was released, so an unguarded client gets it as soon as the heir is found.
+    other = connect(*service.addresses, acks=1, restart_guard=False)
+    again = await other.lock("a").acquire(timeout=20)
+    assert again.fence > lease.fence
+    assert not waiter.done()
+    waiter.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiter
+
+
+async def met(locks: asynclock.LockManager) -> bool:
+    return [node.state for node in locks.nodes()] == ["quarantined"]
+
+
+async def extended(lease: asynclock.Lease) -> bool:
+    with contextlib.suppress(asynclock.QuorumUnavailableError):
+        await lease.extend()
+        return True
+    return False
+
+
+async def _fence(locks: asynclock.LockManager, name: str) -> int:
+    async with locks.lock(name, timeout=60) as lease:
+        return lease.fence
+
+
+async def test_a_primary_that_wakes_up_again_is_not_believed(
+    service: SentinelGroup, connect: Connect
+) -> None:
+    """It takes a Sentinel seconds to demote it; whoever is connected must not ask it till then."""
+    locks = connect(*service.addresses, restart_guard=False)
+    lease = await locks.lock("a", renew=False, ttl=60 / 7).acquire(timeout=20)
+    assert await lease.release()
+    old = service.primary
+    await old.freeze()
+    await service.failed_over(old)
+    fresh = connect(*service.addresses, restart_guard=False)
+    held = await fresh.lock("a").acquire(timeout=20)
+
+    async def moved() -> bool:
+        return await locks.lock("b").try_acquire() is not None
+
+    async def tries() -> bool:
+        with contextlib.suppress(asynclock.QuorumUnavailableError):
+            return await moved()
+        return False
+
+    await until(tries, "the client follows its Sentinels")
+    await old.thaw()
+    assert (await old.command("ROLE"))[0] == "master"
+    assert await locks.lock("a").try_acquire() is None
+    assert held.held
+
+
+async def test_sentinels_and_servers_with_passwords(
+    topologies: Topologies, connect: Connect
+) -> None:
+    group = await topologies.get("password", lambda: SentinelGroup(1, 1, password="geheim:@/"))
+    (sentinel,) = group.sentinels
+    address = group.addresses[0]
+    await sentinel.command("ACL", "SETUSER", "default", "resetpass", ">y&z=")
+    sentinel.password = "y&z="
+    with pytest.raises(asynclock.ConfigurationError, match="NOAUTH"):
+        await connect(address).lock("a").acquire(timeout=20)
+    locks = connect(f"{address}?sentinel_password=y%26z%3D", acks=1, restart_guard=False)
+    async with locks.lock("a", timeout=20):
+        pass
+
+
+async def test_three_groups_are_three_nodes(topologies: Topologies, connect: Connect) -> None:
+    groups = [
+        await topologies.get(f"group-{n}", lambda n=n: SentinelGroup(1, 1, service=f"s{n}"))
+        for n in range(3)
+    ]
+    addresses = [address for group in groups for address in group.addresses]
+    locks = connect(*addresses, acks=1, ttl=5, restart_guard=False)
+    lease = await locks.lock("a").acquire(timeout=20)
+    await groups[0].primary.kill()
+    other = connect(*addresses, acks=1, restart_guard=False)
+    assert await other.lock("a").try_acquire() is None
+    assert await other.lock("b").acquire(timeout=20)
+    await groups[0].failed_over(groups[0].primary)
+    assert lease.held
+    assert await lease.release()
+
+    async def three_votes() -> bool:
+        return [node.state for node in locks.nodes()] == ["up"] * 3
+
+    await until(three_votes, "the group is back with its new primary")
