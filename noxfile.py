@@ -61,7 +61,7 @@ MAIN = next(version for version, python in PYTHONS.items() if python)
 
 # ------------------------------------------------------------------ the shared environments
 
-EXTRAS = ["aiohttp", "cli", "containers", "dashboard", "fastapi", "otel"]
+EXTRAS = ["aiohttp", "cli", "dashboard", "fastapi", "otel"]
 GROUPS = ["bench", "docs", "lint", "package", "tests", "types"]
 
 
