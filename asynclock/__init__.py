@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ._engine.inspection import Inspection, NodeView
 from ._engine.lease import Lease
+from ._primitives.election import Election, Leader, Term
+from ._primitives.fair import FairLock
 from ._primitives.lock import Lock
 from ._primitives.multi import MultiLock
 from ._primitives.readwrite import ReadLock, ReadWriteLock, WriteLock
@@ -26,7 +28,10 @@ __all__ = [
     "AlreadyHeldError",
     "AsyncLockError",
     "ConfigurationError",
+    "Election",
+    "FairLock",
     "Inspection",
+    "Leader",
     "Lease",
     "LeaseLostError",
     "Lock",
@@ -42,6 +47,7 @@ __all__ = [
     "ReentrantLock",
     "Semaphore",
     "Statistics",
+    "Term",
     "UnsupportedDeploymentError",
     "WriteLock",
     "connect",

@@ -9,9 +9,9 @@ from typing import Any
 
 from .._nodes.link import Failure
 from .._nodes.script import Command
-from .acquisition import label
 from .engine import Engine
 from .recipe import Recipe
+from .refusals import label
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,14 @@ def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:
     return Inspection(name, tuple(views), parts[0].quorum, kind, parts=tuple(parts))
 
 
-async def ask_all(engine: Engine, command: Command) -> dict[int, Any]:
-    """Ask every node. → a reply or Failure under each one's number, after one node timeout."""
+async def ask_all(engine: Engine, command: Command, *, enough: int | None = None) -> dict[int, Any]:
+    """Ask every node, but wait for no more than `enough` replies. Takes one node timeout at most.
+
+    → a reply or Failure under the number of each node that has answered.
+    """
     engine.ready()
-    replies = _Replies(asyncio.get_running_loop(), len(engine.multiplexer.nodes))
+    size = len(engine.multiplexer.nodes)
+    replies = _Replies(asyncio.get_running_loop(), size, enough or size)
     engine.multiplexer.broadcast(command, replies)
     await replies.complete
     return replies.found
@@ -125,9 +129,10 @@ def _view(address: str, reply: Any) -> NodeView:
 
 
 class _Replies:
-    """The sink that waits for all."""
+    """The sink that waits for all, or for so many that are no failures."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, size: int, enough: int) -> None:
+        self._enough = enough
         self.found: dict[int, Any] = {}
         self.complete: asyncio.Future[None] = loop.create_future()
         self._size = size
@@ -135,5 +140,7 @@ class _Replies:
     def cast(self, index: int, reply: Any) -> None:
         """Keep one node's answer."""
         self.found[index] = reply
-        if len(self.found) == self._size and not self.complete.done():
+        self._enough -= not isinstance(reply, Failure)
+        done = len(self.found) == self._size or self._enough <= 0
+        if done and not self.complete.done():
             self.complete.set_result(None)

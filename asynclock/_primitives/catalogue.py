@@ -10,6 +10,8 @@ from .._engine.engine import Engine
 from .._engine.lease import HandOff, Terms
 from ..errors import ConfigurationError
 from .base import Defaults
+from .election import Election
+from .fair import FairLock
 from .lock import Lock, recipe
 from .multi import MOST as MOST_NAMES
 from .multi import MultiLock
@@ -49,7 +51,7 @@ class Catalogue:
     def __init__(self) -> None:
         self._nestings: Registry = {}
 
-    def _terms(self, settings: LockSettings) -> tuple[Terms, float | None]:
+    def _terms(self, settings: LockSettings | WaitSettings) -> tuple[Terms, float | None]:
         given: dict[str, Any] = {"ttl": None, **settings}
         timeout = given.pop("timeout", None)
         return self._defaults.terms(**given), timeout
@@ -109,6 +111,25 @@ class Catalogue:
         terms, timeout = self._terms(settings)
         checked = _settings.name(name, "a lock's name")
         return ReadWriteLock(self._engine, self._defaults.prefix, checked, terms, timeout)
+
+    def fair_lock(self, name: str, **settings: Unpack[WaitSettings]) -> FairLock:
+        """A mutex on `name` for whoever has waited longest; not over a quorum.
+
+        Settings as of `lock`. Raises ConfigurationError, UnsupportedDeploymentError over a quorum.
+        """
+        terms, timeout = self._terms(settings)
+        checked = _settings.name(name)
+        return FairLock(self._engine, self._defaults.prefix, checked, terms, timeout)
+
+    def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
+        """The election of a leader of `name`.
+
+        `ttl`: seconds until somebody else leads after a leader crashed. Settings as of `lock`.
+        Raises ConfigurationError.
+        """
+        terms, timeout = self._terms(settings)
+        checked = _settings.name(name, "an election's name")
+        return Election(self._engine, self._defaults.prefix, checked, terms, timeout)
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
         """A semaphore on `name`: at most `permits` (1 to 256) leases at a time.

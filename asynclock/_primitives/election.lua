@@ -1,0 +1,12 @@
+-- What a leader says of itself, kept beside its lock (a mutex, lock.lua).
+-- KEYS: lock, value, counter
+-- publish owner record ms   {1 | 0, now}: only while the owner leads here
+-- observe                   {leader | false, pttl, counter, record | false, now}
+if op == 'publish' then
+  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end
+  redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
+  return {1, now}
+else
+  return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]),
+    tonumber(redis.call('GET', KEYS[3])) or 0, redis.call('GET', KEYS[2]), now}
+end

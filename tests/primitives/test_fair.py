@@ -1,0 +1,115 @@
+"""The fair lock: first come, first served, and nobody waits for the dead."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+
+import asynclock
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+from tests.primitives.conftest import Connect, hold
+
+
+@pytest_asyncio.fixture
+async def server(asynclock_servers: StartServers) -> LocalServer:
+    return (await asynclock_servers(1))[0]
+
+
+async def queued(server: LocalServer, number: int) -> None:
+    """Wait until so many are queued."""
+    async with asyncio.timeout(20):
+        while await server.command("ZCARD", "asynclock:a:#queue") != number:
+            await asyncio.sleep(0.005)
+
+
+async def test_first_come_first_served(server: LocalServer, connect_to: Connect) -> None:
+    managers = [connect_to([server]) for _ in range(3)]
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with managers[number % 3].fair_lock("a") as lease:
+            order.append(number)
+            fences.append(lease.fence)
+
+    fences: list[int] = []
+    holder = await managers[0].fair_lock("a").acquire(timeout=5)
+    tasks = []
+    for number in range(12):
+        tasks.append(asyncio.create_task(work(number)))
+        await queued(server, number + 1)
+    assert await managers[0].fair_lock("a").try_acquire() is None
+    await holder.release()
+    await asyncio.wait_for(asyncio.gather(*tasks), 20)
+    assert order == list(range(12))
+    assert fences == sorted(set(fences))
+    assert set(await server.command("KEYS", "*")) == {"asynclock:a:#fair:fence"}
+
+
+async def test_a_newcomer_does_not_overtake(server: LocalServer, connect_to: Connect) -> None:
+    """Free, but somebody is first in the queue: whoever only tries is refused."""
+    locks = connect_to([server])
+    clock = int((await server.command("TIME"))[0])
+    await server.command("ZADD", "asynclock:a:#queue", 1, "ghost:crashed")
+    await server.command("ZADD", "asynclock:a:#waiters", (clock + 2) * 1000, "ghost:crashed")
+    with pytest.raises(asynclock.AcquireTimeoutError) as caught:
+        await locks.fair_lock("a").acquire(timeout=0.05)
+    assert caught.value.holder == "crashed"
+    assert await locks.fair_lock("a").try_acquire() is None
+    # The ghost never asks again, so it is skipped.
+    assert (await locks.fair_lock("a").acquire(timeout=10)).held
+
+
+async def test_who_gives_up_leaves_the_queue(server: LocalServer, connect_to: Connect) -> None:
+    here, there = connect_to([server]), connect_to([server])
+    holder = await here.fair_lock("a").acquire(timeout=5)
+    cancelled = asyncio.create_task(hold(there.fair_lock("a")))
+    await queued(server, 1)
+    late = asyncio.create_task(hold(there.fair_lock("a"), timeout=0.5))
+    await queued(server, 2)
+    patient = asyncio.create_task(hold(here.fair_lock("a")))
+    await queued(server, 3)
+    cancelled.cancel()
+    with pytest.raises(asynclock.AcquireTimeoutError):
+        await late
+    await queued(server, 1)
+    await holder.release()
+    lease = await asyncio.wait_for(patient, 5)
+    assert lease.fence > holder.fence
+    await queued(server, 0)
+
+
+async def test_a_waiter_keeps_its_place_for_long(server: LocalServer, connect_to: Connect) -> None:
+    """Longer than the patience of the server: it has said that it is still there."""
+    here, there = connect_to([server]), connect_to([server])
+    holder = await here.fair_lock("a").acquire(timeout=5)
+    first = asyncio.create_task(hold(there.fair_lock("a")))
+    await queued(server, 1)
+    second = asyncio.create_task(hold(here.fair_lock("a")))
+    await queued(server, 2)
+    await asyncio.sleep(2.5)
+    await queued(server, 2)
+    await holder.release()
+    lease = await asyncio.wait_for(first, 5)
+    assert not second.done()
+    await lease.release()
+    await asyncio.wait_for(second, 5)
+
+
+async def test_no_task_waits_for_itself_and_inspect(
+    server: LocalServer, connect_to: Connect
+) -> None:
+    locks = connect_to([server])
+    async with locks.fair_lock("a") as lease:
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await locks.fair_lock("a").acquire(timeout=5)
+        seen = await locks.fair_lock("a").inspect()
+        assert (seen.kind, seen.owner) == ("fair_lock", lease.owner)
+
+
+def test_not_over_a_quorum() -> None:
+    locks = asynclock.connect("redis://a", "redis://b", "redis://c")
+    with pytest.raises(asynclock.UnsupportedDeploymentError, match="order of arrivals"):
+        locks.fair_lock("a")
