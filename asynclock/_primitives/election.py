@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from .._engine.refusals import label
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease, Terms
 from .._engine.recipe import Recipe, ms
+from .._engine.refusals import label
 from .._nodes.link import Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing
@@ -200,7 +200,7 @@ class Election:
         found, _ = await self._look()
         return found
 
-    async def observe(self) -> AsyncIterator[Leader]:
+    async def observe(self) -> AsyncGenerator[Leader, None]:
         """Every leader and every new value from now on, the present ones first.
 
         Terms never go back; a short one may be missed. Goes on through outages, and ends only when
