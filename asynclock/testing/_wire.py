@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextvars
 from collections.abc import Callable
 from typing import Any
 
 from asynclock.testing._keyspace import ReplyError, Status
 
-__all__ = ["MemoryTransport", "Push", "Route", "encode"]
+__all__ = ["MemoryTransport", "Push", "Route", "Stream", "encode"]
 
 
 class Route:
@@ -20,12 +21,12 @@ class Route:
         return 0.0
 
     def admit(self, stream: Stream, data: bytes) -> bool:
-        """Whether a piece that has arrived may be handed out; else the route keeps it."""
+        """Whether a piece that has arrived may be handed out now; else call `stream.pump` later."""
         return True
 
 
 class Stream:
-    """One direction of a connection."""
+    """One direction of a connection: first in, first out, whatever the route does."""
 
     def __init__(
         self,
@@ -34,24 +35,32 @@ class Stream:
         deliver: Callable[[bytes], None],
         context: contextvars.Context,
     ) -> None:
-        self.deliver = deliver
-        self._loop = loop
+        self.loop = loop
+        self.context = context
+        self._deliver = deliver
         self._route = route
-        self._context = context
-        self._last = 0.0
+        self._on_the_way: collections.deque[bytes] = collections.deque()
+        self._arrived = 0
 
     def send(self, data: bytes) -> None:
         """Put `data` on its way; empty data is the news of an end."""
+        self._on_the_way.append(data)
         delay = self._route.delay()
-        if not delay and self._last <= self._loop.time():
-            self._loop.call_soon(self._arrive, data, context=self._context)
-            return
-        self._last = max(self._last, self._loop.time() + delay)
-        self._loop.call_at(self._last, self._arrive, data, context=self._context)
+        if delay:
+            self.loop.call_later(delay, self._arrive, context=self.context)
+        else:
+            self.loop.call_soon(self._arrive, context=self.context)
 
-    def _arrive(self, data: bytes) -> None:
-        if self._route.admit(self, data):
-            self.deliver(data)
+    def _arrive(self) -> None:
+        # One more piece may be handed out; which one, is a matter of their order alone.
+        self._arrived += 1
+        self.pump()
+
+    def pump(self) -> None:
+        """Hand out what has arrived, as far as the route admits it."""
+        while self._arrived and self._route.admit(self, self._on_the_way[0]):
+            self._arrived -= 1
+            self._deliver(self._on_the_way.popleft())
 
 
 class MemoryTransport(asyncio.Transport):

@@ -78,6 +78,10 @@ class MemoryNode:
         self._scripts.clear()
         self._watchers.clear()
 
+    def born_ago(self, seconds: float) -> None:
+        """Have it run for so long already: old enough for the restart guard."""
+        self._since = self.wall() - seconds
+
     # ---- faults ------------------------------------------------------------------------------
 
     def freeze(self) -> None:
@@ -118,6 +122,14 @@ class MemoryNode:
         for client in self._clients:
             if client.tracking:
                 client.push([b"invalidate", None])
+
+    def forget_scripts(self) -> None:
+        """SCRIPT FLUSH."""
+        self._scripts.clear()
+
+    def trackers(self) -> int:
+        """How many connections would be told of a flush."""
+        return sum(client.tracking for client in self._clients)
 
     def jump_clock(self, seconds: float) -> None:
         """Move its wall clock from where it is now, either way."""
@@ -221,9 +233,7 @@ class _Client:
         # Bytes on their way belong to nobody's process; what arrives at the client does.
         requests = Stream(loop, route, self._arrived, contextvars.Context())
         self.transport = MemoryTransport(protocol, requests.send)
-        self._replies = Stream(
-            loop, route, self.transport.received, contextvars.copy_context()
-        )
+        self._replies = Stream(loop, route, self.transport.received, contextvars.copy_context())
         self._over = False
 
     def _arrived(self, data: bytes) -> None:
@@ -282,7 +292,7 @@ def _script(node: MemoryNode, _client: _Client, words: Words) -> Any:
         sha = sha_of(words[2]).encode()
         node._scripts[sha] = words[2]
         return sha
-    node._scripts.clear()
+    node.forget_scripts()
     return OK
 
 

@@ -20,6 +20,7 @@ __all__ = ["VirtualLoop", "run_virtual"]
 T = TypeVar("T")
 
 _START = 1000.0
+_GRAIN = 1e-6
 _EPOCH = 1_700_000_000.0
 
 
@@ -34,6 +35,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Seconds since some moment."""
         return self.now
+
+    def call_at(self, when: float, *args: Any, **options: Any) -> asyncio.TimerHandle:
+        """As everywhere; but a timer takes some time, or `while now < deadline` would never end."""
+        return super().call_at(max(when, self.now + _GRAIN), *args, **options)
 
     def _process_events(self, _events: list[Any]) -> None:
         """Nothing ever comes from outside."""
