@@ -105,6 +105,11 @@ class Endpoint:
         made: ssl.SSLContext = context.get()
         return made
 
+    @property
+    def rotates(self) -> bool:
+        """Whether the password comes from a provider and may be another one next time."""
+        return self._settings.credential_provider is not None
+
     async def credentials(self) -> tuple[str, ...]:
         """`(user, password)` for AUTH, asked anew at each connection; () where there is none."""
         provider = self._settings.credential_provider

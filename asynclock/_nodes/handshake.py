@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import _clock
 from .._rules.trust import Facts
 from .endpoint import Endpoint
-from .link import NOBODY, Failure, Link, Owner
+from .link import Failure, Link, Owner
 from .script import Command, Script
 
 L = TypeVar("L", bound=Link)
@@ -111,21 +112,31 @@ def _accept(answer: Any) -> None:
 
 
 async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
-    for script in scripts:
-        # One that could not be loaded is sent by EVAL when it is first needed.
-        link.send(Command.plain("SCRIPT", "LOAD", script.source), NOBODY, 0)
-    asked = (
-        link.ask(Command.plain("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP")),
-        link.ask(Command.plain("CONFIG", "GET", "appendfsync")),
-        link.ask(Command.plain("TIME")),
-        link.ask(Command.plain("INFO")),
+    # A script that could not be loaded is sent by EVAL when it is first needed.
+    loads = [Command.plain("SCRIPT", "LOAD", script.source) for script in scripts]
+    questions = (
+        Command.plain("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"),
+        Command.plain("CONFIG", "GET", "appendfsync"),
+        Command.plain("TIME"),
+        Command.plain("INFO"),
+        *loads,
     )
     sent = _clock.now()
-    tracking, fsync, clock, info = await asyncio.gather(*asked)
+    replies = await asyncio.gather(*map(link.ask, questions))
+    tracking, fsync, clock, info = replies[:4]
     _accept(info if isinstance(info, Failure) and not info.code else None)
     if isinstance(clock, list):
         link.owner.told(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
-    return facts(info, fsync, tracking=tracking == b"OK")
+    known = facts(info, fsync, tracking=tracking == b"OK")
+    return replace(known, refused=_refused(questions, replies))
+
+
+def _refused(questions: Iterable[Command], replies: Iterable[Any]) -> tuple[str, ...]:
+    """The commands that this server will not run for us, each once."""
+    pairs = zip(questions, replies, strict=True)
+    return tuple(
+        {str(asked.args[0]): None for asked, reply in pairs if isinstance(reply, Failure)}
+    )
 
 
 def facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:

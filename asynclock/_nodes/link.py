@@ -64,6 +64,7 @@ class _ServerError(Exception):
     """An error reply, as hiredis makes it."""
 
 
+_FORBIDDEN_INSIDE = "executing the script can't"
 _PERMANENT = ("WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO")
 
 
@@ -71,7 +72,8 @@ def failure(error: Exception) -> Failure:
     """A server's error reply as an answer."""
     text = str(error)
     code = text.partition(" ")[0]
-    return Failure(text, code in _PERMANENT or text.startswith("ERR unknown command"), code)
+    permanent = code in _PERMANENT or text.startswith("ERR unknown command")
+    return Failure(text, permanent or _FORBIDDEN_INSIDE in text, code)
 
 
 class Link(asyncio.Protocol):

@@ -31,6 +31,14 @@ LONGEST_DIAL = 2.0
 """A frozen server answers the pending connection the moment it thaws: waiting beats redialling."""
 MAX_OWED = 100_000
 
+WITHOUT = {
+    "CLIENT": "waiters ask again at intervals instead of being woken",
+    "CONFIG": "it is taken to forget everything when it restarts",
+    "INFO": "each new connection is guarded as if it had restarted; its settings are not checked",
+    "SCRIPT": "scripts are sent in full when they are first needed",
+    "TIME": "its clock is first read from the answer to a script",
+}
+"""What we assume of a server that refuses a command (docs/access.md)."""
 CACHING = Command.plain("CLIENT", "CACHING", "YES")
 TIME = Command.plain("TIME")
 
@@ -180,6 +188,7 @@ class Node:
     def _opened(self, link: Link, facts: Facts) -> None:
         now = _clock.now()
         settings = self.settings
+        self._tell_refused(self.trust.facts, facts)
         waits = self.trust.met(
             facts, now, guard=settings.restart_guard, guard_first=settings.guard_first
         )
@@ -286,6 +295,12 @@ class Node:
             self._owe(unanswered)
             if end.permanent or link.stalled_since:
                 self._note_down(end)
+
+    def _tell_refused(self, known: Facts | None, facts: Facts) -> None:
+        if known is None or known.refused != facts.refused:
+            for command in facts.refused:
+                meaning = WITHOUT.get(command, "")
+                _log.warning("%s refuses %s: %s", self.address, command, meaning)
 
     def _tell_quarantine(self, seconds: float) -> None:
         cause = self.trust.cause

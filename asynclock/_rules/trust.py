@@ -41,6 +41,8 @@ class Facts:
     """It was no primary when clients last left their mark: it may miss what another granted."""
     complete: bool = False
     """The mark says that all replicas had acknowledged whatever another granted."""
+    refused: tuple[str, ...] = ()
+    """The commands it would not run for us when we introduced ourselves."""
 
     @property
     def evicts(self) -> bool:

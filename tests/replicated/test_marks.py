@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -27,7 +28,7 @@ async def grown_up(group: Replicated) -> None:
         return int(line.partition(":")[2]) > TTL + 3
 
     for server in group.servers:
-        await until(lambda server=server: old(server), "servers older than the longest ttl")
+        await until(partial(old, server), "servers older than the longest ttl")
 
 
 async def forgotten(group: Replicated, grant: Callable[[], Awaitable[T]]) -> T:

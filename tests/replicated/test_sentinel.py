@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 
 import pytest
 from redis.asyncio.sentinel import Sentinel
@@ -148,7 +149,7 @@ async def test_sentinels_and_servers_with_passwords(
 
 async def test_three_groups_are_three_nodes(topologies: Topologies, connect: Connect) -> None:
     groups = [
-        await topologies.get(f"group-{n}", lambda n=n: SentinelGroup(1, 1, service=f"s{n}"))
+        await topologies.get(f"group-{n}", partial(SentinelGroup, 1, 1, service=f"s{n}"))
         for n in range(3)
     ]
     addresses = [address for group in groups for address in group.addresses]

