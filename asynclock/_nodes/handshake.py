@@ -98,7 +98,10 @@ async def _log_in(link: Link, endpoint: Endpoint) -> None:
     except Exception as error:  # a provider is the user's code: whatever it raises is a cause
         raise HandshakeError(Failure(f"no credentials: {error!r}")) from error
     hello = Command.plain("HELLO", "3", *(("AUTH", *login) if login else ()))
-    _accept(await link.ask(hello))
+    answer = await link.ask(hello)
+    if isinstance(answer, Failure) and answer.code == "WRONGPASS" and endpoint.rotates:
+        answer = replace(answer, permanent=False)  # the next password may be right
+    _accept(answer)
     if endpoint.db:
         _accept(await link.ask(Command.plain("SELECT", endpoint.db)))
 
