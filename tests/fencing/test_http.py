@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from aiohttp import web
 from fastapi import Depends, FastAPI, Request
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
@@ -35,6 +35,9 @@ from asynclock.fencing.aiohttp import fence_middleware
 from asynclock.fencing.fastapi import require_fence
 from tests.fencing import page
 
+ON_ANY_MACHINE = settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100)
 
 
@@ -42,6 +45,7 @@ def stamp(fence: int, name: str = "orders:42") -> FenceStamp:
     return FenceStamp(name, fence)
 
 
+@ON_ANY_MACHINE
 @given(NAMES, st.integers(1, 2**53 - 1))
 def test_what_was_said_is_what_is_read(name: str, fence: int) -> None:
     headers = fence_headers(FenceStamp(name, fence))
@@ -51,6 +55,7 @@ def test_what_was_said_is_what_is_read(name: str, fence: int) -> None:
     assert read_fence_headers(shouted) == FenceStamp(name, fence)
 
 
+@ON_ANY_MACHINE
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_whatever_is_sent_is_read_or_refused(name: str, fence: str) -> None:
     headers = {LOCK_NAME_HEADER: name, LOCK_FENCE_HEADER: fence}
@@ -158,7 +163,7 @@ async def store(request, asynclock_servers) -> AsyncIterator[FenceStore]:
         yield MemoryFenceStore()
         return
     (server,) = await asynclock_servers(1)
-    async with Redis.from_url(server.url) as client:
+    async with Redis.from_url(server.url, socket_timeout=40) as client:
         yield FencedRedis(client)
 
 
@@ -167,7 +172,10 @@ Send = Callable[..., Awaitable[httpx.Response]]
 
 @pytest.fixture(params=[fastapi_app, aiohttp_app], ids=["fastapi", "aiohttp"])
 async def send(request, store: FenceStore) -> AsyncIterator[Send]:
-    async with serving(request.param(store)) as url, httpx.AsyncClient(base_url=url) as http:
+    async with (
+        serving(request.param(store)) as url,
+        httpx.AsyncClient(base_url=url, timeout=40) as http,
+    ):
 
         async def send(
             headers: dict[str, str] | Iterable[tuple[str, str]] = (),
@@ -231,7 +239,7 @@ async def test_the_name_may_be_a_function_of_the_request() -> None:
     app = web.Application(middlewares=[fence_middleware(store, by_host)])
     app.router.add_post("/free", answer)
     app.router.add_post("/guarded", answer)
-    async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
         assert (await http.post("/free")).status_code == 200
         assert (await http.post("/guarded")).status_code == 428
         fine = await http.post("/guarded", headers=fence_headers(stamp(1, "host:127.0.0.1")))
@@ -242,7 +250,7 @@ async def test_the_name_may_be_a_function_of_the_request() -> None:
 
     api = FastAPI()
     api.post("/guarded", dependencies=[Depends(require_fence(store, tenant))])(lambda: None)
-    async with serving(api) as url, httpx.AsyncClient(base_url=url) as http:
+    async with serving(api) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
         headers = {**fence_headers(stamp(1, "tenant:9")), "x-tenant": "9"}
         assert (await http.post("/guarded", headers=headers)).status_code == 200
         assert (
@@ -265,7 +273,7 @@ async def test_the_client_shown_gets_through_to_both_frameworks() -> None:
     for block, name in zip(servers, ("app", "application"), strict=True):
         namespace: dict[str, Any] = {"store": MemoryFenceStore(), "__name__": "page"}
         await page.run_block(block, namespace)
-        async with serving(namespace[name]) as url, httpx.AsyncClient() as http:
+        async with serving(namespace[name]) as url, httpx.AsyncClient(timeout=40) as http:
             for lease, status in ((stamp(2), 200), (stamp(1), 412)):
                 said = {"http": http, "url": f"{url}/orders/42", "lease": lease}
                 await page.run_block(client, said)
