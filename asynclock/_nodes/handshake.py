@@ -137,9 +137,7 @@ async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
 def _refused(questions: Iterable[Command], replies: Iterable[Any]) -> tuple[str, ...]:
     """The commands that this server will not run for us, each once."""
     pairs = zip(questions, replies, strict=True)
-    return tuple(
-        {str(asked.args[0]): None for asked, reply in pairs if isinstance(reply, Failure)}
-    )
+    return tuple({str(asked.args[0]): None for asked, reply in pairs if isinstance(reply, Failure)})
 
 
 def facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
