@@ -1,0 +1,131 @@
+"""The program as a process, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+
+from asynclock.testing import LocalServer
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 45.0
+"""Seconds for anything that must happen: the machine may be busy with other tests."""
+
+
+def as_from_a_shell() -> None:
+    """Whoever started the tests may ignore signals (nohup, a background job): we do not."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def environment(**more: str) -> dict[str, str]:
+    """No settings of the machine's own, and the package of this checkout."""
+    strange = ("ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
+    env = {key: value for key, value in os.environ.items() if key not in strange}
+    return {**env, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the program ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Program:
+    """Starts `python -m asynclock …`; what still runs at the end of the test is killed."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self._running: list[asyncio.subprocess.Process] = []
+
+    def use(self, nodes: Sequence[LocalServer], **settings: Any) -> None:
+        """These nodes and settings, from a file; fresh servers vote at once."""
+        given = {"nodes": [node.url for node in nodes], "restart_guard": False, **settings}
+        lines = (f"{key} = {_toml(value)}" for key, value in given.items())
+        self.config.write_text("\n".join(lines))
+
+    async def start(
+        self, *args: str, stdin: int | None = None, env: Mapping[str, str] | None = None
+    ) -> asyncio.subprocess.Process:
+        """Start it and return."""
+        settings = {} if env is not None else {"ASYNCLOCK_CONFIG": str(self.config)}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "asynclock", *args),
+            env=environment(**settings, **(env or {})),
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            preexec_fn=as_from_a_shell,
+        )
+        self._running.append(process)
+        return process
+
+    async def finish(self, process: asyncio.subprocess.Process) -> Outcome:
+        """Wait for its end."""
+        async with asyncio.timeout(PATIENCE):
+            out, err = await process.communicate()
+        status = process.returncode
+        assert status is not None
+        outcome = Outcome(status, out.decode(), err.decode())
+        assert "Traceback" not in outcome.err, outcome.err
+        return outcome
+
+    async def __call__(self, *args: str, env: Mapping[str, str] | None = None) -> Outcome:
+        """Run it to its end."""
+        return await self.finish(await self.start(*args, env=env))
+
+    async def close(self) -> None:
+        for process in self._running:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value).replace("'", '"')
+
+
+@pytest_asyncio.fixture
+async def program(tmp_path: Path) -> AsyncIterator[Program]:
+    made = Program(tmp_path / "asynclock.toml")
+    yield made
+    await made.close()
+
+
+async def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    """Wait until `condition()` is true. → what it returned."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"{what} did not come true within {PATIENCE:g} s"
+        await asyncio.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists that has not ended (a zombie has)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,249 @@
+"""`asynclock run`: the command runs only under the lock, and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import asynclock
+from asynclock.testing import LocalServer
+
+from .conftest import PATIENCE, Program, alive, until
+
+BEAT = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[2] == "deaf" else signal.SIG_DFL)
+with open(sys.argv[1], "a", buffering=1) as file:
+    while True:
+        print(time.time(), os.environ["ASYNCLOCK_DEADLINE"], file=file)
+        time.sleep(0.005)
+"""
+
+
+def beating(file: Path, hearing: str = "deaf") -> tuple[str, ...]:
+    """A command that says when it was last alive; "deaf": it ignores SIGTERM."""
+    return "--", sys.executable, "-c", BEAT, str(file), hearing
+
+
+def last_beat(file: Path) -> float:
+    """When the command was last seen alive."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return float(lines[-1].split()[0]) if lines else 0.0
+
+
+async def test_environment_status_and_a_free_lock_afterwards(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    script = "env | grep ^ASYNCLOCK_; exit 7"
+    ended = await program("run", "report", "--", "sh", "-c", script)
+    assert ended.status == 7, ended.err
+    env = dict(line.split("=", 1) for line in ended.out.splitlines())
+    assert env["ASYNCLOCK_NAME"] == "report"
+    assert int(env["ASYNCLOCK_FENCE"]) > 0
+    assert len(env["ASYNCLOCK_OWNER"].partition(":")[0]) == 32
+    assert abs(float(env["ASYNCLOCK_DEADLINE"]) - time.time()) < PATIENCE
+    seen = await asynclock_nodes[0].command("GET", "asynclock:report")
+    assert seen is None
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("sh", "-c", "kill -TERM $$"), 128 + signal.SIGTERM),
+        (("no-such-command",), 127),
+        (("/etc/passwd",), 126),
+    ],
+)
+async def test_statuses_of_the_command(
+    program: Program, asynclock_nodes: list[LocalServer], command: tuple[str, ...], status: int
+) -> None:
+    program.use(asynclock_nodes)
+    assert (await program("run", "s", "--", *command)).status == status
+
+
+async def test_who_does_not_get_it_says_who_has_it(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    urls = [node.url for node in asynclock_nodes]
+    label = "web-1:42\x1b[31m"
+    async with asynclock.connect(*urls, restart_guard=False, label=label) as locks:
+        async with locks.lock("job"):
+            impatient = await program.start("run", "job", "--no-wait", "--", "true")
+            patient = await program.start("run", "job", "--timeout", "0.2", "--", "true")
+            ended = await program.finish(impatient)
+            assert ended.status == 75
+            assert "web-1:42\\x1b[31m" in ended.err
+            assert "\x1b" not in ended.err
+            assert (await program.finish(patient)).status == 75
+
+
+async def test_no_nodes_that_answer(program: Program) -> None:
+    ended = await program("run", "j", "--node", "redis://127.0.0.1:1", "--no-wait", "--", "true")
+    assert ended.status == 69
+    assert "refused" in ended.err
+
+
+async def test_eight_racing_runs_never_overlap(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    file = tmp_path / "history"
+    script = (
+        f"echo begin $$ $ASYNCLOCK_FENCE >> {file}; sleep 0.05; "
+        f"echo end $$ $ASYNCLOCK_FENCE >> {file}"
+    )
+    racing = [await program.start("run", "race", "--", "sh", "-c", script) for _ in range(8)]
+    ended = await asyncio.gather(*map(program.finish, racing))
+    assert [one.status for one in ended] == [0] * 8, [one.err for one in ended]
+    lines = [line.split() for line in file.read_text().splitlines()]
+    assert [line[0] for line in lines] == ["begin", "end"] * 8
+    assert all(lines[i][1:] == lines[i + 1][1:] for i in range(0, 16, 2))
+    fences = [int(line[2]) for line in lines[::2]]
+    assert fences == sorted(set(fences))
+
+
+async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    file = tmp_path / "pids"
+    script = f"sleep 1000 & echo $$ $! > {file}.new; mv {file}.new {file}; wait"
+    process = await program.start("run", "j", "--ttl", "3", "--", "sh", "-c", script)
+    await until(file.exists, "the command's start")
+    pids = [int(word) for word in file.read_text().split()]
+    assert all(map(alive, pids))
+    process.kill()
+    killed = time.monotonic()
+    await until(lambda: not any(map(alive, pids)), "the end of the command and its child")
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, restart_guard=False) as locks:
+        lease = await locks.lock("j").acquire(timeout=PATIENCE)
+        took = time.monotonic() - killed
+        await lease.release()
+    assert took < 3.0 + 2.0  # the ttl, and a busy machine's delays
+
+
+@pytest.mark.parametrize("hearing", ["deaf", "hearing"])
+async def test_lost_quorum_ends_the_command_before_the_ttl(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path, hearing: str
+) -> None:
+    program.use(asynclock_nodes)
+    file = tmp_path / "beats"
+    process = await program.start("run", "j", "--ttl", "3", *beating(file, hearing))
+    await until(lambda: last_beat(file), "the command's start")
+    await asynclock_nodes[1].freeze()
+    await asynclock_nodes[2].kill()
+    broken = time.time()
+    ended = await program.finish(process)
+    assert ended.status == 70, ended.err
+    # Whatever was renewed was renewed before the quorum broke.
+    assert last_beat(file) < broken + 3.0
+    assert "can't be renewed" in ended.err
+
+
+async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    file = tmp_path / "beats"
+    process = await program.start("run", "j", "--ttl", "2", *beating(file))
+    await until(lambda: last_beat(file), "the command's start")
+    process.send_signal(signal.SIGSTOP)
+    stopped = time.time()
+    try:
+        await until(lambda: time.time() - last_beat(file) > 1.0, "the command's end")
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert last_beat(file) < stopped + 2.0
+    assert (await program.finish(process)).status == 70
+
+
+async def test_one_frozen_node_disturbs_nobody(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes, ttl=2.0)
+    await asynclock_nodes[0].freeze()
+    ended = await program("run", "j", "--", "sleep", "3")
+    assert ended.status == 0, ended.err
+
+
+async def test_on_loss_warn(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes)
+    script = "echo started; read line; exit 5"
+    process = await program.start(
+        *("run", "j", "--ttl", "1", "--on-loss", "warn", "--", "sh", "-c", script),
+        stdin=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        await process.stdout.readline()
+        for node in asynclock_nodes:
+            await node.flush()
+        while b"goes on" not in await process.stderr.readline():
+            pass
+    process.stdin.write(b"\n")
+    assert (await program.finish(process)).status == 5
+
+
+async def test_signals_reach_the_command(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    script = "trap 'echo hup' HUP; trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    process = await program.start("run", "j", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        assert await process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGHUP)
+        assert await process.stdout.readline() == b"hup\n"
+    process.send_signal(signal.SIGTERM)
+    assert (await program.finish(process)).status == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signal_while_waiting_leaves_nothing(
+    program: Program, asynclock_nodes: list[LocalServer], number: signal.Signals, tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, restart_guard=False) as locks:
+        lease = await locks.lock("j").acquire()
+        file = tmp_path / "never"
+        process = await program.start("run", "j", "--", "touch", str(file))
+        await _clients(asynclock_nodes[0], 2)
+        process.send_signal(number)
+        assert (await program.finish(process)).status == 128 + number
+        await lease.release()
+    assert await asynclock_nodes[0].command("GET", "asynclock:j") is None
+    assert not file.exists()
+
+
+async def _clients(node: LocalServer, wanted: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        lines = (await node.command("CLIENT", "LIST")).splitlines()
+        if sum("resp=3" in line or "flags=t" in line for line in lines) >= wanted:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("the program did not connect")
+
+
+async def test_a_command_that_cannot_start_frees_the_lock(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    strange = tmp_path / "strange"
+    strange.write_bytes(b"\x7fELF, but not really")
+    os.chmod(strange, 0o755)
+    assert (await program("run", "j", "--", str(strange))).status == 126
+    assert await asynclock_nodes[0].command("GET", "asynclock:j") is None
