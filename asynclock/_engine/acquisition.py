@@ -58,7 +58,7 @@ class Wish:
             return await self._seek(None)
         line = engine.lines.get(key)
         if line is None:
-            line = engine.lines[key] = Line(key, self._recipe.permits)
+            line = engine.lines[key] = Line(self._recipe.name, key, self._recipe.permits)
         elif self._once:
             if line.full:
                 raise refusals.held_here(self._recipe.name, line.holdings[0])
@@ -126,8 +126,7 @@ class Wish:
     async def _take_over(self, holding: Holding) -> Lease | None:
         engine, terms = self._engine, self._terms
         try:
-            if not holding.fences:
-                await reserve_now(engine, holding, terms)
+            await reserve_now(engine, holding, terms)
             if holding.valid_until - _clock.now() < holding.ttl / 2:
                 await engine.stretch(holding, holding.ttl)
             fence = take_fence(holding)

@@ -222,6 +222,18 @@ class Attempt:
         owners = [owner for _, owner in self.refusals]
         return max(owners, key=owners.count) if owners else None
 
+    def votes(self) -> dict[str, str]:
+        """What each node has said so far: see `events.Voted`."""
+        found = {}
+        for index, node in enumerate(self._engine.multiplexer.nodes):
+            if index in self.ballot.claims:
+                found[node.address] = "granted"
+            elif index in self._refusers:
+                found[node.address] = "refused"
+            else:
+                found[node.address] = "failed" if index in self.failures else "open"
+        return found
+
     def causes(self) -> dict[str, str]:
         """What each node did that did not grant."""
         nodes = self._engine.multiplexer.nodes

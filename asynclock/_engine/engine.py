@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _clock
 from .._background import Background
@@ -23,6 +23,9 @@ from ..events import Acquired, Lost, Observers, Released, Renewed
 from .lease import Holding, Lease, Terms
 from .renewal import Renewals
 from .waiting import Line, Turn, fits, reserve_ahead
+
+if TYPE_CHECKING:
+    from .search import Search
 
 _log = logging.getLogger("asynclock")
 
@@ -81,6 +84,8 @@ class Engine:
         self.closed = False
         self.waiting = 0
         """Tasks that wait for a lock now."""
+        self.refused: set[Search] = set()
+        """Those of them who ask the nodes, and others have it."""
         self._suffix = f":{settings.label}"
         multiplexer.on_stood_still = self.renewals.shorten
 

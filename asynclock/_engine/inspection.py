@@ -27,6 +27,8 @@ class NodeView:
     """The highest fence it has given out; 0: none that it remembers."""
     error: str | None = None
     """Why there was no answer."""
+    value: str | None = None
+    """What it keeps of an event, latch or barrier, which nobody owns."""
 
     @property
     def holder(self) -> str | None:

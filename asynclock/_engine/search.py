@@ -14,7 +14,7 @@ from .._nodes.link import NOBODY
 from .._nodes.script import Word
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
-from ..events import Contended, SplitVote
+from ..events import Contended, SplitVote, Voted
 from . import refusals
 from .attempt import Attempt
 from .recipe import Recipe, ms
@@ -60,6 +60,11 @@ class Search:
         self._contended: Attempt | None = None
         """The last attempt that others won."""
 
+    @property
+    def name(self) -> str:
+        """What is wanted."""
+        return self._recipe.name
+
     async def find(self) -> Attempt:
         """→ the attempt that was won. Raises what the caller is to be told otherwise."""
         engine, recipe = self._engine, self._recipe
@@ -68,7 +73,10 @@ class Search:
             while True:
                 attempt = Attempt(engine, recipe, self._ttl, self._ticket)
                 engine.counts.attempts += 1
-                if await self._try(attempt):
+                won = await self._try(attempt)
+                if engine.observers:
+                    engine.observers(Voted(self._recipe.name, attempt.votes()))
+                if won:
                     self._ticket = ()
                     return attempt
                 if engine.closed:
@@ -82,6 +90,7 @@ class Search:
                     recipe = await self._wait_for_others(attempt)
         finally:
             engine.waiting -= 1
+            engine.refused.discard(self)
             self._leave()
 
     async def _try(self, attempt: Attempt) -> bool:
@@ -104,6 +113,7 @@ class Search:
     async def _wait_for_others(self, attempt: Attempt) -> Recipe:
         """→ what to ask for next, once it is time."""
         engine = self._engine
+        engine.refused.add(self)
         self._outage_since, self._contended = None, attempt
         other = self._elsewhere(attempt)
         if other is not None and self._hops < HOPS:

@@ -40,9 +40,10 @@ class Turn:
 class Line:
     """Those of this process who want one name: some hold, one asks, the rest wait in order."""
 
-    __slots__ = ("_queue", "asking", "handed", "holdings", "key", "permits", "since")
+    __slots__ = ("_queue", "asking", "handed", "holdings", "key", "name", "permits", "since")
 
-    def __init__(self, key: str, permits: int) -> None:
+    def __init__(self, name: str, key: str, permits: int) -> None:
+        self.name = name
         self.key = key
         self.permits = permits
         """How many may hold at once; each with this key says the same."""
@@ -138,19 +139,19 @@ def fits(holding: Holding, terms: Terms | None, given_up: Terms, now: float) -> 
 class Reservation:
     """Raises the counter at a quorum: what lies above all that was there before is ours."""
 
-    __slots__ = ("_engine", "_holding", "_left", "_m", "_previous", "_quorum")
+    __slots__ = ("_alone", "_done", "_holding", "_left", "_m", "_previous", "_quorum")
 
     def __init__(self, engine: Engine, holding: Holding, count: int) -> None:
-        loop = asyncio.get_running_loop()
         nodes = engine.multiplexer
-        self._engine = engine
         self._holding = holding
+        self._alone = count == 1
         self._previous: list[int] = []
         self._quorum = nodes.quorum
         self._left = len(nodes.nodes)
         self._m = max(holding.top, holding.fence) + count
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         holding.top = self._m
-        holding.reserving = loop.create_future()
+        holding.reserving = self._done
         command = holding.recipe.write_back(holding.owner, self._m, engine.retention)
         nodes.broadcast(command, self)
 
@@ -160,31 +161,43 @@ class Reservation:
         if type(reply) is not Failure and reply[0] == 1:
             self._previous.append(reply[1])
             if len(self._previous) == self._quorum:
-                # Not "our fence + 1": a raise that met other nodes may have passed it on to
-                # somebody else (tests/model: the variant that starts there is caught).
-                self._holding.fences = range(max(self._previous) + 1, self._m + 1)
-                self._finish()
+                self._claim(max(self._previous))
         if not self._left:
             self._finish()
 
+    def _claim(self, highest: int) -> None:
+        # Not "our fence + 1": a raise that met other nodes may have passed that on to somebody
+        # else (tests/model: the variant that starts there is caught). And the last one only
+        # where each hand-over is to have a raise of its own: what lies below may be older.
+        first = self._m if self._alone else highest + 1
+        holding = self._holding
+        if holding.reserving is self._done and first > max(highest, holding.fence):
+            holding.fences = range(first, self._m + 1)
+        self._finish()
+
     def _finish(self) -> None:
-        waiting, self._holding.reserving = self._holding.reserving, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        if not self._done.done():
+            self._done.set_result(None)
+        if self._holding.reserving is self._done:
+            self._holding.reserving = None
 
 
 def reserve_ahead(engine: Engine, holding: Holding, terms: Terms) -> None:
     """Have fences ready before they are needed."""
     plenty = len(holding.fences) > BLOCK // 4
-    if terms.handoff in (True, "block") and not plenty and holding.reserving is None:
+    if terms.handoff is True and not plenty and holding.reserving is None:
         Reservation(engine, holding, BLOCK)
 
 
 async def reserve_now(engine: Engine, holding: Holding, terms: Terms) -> None:
     """Have a fence for the next lease on `holding`, if a quorum can be raised."""
-    if holding.reserving is None:
-        Reservation(engine, holding, 1 if terms.handoff == "strict" else BLOCK)
-    if holding.reserving is not None:
+    if terms.handoff == "strict":
+        # One that was left, or is under way, was asked for before this hand-over: too old.
+        holding.fences = range(0)
+        Reservation(engine, holding, 1)
+    elif not holding.fences and holding.reserving is None:
+        Reservation(engine, holding, BLOCK)
+    if not holding.fences and holding.reserving is not None:
         await asyncio.shield(holding.reserving)
 
 

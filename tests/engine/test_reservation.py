@@ -1,0 +1,105 @@
+"""Blocks of fences: late answers and cancelled successors change nothing about the order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock._engine.waiting import Reservation
+from asynclock._nodes.link import Failure
+from asynclock.testing import LocalServer
+
+
+class Silent:
+    """Three nodes whose answers to a raise are told by hand."""
+
+    retention = 1000
+
+    def __init__(self) -> None:
+        self.multiplexer = self
+        self.quorum, self.nodes = 2, (None,) * 3
+
+    def broadcast(self, command: Any, sink: Any) -> None:
+        """Nothing is answered yet."""
+
+
+class Held:
+    """As much of a holding as a reservation knows."""
+
+    def __init__(self) -> None:
+        self.fence = self.top = 10
+        self.fences, self.reserving = range(0), None
+        self.owner, self.recipe = "me", self
+
+    def write_back(self, *_: object) -> None:
+        """The command matters to nobody here."""
+
+
+def reserve(held: Held, count: int) -> Reservation:
+    return Reservation(Silent(), held, count)  # type: ignore[arg-type]
+
+
+async def test_a_straggler_ends_no_newer_reservation() -> None:
+    held = Held()
+    first = reserve(held, 5)
+    first.cast(0, Failure("lost"))
+    first.cast(1, Failure("lost"))
+    first.cast(2, Failure("lost"))
+    assert held.reserving is None
+    second = reserve(held, 5)
+    under_way = held.reserving
+    third = reserve(held, 5)
+    second.cast(0, [1, 10])
+    second.cast(1, [1, 10])
+    assert held.fences == range(0)  # a newer raise is under way: its answer counts
+    assert under_way is not None
+    assert under_way.done()
+    third.cast(0, [1, 20])
+    third.cast(1, [1, 10])
+    assert held.fences == range(21, 26)
+    second.cast(2, [1, 10])
+    assert held.fences == range(21, 26)
+
+
+async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
+    held = Held()
+    lost = reserve(held, 1)
+    for node in range(3):
+        lost.cast(node, Failure("lost"))
+    again = reserve(held, 1)
+    again.cast(0, [1, 10])
+    again.cast(1, [1, 10])
+    assert held.fences == range(12, 13)
+    taken = reserve(held, 1)
+    taken.cast(0, [1, 13])  # this node has given 13 to somebody already
+    taken.cast(1, [1, 12])
+    assert held.fences == range(12, 13)
+
+
+async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with asynclock.connect(asynclock_nodes[0].url) as locks:
+        lock = locks.lock("a", handoff="strict")
+
+        async def hold() -> int:
+            async with lock as lease:
+                return lease.fence
+
+        for _ in range(20):
+            first = await lock.acquire()
+            doomed, patient = asyncio.create_task(hold()), asyncio.create_task(hold())
+            while locks.statistics().waiting < 2:
+                await asyncio.sleep(0)
+            await first.release()
+            await asyncio.sleep(0)  # the doomed one is on its way to take over
+            doomed.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await doomed
+            assert await patient > first.fence
+        counter = int(await asynclock_nodes[0].command("GET", "asynclock:a:fence"))
+        # A raise for each of the successors that lived, and at most one for each that did not.
+        assert counter >= first.fence + 1
