@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from ._engine.inspection import Inspection, NodeView
 from ._engine.lease import Lease
+from ._primitives.barrier import Barrier
 from ._primitives.election import Election, Leader, Term
+from ._primitives.event import SharedEvent
 from ._primitives.fair import FairLock
+from ._primitives.latch import Latch
 from ._primitives.lock import Lock
 from ._primitives.multi import MultiLock
 from ._primitives.readwrite import ReadLock, ReadWriteLock, WriteLock
@@ -27,10 +30,12 @@ __all__ = [
     "AcquireTimeoutError",
     "AlreadyHeldError",
     "AsyncLockError",
+    "Barrier",
     "ConfigurationError",
     "Election",
     "FairLock",
     "Inspection",
+    "Latch",
     "Leader",
     "Lease",
     "LeaseLostError",
@@ -46,6 +51,7 @@ __all__ = [
     "ReentrantLease",
     "ReentrantLock",
     "Semaphore",
+    "SharedEvent",
     "Statistics",
     "Term",
     "UnsupportedDeploymentError",

@@ -9,14 +9,20 @@ from .. import _settings
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Terms
 from ..errors import ConfigurationError
+from .barrier import MOST as MOST_PARTIES
+from .barrier import Barrier
 from .base import Defaults
 from .election import Election
+from .event import SharedEvent
 from .fair import FairLock
-from .lock import Lock, recipe
+from .latch import MOST as MOST_COUNTS
+from .latch import Latch
+from .lock import Lock, lock_key, recipe
 from .multi import MOST as MOST_NAMES
 from .multi import MultiLock
 from .readwrite import ReadWriteLock
 from .reentrant import ReentrantLock, Registry
+from .register import KEEP, Register
 from .semaphore import MOST, Semaphore
 from .synchronized import P, R, synchronized
 
@@ -130,6 +136,35 @@ class Catalogue:
         terms, timeout = self._terms(settings)
         checked = _settings.name(name, "an election's name")
         return Election(self._engine, self._defaults.prefix, checked, terms, timeout)
+
+    def event(self, name: str, *, keep: float = KEEP) -> SharedEvent:
+        """An event on `name`, forgotten `keep` seconds after its last change."""
+        return SharedEvent(self._register(name, "event", keep))
+
+    def latch(self, name: str, count: int, *, keep: float = KEEP) -> Latch:
+        """A latch on `name` that opens after `count` (1 to 1000) counts.
+
+        Forgotten `keep` seconds after its last count. Raises ConfigurationError.
+        """
+        checked = _settings.count(count, "count", MOST_COUNTS)
+        return Latch(self._engine, self._register(name, "latch", keep), checked)
+
+    def barrier(
+        self, name: str, parties: int, *, ttl: float | None = None, keep: float = KEEP
+    ) -> Barrier:
+        """A barrier on `name` for `parties` (1 to 256) at a time.
+
+        `ttl`: seconds after which a party that crashed while it waited no longer counts (default:
+        the manager's). Forgotten `keep` seconds after the last arrival. Raises ConfigurationError.
+        """
+        checked = _settings.count(parties, "parties", MOST_PARTIES)
+        terms = self._defaults.terms(ttl=ttl)
+        return Barrier(self._engine, self._register(name, "barrier", keep), checked, terms.ttl)
+
+    def _register(self, name: str, kind: str, keep: float) -> Register:
+        checked = _settings.name(name, f"the name of a {kind}")
+        key = f"{lock_key(self._defaults.prefix, checked)}{_settings.PART}{kind}"
+        return Register(self._engine, checked, key, _settings.seconds(keep, "keep"))
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
         """A semaphore on `name`: at most `permits` (1 to 256) leases at a time.

@@ -154,8 +154,15 @@ async def test_a_killed_leader_is_replaced_within_its_ttl(
             led.add(pid)
             if len(led) > kills:
                 break
+            # Published before `campaign` returns: let it write down that it leads.
+            process = by_pid[pid]
+            assert process.stdout is not None
+            assert (await process.stdout.readline()).startswith(b"leads")
             killed.append(history.now())
-            by_pid[pid].kill()
+            process.kill()
+        process = by_pid[pid]
+        assert process.stdout is not None
+        assert (await process.stdout.readline()).startswith(b"leads")
     assert check(history) == []
     began = [event for event in history if event.kind == "acquired"]
     terms = [event.fence for event in began]

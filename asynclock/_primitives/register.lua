@@ -1,0 +1,27 @@
+-- A register on one node: an acceptor of consensus, asked anew for each change (CASPaxos).
+-- Why it is right: docs/decisions/0014. Numbers are below 2^53; who owns one is told by `by`.
+-- KEYS: register, a hash of promised, by, accepted, value; every write sets its expiry
+-- prepare number by ms not_after         {1, accepted, value | false, now}: nothing lower any more
+-- accept  number by ms not_after value   {1, now}
+--         both also {0, promised, now}: a higher number came first | {-1, now}: too late
+-- inspect                                {1, accepted, value | false, pttl, now}
+local state = redis.call('HMGET', KEYS[1], 'promised', 'by', 'accepted', 'value')
+local promised, accepted = tonumber(state[1]) or 0, tonumber(state[3]) or 0
+if op == 'inspect' then
+  return {1, accepted, state[4], redis.call('PTTL', KEYS[1]), now}
+elseif too_late() then
+  return {-1, now}
+end
+
+local number, by, ms = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+if number < promised or (number == promised and by ~= state[2]) then
+  return {0, promised, now}
+elseif op == 'prepare' then
+  redis.call('HSET', KEYS[1], 'promised', ARGV[2], 'by', by)
+  if redis.call('PTTL', KEYS[1]) < ms then redis.call('PEXPIRE', KEYS[1], ms) end
+  return {1, accepted, state[4], now}
+else
+  redis.call('HSET', KEYS[1], 'promised', ARGV[2], 'by', by, 'accepted', ARGV[2], 'value', ARGV[6])
+  redis.call('PEXPIRE', KEYS[1], ms)
+  return {1, now}
+end

@@ -1,0 +1,207 @@
+"""Event, latch and barrier: what one process says, all see, with a minority of nodes hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+import pytest
+
+import asynclock
+from asynclock.testing.plugin import StartServers
+from tests.primitives.conftest import Connect, Setup
+
+
+async def test_event(connect: Connect) -> None:
+    here, there = connect(), connect()
+    assert not await here.event("go").is_set()
+    waiters = [asyncio.create_task(locks.event("go").wait()) for locks in (here, there) * 5]
+    await asyncio.sleep(0.1)
+    assert not any(waiter.done() for waiter in waiters)
+    started = asyncio.get_running_loop().time()
+    await here.event("go").set()
+    assert await asyncio.wait_for(asyncio.gather(*waiters), 10) == [True] * 10
+    # By a wake-up, not by the blind wait of 1.5 to 2 s; generous for a busy machine.
+    assert asyncio.get_running_loop().time() - started < 1.4
+    assert await there.event("go").is_set()
+    await there.event("go").clear()
+    assert not await here.event("go").is_set()
+    assert await here.event("go").wait(timeout=0.1) is False
+
+
+async def test_event_is_forgotten(setup: Setup, connect: Connect) -> None:
+    locks = connect()
+    await locks.event("go", keep=0.5).set()
+    await setup.empty()
+    assert not await locks.event("go").is_set()
+
+
+async def test_cancelled_waiters_leave_nothing(setup: Setup, connect: Connect) -> None:
+    locks = connect()
+    waiters = [
+        asyncio.create_task(locks.event("go").wait()),
+        asyncio.create_task(locks.latch("done", 3).wait()),
+    ]
+    await asyncio.sleep(0.05)
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.gather(*waiters, return_exceptions=True)
+    await setup.empty()
+
+
+async def test_latch(connect: Connect) -> None:
+    here, there = connect(), connect()
+    waiting = asyncio.create_task(there.latch("done", 3).wait())
+    assert await here.latch("done", 3).remaining() == 3
+    assert await here.latch("done", 3).count_down() == 2
+    assert await there.latch("done", 3).wait(timeout=0.1) is False
+    assert await there.latch("done", 3).count_down(2) == 0
+    assert await asyncio.wait_for(waiting, 10) is True
+    assert await here.latch("done", 3).count_down() == 0
+    assert await here.latch("done", 3).wait(timeout=1) is True
+    with pytest.raises(asynclock.ConfigurationError, match="counts from 3, not from 4"):
+        await here.latch("done", 4).count_down()
+
+
+async def test_counts_at_once_are_all_counted(connect: Connect) -> None:
+    managers = [connect() for _ in range(3)]
+    left = await asyncio.gather(
+        *(managers[n % 3].latch("done", 20).count_down() for n in range(20))
+    )
+    assert min(left) == 0
+    assert await managers[0].latch("done", 20).remaining() == 0
+    seen = await managers[0].latch("done", 20).inspect()
+    assert seen.kind == "latch"
+    values = [view.value for view in seen.nodes if view.value is not None]
+    assert len(json.loads(values[0])[1]) == 20
+
+
+async def test_barrier(connect: Connect) -> None:
+    managers = [connect() for _ in range(3)]
+    rounds: list[list[int]] = []
+    for _ in range(2):
+        waiting = [
+            asyncio.create_task(locks.barrier("start", 4).wait())
+            for locks in [*managers, managers[0]][:3]
+        ]
+        async with asyncio.timeout(10):
+            while await managers[0].barrier("start", 4).waiting() != 3:
+                await asyncio.sleep(0.01)
+        assert not any(task.done() for task in waiting)
+        last = await managers[1].barrier("start", 4).wait()
+        rounds.append([*await asyncio.wait_for(asyncio.gather(*waiting), 10), last])
+        assert last == 3
+    assert [sorted(places) for places in rounds] == [[0, 1, 2, 3]] * 2
+    with pytest.raises(asynclock.ConfigurationError, match="for 4 parties, not 5"):
+        await managers[0].barrier("start", 5).wait()
+
+
+async def test_barrier_counts_nobody_who_left(setup: Setup, connect: Connect) -> None:
+    locks, other = connect(), connect()
+    barrier = locks.barrier("start", 2)
+    with pytest.raises(TimeoutError):
+        await barrier.wait(timeout=0.1)
+    assert await barrier.waiting() == 0
+    cancelled = asyncio.create_task(barrier.wait())
+    async with asyncio.timeout(10):
+        while await barrier.waiting() != 1:
+            await asyncio.sleep(0.01)
+        cancelled.cancel()
+        while await barrier.waiting() != 0:
+            await asyncio.sleep(0.01)
+    alone = asyncio.create_task(barrier.wait())
+    await asyncio.sleep(0.1)
+    assert not alone.done()
+    places = await asyncio.wait_for(asyncio.gather(alone, other.barrier("start", 2).wait()), 10)
+    assert sorted(places) == [0, 1]
+
+
+async def test_barrier_counts_nobody_who_crashed(connect: Connect) -> None:
+    """Its manager is gone without a word; it counts for one ttl, while the living are renewed."""
+    crashing, locks, other = connect(), connect(), connect()
+    crashed = asyncio.create_task(crashing.barrier("start", 3, ttl=0.6).wait())
+    barrier = locks.barrier("start", 3, ttl=0.6)
+    async with asyncio.timeout(20):
+        while await barrier.waiting() != 1:
+            await asyncio.sleep(0.01)
+        await crashing.aclose()
+        alive = asyncio.create_task(barrier.wait())
+        while await other.barrier("start", 3, ttl=0.6).waiting() != 1:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1)
+        assert await barrier.waiting() == 1, "who lives says so again"
+        second = asyncio.create_task(other.barrier("start", 3, ttl=0.6).wait())
+        await asyncio.sleep(0.1)
+        assert not alive.done()
+        await barrier.wait()
+        await asyncio.gather(alive, second)
+    crashed.cancel()
+    await asyncio.gather(crashed, return_exceptions=True)
+
+
+async def test_foreign_state_is_an_error(setup: Setup, connect: Connect) -> None:
+    locks = connect()
+    for kind, text in (("latch", '{"count": 3}'), ("barrier", "[1, 2")):
+        for server in setup.well:
+            key = f"asynclock:x:#{kind}"
+            await server.command("HSET", key, "accepted", 9, "promised", 9, "by", "", "value", text)
+    with pytest.raises(asynclock.ConfigurationError):
+        await locks.latch("x", 3).wait()
+    with pytest.raises(asynclock.ConfigurationError):
+        await locks.barrier("x", 3).wait()
+
+
+async def test_no_majority_is_an_outage(
+    asynclock_servers: StartServers, connect_to: Connect
+) -> None:
+    servers = await asynclock_servers(3)
+    locks = connect_to(servers)
+    await locks.event("go").set()
+    for server in servers[1:]:
+        await server.kill()
+    with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+        await locks.event("go").is_set(timeout=0.3)
+    assert len(caught.value.nodes) == 2
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await locks.latch("done", 3).count_down(timeout=0.3)
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await locks.barrier("start", 3).wait(timeout=0.3)
+
+
+async def test_counted_exactly_once_under_faults(
+    asynclock_servers: StartServers, connect_to: Connect
+) -> None:
+    """Nodes freeze and restart empty, never a majority at a time: nothing is lost or repeated."""
+    servers = await asynclock_servers(5)
+    managers = [connect_to(servers, node_timeout=0.1, ttl=2) for _ in range(3)]
+    latches = [locks.latch("done", 40) for locks in managers]
+    chance = random.Random(11)
+    stop = asyncio.Event()
+
+    async def trouble() -> None:
+        while not stop.is_set():
+            server = chance.choice(servers)
+            if chance.random() < 0.7:
+                await server.freeze()
+                await asyncio.sleep(0.15)
+                await server.thaw()
+            else:
+                await server.restart(keep_data=False)
+            # Told again by the next change before another one may forget.
+            await latches[0].remaining()
+            await asyncio.sleep(0.05)
+
+    async def count(number: int) -> None:
+        await asyncio.sleep(chance.random() * 2)
+        await latches[number % 3].count_down()
+
+    troubling = asyncio.create_task(trouble())
+    waiting = asyncio.create_task(latches[2].wait())
+    await asyncio.gather(*(count(number) for number in range(39)))
+    assert await latches[0].remaining() == 1
+    assert not waiting.done()
+    await latches[1].count_down()
+    stop.set()
+    await troubling
+    assert await asyncio.wait_for(waiting, 10) is True
