@@ -7,7 +7,7 @@ per kind of failure and never breaks a lock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 _log = logging.getLogger("asynclock")
@@ -69,6 +69,17 @@ class Contended(Event):
     name: str
     holder: str | None
     remaining: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Voted(Event):
+    """An attempt was decided. `votes`: node → "granted", "refused", "failed", or "open".
+
+    "open" is a node whose answer was not needed any more.
+    """
+
+    name: str
+    votes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

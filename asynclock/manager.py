@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -206,6 +207,13 @@ class LockManager(Catalogue):
         """The leases that are held through this manager, oldest first."""
         held = self._engine.renewals.holdings()
         return tuple(holding.lease for holding in held if holding.lease is not None)
+
+    def waiters(self) -> dict[str, int]:
+        """How many tasks of this manager wait for each name that others have now."""
+        found = Counter(search.name for search in self._engine.refused)
+        for line in self._engine.lines.values():
+            found[line.name] += len(line)
+        return {name: count for name, count in found.items() if count}
 
     def statistics(self) -> Statistics:
         """What has been done so far; asks nobody."""

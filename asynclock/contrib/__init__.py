@@ -1,0 +1,1 @@
+"""Ready-made parts for applications: FastAPI, aiohttp, a live page. Each needs its extra."""
