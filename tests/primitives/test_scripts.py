@@ -1,0 +1,411 @@
+"""Each script on a real server against a model in a few lines: random calls, the same replies.
+
+Time stands still here: every ttl is far longer than a test, and a rule of its own lets a key
+expire. The mutex itself is in tests/model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from asynclock._nodes.script import Script
+from asynclock._primitives import election, fair, lock, multi, readwrite, register
+from asynclock.testing import LocalServer
+
+TTL = 600_000
+OWNERS = ("a:1", "b:2", "c:3", "d:4")
+owners = st.sampled_from(OWNERS)
+floors = st.sampled_from([0, 5, 50, 10**15])
+
+
+@functools.cache
+def server() -> LocalServer:
+    made = LocalServer(args=("--save", ""))
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(made.start())).result()
+    return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ended() -> Iterator[None]:
+    yield
+    server().close()
+    server.cache_clear()
+
+
+def unpacked(reply: Any) -> Any:
+    """Text for bytes, without the clock at the end."""
+
+    def text(part: Any) -> Any:
+        if isinstance(part, list):
+            return [text(one) for one in part]
+        return part.decode() if isinstance(part, bytes) else part
+
+    assert reply[-1] > 10**15
+    return [text(part) for part in reply[:-1]]
+
+
+class Machine(RuleBasedStateMachine):
+    """Calls scripts; the model is in the subclasses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redis = redis.Redis(port=server().port)
+        self.redis.flushall()
+        self.counters: dict[str, int] = {}
+
+    def teardown(self) -> None:
+        self.redis.close()
+
+    def call(self, script: Script, keys: list[str], *args: Any) -> Any:
+        return unpacked(self.redis.eval(script.source, len(keys), *keys, *args))
+
+    def acquire(self, script: Script, keys: list[str], owner: str, floor: int, *more: Any) -> Any:
+        return self.call(script, keys, "acquire", owner, TTL, floor, 0, 10 * TTL, *more)
+
+    def fence(self, counter: str, floor: int) -> int:
+        """What a grant must give out."""
+        self.counters[counter] = max(self.counters.get(counter, 0) + 1, floor)
+        return self.counters[counter]
+
+    @invariant()
+    def every_key_has_a_ttl(self) -> None:
+        for key in self.redis.keys("*"):
+            assert self.redis.pttl(key) > 0
+
+
+class Slots(Machine):
+    """lock.lua with neighbours: the slots of a semaphore."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[int, str] = {}
+
+    @rule(owner=owners, slot=st.integers(0, 2), floor=floors)
+    def take(self, owner: str, slot: int, floor: int) -> None:
+        others = [(slot + i) % 3 for i in (1, 2)]
+        keys = [f"s{slot}", f"c{slot}", *(f"s{other}" for other in others)]
+        reply = self.acquire(lock.SCRIPT, keys, owner, floor)
+        holder = self.held.get(slot, owner)
+        if holder == owner:
+            self.held[slot] = owner
+            assert reply == [1, self.fence(f"c{slot}", floor)]
+        else:
+            assert 0 < reply[1] <= TTL
+            taken = "".join("01"[other in self.held] for other in others)
+            assert [reply[0], *reply[2:]] == [0, holder, taken]
+
+    @rule(owner=owners, slot=st.integers(0, 2))
+    def give_back(self, owner: str, slot: int) -> None:
+        reply = self.call(lock.SCRIPT, [f"s{slot}", f"c{slot}"], "release", owner)
+        assert reply == [int(self.held.get(slot) == owner)]
+        if reply == [1]:
+            del self.held[slot]
+
+
+class ReadersAndWriter(Machine):
+    """read.lua and write.lua."""
+
+    READ = ["r", "c", "w", "i"]
+    WRITE = ["w", "c", "r", "i"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: dict[str, int] = {}
+        self.writer: str | None = None
+        self.intent: str | None = None
+
+    @rule(owner=owners, floor=floors)
+    def read(self, owner: str, floor: int) -> None:
+        reply = self.acquire(readwrite.READ, self.READ, owner, floor)
+        blocker = self.writer or self.intent
+        if blocker is not None:
+            assert [reply[0], reply[2]] == [0, blocker]
+        else:
+            self.readers[owner] = self.fence("c", floor)
+            assert reply == [1, self.readers[owner]]
+
+    @rule(owner=owners, floor=floors, patience=st.sampled_from([0, TTL]))
+    def write(self, owner: str, floor: int, patience: int) -> None:
+        ticket = f"{owner}:ticket"
+        reply = self.acquire(readwrite.WRITE, self.WRITE, owner, floor, ticket, patience)
+        if self.writer not in (None, owner) or self.readers:
+            if patience and self.intent is None:
+                self.intent = ticket
+            assert reply[0] == 0
+            assert 0 <= reply[1] <= TTL
+            assert reply[2] == self.writer if self.writer else reply[2] in self.readers
+        else:
+            if self.intent == ticket:
+                self.intent = None
+            self.writer = owner
+            assert reply == [1, self.fence("c", floor)]
+
+    @rule(owner=owners)
+    def leave(self, owner: str) -> None:
+        ticket = f"{owner}:ticket"
+        assert self.call(readwrite.WRITE, self.WRITE, "leave", ticket) == [1]
+        if self.intent == ticket:
+            self.intent = None
+
+    @rule(owner=owners)
+    def stop_reading(self, owner: str) -> None:
+        reply = self.call(readwrite.READ, ["r", "c"], "release", owner)
+        assert reply == [int(self.readers.pop(owner, None) is not None)]
+
+    @rule(owner=owners)
+    def stop_writing(self, owner: str) -> None:
+        reply = self.call(readwrite.WRITE, ["w", "c"], "release", owner)
+        assert reply == [int(self.writer == owner)]
+        if reply == [1]:
+            self.writer = None
+
+    @rule(owner=owners)
+    def a_reader_expires(self, owner: str) -> None:
+        if self.readers.pop(owner, None) is not None:
+            self.redis.zadd("r", {owner: 1})
+
+    @rule(some=st.lists(owners, min_size=1, unique=True))
+    def extend(self, some: list[str]) -> None:
+        keys = ["r", "c"] * len(some)
+        reply = self.call(readwrite.READ, keys, "extend", TTL, 10 * TTL, *some)
+        assert reply == ["".join(str(int(owner in self.readers)) for owner in some)]
+        keys = ["w", "c"] * len(some)
+        reply = self.call(readwrite.WRITE, keys, "extend", TTL, 10 * TTL, *some)
+        assert reply == ["".join(str(int(owner == self.writer)) for owner in some)]
+
+    @rule(owner=owners, ahead=st.integers(-2, 5))
+    def a_reader_raises(self, owner: str, ahead: int) -> None:
+        before = self.counters.get("c", 0)
+        wanted = max(1, before + ahead)
+        reply = self.call(readwrite.READ, ["r", "c"], "raise", owner, wanted, 10 * TTL)
+        assert reply == [int(owner in self.readers), before]
+        if reply[0] == 1:
+            self.counters["c"] = max(before, wanted)
+
+    @invariant()
+    def nobody_reads_while_one_writes(self) -> None:
+        assert not (self.readers and self.writer)
+
+
+class Several(Machine):
+    """multi.lua beside lock.lua, on the same keys."""
+
+    names = st.lists(st.sampled_from("xyz"), min_size=1, unique=True).map(sorted)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[str, str] = {}
+
+    @staticmethod
+    def keys(names: list[str]) -> list[str]:
+        return [key for name in names for key in (name, f"{name}c")]
+
+    @rule(owner=owners, names=names, floor=floors)
+    def take(self, owner: str, names: list[str], floor: int) -> None:
+        reply = self.acquire(multi.SCRIPT, self.keys(names), owner, floor)
+        holders = [self.held[name] for name in names if self.held.get(name, owner) != owner]
+        if holders:
+            assert reply[0] == 0
+            assert 0 <= reply[1] <= TTL
+            assert reply[2] in holders
+        else:
+            fence = max(floor, *(self.counters.get(name, 0) + 1 for name in names))
+            for name in names:
+                self.held[name], self.counters[name] = owner, fence
+            assert reply == [1, fence]
+
+    @rule(owner=owners, name=st.sampled_from("xyz"), floor=floors)
+    def take_one(self, owner: str, name: str, floor: int) -> None:
+        reply = self.acquire(lock.SCRIPT, self.keys([name]), owner, floor)
+        if self.held.get(name, owner) == owner:
+            self.held[name] = owner
+            assert reply == [1, self.fence(name, floor)]
+        else:
+            assert [reply[0], reply[2]] == [0, self.held[name]]
+
+    @rule(owner=owners, names=names)
+    def give_back(self, owner: str, names: list[str]) -> None:
+        reply = self.call(multi.SCRIPT, self.keys(names), "release", owner)
+        assert reply == [int(all(self.held.get(name) == owner for name in names))]
+        for name in names:
+            if self.held.get(name) == owner:
+                del self.held[name]
+
+    @rule(owner=owners, names=names, ahead=st.integers(-1, 5))
+    def raise_(self, owner: str, names: list[str], ahead: int) -> None:
+        before = max(self.counters.get(name, 0) for name in names)
+        wanted = max(1, before + ahead)
+        reply = self.call(multi.SCRIPT, self.keys(names), "raise", owner, wanted, 10 * TTL)
+        ours = all(self.held.get(name) == owner for name in names)
+        assert reply == [int(ours and before <= wanted), before]
+        if reply[0] == 1:
+            self.counters.update(dict.fromkeys(names, wanted))
+
+    @rule(one=owners, other=owners, names=st.permutations("xyz"))
+    def extend(self, one: str, other: str, names: list[str]) -> None:
+        groups = [[names[0], names[1]], [names[1], names[2]]]
+        keys = [key for group in groups for key in self.keys(group)]
+        reply = self.call(multi.SCRIPT, keys, "extend", TTL, 10 * TTL, one, other)
+        wanted = [
+            all(self.held.get(name) == owner for name in group)
+            for owner, group in zip((one, other), groups, strict=True)
+        ]
+        assert reply == ["".join(str(int(ours)) for ours in wanted)]
+
+    @rule(name=st.sampled_from("xyz"))
+    def expire(self, name: str) -> None:
+        self.held.pop(name, None)
+        self.redis.delete(name)
+
+
+class Queue(Machine):
+    """fair.lua."""
+
+    KEYS = ["l", "c", "q", "n"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holder: str | None = None
+        self.queue: list[str] = []
+
+    @rule(owner=owners, floor=floors, patience=st.sampled_from([0, TTL]))
+    def take(self, owner: str, floor: int, patience: int) -> None:
+        ticket = f"{owner}:ticket"
+        reply = self.acquire(fair.SCRIPT, self.KEYS, owner, floor, ticket, patience)
+        first = self.queue[0] if self.queue else ticket
+        if self.holder in (None, owner) and first == ticket:
+            self.holder = owner
+            self.queue = self.queue[1:]
+            assert reply == [1, self.fence("c", floor)]
+        else:
+            held = self.holder not in (None, owner)
+            assert [reply[0], reply[2]] == [0, self.holder if held else first]
+            assert 0 <= reply[1] <= TTL
+            if patience and ticket not in self.queue:
+                self.queue.append(ticket)
+
+    @rule(owner=owners)
+    def leave(self, owner: str) -> None:
+        assert self.call(fair.SCRIPT, self.KEYS, "leave", f"{owner}:ticket") == [1]
+        if f"{owner}:ticket" in self.queue:
+            self.queue.remove(f"{owner}:ticket")
+
+    @rule(owner=owners)
+    def crash(self, owner: str) -> None:
+        """Skipped at the next question, whoever asks it."""
+        if f"{owner}:ticket" in self.queue:
+            self.redis.zadd("n", {f"{owner}:ticket": 1})
+            self.queue.remove(f"{owner}:ticket")
+
+    @rule(owner=owners)
+    def give_back(self, owner: str) -> None:
+        reply = self.call(fair.SCRIPT, ["l", "c"], "release", owner)
+        assert reply == [int(self.holder == owner)]
+        if reply == [1]:
+            self.holder = None
+
+
+class Value(Machine):
+    """register.lua."""
+
+    numbers = st.integers(1, 6)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.promised = (0, "")
+        self.accepted: tuple[int, str | None] = (0, None)
+
+    def allowed(self, number: int, by: str) -> bool:
+        return number > self.promised[0] or (number, by) == self.promised
+
+    @rule(number=numbers, by=owners)
+    def prepare(self, number: int, by: str) -> None:
+        reply = self.call(register.SCRIPT, ["x"], "prepare", number, by, TTL, 0)
+        if self.allowed(number, by):
+            self.promised = (number, by)
+            assert reply == [1, *self.accepted]
+        else:
+            assert reply == [0, self.promised[0]]
+
+    @rule(number=numbers, by=owners, value=st.text(max_size=5))
+    def accept(self, number: int, by: str, value: str) -> None:
+        reply = self.call(register.SCRIPT, ["x"], "accept", number, by, TTL, 0, value.encode())
+        if self.allowed(number, by):
+            self.promised, self.accepted = (number, by), (number, value)
+            assert reply == [1]
+        else:
+            assert reply == [0, self.promised[0]]
+
+    @rule()
+    def inspect(self) -> None:
+        reply = self.call(register.SCRIPT, ["x"], "inspect")
+        assert reply[:3] == [1, *self.accepted]
+
+    @rule(number=numbers, by=owners)
+    def too_late(self, number: int, by: str) -> None:
+        for op in ("prepare", "accept"):
+            assert self.call(register.SCRIPT, ["x"], op, number, by, TTL, 1, "late") == [-1]
+
+
+class Leading(Machine):
+    """election.lua beside the mutex that it belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leader: str | None = None
+        self.record: str | None = None
+
+    @rule(owner=owners)
+    def lead(self, owner: str) -> None:
+        reply = self.acquire(lock.SCRIPT, ["l", "c"], owner, 0)
+        if self.leader in (None, owner):
+            self.leader = owner
+            assert reply == [1, self.fence("c", 0)]
+
+    @rule(owner=owners, record=st.text(min_size=1, max_size=5))
+    def publish(self, owner: str, record: str) -> None:
+        args = ("publish", owner, record.encode(), TTL)
+        reply = self.call(election.SCRIPT, ["l", "v"], *args)
+        assert reply == [int(self.leader == owner)]
+        if reply == [1]:
+            self.record = record
+
+    @rule(owner=owners)
+    def resign(self, owner: str) -> None:
+        if self.call(lock.SCRIPT, ["l", "c"], "release", owner) == [1]:
+            assert self.leader == owner
+            self.leader = None
+
+    @rule()
+    def observe(self) -> None:
+        reply = self.call(election.SCRIPT, ["l", "v", "c"], "observe")
+        assert [reply[0], *reply[2:]] == [self.leader, self.counters.get("c", 0), self.record]
+
+
+QUICK = settings(
+    max_examples=20,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+for machine in (Slots, ReadersAndWriter, Several, Queue, Value, Leading):
+    machine.TestCase.settings = QUICK
+
+TestSlots = Slots.TestCase
+TestReadersAndWriter = ReadersAndWriter.TestCase
+TestSeveral = Several.TestCase
+TestQueue = Queue.TestCase
+TestValue = Value.TestCase
+TestLeading = Leading.TestCase
