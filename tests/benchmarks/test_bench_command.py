@@ -6,7 +6,11 @@ import asyncio
 import json
 import sys
 
+import pytest
+
 from asynclock.testing import LocalServer
+
+pytestmark = pytest.mark.timeout(180)  # each test starts a whole program
 
 
 async def bench(*arguments: str) -> tuple[int | None, str, str]:

@@ -8,12 +8,13 @@ import pytest
 
 from benchmarks import bars
 from benchmarks.__main__ import main
-from benchmarks.chart import draw
 from benchmarks.report import markdown, page
 from benchmarks.results import Case, Results, latest
 from benchmarks.runner import matrix
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.systems import ENVIRONMENTS, SYSTEMS
+
+pytestmark = pytest.mark.timeout(180)  # worker processes on a busy machine start slowly
 
 TINY = (
     "--rounds=1 --seconds=0.15 --warmup=0.05 --ttl=1 --max-ttl=1 --hold-seconds=0.5 "
@@ -59,6 +60,8 @@ def check_cycles(measured: Results, case: Case, system: str) -> None:
 
 
 def test_report_escapes_and_chart_draws_the_same_again(tmp_path: Path) -> None:
+    from benchmarks.chart import draw  # matplotlib takes a second: not for those who only collect
+
     results = Results()
     results.add(Case("cycle", 5, 100), "floor", {"cycles_per_s": 40_000.0})
     results.add(Case("cycle", 5, 100), "pottery", {"cycles_per_s": 400.0})
