@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import AsyncLockError
-from . import bench, demo, doctor, inspect, release
+from . import bench, demo, doctor, inspect, release, top
 from . import run as run_
 from ._output import say
 from ._status import Status, lines_of, status_of
@@ -51,7 +51,7 @@ def options(
     """Distributed locks on Redis, from the command line."""
 
 
-for _module in (run_, inspect, doctor, release, bench, demo):
+for _module in (run_, inspect, top, doctor, release, bench, demo):
     _module.add_to(app)
 
 

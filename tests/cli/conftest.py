@@ -51,9 +51,10 @@ class Program:
         self.config = config
         self._running: list[asyncio.subprocess.Process] = []
 
-    def use(self, nodes: Sequence[LocalServer], **settings: Any) -> None:
+    def use(self, nodes: Sequence[LocalServer | str], **settings: Any) -> None:
         """These nodes and settings, from a file; fresh servers vote at once."""
-        given = {"nodes": [node.url for node in nodes], "restart_guard": False, **settings}
+        urls = [node if isinstance(node, str) else node.url for node in nodes]
+        given = {"nodes": urls, "restart_guard": False, **settings}
         lines = (f"{key} = {_toml(value)}" for key, value in given.items())
         self.config.write_text("\n".join(lines))
 

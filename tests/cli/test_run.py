@@ -86,7 +86,8 @@ async def test_who_does_not_get_it_says_who_has_it(
 
 
 async def test_no_nodes_that_answer(program: Program) -> None:
-    ended = await program("run", "j", "--node", "redis://127.0.0.1:1", "--no-wait", "--", "true")
+    args = ("run", "j", "--node", "redis://127.0.0.1:1", "--no-wait", "--", "true")
+    ended = await program(*args, env={})
     assert ended.status == 69
     assert "refused" in ended.err
 

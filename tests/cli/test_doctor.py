@@ -1,0 +1,247 @@
+"""`asynclock doctor` finds what was planted, and nothing on healthy nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from asynclock.cli._check_state import clock
+from asynclock.cli._findings import Severity
+from asynclock.cli._probe import Probe, Terms
+from asynclock.testing import (
+    FaultProxy,
+    LocalServer,
+    RedisCluster,
+    SentinelGroup,
+    why_no_clock_jumps,
+)
+from asynclock.testing.plugin import StartServers
+
+from .conftest import PATIENCE, Program
+
+HEALTHY = {"aof": True}
+
+
+def codes(out: str) -> dict[str | None, set[str]]:
+    """Node (None: the set) → codes of what was found."""
+    found: dict[str | None, set[str]] = defaultdict(set)
+    for finding in json.loads(out)["findings"]:
+        assert finding["what"]
+        assert finding["why"]
+        assert finding["mend"]
+        found[finding["node"]].add(finding["code"])
+    return found
+
+
+def at(server: LocalServer) -> str:
+    return f"{server.host}:{server.port}"
+
+
+async def test_nothing_on_a_healthy_set(program: Program, asynclock_servers: StartServers) -> None:
+    # Slow answers are worth a finding, and this machine may be busy.
+    program.use(await asynclock_servers(3, aof=True), node_timeout=2.0)
+    ended = await program("doctor")
+    assert "all is well" in ended.out
+    assert ended.status == 0, ended.out
+
+
+async def _evicts(server: LocalServer) -> None:
+    await server.command("CONFIG", "SET", "maxmemory", "100mb")
+    await server.command("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+
+
+async def _fsync(server: LocalServer) -> None:
+    await server.command("CONFIG", "SET", "appendfsync", "everysec")
+
+
+async def _no_aof(server: LocalServer) -> None:
+    await server.command("CONFIG", "SET", "appendonly", "no")
+
+
+async def _no_replicas(server: LocalServer) -> None:
+    await server.command("CONFIG", "SET", "min-replicas-to-write", "2")
+
+
+async def _idle(server: LocalServer) -> None:
+    await server.command("CONFIG", "SET", "timeout", "30")
+
+
+async def _no_tracking(server: LocalServer) -> None:
+    await server.command("ACL", "SETUSER", "default", "-client", "+client|id")
+
+
+async def _no_words(server: LocalServer) -> None:
+    await server.command("ACL", "SETUSER", "default", "-pexpire", "-scan", "-config", "-info")
+
+
+async def _full(server: LocalServer) -> None:
+    await server.command("CONFIG", "SET", "maxmemory", "1mb")
+
+
+PLANTS: dict[str, tuple[Callable[[LocalServer], Awaitable[None]], set[str]]] = {
+    "evicts": (_evicts, {"evicts"}),
+    "fsync": (_fsync, {"fsync"}),
+    "persistence": (_no_aof, {"no-persistence", "young"}),
+    "min-replicas": (_no_replicas, {"min-replicas", "refuses-writes"}),
+    "idle": (_idle, {"idle-timeout"}),
+    "tracking": (_no_tracking, {"tracking"}),
+    "rights": (_no_words, {"rights", "rights-scan", "rights-info", "rights-config-get"}),
+    "memory": (_full, {"memory", "refuses-writes"}),
+}
+
+
+async def test_planted_misconfigurations(program: Program, asynclock_servers: StartServers) -> None:
+    servers = await asynclock_servers(len(PLANTS) + 4, aof=True)
+    for server, (plant, _) in zip(servers, PLANTS.values(), strict=False):
+        await plant(server)
+    master, replica, frozen, refusing = servers[len(PLANTS) :]
+    await replica.command("REPLICAOF", master.host, master.port)
+    await frozen.freeze()
+    await refusing.command("CONFIG", "SET", "requirepass", "secret")
+    async with AsyncExitStack() as stack:
+        old = await stack.enter_async_context(rewriting(servers[0]))
+        slow = await stack.enter_async_context(FaultProxy(servers[1]))
+        slow.delay(0.6)
+        web = await stack.enter_async_context(speaks_http())
+        nodes = [*(server.url for server in servers), "redis://127.0.0.1:1", old, slow.url, web]
+        program.use(nodes, node_timeout=2.0)
+        ended = await program("doctor", "--json", "--watch", "0.5")
+    assert ended.status == Severity.ERROR
+    found = codes(ended.out)
+    for server, (_, wanted) in zip(servers, PLANTS.values(), strict=False):
+        assert wanted <= found[at(server)], (wanted, found[at(server)])
+    assert "replica" in found[at(replica)]
+    assert "min-replicas-unset" in found[at(master)]
+    assert found[at(frozen)] == {"unreachable"}
+    assert found["127.0.0.1:1"] == {"unreachable"}
+    assert found[at(refusing)] == {"login"}
+    assert found[_host(web)] == {"not-redis"}
+    assert {"version", "duplicate"} <= found[_host(old)]
+    assert {"slow", "duplicate"} <= found[_host(slow.url)]
+    assert "even-number" in found[None]
+
+
+async def test_two_nodes(program: Program, asynclock_servers: StartServers) -> None:
+    program.use(await asynclock_servers(2, aof=True))
+    ended = await program("doctor", "--json")
+    assert ended.status == Severity.ERROR
+    assert "two-nodes" in codes(ended.out)[None]
+
+
+async def test_clocks(program: Program, asynclock_servers: StartServers) -> None:
+    reason = why_no_clock_jumps()
+    if reason:
+        pytest.skip(reason)
+    off, racing, still = await asynclock_servers(3, aof=True, clock=True)
+    off.jump_clock(120.0)
+    program.use([off, racing, still], node_timeout=2.0)
+
+    async def race() -> None:
+        while True:
+            racing.jump_clock(0.02)
+            await asyncio.sleep(0.05)
+
+    pace = asyncio.ensure_future(race())
+    try:
+        ended = await program("doctor", "--json", "--watch", "2")
+    finally:
+        pace.cancel()
+    found = codes(ended.out)
+    assert "clock-offset" in found[at(off)]
+    assert "clock-rate" in found[at(racing)]
+    assert not found[at(still)] & {"clock-offset", "clock-rate", "clock-jumped"}
+
+
+def test_a_jump_of_the_clock_is_no_rate() -> None:
+    from asynclock._nodes.endpoint import Endpoint
+
+    server = Probe(Endpoint.from_url("redis://h"), "redis://h", False, jumped=1.5)
+    terms = Terms(3, 10.0, 0.25, "asynclock:", False, 1.0)
+    assert [finding.code for finding in clock(server, terms)] == ["clock-jumped"]
+
+
+async def test_sentinels(program: Program) -> None:
+    async with SentinelGroup(replicas=1, sentinels=3) as group:
+        program.use(group.addresses, acks=1)
+        healthy = codes((await program("doctor", "--json")).out)
+        await group.sentinels[0].kill()
+        shown = codes((await program("doctor", "--json")).out)
+    sentinels = {at(sentinel) for sentinel in group.sentinels}
+    assert not {node for node in healthy if node in sentinels}
+    assert shown[at(group.sentinels[0])] == {"sentinel-down"}
+
+
+async def test_a_sentinel_or_cluster_node_taken_for_a_server(program: Program) -> None:
+    async with (
+        SentinelGroup(replicas=0, sentinels=1) as group,
+        RedisCluster(primaries=3, replicas=0) as cluster,
+    ):
+        part = cluster.servers[0]
+        program.use([group.sentinels[0], part])
+        found = codes((await program("doctor", "--json")).out)
+    assert "sentinel" in found[at(group.sentinels[0])]
+    assert "cluster" in found[at(part)]
+
+
+async def test_for_people(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    servers = await asynclock_servers(1, aof=True)
+    await servers[0].command("CONFIG", "SET", "requirepass", "secret")
+    program.use(servers)
+    ended = await program("doctor")
+    assert ended.status == Severity.ERROR
+    assert "why:" in ended.out
+    assert "mend:" in ended.out
+    assert "\x1b" not in ended.out
+
+
+def _host(url: str) -> str:
+    return url.partition("://")[2]
+
+
+@asynccontextmanager
+async def rewriting(server: LocalServer) -> AsyncIterator[str]:
+    """A real server that claims to be older: the figure in its INFO is changed on the way."""
+
+    def older(data: bytes) -> bytes:
+        return re.sub(rb"redis_version:\d\.\d", b"redis_version:6.0", data)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, there = await asyncio.open_connection(server.host, server.port)
+        with suppress(asyncio.CancelledError, OSError):
+            await asyncio.gather(_pump(reader, there, bytes), _pump(back, writer, older))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        yield f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[Any], bytes]
+) -> None:
+    try:
+        while data := await reader.read(1 << 20):
+            writer.write(change(data))
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def speaks_http() -> AsyncIterator[str]:
+    """Something that is no Redis."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await asyncio.wait_for(reader.read(), PATIENCE)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        yield f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
