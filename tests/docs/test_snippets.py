@@ -36,6 +36,8 @@ class StandIns:
 
     def url(self, url: str) -> str:
         parts = urlsplit(url)
+        if parts.hostname == "127.0.0.1" or parts.scheme == "memory":
+            return url  # the page started its own
         if parts.scheme != "redis" or "," in parts.netloc:
             raise AssertionError(f"{url}: let a named test show this block (tests/docs/blocks.py)")
         return self.names.setdefault(parts.netloc, self.servers[len(self.names)].url)
