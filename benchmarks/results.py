@@ -110,7 +110,10 @@ class Results:
             bars=whole["bars"],
         )
         for row in whole["rows"]:
-            results.samples[Case(**row["case"]), row["system"]] = row["rounds"]
+            results.samples[Case(**row["case"]), row["system"]] = [
+                {name: math.nan if value is None else value for name, value in sample.items()}
+                for sample in row["rounds"]
+            ]
         return results
 
 

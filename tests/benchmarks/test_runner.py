@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_report_escapes_and_chart_draws_the_same_again(tmp_path: Path) -> None:
 
     results = Results()
     results.add(Case("cycle", 5, 100), "floor", {"cycles_per_s": 40_000.0})
-    results.add(Case("cycle", 5, 100), "pottery", {"cycles_per_s": 400.0})
+    results.add(Case("cycle", 5, 100), "pottery", {"cycles_per_s": 400.0, "wait_p50_ms": math.nan})
     results.problems["<script>alert(1)</script>"] = "a | b"
     results.bars = bars.judge(results)
     results = Results.from_json(results.to_json())
