@@ -44,6 +44,6 @@ def _panel(axes: Axes, results: Results, title: str, case: Case) -> None:
     )
     axes.bar_label(bars, [f"{pace[system]:,.0f}" for system in ordered], padding=3, fontsize=8)
     axes.set_xscale("log")
-    axes.set_xlim(right=max(pace.values()) * 6)
+    axes.set_xlim(left=1, right=max(pace.values()) * 10)  # one origin for all panels
     axes.set_title(title)
     axes.spines[["top", "right"]].set_visible(False)
