@@ -72,7 +72,8 @@ class Line:
     @property
     def next_terms(self) -> Terms | None:
         """The terms of the one next in line; None when nobody waits."""
-        return next(iter(self._queue.values()), None)
+        # Who is done is being cancelled and only not gone yet: `give` passes over it as well.
+        return next((terms for place, terms in self._queue.items() if not place.done()), None)
 
     async def wait(self, terms: Terms, deadline: float | None) -> Turn | None:
         """Wait for a turn. → it, or None when the deadline came first.
