@@ -10,7 +10,7 @@ from ._primitives.event import SharedEvent
 from ._primitives.fair import FairLock
 from ._primitives.latch import Latch
 from ._primitives.lock import Lock
-from ._primitives.multi import MultiLock
+from ._primitives.multi import MultiLease, MultiLock
 from ._primitives.readwrite import ReadLock, ReadWriteLock, WriteLock
 from ._primitives.reentrant import ReentrantLease, ReentrantLock
 from ._primitives.semaphore import Semaphore
@@ -41,6 +41,7 @@ __all__ = [
     "LeaseLostError",
     "Lock",
     "LockManager",
+    "MultiLease",
     "MultiLock",
     "NodeHealth",
     "NodeView",

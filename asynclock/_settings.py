@@ -6,6 +6,8 @@ import math
 
 from .errors import ConfigurationError
 
+HASH_TAG = "{"
+"""What a prefix ends with on a Cluster, where the keys of a name must share a slot."""
 COUNTER = ":fence"
 """What a lock's name must not end with: it is how the counter of another lock is called."""
 PART = ":#"

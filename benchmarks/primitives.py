@@ -11,9 +11,9 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import asynclock
-from asynclock._primitives.base import Lockable
 from asynclock.testing import local_servers
 
 BAR = 1.5
@@ -25,7 +25,7 @@ Cycle = Callable[[], Awaitable[object]]
 def cycles(locks: asynclock.LockManager, *, fair: bool) -> dict[str, Cycle]:
     """One acquire and release of each primitive."""
     rwlock = locks.rwlock("rw")
-    wanted: dict[str, Lockable] = {
+    wanted: dict[str, AbstractAsyncContextManager[object]] = {
         "lock": locks.lock("mutex"),
         "rwlock.read": rwlock.read(),
         "rwlock.write": rwlock.write(),
@@ -45,7 +45,7 @@ def cycles(locks: asynclock.LockManager, *, fair: bool) -> dict[str, Cycle]:
     return made
 
 
-def _cycle(lock: Lockable) -> Cycle:
+def _cycle(lock: AbstractAsyncContextManager[object]) -> Cycle:
     async def cycle() -> None:
         async with lock:
             pass

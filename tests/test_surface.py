@@ -32,6 +32,7 @@ NAMES = {
     "LeaseLostError",
     "Lock",
     "LockManager",
+    "MultiLease",
     "MultiLock",
     "NodeHealth",
     "NodeView",

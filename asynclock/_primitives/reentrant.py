@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from .._engine.lease import Lease
 from .base import UNSET, Acquiring, Entered, Timeout, limited
+from .interruption import Interruption
 from .lock import Lock
 
 Key = tuple[str, object]
@@ -48,14 +49,13 @@ class ReentrantLease:
     All share owner, fence and renewal; a loss ends each body that was entered, in whichever task.
     """
 
-    __slots__ = ("_nesting", "_outcome", "_scope", "_task")
+    __slots__ = ("_guard", "_nesting", "_outcome")
 
     def __init__(self, nesting: Nesting) -> None:
         nesting.count += 1
         self._nesting = nesting
         self._outcome: bool | None = None
-        self._scope: asyncio.Timeout | None = None
-        self._task = asyncio.current_task()
+        self._guard = Interruption()
 
     def __repr__(self) -> str:
         return f"<ReentrantLease of {self._nesting.lease!r}>"
@@ -83,7 +83,7 @@ class ReentrantLease:
     @property
     def task(self) -> asyncio.Task[Any] | None:
         """The task that has this hold."""
-        return self._task
+        return self._guard.task
 
     @property
     def depth(self) -> int:
@@ -123,21 +123,10 @@ class ReentrantLease:
         return self._outcome
 
     async def __aenter__(self) -> Self:
-        lease = self._nesting.lease
         if not self.held:
-            raise lease.loss_error()
-        if self._scope is not None:
-            raise RuntimeError("this lease has been entered already")
-        self._task = asyncio.current_task()
-        self._scope = asyncio.timeout(None)
-        await self._scope.__aenter__()
-        lease.on_end(self._interrupt)
+            raise self._nesting.lease.loss_error()
+        await self._guard.enter((self._nesting.lease,))
         return self
-
-    def _interrupt(self) -> None:
-        lease, scope = self._nesting.lease, self._scope
-        if scope is not None and lease.lost_reason is not None and lease.terms.interrupt:
-            scope.reschedule(asyncio.get_running_loop().time())
 
     async def __aexit__(
         self,
@@ -146,13 +135,7 @@ class ReentrantLease:
         trace: TracebackType | None,
         /,
     ) -> None:
-        scope, self._scope = self._scope, None
-        interrupted = False
-        if scope is not None and asyncio.current_task() is self._task:
-            try:
-                await scope.__aexit__(kind, error, trace)
-            except TimeoutError:
-                interrupted = True
+        interrupted = await self._guard.leave(kind, error, trace)
         lease = self._nesting.lease
         lost = self._outcome is None and not lease.held
         await self.release()

@@ -17,6 +17,7 @@ async def test_all_or_nothing(setup: Setup, connect: Connect) -> None:
     here, there = connect(), connect()
     async with here.multi_lock("b", "a", "b") as lease:
         assert lease.name == "a, b"
+        assert lease.fences == {"a": lease.fence, "b": lease.fence}
         assert await there.lock("a").try_acquire() is None
         assert await there.lock("b").try_acquire() is None
         assert await there.multi_lock("b", "c").try_acquire() is None
@@ -49,6 +50,33 @@ async def test_it_is_renewed_as_one(connect: Connect) -> None:
         await asyncio.sleep(1.5)
         assert two.held
         assert three.held
+
+
+async def test_name_by_name(connect: Connect) -> None:
+    """As on Cluster, where the names have no server in common."""
+    here, there = connect(prefix="a:{"), connect(prefix="a:{")
+    async with here.multi_lock("b", "a") as lease:
+        assert [one.name for one in lease.leases] == ["a", "b"]
+        assert lease.fences == {one.name: one.fence for one in lease.leases}
+        assert await there.lock("b").try_acquire() is None
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await there.multi_lock("0", "b", "c").acquire(timeout=0.1)
+        assert await there.multi_lock("0", "b", "c").try_acquire() is None
+        got = await there.multi_lock("0", "c").try_acquire()  # nothing was left of it
+        assert got is not None
+        assert await got.release()
+    assert not lease.held
+    assert (await there.multi_lock("a", "b").acquire(timeout=5)).held
+
+
+async def test_losing_one_of_several_leases_ends_the_body(setup: Setup, connect: Connect) -> None:
+    locks = connect(prefix="a:{", ttl=0.6)
+    with pytest.raises(asynclock.LeaseLostError):
+        async with locks.multi_lock("a", "b"):
+            for server in setup.well:
+                await server.command("DEL", "a:{b}")
+            await asyncio.sleep(30)
+    await setup.empty()
 
 
 async def test_losing_one_name_loses_all(setup: Setup, connect: Connect) -> None:
