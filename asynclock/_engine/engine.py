@@ -260,11 +260,12 @@ class Engine:
 class Release:
     """The sink for answers to a release: resolved once a quorum confirmed, or all have spoken."""
 
-    __slots__ = ("_deleted", "_done", "_foreign", "_future", "_left", "_quorum", "_size")
+    __slots__ = ("_deleted", "_foreign", "_future", "_left", "_quorum", "_spare")
 
     def __init__(self, size: int, quorum: int) -> None:
-        self._size = self._left = size
+        self._left = size
         self._quorum = quorum
+        self._spare = size - quorum
         self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
 
@@ -276,20 +277,16 @@ class Release:
                 self._deleted += 1
             else:
                 self._foreign += 1
-        if self._future is not None and self._certain and not self._future.done():
-            self._future.set_result(None)
+        future = self._future
+        if future is not None and not future.done() and self._certain():
+            future.set_result(None)
 
-    @property
     def _certain(self) -> bool:
-        return not self._left or self._deleted >= self._quorum or self._gone
-
-    @property
-    def _gone(self) -> bool:
-        return self._foreign > self._size - self._quorum
+        return not self._left or self._deleted >= self._quorum or self._foreign > self._spare
 
     async def confirmed(self) -> bool:
         """Wait, at most one node timeout. → whether it was no longer ours at a quorum."""
-        if not self._certain:
+        if not self._certain():
             self._future = asyncio.get_running_loop().create_future()
             await self._future
-        return self._gone
+        return self._foreign > self._spare

@@ -21,6 +21,8 @@ _log = logging.getLogger("asynclock.nodes")
 
 NOT_AFTER_GRACE = 0.05
 """A request may reach a node's script so long after we gave up on it, and no longer."""
+READING = 0.1
+"""Seconds for which what we know of the nodes' clocks is good enough for floors."""
 AGREE = 0.05
 """Clocks that jumped together by amounts this close: it was ours that stood still."""
 TOGETHER = 1.0
@@ -46,7 +48,7 @@ class Multiplexer:
         self._jumps: dict[Node, tuple[float, float]] = {}
         self._flaws: dict[Node, ConfigurationError] = {}
         self._warned: set[str] = set()
-        self._floor_at = self._offset = self._ahead = 0.0
+        self._read_again = self._offset = self._ahead = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         for index, node in enumerate(self.nodes):
             node.on_wake = partial(self.wakeups.wake, node=index)
@@ -104,10 +106,10 @@ class Multiplexer:
         return int((until + NOT_AFTER_GRACE + self._ahead) * 1_000_000) if self._ahead else 0
 
     def _read_clocks(self, now: float) -> None:
-        if now - self._floor_at < 0.1 and self._floor_at:
+        if now < self._read_again:
             return
         offsets = [o for node in self.nodes if (o := node.trust.offset) is not None]
-        self._floor_at = now if len(offsets) == len(self.nodes) else 0.0
+        self._read_again = now + READING if len(offsets) >= self.quorum else 0.0
         # A node that nobody has met yet should not keep the others' requests without a bound; if
         # its clock is far ahead, it takes the first request for late and the next one in time.
         self._ahead = max(offsets) if len(offsets) >= self.quorum else 0.0
@@ -117,7 +119,7 @@ class Multiplexer:
 
     def _jumped(self, node: Node, by: float) -> None:
         now = _clock.now()
-        self._floor_at = 0.0
+        self._read_again = 0.0
         self._jumps[node] = (now, by)
         alike = [
             other
@@ -142,6 +144,7 @@ class Multiplexer:
 
     def _check(self, met: Node) -> None:
         facts = met.trust.facts
+        self._read_again = 0.0
         if facts is None:
             return
         self._flaws.pop(met, None)

@@ -32,7 +32,17 @@ def majority(size: int) -> int:
 class Ballot:
     """The vote on one attempt over `size` nodes; told answers, it knows the verdict."""
 
-    __slots__ = ("_raises", "claims", "fence", "open", "quorum", "refused", "unknown", "verdict")
+    __slots__ = (
+        "_raises",
+        "_support",
+        "claims",
+        "fence",
+        "open",
+        "quorum",
+        "refused",
+        "unknown",
+        "verdict",
+    )
 
     def __init__(self, size: int, quorum: int) -> None:
         self.quorum = quorum
@@ -45,6 +55,8 @@ class Ballot:
         self.fence = 0
         """The fence that is held, or being written back; 0 while there is neither."""
         self.verdict = Verdict.OPEN
+        self._support = 0
+        """How many claims are for `fence`."""
         self._raises: list[int] = []
 
     def granted(self, node: int, fence: int) -> None:
@@ -52,7 +64,10 @@ class Ballot:
         self.open -= 1
         self.claims[node] = fence
         if not self.fence:
-            self._agree(fence)
+            if len(self.claims) >= self.quorum:
+                self._agree(fence)
+        elif fence == self.fence:
+            self._support += 1
         elif fence < self.fence:
             self._write_back((node,))
         self._conclude()
@@ -61,6 +76,7 @@ class Ballot:
         """`node` took the fence that was written back."""
         self.open -= 1
         self.claims[node] = self.fence
+        self._support += 1
         self._conclude()
 
     def refuse(self) -> None:
@@ -81,15 +97,14 @@ class Ballot:
         return nodes
 
     def _agree(self, fence: int) -> None:
-        claims = self.claims
-        if len(claims) < self.quorum:
-            return
-        counted = list(claims.values())
-        if counted.count(fence) >= self.quorum:
-            self.fence = fence
-        else:
-            self.fence = max(counted)
-            self._write_back(tuple(n for n, claim in claims.items() if claim < self.fence))
+        counted = list(self.claims.values())
+        self._support = counted.count(fence)
+        if self._support < self.quorum:
+            fence = max(counted)
+            self._support = counted.count(fence)
+            behind = tuple(node for node, claim in self.claims.items() if claim < fence)
+            self._write_back(behind)
+        self.fence = fence
 
     def _write_back(self, nodes: tuple[int, ...]) -> None:
         for node in nodes:
@@ -100,9 +115,7 @@ class Ballot:
     def _conclude(self) -> None:
         if self.verdict is not Verdict.OPEN:
             return
-        fence = self.fence
-        support = sum(claim == fence for claim in self.claims.values()) if fence else 0
-        if support >= self.quorum:
+        if self._support >= self.quorum:
             self.verdict = Verdict.WON
-        elif (support if fence else len(self.claims)) + self.open < self.quorum:
+        elif (self._support if self.fence else len(self.claims)) + self.open < self.quorum:
             self.verdict = Verdict.LOST
