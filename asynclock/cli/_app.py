@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -12,8 +12,6 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import AsyncLockError
-from . import bench, demo, doctor, inspect, release, top
-from . import run as run_
 from ._output import say
 from ._status import Status, lines_of, status_of
 
@@ -24,6 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+COMMANDS = ("run", "inspect", "top", "doctor", "release", "bench", "demo")
+"""Each is a module of this package with `add_to`, imported when it is needed."""
 
 # A user's mistake. typer brings its own copy of click since 0.20 or so, and used click before.
 _MISTAKES: Any = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
@@ -51,14 +52,19 @@ def options(
     """Distributed locks on Redis, from the command line."""
 
 
-for _module in (run_, inspect, top, doctor, release, bench, demo):
-    _module.add_to(app)
+def _add_commands(arguments: Sequence[str]) -> None:
+    """Import the command that was named; all of them for help, completion and typing errors."""
+    first = arguments[0] if arguments else ""
+    for name in (first,) if first in COMMANDS else COMMANDS:
+        importlib.import_module(f".{name}", __package__).add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the program. → its exit status; no traceback for a user's mistake."""
     try:
+        _add_commands(arguments)
         answer = app(list(arguments), prog_name="asynclock", standalone_mode=False)
+        sys.stdout.flush()
     except _MISTAKES as error:
         error.show()
         return Status.USAGE

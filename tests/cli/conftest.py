@@ -32,6 +32,9 @@ def environment(**more: str) -> dict[str, str]:
     """No settings of the machine's own, and the package of this checkout."""
     strange = ("ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
     env = {key: value for key, value in os.environ.items() if key not in strange}
+    # Compiling the package at every start would take most of the time of these tests.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    env["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
     return {**env, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
 
 
@@ -88,7 +91,12 @@ class Program:
         """Run it to its end."""
         return await self.finish(await self.start(*args, env=env))
 
+    async def each(self, *calls: tuple[str, ...]) -> list[Outcome]:
+        """Run several at once, to their ends."""
+        return list(await asyncio.gather(*(self(*call) for call in calls)))
+
     async def close(self) -> None:
+        """Kill what still runs."""
         for process in self._running:
             if process.returncode is None:
                 process.kill()

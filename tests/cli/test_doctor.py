@@ -190,9 +190,7 @@ async def test_a_sentinel_or_cluster_node_taken_for_a_server(program: Program) -
     assert "cluster" in found[at(part)]
 
 
-async def test_for_people(
-    program: Program, asynclock_servers: StartServers
-) -> None:
+async def test_for_people(program: Program, asynclock_servers: StartServers) -> None:
     servers = await asynclock_servers(1, aof=True)
     await servers[0].command("CONFIG", "SET", "requirepass", "secret")
     program.use(servers)

@@ -1,0 +1,165 @@
+"""`asynclock inspect` and `release`: who holds what, and taking it away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+import asynclock
+from asynclock.cli._survey import PAGE
+from asynclock.testing import LocalServer
+
+from .conftest import PATIENCE, Program
+
+NASTY = "web\x1b]0;owned\x07-1:77:\u202e[red]task"
+
+
+def locks_of(nodes: list[LocalServer], label: str = "web-1:77") -> asynclock.LockManager:
+    return asynclock.connect(
+        *(node.url for node in nodes), restart_guard=False, label=label, ttl=60.0, max_ttl=60.0
+    )
+
+
+async def test_one_lock_node_by_node_with_a_frozen_one(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    async with locks_of(asynclock_nodes, "web-1:77:nightly") as locks:
+        lease = await locks.lock("report").acquire()
+        await asynclock_nodes[2].freeze()
+        plain, data, free = await program.each(
+            ("inspect", "report"), ("inspect", "report", "--json"), ("inspect", "other", "--json")
+        )
+    assert plain.status == data.status == free.status == 0
+    assert "process 77 on web-1, nightly" in plain.out
+    found = json.loads(data.out)
+    assert (found["held"], found["owner"], found["fence"]) == (True, lease.owner, lease.fence)
+    assert (found["host"], found["pid"], found["task"]) == ("web-1", 77, "nightly")
+    assert [view["owner"] for view in found["nodes"]] == [lease.owner, lease.owner, None]
+    assert found["nodes"][2]["error"]
+    assert json.loads(free.out)["held"] is False
+
+
+async def test_too_few_nodes_to_tell(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes, node_timeout=0.5)
+    await asynclock_nodes[0].kill()
+    await asynclock_nodes[1].freeze()
+    one, all_ = await program.each(("inspect", "x"), ("inspect", "--all"))
+    assert (one.status, all_.status) == (69, 69)
+
+
+async def test_nothing_from_outside_reaches_the_terminal_raw(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    name = "a\x1b[2J\nb[bold]c"
+    async with locks_of(asynclock_nodes, NASTY) as locks:
+        await locks.lock(name).acquire()
+        await asynclock_nodes[0].command("SET", b"asynclock:\xff\xfe", "not ours")
+        ended = await program.each(
+            ("inspect", "--all"),
+            ("inspect", "--all", "--json"),
+            ("inspect", name),
+            ("top", "--once"),
+        )
+    outs = [one.out for one in ended]
+    for out in outs:
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+        assert "\x07" not in out
+    assert "a\\x1b[2J\\nb[bold]c" in outs[0]
+    (found,) = json.loads(outs[1])["locks"]
+    assert (found["name"], found["holder"]) == (name, NASTY)
+
+
+async def test_ten_thousand_locks_in_small_pages(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    script = (
+        "for i = 1, 10000 do local key = 'asynclock:bulk:' .. i "
+        "redis.call('SET', key, string.rep('0', 32) .. ':h:1', 'PX', 600000) "
+        "redis.call('SET', key .. ':fence', i, 'PX', 600000) end"
+    )
+    for node in asynclock_nodes:
+        await node.command("EVAL", script, 0)
+        await node.command("CONFIG", "RESETSTAT")
+    ended = await program("inspect", "--all")
+    assert "10000 held" in ended.out
+    assert len(ended.out.splitlines()) == 10_002
+    node = asynclock_nodes[0]
+    stats = await node.command("INFO", "commandstats")
+    calls = {
+        line.partition(":")[0]: int(line.partition("calls=")[2].partition(",")[0])
+        for line in stats.splitlines()
+        if "calls=" in line
+    }
+    assert "cmdstat_keys" not in calls
+    assert calls["cmdstat_scan"] >= 20_000 / PAGE / 2
+    assert sorted([await _microseconds(node) for _ in range(21)])[10] < 1000
+
+
+async def _microseconds(node: LocalServer) -> float:
+    """How long one page keeps a server busy; a median of these bears a busy machine."""
+    await node.command("CONFIG", "RESETSTAT")
+    await node.command("SCAN", 0, "MATCH", "asynclock:*", "COUNT", PAGE)
+    stats = await node.command("INFO", "commandstats")
+    return float(stats.partition("cmdstat_scan:")[2].partition("usec_per_call=")[2].split(",")[0])
+
+
+async def test_disagreement_and_slots(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes)
+    for number, node in enumerate(asynclock_nodes):
+        await node.command("SET", "asynclock:split", f"{number:032d}:host:1", "PX", 60_000)
+    async with locks_of(asynclock_nodes) as locks:
+        await locks.semaphore("pool", 2).acquire()
+        all_, pool, split = await program.each(
+            ("inspect", "--all", "--json"), ("inspect", "pool"), ("inspect", "split")
+        )
+    found = json.loads(all_.out)["locks"]
+    split_found = next(one for one in found if one["name"] == "split")
+    assert (split_found["held"], split_found["agreed"]) == (False, False)
+    assert "nobody has a quorum" in split.out
+    assert [one["name"] for one in found if one["part"]] == ["pool"]
+    assert "held by process 77 on web-1" in pool.out
+
+
+async def test_release(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes)
+    async with locks_of(asynclock_nodes) as locks:
+        lease = await locks.lock("stuck").acquire()
+        lease_id = lease.owner.partition(":")[0]
+        asked, wrong = await program.each(
+            ("release", "stuck", "--force"), ("release", "stuck", "--owner", "0" * 32, "--yes")
+        )
+        assert (asked.status, "--yes" in asked.err) == (64, True)
+        assert (wrong.status, "web-1:77" in wrong.err) == (75, True)
+        assert lease.held
+        await asynclock_nodes[0].kill()
+        done = await program("release", "stuck", "--owner", lease_id, "--yes")
+        assert (done.status, done.out.count("released"), done.out.count("unknown")) == (0, 2, 1)
+        again = await program("release", "stuck", "--force", "--yes")
+        assert (again.status, "is free" in again.err) == (0, True)
+        with pytest.raises(asynclock.LeaseLostError):
+            await lease.extend()
+
+
+async def test_release_asks_first(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    from .terminal import Session
+
+    program.use(asynclock_nodes)
+    async with locks_of(asynclock_nodes) as locks:
+        lease = await locks.lock("stuck").acquire()
+        for answer, status in (("n", 1), ("y", 0)):
+            session = Session(program, "release", "stuck", "--force")
+            try:
+                await session.shows("Release it?")
+                assert "web-1:77" in session.screen
+                session.type(f"{answer}\r")
+                assert await session.end() == status
+            finally:
+                session.close()
+        async with asyncio.timeout(PATIENCE):
+            await lease.wait_lost()

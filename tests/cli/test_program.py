@@ -1,0 +1,179 @@
+"""The program itself: help, mistakes, settings, the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asynclock.cli._options import load, split
+from asynclock.cli._output import clean
+from asynclock.errors import ConfigurationError
+from asynclock.testing import LocalServer
+
+from .conftest import PATIENCE, Program, environment, until
+
+COMMANDS = ("run", "inspect", "top", "doctor", "release", "bench", "demo")
+
+
+async def test_help_names_every_command_and_has_no_colours(program: Program) -> None:
+    ended = await program("--help")
+    assert ended.status == 0
+    assert all(command in ended.out for command in COMMANDS)
+    assert "\x1b" not in ended.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from asynclock.cli._app import run
+
+    assert run([command, "--help"]) == 0
+    assert f"asynclock {command}" in capsys.readouterr().out.partition("Examples")[2]
+
+
+async def test_version_and_completion(program: Program) -> None:
+    ended = await program("--version")
+    assert (ended.status, ended.out.split()[0]) == (0, "asynclock")
+    env = {"_ASYNCLOCK_COMPLETE": "complete_bash", "COMP_WORDS": "asynclock ins", "COMP_CWORD": "1"}
+    assert "inspect" in (await program(env=env)).out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frobnicate",),
+        ("run",),
+        ("run", "x", "--ttl", "soon", "--", "true"),
+        ("run", "x", "--ttl", "-1", "--", "true"),
+        ("run", "x", "--ttl", "0.1", "--node", "redis://h", "--", "true"),
+        ("run", "", "--node", "redis://h", "--", "true"),
+        ("run", "x", "--no-wait", "--timeout", "3", "--node", "redis://h", "--", "true"),
+        ("inspect",),
+        ("inspect", "x", "--all", "--node", "redis://h"),
+        ("inspect", "x", "--node", "http://h"),
+        ("inspect", "x", "--node", "redis://a", "--node", "redis://b"),
+        ("inspect", "x", "--config", "/nowhere.toml"),
+        ("release", "x", "--node", "redis://h"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(
+    arguments: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from asynclock.cli._app import run
+
+    monkeypatch.delenv("ASYNCLOCK_NODES", raising=False)
+    monkeypatch.delenv("ASYNCLOCK_CONFIG", raising=False)
+    assert run(list(arguments)) == 64
+    said = capfd.readouterr().err
+    assert said
+    assert "Traceback" not in said
+
+
+def test_without_the_extra() -> None:
+    hide = "import sys; sys.modules['typer'] = None; from asynclock.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", hide], env=environment(), capture_output=True, text=True
+    )
+    assert ended.returncode != 0
+    assert "asynclock[cli]" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_nodes_between_commas() -> None:
+    text = "redis://a:1, redis+sentinel://s1:2,s2:3/main ,redis+cluster://c1,c2,unix:///run/r.sock"
+    assert split(text) == (
+        "redis://a:1",
+        "redis+sentinel://s1:2,s2:3/main",
+        "redis+cluster://c1,c2",
+        "unix:///run/r.sock",
+    )
+
+
+def test_where_settings_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('nodes = ["redis://file"]\nprefix = "p:"\nttl = 5\n')
+    monkeypatch.setenv("ASYNCLOCK_CONFIG", str(file))
+    monkeypatch.delenv("ASYNCLOCK_NODES", raising=False)
+    found = load(None, None)
+    assert (found.nodes, found.prefix, found.options["ttl"]) == (("redis://file",), "p:", 5)
+    monkeypatch.setenv("ASYNCLOCK_NODES", "redis://env")
+    assert load(None, None).nodes == ("redis://env",)
+    assert load(None, file).nodes == ("redis://file",)
+    assert load(["redis://option"], file, prefix="q:").nodes == ("redis://option",)
+    assert load(["redis://option"], file, prefix="q:").prefix == "q:"
+
+
+@pytest.mark.parametrize(
+    "text", ["nodes = 3", "node = []", "nodes = [1]", "= 3", "prefix = 3", "ttl = true"]
+)
+def test_bad_files(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"a\.toml"):
+        load(None, file)
+
+
+def test_what_a_terminal_would_obey() -> None:
+    assert clean("a\x1b[31m\n\u202eb\ud800\u2028é日") == "a\\x1b[31m\\n\\u202eb\\ud800\\u2028é日"
+
+
+async def test_a_reader_that_has_enough(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    for node in asynclock_nodes:
+        script = "for i = 1, 3000 do redis.call('SET', 'asynclock:n' .. i, 'o', 'PX', 60000) end"
+        await node.command("EVAL", script, 0)
+    read, write = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "asynclock", "inspect", "--all"),
+        env=environment(ASYNCLOCK_CONFIG=str(program.config)),
+        stdout=write,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(write)
+    os.close(read)
+    _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert process.returncode in (1, 128 + signal.SIGPIPE)  # click's answer, and ours
+    assert said == b""
+
+
+async def test_demo_sells_every_order_once(program: Program) -> None:
+    ended = await program("demo", "--orders", "6")
+    assert ended.status == 0, ended.out + ended.err
+    assert "killed" in ended.out
+    assert "frozen" in ended.out
+    assert "every order was sold exactly once" in ended.out
+    assert "orders sold twice or more: 6" in ended.out  # without a lock
+
+
+async def test_demo_cleans_up_after_ctrl_c(program: Program, tmp_path: Path) -> None:
+    env = {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    process = await program.start("demo", "--orders", "10000", env=env)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        while b"act 1" not in await process.stdout.readline():
+            pass
+    process.send_signal(signal.SIGINT)
+    assert (await program.finish(process)).status == 130
+    await until(lambda: not _using(tmp_path), "the end of servers and services")
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("asynclock-demo-")]
+
+
+def _using(folder: Path) -> list[str]:
+    """Processes of which this folder is known: servers run in it, services are told of it."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder).encode() in (entry / "cmdline").read_bytes():
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,112 @@
+"""`run` and `top` on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import asynclock
+from asynclock.testing import LocalServer
+
+from .conftest import Program
+from .terminal import Session
+
+
+async def test_ctrl_c_is_the_commands(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes)
+    script = (
+        "import time\ntry:\n print('ready', flush=True)\n time.sleep(60)\n"
+        "except KeyboardInterrupt:\n print('interrupted')\n raise SystemExit(9)"
+    )
+    session = Session(program, "run", "j", "--", sys.executable, "-c", script)
+    try:
+        await session.shows("ready")
+        session.type("\x03")
+        await session.shows("interrupted")
+        assert await session.end() == 9
+    finally:
+        session.close()
+
+
+async def test_ctrl_z_and_fg_in_a_shell(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes, ttl=60.0)
+    session = Session(program, command=("bash", "--norc", "--noprofile", "-i"))
+    try:
+        await session.shows("shell> ")
+        session.type(f"{sys.executable} -m asynclock run j -- cat\r")
+        await asyncio.sleep(0.1)
+        session.type("first\r")
+        # The terminal's own echo, and cat's answer.
+        here = await session.shows("first", await session.shows("first"))
+        session.type("\x1a")
+        here = await session.shows("Stopped", here)
+        here = await session.shows("shell> ", here)
+        session.type("echo alive-$((20 + 3))\r")
+        here = await session.shows("alive-23", here)
+        session.type("fg\r")
+        here = await session.shows("cat", here)
+        session.type("second\r")
+        here = await session.shows("second", await session.shows("second", here))
+        session.type("\x04")
+        here = await session.shows("shell> ", here)
+        session.type("echo status-$?\r")
+        await session.shows("status-0", here)
+        session.type("exit\r")
+        assert await session.end() == 0
+    finally:
+        session.close()
+
+
+async def test_a_pipeline_does_not_lose_its_terminal(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    """Beside others in a pipeline the command gets the terminal when it reads from it."""
+    program.use(asynclock_nodes)
+    session = Session(program, command=("bash", "--norc", "--noprofile", "-i"))
+    try:
+        await session.shows("shell> ")
+        run = f"{sys.executable} -m asynclock run j -- sh -c 'read x; echo got-$x'"
+        session.type(f"{run} | cat\r")
+        await asyncio.sleep(0.1)
+        session.type("word\r")
+        await session.shows("got-word")
+        session.type("exit\r")
+        assert await session.end() == 0
+    finally:
+        session.close()
+
+
+async def test_top_sorts_filters_and_quits(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, restart_guard=False, label="web-1:77") as locks:
+        lease = await locks.lock("orders:1").acquire()
+        await locks.lock("payments:1").acquire()
+        session = Session(program, "top", "--interval", "0.2")
+        try:
+            here = await session.shows("2 held")
+            await session.shows("orders:1")
+            await session.shows("payments:1")
+            await session.shows("name ▲")
+            session.type("r")
+            here = await session.shows("name ▼", here)
+            session.type("s")
+            here = await session.shows("holder ▼", here)
+            session.type("/pay")
+            here = await session.shows("filter: pay", here)
+            session.type("\r")
+            here = await session.shows("space pause", here)
+            assert "orders:1" not in session.screen[here:]
+            await lease.release()
+            await session.shows("1 released", here)
+            await asynclock_nodes[1].freeze()
+            await session.shows("stalled", here)
+            session.type("q")
+            assert await session.end() == 0
+        finally:
+            session.close()
+            await asynclock_nodes[1].thaw()
