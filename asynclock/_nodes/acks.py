@@ -18,7 +18,7 @@ from ..errors import ConfigurationError
 from .link import Failure, Link, Owner, Sink
 from .script import Command
 
-WRITES: Final = frozenset({"acquire", "raise", "extend"})
+WRITES: Final = frozenset({"acquire", "raise", "extend", "prepare", "accept"})
 """The operations whose effect must not be forgotten. A forgotten release ends with its ttl."""
 REPLICATION = Command.plain("INFO", "replication")
 RECOUNT = 1.0

@@ -8,23 +8,32 @@ from typing import Any, TypedDict, Unpack
 from .. import _settings
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Terms
+from .._nodes.script import Script
 from ..errors import ConfigurationError
 from .barrier import MOST as MOST_PARTIES
 from .barrier import Barrier
 from .base import Defaults
+from .election import SCRIPT as ELECTION
 from .election import Election
 from .event import SharedEvent
+from .fair import SCRIPT as FAIR
 from .fair import FairLock
 from .latch import MOST as MOST_COUNTS
 from .latch import Latch
+from .lock import SCRIPT as LOCK
 from .lock import Lock, lock_key, recipe
 from .multi import MOST as MOST_NAMES
+from .multi import SCRIPT as MULTI
 from .multi import MultiLock
-from .readwrite import ReadWriteLock
+from .readwrite import READ, WRITE, ReadWriteLock
 from .reentrant import ReentrantLock, Registry
 from .register import KEEP, Register
+from .register import SCRIPT as REGISTER
 from .semaphore import MOST, Semaphore
 from .synchronized import P, R, synchronized
+
+SCRIPTS: tuple[Script, ...] = (LOCK, READ, WRITE, MULTI, FAIR, ELECTION, REGISTER)
+"""All of them, loaded when a connection opens: a wake-up is lost on a script that isn't known."""
 
 
 class HoldSettings(TypedDict, total=False):

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from .._engine.recipe import Recipe
 from .._nodes.script import Script
-from .._settings import COUNTER
+from .._settings import COUNTER, HASH_TAG
+from ..errors import ConfigurationError
 from .base import PRELUDE, Lockable
 
 SCRIPT = Script.load(__package__, PRELUDE, "lock.lua")
 
 
 def lock_key(prefix: str, name: str) -> str:
-    """The key of `name`; the keys of its parts begin with it."""
-    return prefix + name
+    """The key of `name`; the keys of its parts begin with it.
+
+    On a Cluster the name is in braces: all that begins so shares a slot.
+    """
+    if not prefix.endswith(HASH_TAG):
+        return prefix + name
+    if name.startswith("}"):
+        raise ConfigurationError(f"on a Cluster a name must not start with a brace: {name!r}")
+    return f"{prefix}{name}}}"
 
 
 def recipe(prefix: str, name: str) -> Recipe:
