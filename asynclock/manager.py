@@ -22,7 +22,7 @@ from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._primitives import lock as _lock
 from ._primitives.base import Defaults
-from ._primitives.catalogue import Catalogue
+from ._primitives.catalogue import SCRIPTS, Catalogue
 from ._primitives.lock import Lock
 from .errors import ConfigurationError
 from .events import Observer, Observers
@@ -140,7 +140,7 @@ class LockManager(Catalogue):
         )
         self._background = Background()
         multiplexer = Multiplexer(
-            make_nodes(nodes, settings, (_lock.SCRIPT,), self._observers, acks=acks, prefix=prefix),
+            make_nodes(nodes, settings, SCRIPTS, self._observers, acks=acks, prefix=prefix),
             self._background,
             strict=strict,
             batch=BATCH,
