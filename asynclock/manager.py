@@ -7,7 +7,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal
 
@@ -17,7 +17,7 @@ from ._engine.engine import Engine, EngineSettings
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import HandOff, Lease
 from ._nodes.acks import Acks
-from ._nodes.deployment import BATCH, make_nodes
+from ._nodes.deployment import make_nodes, naming
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._primitives import lock as _lock
@@ -129,7 +129,9 @@ class LockManager(Catalogue):
         observers: Sequence[Observer],
     ) -> None:
         super().__init__()
-        self._defaults = _defaults(ttl, max_ttl, node_timeout, prefix)
+        defaults = _defaults(ttl, max_ttl, node_timeout, prefix)
+        keys_begin, batch = naming(nodes, prefix)
+        self._defaults = replace(defaults, prefix=keys_begin)
         self._observers = Observers(observers)
         settings = NodeSettings(
             node_timeout=self._defaults.node_timeout,
@@ -143,7 +145,7 @@ class LockManager(Catalogue):
             make_nodes(nodes, settings, SCRIPTS, self._observers, acks=acks, prefix=prefix),
             self._background,
             strict=strict,
-            batch=BATCH,
+            batch=batch,
         )
         self._engine = Engine(
             multiplexer,

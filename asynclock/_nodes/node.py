@@ -188,7 +188,8 @@ class Node:
     def _opened(self, link: Link, facts: Facts) -> None:
         now = _clock.now()
         settings = self.settings
-        self._tell_refused(self.trust.facts, facts)
+        known = self.trust.facts
+        self._tell_refused(known, facts)
         waits = self.trust.met(
             facts, now, guard=settings.restart_guard, guard_first=settings.guard_first
         )
@@ -215,6 +216,8 @@ class Node:
                 sink.cast(index, self.rejected)
             else:
                 link.send(command, sink, index)
+        if known is not None:
+            self.on_wake(None)  # the wake-ups that were ordered died with the last connection
 
     def _pay(self, link: Link) -> None:
         now = _clock.now()
@@ -254,6 +257,16 @@ class Node:
         """Ask for the node's clock now, if it answers at all."""
         if self._link is not None and not self._link.stalled_since:
             self._link.send(TIME, _Clock(self, _clock.now()), 0)
+
+    @property
+    def link(self) -> Link | None:
+        """The open link, if there is one."""
+        return self._link
+
+    def take_owed(self) -> list[Command]:
+        """Releases that have not reached it, for whoever has its keys now."""
+        owed, self._owed = self._owed, deque(maxlen=MAX_OWED)
+        return list(owed)
 
     async def finish(self) -> None:
         """Close the link once what is queued has been written."""

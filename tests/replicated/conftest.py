@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock.testing import Replicated, SentinelGroup
+from asynclock.testing import RedisCluster, Replicated, SentinelGroup
 from tests.replicated.topologies import Topologies
 
 Connect = Callable[..., asynclock.LockManager]
@@ -38,6 +38,12 @@ async def elders(topologies: Topologies) -> Replicated:
 async def service(topologies: Topologies) -> SentinelGroup:
     """The same behind three Sentinels."""
     return await topologies.get("sentinel", lambda: SentinelGroup(2, 3))
+
+
+@pytest_asyncio.fixture
+async def cluster(topologies: Topologies) -> RedisCluster:
+    """Three primaries with a replica each."""
+    return await topologies.get("cluster", lambda: RedisCluster(3, 1))
 
 
 @pytest_asyncio.fixture

@@ -20,11 +20,14 @@ class Topologies:
 
     async def get(self, kind: str, make: Callable[[], T]) -> T:
         """One that is whole and empty. Two of the same kind differ in `kind`."""
-        topology = self._made.get(kind)
-        if topology is None:
-            topology = self._made[kind] = make()
-        await topology.repair()
-        await _empty(topology)
+        topology = self._made.pop(kind, None) or make()
+        try:
+            await topology.repair()
+            await _empty(topology)
+        except BaseException:
+            topology.close()  # whatever was done to it, the next test gets another one
+            raise
+        self._made[kind] = topology
         return topology  # type: ignore[return-value]  # what `make` made is what is stored
 
     def close(self) -> None:

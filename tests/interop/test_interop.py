@@ -1,0 +1,210 @@
+"""With `prefix=""` a mutex on one node and other libraries' locks on its key exclude each other.
+
+So a fleet can migrate service by service. Tested against the real libraries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import redis.asyncio
+
+import asynclock
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+
+HERE = Path(__file__).parent
+PACKAGES = ("redlock@5.0.0-beta.2", "redis-semaphore@5.6.2", "ioredis@5.4.1")
+TTL = 20
+
+
+class Peer(Protocol):
+    """Another library's lock on one key."""
+
+    async def acquire(self) -> bool: ...
+
+    async def release(self) -> None: ...
+
+
+class Plain:
+    """A script of somebody's own: SET NX PX, and DEL if it is still ours."""
+
+    def __init__(self, client: redis.asyncio.Redis, key: str) -> None:
+        self.client, self.key = client, key
+
+    async def acquire(self) -> bool:
+        return bool(await self.client.set(self.key, "mine", nx=True, px=TTL * 1000))
+
+    async def release(self) -> None:
+        assert await self.client.get(self.key) == b"mine"
+        await self.client.delete(self.key)
+
+
+class RedisPy:
+    """redis-py's own Lock."""
+
+    def __init__(self, client: redis.asyncio.Redis, key: str) -> None:
+        self.lock = client.lock(key, timeout=TTL)
+
+    async def acquire(self) -> bool:
+        return await self.lock.acquire(blocking=False)
+
+    async def release(self) -> None:
+        await self.lock.release()
+
+
+class Node:
+    """A library of Node.js, in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, library: str, key: str) -> None:
+        self.process, self.library, self.key = process, library, key
+
+    async def _ask(self, op: str) -> bool:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        words = {"library": self.library, "op": op, "key": self.key, "ttl": TTL * 1000}
+        self.process.stdin.write(json.dumps(words).encode() + b"\n")
+        answer = json.loads(await self.process.stdout.readline())
+        if "error" in answer and "quorum" not in answer["error"]:
+            raise RuntimeError(answer["error"])
+        return bool(answer["ok"])
+
+    async def acquire(self) -> bool:
+        return await self._ask("acquire")
+
+    async def release(self) -> None:
+        assert await self._ask("release")
+
+
+@contextlib.asynccontextmanager
+async def python_peer(
+    kind: Callable[[redis.asyncio.Redis, str], Peer], server: LocalServer, key: str
+) -> AsyncIterator[Peer]:
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        yield kind(client, key)
+
+
+@contextlib.asynccontextmanager
+async def node_peer(library: str, server: LocalServer, key: str) -> AsyncIterator[Peer]:
+    modules = await asyncio.to_thread(installed)
+    process = await asyncio.create_subprocess_exec(
+        "node",
+        str(HERE / "peers.mjs"),
+        str(server.port),
+        str(modules),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Node(process, library, key)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def installed() -> Path:
+    """The packages, fetched once for all workers and runs."""
+    place = HERE.parents[1] / ".bench" / "interop"
+    place.mkdir(parents=True, exist_ok=True)
+    stamp = place / "installed"
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != repr(PACKAGES):
+            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(place)]
+            subprocess.run([*command, *PACKAGES], check=True, capture_output=True, timeout=240)
+            stamp.write_text(repr(PACKAGES))
+    return place / "node_modules"
+
+
+needs_node = pytest.mark.skipif(
+    not (shutil.which("node") and shutil.which("npm")), reason="no node and npm on PATH"
+)
+Opener = Callable[[LocalServer, str], AbstractAsyncContextManager[Peer]]
+PEERS: dict[str, Opener] = {
+    "SET NX PX": lambda server, key: python_peer(Plain, server, key),
+    "redis-py": lambda server, key: python_peer(RedisPy, server, key),
+    "redlock": lambda server, key: node_peer("redlock", server, key),
+    "redis-semaphore": lambda server, key: node_peer("redis-semaphore", server, key),
+}
+ON_NODE = {"redlock", "redis-semaphore"}
+ALL = [
+    pytest.param(name, marks=[needs_node, pytest.mark.timeout(300)] if name in ON_NODE else [])
+    for name in PEERS
+]
+KEY = "mutex:orders:42"  # one of them puts "mutex:" before whatever it is given
+
+
+@pytest.fixture
+async def server(asynclock_servers: StartServers) -> LocalServer:
+    (server,) = await asynclock_servers()
+    return server
+
+
+@contextlib.asynccontextmanager
+async def ours(server: LocalServer) -> AsyncIterator[asynclock.LockManager]:
+    async with asynclock.connect(server.url, prefix="") as locks:
+        yield locks
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_they_exclude_each_other(server: LocalServer, name: str) -> None:
+    async with PEERS[name](server, KEY) as peer, ours(server) as locks:
+        async with locks.lock(KEY, timeout=20):
+            assert not await peer.acquire()
+        assert await peer.acquire()
+        assert await locks.lock(KEY).try_acquire() is None
+        await peer.release()
+        lease = await locks.lock(KEY).acquire(timeout=20)
+        assert not await peer.acquire()
+        assert await lease.release()
+        assert await peer.acquire()
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_ours_waits_for_theirs_and_is_woken(server: LocalServer, name: str) -> None:
+    async with PEERS[name](server, KEY) as peer, ours(server) as locks:
+        assert await peer.acquire()
+        waiter = asyncio.create_task(_held(locks))
+        while not locks.statistics().refused:
+            await asyncio.sleep(0.01)
+        assert not waiter.done()
+        await peer.release()
+        await asyncio.wait_for(waiter, TTL / 2)  # long before their ttl
+        assert locks.statistics().wakeups["push"] >= 1
+
+
+async def _held(locks: asynclock.LockManager) -> Any:
+    async with locks.lock(KEY, timeout=60) as lease:
+        return lease.fence
+
+
+async def test_a_foreign_lock_without_a_ttl_or_of_another_type(server: LocalServer) -> None:
+    async with ours(server) as locks:
+        await server.command("SET", "forever", "theirs")
+        with pytest.raises(asynclock.AcquireTimeoutError) as caught:
+            await locks.lock("forever").acquire(timeout=0.3)
+        assert (caught.value.owner, caught.value.remaining) == ("theirs", None)
+        assert await server.command("GET", "forever") == "theirs"
+        await server.command("LPUSH", "list", "theirs")
+        with pytest.raises(asynclock.QuorumUnavailableError, match="WRONGTYPE"):
+            await locks.lock("list").try_acquire()
+
+
+async def test_their_release_after_their_ttl_does_not_touch_ours(server: LocalServer) -> None:
+    async with redis.asyncio.Redis.from_url(server.url) as client, ours(server) as locks:
+        theirs = client.lock("a", timeout=0.2)
+        assert await theirs.acquire(blocking=False)
+        async with locks.lock("a", timeout=20) as lease:
+            with pytest.raises(redis.exceptions.LockNotOwnedError):
+                await theirs.release()
+            assert await server.command("GET", "a") == lease.owner
