@@ -5,8 +5,8 @@
 
     @routes.post("/items/{item}/reserve")
     @locked("items:{item}", timeout=2)
-    async def reserve(request: web.Request) -> web.Response:
-        await stock.reserve(request.match_info["item"], fence=request[LEASE].fence)
+    async def reserve(request: web.Request, lease: Lease) -> web.Response:
+        await stock.reserve(request.match_info["item"], fence=lease.fence)
 
 `setup` does two things: the manager lives as long as the application, and errors of locks become
 answers (`application/problem+json`).
@@ -23,18 +23,18 @@ import anyio
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from .._engine.lease import Lease
 from .._primitives.catalogue import LockSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager, connect
 from . import _problems
 from ._problems import Contended, health_of, name_for, problem_of
 
-__all__ = ["LEASE", "LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems", "setup"]
+__all__ = ["LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems", "setup"]
 
 LOCKS: web.AppKey[LockManager] = web.AppKey("asynclock", LockManager)
 """Under this key the application holds its manager."""
-LEASE = "asynclock.lease"
-"""Under this key a request holds the lease of its `locked` handler."""
+LockedHandler = Callable[[web.Request, Lease], Awaitable[web.StreamResponse]]
 LOOK = 0.05
 """Seconds between looks at whether the client is still there: aiohttp tells nobody, or (with
 `handler_cancellation`) every handler of the application."""
@@ -101,27 +101,21 @@ def locks_of(request: web.Request) -> LockManager:
 
 def locked(
     name: str | Callable[[web.Request], str], **settings: Unpack[LockSettings]
-) -> Callable[
-    [Callable[[web.Request], Awaitable[web.StreamResponse]]],
-    Callable[[web.Request], Awaitable[web.StreamResponse]],
-]:
-    """Decorate a handler: it runs while the mutex `name` is held, with the lease in request[LEASE].
+) -> Callable[[LockedHandler], Handler]:
+    """Decorate a handler of a request and a lease: it runs while the mutex `name` is held.
 
     `name` is filled in with the route's variables, or is a function of the request. Settings as of
     `LockManager.lock`. If the lease is lost, the handler is interrupted and the client gets 500. If
     the client goes away, the handler is cancelled, while it waits as well as under the lock.
     """
 
-    def decorate(
-        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def decorate(handler: LockedHandler) -> Handler:
         @functools.wraps(handler)
         async def wrapper(request: web.Request) -> web.StreamResponse:
             lock = locks_of(request).lock(name_for(name, request, request.match_info), **settings)
             with _WhilePresent(request) as scope:
                 async with lock as lease:
-                    request[LEASE] = lease
-                    return await handler(request)
+                    return await handler(request, lease)
             if scope.cancelled_caught:
                 return web.Response(status=GONE, reason="Client Closed Request")
             raise RuntimeError("the handler was left without an answer")

@@ -104,17 +104,17 @@ def aiohttp_app(witness: Witness, *nodes: Any, **settings: Any) -> web.Applicati
     app.router.add_get("/health/locks", for_aiohttp.health)
 
     @for_aiohttp.locked("orders:{order_id}", timeout=PATIENCE)
-    async def quick(request: web.Request) -> web.Response:
-        await witness.work(request[for_aiohttp.LEASE].name, wait=False)
-        return web.json_response({"fence": request[for_aiohttp.LEASE].fence})
+    async def quick(request: web.Request, lease: Lease) -> web.Response:
+        await witness.work(lease.name, wait=False)
+        return web.json_response({"fence": lease.fence})
 
     @for_aiohttp.locked("orders:{order_id}")
-    async def hold(request: web.Request) -> web.Response:
-        await witness.work(request[for_aiohttp.LEASE].name)
-        return web.json_response({"fence": request[for_aiohttp.LEASE].fence})
+    async def hold(request: web.Request, lease: Lease) -> web.Response:
+        await witness.work(lease.name)
+        return web.json_response({"fence": lease.fence})
 
     @for_aiohttp.locked("orders:{order_id}")
-    async def upload(request: web.Request) -> web.Response:
+    async def upload(request: web.Request, lease: Lease) -> web.Response:
         return web.json_response({"size": len(await request.read())})
 
     app.router.add_post("/orders/{order_id}/quick", quick)

@@ -85,9 +85,7 @@ async def test_a_loss_ends_the_handler_and_is_told(start: Start) -> None:
 @pytest.mark.parametrize("order", ["a:fence", "a:%23b"])
 async def test_a_name_that_cannot_be_is_the_clients_fault(start: Start, order: str) -> None:
     async with start() as service:
-        assert_problem(
-            await service.client.post(f"/orders/{order}/quick"), 400, "unusable-name"
-        )
+        assert_problem(await service.client.post(f"/orders/{order}/quick"), 400, "unusable-name")
 
 
 async def test_a_body_is_read_under_the_lock(start: Start) -> None:
@@ -106,7 +104,7 @@ async def test_a_body_is_read_under_the_lock(start: Start) -> None:
 
 async def ask_and_hang_up(url: str, path: str, until_then: asyncio.Event) -> None:
     address = httpx.URL(url)
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+    _reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
     await writer.drain()
     await until_then.wait()
@@ -147,7 +145,7 @@ async def test_200_clients_go_away(start: Start) -> None:
         assert answer.status_code == 200
 
 
-# ---- the end of the server -------------------------------------------------------------------------
+# ---- the end of the server -----------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -190,7 +188,7 @@ async def test_a_server_that_ends_frees_its_locks(
         process.wait(30)
 
 
-# ---- mistakes ----------------------------------------------------------------------------------------
+# ---- mistakes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("contended", [200, "409", None])
