@@ -12,7 +12,7 @@ from .._nodes.link import Failure
 from .._nodes.script import Command
 from ..manager import LockManager
 from ._survey import Survey, ask, survey
-from ._views import leading, note, seconds, support
+from ._views import leading, note, seconds, support, title
 
 COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "note")
 LATE = 0.5
@@ -34,14 +34,13 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """As text, in the order of COLUMNS."""
         found, view = self.found, leading(self.found)
-        name = f"{found.name} [{found.part}]" if found.part else found.name
         holder = (view.holder if view else None) or ""
         left = found.remaining
         if left is None and view is not None:
             left = view.remaining
         fence = str(found.fence or "")
         age = seconds(self.at - self.since)
-        return name, holder, age, seconds(left), fence, support(found), note(found)
+        return title(found), holder, age, seconds(left), fence, support(found), note(found)
 
     def key(self, column: int) -> tuple[float, str]:
         """What it is sorted by: numbers as numbers."""
@@ -89,9 +88,9 @@ class Board:
     """"acquired", "released" and "ran out" since the start."""
     _looked: bool = False
 
-    async def look(self, locks: LockManager, prefix: str) -> None:
+    async def look(self, locks: LockManager) -> None:
         """Ask all nodes once more."""
-        found = await survey(locks, prefix)
+        found = await survey(locks)
         now = _clock.now()
         if len(found.errors) < len(locks.nodes()):
             self._compare(found, now)

@@ -7,32 +7,21 @@ with us for longer than one of them; KEYS, which blocks for as long as it takes,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .._engine.inspection import Inspection, NodeView
+from .._nodes.cluster.node import ClusterNode
 from .._nodes.link import Answer, Failure
 from .._nodes.node import Node
 from .._nodes.script import Command
-from .._primitives.lock import SCRIPT
-from .._settings import COUNTER, PART
+from .._primitives.lock import lock_key
 from ..manager import LockManager
+from ._places import WAITING, Place
 
 PAGE = 250
 """Keys looked at by one SCAN: some 50 µs of a server's time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A key that stands for a holding: a lock, or one part of a primitive with several."""
-
-    name: str
-    part: str = ""
-
-    @property
-    def suffix(self) -> str:
-        """What comes after the prefix in its key."""
-        return f"{self.name}{PART}{self.part}" if self.part else self.name
 
 
 @dataclass
@@ -43,28 +32,34 @@ class Survey:
     """Sorted by name and part."""
     errors: dict[str, str] = field(default_factory=dict)
     """Node → why it could not be asked."""
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Name → how many are known to wait for it: writers, and those in the queue of a fair lock."""
 
 
-async def survey(locks: LockManager, prefix: str, name: str | None = None) -> Survey:
+async def survey(locks: LockManager, name: str | None = None) -> Survey:
     """All places that somebody holds, or (`name`) those of one name."""
-    nodes = locks._engine.multiplexer.nodes
-    locks._engine.ready()
-    walks = [_Walk(node, prefix, name) for node in nodes]
+    engine = locks._engine
+    engine.ready()
+    prefix = locks._defaults.prefix
+    walks = [_Walk(node, prefix, name) for node in engine.multiplexer.nodes]
     await asyncio.gather(*(walk.run() for walk in walks))
-    found = {place for walk in walks for place in walk.views}
-    quorum = locks._engine.multiplexer.quorum
+    found = {(place, who) for walk in walks for place, who in walk.views}
     places = [
         Inspection(
             place.name,
-            tuple(walk.view(place) for walk in walks),
-            quorum,
-            "part" if place.part else "lock",
-            place.part,
+            tuple(walk.view(place, who) for walk in walks),
+            engine.multiplexer.quorum,
+            place.kind,
+            place.shown,
         )
-        for place in sorted(found, key=lambda place: (place.name, place.part))
+        for place, who in sorted(found, key=lambda one: (one[0].name, one[0].part, one[1]))
     ]
+    waiting: dict[str, int] = {}
+    for walk in walks:
+        for waited, count in walk.waiting.items():
+            waiting[waited] = max(count, waiting.get(waited, 0))
     errors = {walk.node.address: walk.error for walk in walks if walk.error is not None}
-    return Survey(places, errors)
+    return Survey(places, errors, waiting)
 
 
 async def ask(node: Node, command: Command) -> Any:
@@ -75,75 +70,75 @@ async def ask(node: Node, command: Command) -> Any:
 
 
 class _Walk:
-    """One node, page by page."""
+    """One node, page by page; of a cluster, all its primaries at once."""
 
     def __init__(self, node: Node, prefix: str, name: str | None) -> None:
         self.node = node
-        self.views: dict[Place, NodeView] = {}
+        self.views: dict[tuple[Place, str], NodeView] = {}
+        """(place, reader or "") → what the node says."""
+        self.waiting: dict[str, int] = {}
         self.error: str | None = None
         self._prefix = prefix
         self._name = name
-        pattern = _literally(prefix) + ("*" if name is None else f"{_literally(name)}*")
-        self._pattern = pattern.encode()
+        begin = prefix if name is None else lock_key(prefix, name)
+        self._pattern = _literally(begin) + "*"
 
     async def run(self) -> None:
-        """Look at every key; the next page is on its way while the last one is asked about."""
-        page: asyncio.Future[Any] | None = self._scan(b"0")
+        """Look at every key of every server."""
+        servers: Sequence[Node] = (self.node,)
+        if isinstance(self.node, ClusterNode):
+            servers = tuple(self.node._shards.values())
+            if not servers:
+                self.error = "the slots are not known yet"
+        await asyncio.gather(*(self._walk(server) for server in servers))
+
+    def view(self, place: Place, who: str) -> NodeView:
+        """What this node says of a place."""
+        found = self.views.get((place, who))
+        return found or NodeView(self.node.address, None, None, 0, self.error)
+
+    async def _walk(self, server: Node) -> None:
+        # The next page is on its way while the last one is asked about.
+        page: asyncio.Future[Any] | None = self._scan(server, b"0")
         while page is not None:
             reply = await page
             if isinstance(reply, Failure):
                 self.error = reply.cause
                 return
             cursor, keys = reply
-            page = self._scan(cursor) if cursor != b"0" else None
-            await self._look(set(keys))
+            page = self._scan(server, cursor) if cursor != b"0" else None
+            await self._look(server, set(keys))
 
-    def view(self, place: Place) -> NodeView:
-        """What this node says of a place."""
-        found = self.views.get(place)
-        return found or NodeView(self.node.address, None, None, 0, self.error)
-
-    def _scan(self, cursor: bytes) -> asyncio.Future[Any]:
+    def _scan(self, server: Node, cursor: bytes) -> asyncio.Future[Any]:
         answer = Answer(asyncio.get_running_loop())
         command = Command.plain("SCAN", cursor, "MATCH", self._pattern, "COUNT", PAGE)
-        self.node.ask(command, answer, 0)
+        server.ask(command, answer, 0)
         return answer.future
 
-    async def _look(self, keys: set[bytes]) -> None:
-        places = [place for key in keys if (place := self._place(key)) is not None]
+    async def _look(self, server: Node, keys: set[bytes]) -> None:
+        found = (Place.of(self._prefix, key) for key in keys)
+        places = [one for one in found if one is not None and self._name in (None, one.name)]
         if not places:
             return
         replies = _Collector(len(places))
         for number, place in enumerate(places):
-            key = self._prefix + place.suffix
-            self.node.ask(Command(SCRIPT, (key, key + COUNTER), ("inspect",)), replies, number)
+            server.ask(place.question(self._prefix), replies, number)
         await replies.complete
         for place, reply in zip(places, replies.found, strict=True):
-            view = self._view(reply)
-            if view is not None:
-                self.views[place] = view
+            self._keep(place, reply)
 
-    def _place(self, key: bytes) -> Place | None:
-        try:
-            suffix = key[len(self._prefix.encode()) :].decode()
-        except UnicodeDecodeError:
-            return None  # not one of ours: names are UTF-8
-        if suffix.endswith(COUNTER) or not suffix:
-            return None
-        name, _, part = suffix.partition(PART)
-        return Place(name, part) if self._name in (None, name) else None
-
-    def _view(self, reply: Any) -> NodeView | None:
-        address = self.node.address
+    def _keep(self, place: Place, reply: Any) -> None:
         if isinstance(reply, Failure):
-            if "WRONGTYPE" in reply.cause:
-                return None  # a queue of a primitive, or somebody else's key under our prefix
-            return NodeView(address, None, None, 0, reply.cause)
-        owner, pttl, fence = reply[:3]
-        if owner is None:
-            return None  # gone since the page was made
-        left = pttl / 1000 if pttl >= 0 else None
-        return NodeView(address, owner.decode("utf-8", "replace"), left, fence)
+            # Somebody else's key under our prefix is no trouble; a node that falls silent is.
+            if "WRONGTYPE" not in reply.cause:
+                self.error = reply.cause
+        elif place.part in WAITING:
+            count = reply if isinstance(reply, int) else int(reply[0] is not None)
+            self.waiting[place.name] = self.waiting.get(place.name, 0) + count
+        else:
+            for view in place.views(self.node.address, reply):
+                who = (view.owner or "") if place.part == "readers" else ""
+                self.views[place, who] = view
 
 
 def _literally(text: str) -> str:

@@ -23,6 +23,13 @@ def seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.1f} s"
 
 
+def title(found: Inspection) -> str:
+    """Its name, with kind and part where it is no plain lock."""
+    if found.kind == "lock":
+        return found.name
+    return f"{found.name} [{' '.join(filter(None, (found.kind, found.part)))}]"
+
+
 def support(found: Inspection) -> str:
     """How many nodes keep it for its owner, of how many."""
     owner = found.owner
@@ -53,6 +60,7 @@ def as_json(found: Inspection) -> dict[str, Any]:
     """One holding as plain data."""
     return {
         "name": found.name,
+        "kind": found.kind,
         "part": found.part or None,
         "held": found.owner is not None,
         "owner": found.owner,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from ._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption,
 from ._output import clean, print_json, print_table, say
 from ._status import Status
 from ._survey import Survey, survey
-from ._views import as_json, leading, note, origin, seconds, support
+from ._views import as_json, leading, note, origin, seconds, support, title
 
 NODE_TIMEOUT = 1.0
 """Seconds for each node: people can wait longer than locks, and pages of keys take a while."""
@@ -54,7 +55,7 @@ def inspect(
     if name is None:
         _show_all(found, json)
     else:
-        _show_one(found.places, json)
+        _show_one(found, json)
     for address, error in found.errors.items():
         say(f"{address}: {error}")
     nodes = len(settings.nodes)
@@ -68,47 +69,52 @@ async def look(settings: Settings, name: str | None) -> Survey:
         node_timeout=timeout, restart_guard=False, clock_guard=False
     ) as locks:
         if name is None:
-            return await survey(locks, settings.prefix)
+            return await survey(locks)
         lock = await locks.inspect(name)
         errors = {view.node: view.error for view in lock.nodes if view.error is not None}
         if not any(view.owner for view in lock.nodes):
-            parts = await survey(locks, settings.prefix, name)
-            if parts.places:
-                return parts
+            found = await survey(locks, name)
+            if found.places or found.waiting:
+                return replace(found, places=found.places or [lock])
         return Survey([lock], errors)
 
 
 def _show_all(found: Survey, json: bool) -> None:
     if json:
-        print_json({"locks": [as_json(one) for one in found.places], "errors": found.errors})
+        shown = [as_json(one) for one in found.places]
+        print_json({"locks": shown, "waiting": found.waiting, "errors": found.errors})
         return
     print_table(
         ("name", "holder", "fence", "remaining", "nodes", "note"),
-        [_row(one) for one in found.places],
+        [_row(one, found.waiting.get(one.name, 0)) for one in found.places],
     )
     print(f"{len(found.places)} held")
 
 
-def _row(found: Inspection) -> tuple[str, ...]:
+def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
     view = leading(found)
-    name = f"{found.name} [{found.part}]" if found.part else found.name
     holder = (view.holder if view else None) or ""
     fence = str(found.fence or "")
-    return name, holder, fence, seconds(found.remaining), support(found), note(found)
+    notes = ", ".join(filter(None, [note(found), f"{waiting} waiting" if waiting else ""]))
+    return title(found), holder, fence, seconds(found.remaining), support(found), notes
 
 
-def _show_one(places: list[Inspection], json: bool) -> None:
+def _show_one(found: Survey, json: bool) -> None:
+    first = found.places[0]
+    waiting = found.waiting.get(first.name)
     if json:
-        shown = [as_json(one) for one in places]
-        print_json(shown[0] if len(shown) == 1 and not places[0].part else {"parts": shown})
+        shown = [as_json(one) for one in found.places]
+        whole = shown[0] if first.kind == "lock" else {"name": first.name, "parts": shown}
+        print_json({**whole, "waiting": waiting})
         return
-    for place in places:
+    for place in found.places:
         _show_place(place)
+    if waiting:
+        print(f"{waiting} waiting")
 
 
 def _show_place(found: Inspection) -> None:
-    title = f"{found.name} [{found.part}]" if found.part else found.name
-    print(f"{clean(title)}: {clean(_verdict(found))}")
+    print(f"{clean(title(found))}: {clean(_verdict(found))}")
     rows = [
         (
             view.node,

@@ -12,15 +12,13 @@ import typer
 
 from .._engine.inspection import Inspection
 from .._nodes.link import Failure
-from .._nodes.script import Command
-from .._primitives.lock import SCRIPT
-from .._settings import COUNTER
 from ..errors import ConfigurationError
 from ..manager import LockManager
 from ._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, Settings, load
 from ._output import print_json, print_table, say
+from ._places import Place
 from ._status import Status
-from ._survey import Place, ask, survey
+from ._survey import ask, survey
 from ._views import origin, seconds
 from .inspect import NODE_TIMEOUT
 
@@ -84,7 +82,7 @@ async def _release(
     async with settings.connect(
         node_timeout=timeout, restart_guard=False, clock_guard=False
     ) as locks:
-        places = await _held(locks, settings.prefix, name)
+        places = await _held(locks, name)
         wanted = _wanted(places, owner)
         silent = [view.node for view in places[0].nodes if view.error is not None]
         if not wanted:
@@ -92,18 +90,16 @@ async def _release(
         if ask_first and not _agreed(name, wanted):
             return 1
         outcomes = [
-            outcome
-            for place, owners in wanted
-            for outcome in await _free(locks, settings.prefix, place, owners)
+            outcome for place, owners in wanted for outcome in await _free(locks, place, owners)
         ]
         return _report(outcomes, json, len(places[0].nodes))
 
 
-async def _held(locks: LockManager, prefix: str, name: str) -> list[Inspection]:
+async def _held(locks: LockManager, name: str) -> list[Inspection]:
     lock = await locks.inspect(name)
     if any(view.owner for view in lock.nodes):
         return [lock]
-    return (await survey(locks, prefix, name)).places or [lock]
+    return (await survey(locks, name)).places or [lock]
 
 
 def _wanted(
@@ -155,22 +151,21 @@ def _agreed(name: str, wanted: Sequence[tuple[Inspection, tuple[str, ...]]]) -> 
     return typer.confirm("Release it?", err=True)
 
 
-async def _free(
-    locks: LockManager, prefix: str, place: Inspection, owners: Sequence[str]
-) -> list[Outcome]:
-    key = prefix + Place(place.name, place.part).suffix
+async def _free(locks: LockManager, found: Inspection, owners: Sequence[str]) -> list[Outcome]:
+    prefix = locks._defaults.prefix
+    place = Place.shown_as(found.name, found.kind, found.part)
     nodes = locks._engine.multiplexer.nodes
-    found = []
+    outcomes = []
     for owner in owners:
-        command = Command(SCRIPT, (key, key + COUNTER), ("release", owner))
+        command = place.release(prefix, owner)
         replies = await asyncio.gather(*(ask(node, command) for node in nodes))
         for node, reply in zip(nodes, replies, strict=True):
             if isinstance(reply, Failure):
-                found.append(Outcome(node.address, owner, f"unknown: {reply.cause}"))
+                outcomes.append(Outcome(node.address, owner, f"unknown: {reply.cause}"))
             else:
                 result = "released" if reply[0] == 1 else "was not held by that owner"
-                found.append(Outcome(node.address, owner, result))
-    return found
+                outcomes.append(Outcome(node.address, owner, result))
+    return outcomes
 
 
 def _report(outcomes: Sequence[Outcome], json: bool, nodes: int) -> int:

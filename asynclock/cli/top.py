@@ -65,11 +65,11 @@ async def _top(settings: Settings, interval: float, *, live: bool) -> int:
     async with settings.connect(
         node_timeout=timeout, restart_guard=False, clock_guard=False
     ) as locks:
-        view = View(Board(), settings.prefix)
+        view = View(Board())
         if live:
             await view.run(locks, interval)
         else:
-            await view.board.look(locks, settings.prefix)
+            await view.board.look(locks)
             view.print()
     return 0
 
@@ -77,9 +77,8 @@ async def _top(settings: Settings, interval: float, *, live: bool) -> int:
 class View:
     """The board as it is shown: sorted, filtered, paused."""
 
-    def __init__(self, board: Board, prefix: str) -> None:
+    def __init__(self, board: Board) -> None:
         self.board = board
-        self._prefix = prefix
         self._column = 0
         self._reverse = False
         self._filter = ""
@@ -117,7 +116,7 @@ class View:
     async def _keep_looking(self, locks: LockManager, interval: float, live: Live) -> None:
         while True:
             if not self._paused:
-                await self.board.look(locks, self._prefix)
+                await self.board.look(locks)
                 live.refresh()
             await asyncio.sleep(interval)
 

@@ -109,21 +109,61 @@ async def _microseconds(node: LocalServer) -> float:
     return float(stats.partition("cmdstat_scan:")[2].partition("usec_per_call=")[2].split(",")[0])
 
 
-async def test_disagreement_and_slots(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+async def test_disagreement(program: Program, asynclock_nodes: list[LocalServer]) -> None:
     program.use(asynclock_nodes)
     for number, node in enumerate(asynclock_nodes):
         await node.command("SET", "asynclock:split", f"{number:032d}:host:1", "PX", 60_000)
-    async with locks_of(asynclock_nodes) as locks:
-        await locks.semaphore("pool", 2).acquire()
-        all_, pool, split = await program.each(
-            ("inspect", "--all", "--json"), ("inspect", "pool"), ("inspect", "split")
-        )
-    found = json.loads(all_.out)["locks"]
-    split_found = next(one for one in found if one["name"] == "split")
-    assert (split_found["held"], split_found["agreed"]) == (False, False)
+    all_, split = await program.each(("inspect", "--all", "--json"), ("inspect", "split"))
+    (found,) = json.loads(all_.out)["locks"]
+    assert (found["held"], found["agreed"]) == (False, False)
     assert "nobody has a quorum" in split.out
-    assert [one["name"] for one in found if one["part"]] == ["pool"]
-    assert "held by process 77 on web-1" in pool.out
+
+
+async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes[:1])
+    async with locks_of(asynclock_nodes[:1]) as locks:
+        await locks.semaphore("pool", 2).acquire()
+        await locks.rwlock("book").read().acquire()
+        await locks.rwlock("book").read().acquire()
+        await locks.rwlock("page").write().acquire()
+        await locks.fair_lock("line").acquire()
+        await locks.election("crown").campaign()
+        await locks.event("bell").set()
+        waiter = asyncio.ensure_future(locks.fair_lock("line").acquire())
+        writer = asyncio.ensure_future(locks.rwlock("book").write().acquire())
+        try:
+            await _tells(asynclock_nodes[0], "asynclock:line:#waiters")
+            await _tells(asynclock_nodes[0], "asynclock:book:#intent")
+            all_, line, book = await program.each(
+                ("inspect", "--all", "--json"), ("inspect", "line"), ("inspect", "book", "--json")
+            )
+            done = await program("release", "book", "--force", "--yes")
+        finally:
+            waiter.cancel()
+            writer.cancel()
+        readers = await asynclock_nodes[0].command("ZCARD", "asynclock:book:#readers")
+    found = json.loads(all_.out)
+    kinds = sorted((one["name"], one["kind"], one["part"]) for one in found["locks"])
+    slot = next(part for name, _, part in kinds if name == "pool")
+    assert kinds == [
+        ("book", "rwlock", "read"),
+        ("book", "rwlock", "read"),
+        ("crown", "election", None),
+        ("line", "fair", None),
+        ("page", "rwlock", "write"),
+        ("pool", "semaphore", slot),
+    ]
+    assert found["waiting"] == {"line": 1, "book": 1}
+    assert "1 waiting" in line.out
+    assert len(json.loads(book.out)["parts"]) == 2
+    assert (done.status, done.out.count("released")) == (0, 2)
+    assert readers == 0
+
+
+async def _tells(node: LocalServer, key: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await node.command("EXISTS", key):
+            await asyncio.sleep(0.02)
 
 
 async def test_release(program: Program, asynclock_nodes: list[LocalServer]) -> None:
