@@ -1,0 +1,159 @@
+"""Events → OpenTelemetry spans and metrics (extra `[otel]`).
+
+Names of locks stand in spans only: as attributes of metrics they would make a time series each.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.trace import SpanKind, StatusCode
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "asynclock.observe.otel needs an extra; install it with pip install 'asynclock[otel]'",
+        name=error.name,
+    ) from error
+
+from ..events import (
+    Acquired,
+    Contended,
+    Event,
+    Failed,
+    LeaseEvent,
+    Lost,
+    NodeDown,
+    NodeEvent,
+    NodeQuarantined,
+    NodeUp,
+    Released,
+    Renewed,
+    SplitVote,
+    Voted,
+)
+
+SCOPE = "asynclock"
+# A hand-over takes microseconds, a wait may take minutes; the usual buckets begin at 5 ms.
+SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5]
+SECONDS += [1.0, 2.5, 5.0, 10.0, 30.0, 60.0]
+_STATES = {NodeUp: "up", NodeDown: "down", NodeQuarantined: "quarantined"}
+
+
+class Telemetry:
+    """An observer that makes spans and metrics; the global providers unless others are given.
+
+    Spans: `asynclock.acquire`, a child of what the waiting task does, from the call to its end;
+    and `asynclock.hold`, from the grant to the release or the loss. Metrics: see
+    docs/observability.md. One object may observe any number of managers.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+    ) -> None:
+        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
+        self._holds: dict[tuple[str, int], trace.Span] = {}
+        self._wait = _seconds(meter, "acquire.duration", "From the call to a lease or an error.")
+        self._hold = _seconds(meter, "hold.duration", "From the grant to the release or loss.")
+        self._left = _seconds(meter, "lease.remaining", "Validity left at the release.")
+        self._active = meter.create_up_down_counter(
+            "asynclock.lease.active", "{lease}", "Leases that are held."
+        )
+
+        def counter(name: str, unit: str, text: str) -> metrics.Counter:
+            return meter.create_counter(f"asynclock.{name}", unit, text)
+
+        self._renewals = counter("lease.renewals", "{renewal}", "Extensions by a quorum.")
+        self._handovers = counter("lease.handovers", "{handover}", "Passed on in the process.")
+        self._losses = counter("lease.losses", "{loss}", "Ended against the holder's will.")
+        self._refusals = counter("acquire.refusals", "{refusal}", "Attempts that others won.")
+        self._splits = counter("acquire.split_votes", "{vote}", "Attempts that nobody won.")
+        self._votes = counter("node.votes", "{vote}", "What nodes had said when it was decided.")
+        self._changes = counter("node.state_changes", "{change}", "Nodes that came or went.")
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Acquired():
+                self._acquired(event)
+            case Released():
+                self._left.record(event.remaining)
+                self._ended(event, event.held)
+            case Lost():
+                self._losses.add(1, {"asynclock.loss.reason": event.reason})
+                self._ended(event, event.held, event.reason)
+            case Renewed():
+                self._renewals.add(1)
+            case Failed():
+                self._failed(event)
+            case Voted():
+                for node, vote in event.votes.items():
+                    self._votes.add(1, {**_server(node), "asynclock.vote": vote})
+            case Contended():
+                self._refusals.add(1)
+            case SplitVote():
+                self._splits.add(1)
+            case NodeEvent():
+                state = _STATES.get(type(event), "unknown")
+                self._changes.add(1, {**_server(event.node), "asynclock.node.state": state})
+
+    def _acquired(self, event: Acquired) -> None:
+        known: dict[str, str | int] = {
+            "asynclock.lock.name": event.name,
+            "asynclock.lease.fence": event.fence,
+            "asynclock.lease.handed_over": event.handed_over,
+        }
+        self._waited(event.waited, "acquired", known, {})
+        self._active.add(1)
+        if event.handed_over:
+            self._handovers.add(1)
+        span = self._tracer.start_span("asynclock.hold", attributes=known)
+        self._holds[event.owner, event.fence] = span
+
+    def _failed(self, event: Failed) -> None:
+        error = {"error.type": event.outcome}
+        self._waited(event.waited, event.outcome, {"asynclock.lock.name": event.name}, error)
+
+    def _waited(
+        self, waited: float, outcome: str, known: dict[str, Any], error: dict[str, str]
+    ) -> None:
+        # OTel has ended spans only of a known start; the event comes when the wait is over.
+        now = time.time_ns()
+        span = self._tracer.start_span(
+            "asynclock.acquire",
+            kind=SpanKind.CLIENT,
+            start_time=now - int(waited * 1e9),
+            attributes={**known, "asynclock.outcome": outcome, **error},
+        )
+        if outcome in ("outage", "error"):
+            span.set_status(StatusCode.ERROR, outcome)
+        span.end(now)
+        self._wait.record(waited, {"asynclock.outcome": outcome, **error})
+
+    def _ended(self, event: LeaseEvent, held: float, loss: str | None = None) -> None:
+        span = self._holds.pop((event.owner, event.fence), None)
+        if span is None:
+            return  # a loss that was noticed by the release: ended before
+        if loss is not None:
+            span.set_attribute("error.type", "lease_lost")
+            span.set_status(StatusCode.ERROR, loss)
+        span.end()
+        self._active.add(-1)
+        self._hold.record(held)
+
+
+def _seconds(meter: metrics.Meter, name: str, text: str) -> metrics.Histogram:
+    return meter.create_histogram(
+        f"asynclock.{name}", "s", text, explicit_bucket_boundaries_advisory=SECONDS
+    )
+
+
+def _server(node: str) -> dict[str, str | int]:
+    host, _, port = node.rpartition(":")
+    if host and port.isdecimal():
+        return {"server.address": host, "server.port": int(port)}
+    return {"server.address": node}

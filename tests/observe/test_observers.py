@@ -1,0 +1,271 @@
+"""What observers make of events, on real servers; and that they can break nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import asynclock
+from asynclock import events
+from asynclock.observe import LogEvents
+from asynclock.observe.otel import Telemetry
+from asynclock.testing import LocalServer, until
+
+SETTINGS: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0}
+
+
+class Otel:
+    """Providers that keep what they are told."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self.reader])
+        self.telemetry = Telemetry(tracer_provider=self.tracers, meter_provider=self.meters)
+
+    def spans(self, name: str) -> list[Any]:
+        return [span for span in self.exporter.get_finished_spans() if span.name == name]
+
+    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
+        data = self.reader.get_metrics_data()
+        return [
+            (dict(point.attributes or {}), point)
+            for resource in (data.resource_metrics if data else [])
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        ]
+
+    def total(self, name: str, **wanted: Any) -> float:
+        return sum(
+            getattr(point, "value", getattr(point, "count", 0))
+            for attributes, point in self.points(name)
+            if wanted.items() <= attributes.items()
+        )
+
+
+@pytest.fixture
+def otel() -> Otel:
+    return Otel()
+
+
+@pytest.fixture
+async def locks(
+    asynclock_nodes: list[LocalServer], otel: Otel
+) -> AsyncIterator[asynclock.LockManager]:
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, **SETTINGS, observers=[otel.telemetry]) as locks:
+        yield locks
+
+
+async def test_waits_and_holds(locks: asynclock.LockManager, otel: Otel) -> None:
+    tracer = otel.tracers.get_tracer("test")
+    with tracer.start_as_current_span("handler") as handler:
+        async with locks.lock("a") as lease:
+            assert otel.total("asynclock.lease.active") == 1
+    (wait,), (hold,) = otel.spans("asynclock.acquire"), otel.spans("asynclock.hold")
+    for span in (wait, hold):
+        assert span.parent is not None
+        assert span.parent.span_id == handler.get_span_context().span_id
+        assert span.attributes["asynclock.lock.name"] == "a"
+        assert span.attributes["asynclock.lease.fence"] == lease.fence
+    assert wait.end_time <= hold.start_time + 1_000_000
+    assert otel.total("asynclock.acquire.duration", **{"asynclock.outcome": "acquired"}) == 1
+    assert otel.total("asynclock.hold.duration") == 1
+    assert otel.total("asynclock.lease.active") == 0
+    ((_, left),) = otel.points("asynclock.lease.remaining")
+    assert 0 < left.sum <= 10
+    votes = otel.points("asynclock.node.votes")
+    assert len({(a["server.address"], a["server.port"]) for a, _ in votes}) == 3
+    assert otel.total("asynclock.node.votes", **{"asynclock.vote": "granted"}) >= 2
+    assert otel.total("asynclock.node.votes") == 3
+
+
+async def test_handovers_renewals_and_contention(locks: asynclock.LockManager, otel: Otel) -> None:
+    first = await locks.lock("a").acquire()
+    second = asyncio.create_task(asyncio.wait_for(_acquire(locks, "a"), 30))
+    while not locks.waiters():
+        await asyncio.sleep(0)
+    assert locks.waiters() == {"a": 1}
+    await first.extend()
+    await first.release()
+    await (await second).release()
+    assert locks.waiters() == {}
+    assert otel.total("asynclock.lease.handovers") == 1
+    assert otel.total("asynclock.lease.renewals") >= 1
+    urls = [health.node for health in locks.nodes()]
+    async with asynclock.connect(*(f"redis://{u}" for u in urls), **SETTINGS) as others:
+        async with others.lock("a"):
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                await locks.lock("a").acquire(timeout=0.1)
+    assert otel.total("asynclock.acquire.refusals") >= 1
+    assert otel.total("asynclock.acquire.duration", **{"error.type": "timeout"}) == 1
+    assert len(otel.spans("asynclock.hold")) == 2
+
+
+async def _acquire(locks: asynclock.LockManager, name: str) -> asynclock.Lease:
+    return await locks.lock(name).acquire()
+
+
+async def test_losses_by_cause(
+    asynclock_nodes: list[LocalServer],
+    otel: Otel,
+    locks: asynclock.LockManager,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    locks.observe(LogEvents())
+    with pytest.raises(asynclock.LeaseLostError):
+        async with locks.lock("a", ttl=3.0):
+            for node in asynclock_nodes:
+                await node.flush()
+            await asyncio.sleep(60)
+    assert otel.total("asynclock.lease.losses") == 1
+    ((attributes, _),) = otel.points("asynclock.lease.losses")
+    assert attributes["asynclock.loss.reason"] == "the nodes no longer hold it for us"
+    (hold,) = otel.spans("asynclock.hold")
+    assert not hold.status.is_ok
+    assert otel.total("asynclock.lease.active") == 0
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) == 1
+    assert "lost the lease on 'a'" in errors[0].getMessage()
+
+
+async def test_a_node_that_goes_away_is_seen(
+    asynclock_nodes: list[LocalServer],
+    otel: Otel,
+    locks: asynclock.LockManager,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    locks.observe(LogEvents())
+    await asynclock_nodes[0].kill()
+
+    async def seen() -> bool:
+        down = {"asynclock.node.state": "down", "server.port": asynclock_nodes[0].port}
+        return otel.total("asynclock.node.state_changes", **down) >= 1
+
+    await until(seen, "the node is seen as down")
+    assert any(
+        r.levelno == logging.WARNING and r.name == "asynclock.events" for r in caplog.records
+    )
+
+
+async def test_prometheus_through_otel(asynclock_nodes: list[LocalServer]) -> None:
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    from prometheus_client import REGISTRY, generate_latest
+
+    meters = MeterProvider([PrometheusMetricReader()])
+    urls = [node.url for node in asynclock_nodes]
+    telemetry = Telemetry(meter_provider=meters)
+    async with asynclock.connect(*urls, **SETTINGS, observers=[telemetry]) as locks:
+        async with locks.lock("a"):
+            page = generate_latest(REGISTRY).decode()
+    meters.shutdown()
+    assert "asynclock_lease_active" in page
+    assert "asynclock_acquire_duration_seconds_bucket" in page
+    assert 'le="0.0001"' in page
+
+
+# ---- logs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (events.Contended("a", "evil\nlabel", 1.0), logging.DEBUG),
+        (events.Acquired("a", "o", 1, 0.1, 3, False), logging.DEBUG),
+        (events.Failed("a", "timeout", 1.0), logging.DEBUG),
+        (events.Failed("a", "outage", 1.0), logging.WARNING),
+        (events.NodeUp("n"), logging.INFO),
+        (events.NodeDown("n", "it went away"), logging.WARNING),
+    ],
+)
+def test_levels(event: events.Event, level: int, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        LogEvents()(event)
+    (record,) = caplog.records
+    assert (record.levelno, record.name) == (level, "asynclock.events")
+    assert "\n" not in record.getMessage()
+    assert getattr(record, "asynclock_name", getattr(record, "asynclock_node", None)) in ("a", "n")
+
+
+def test_what_the_library_logs_itself_is_not_logged_twice(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        LogEvents()(events.Lost("a", "o", 1, "because", 1.0))
+        LogEvents()(events.NodeQuarantined("n", "it restarted", 1.0))
+    assert not caplog.records
+
+
+# ---- no harm -------------------------------------------------------------------------------------
+
+
+async def test_a_failing_observer_breaks_nothing(
+    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(event: events.Event) -> None:
+        raise RuntimeError("observer")
+
+    seen: list[events.Event] = []
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, **SETTINGS, observers=[fail, seen.append]) as locks:
+        for _ in range(5):
+            async with locks.lock("a") as lease:
+                assert lease.held
+    assert sum(isinstance(event, events.Released) for event in seen) == 5
+    failures = [record for record in caplog.records if "observer failed" in record.getMessage()]
+    assert len(failures) == 1
+
+
+async def test_silence_makes_no_event(
+    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nobody listening, not one event object is made on the way of a lock."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("an event was made for nobody")
+
+    urls = [node.url for node in asynclock_nodes]
+
+    async def once(locks: asynclock.LockManager) -> None:
+        async with locks.lock("a") as lease:
+            await lease.extend()
+            assert await locks.lock("a").try_acquire() is None
+
+    async with asynclock.connect(*urls, **SETTINGS) as locks:
+        from asynclock._engine import engine, search
+
+        for module in (engine, search):
+            for name in ("Acquired", "Released", "Renewed", "Contended", "Voted", "Lost"):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, fail)
+        await once(locks)
+        heard: list[events.Event] = []
+        locks.observe(heard.append)
+        with pytest.raises(AssertionError, match="for nobody"):
+            await once(locks)
+
+
+def test_without_the_extra_there_is_one_clear_line() -> None:
+    script = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "import asynclock.observe\n"
+        "try:\n    import asynclock.observe.otel\n"
+        "except ModuleNotFoundError as error:\n    assert 'asynclock[otel]' in str(error)\n"
+        "else:\n    raise SystemExit(1)\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)
