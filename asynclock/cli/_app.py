@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-COMMANDS = ("run", "inspect", "top", "doctor", "release", "bench", "demo")
+COMMANDS = ("run", "inspect", "top", "doctor", "release", "serve", "bench", "demo")
 """Each is a module of this package with `add_to`, imported when it is needed."""
 
 # A user's mistake. typer brings its own copy of click since 0.20 or so, and used click before.
@@ -55,7 +56,8 @@ def options(
 def _add_commands(arguments: Sequence[str]) -> None:
     """Import the command that was named; all of them for help, completion and typing errors."""
     first = arguments[0] if arguments else ""
-    for name in (first,) if first in COMMANDS else COMMANDS:
+    there = [name for name in COMMANDS if importlib.util.find_spec(f".{name}", __package__)]
+    for name in (first,) if first in there else there:
         importlib.import_module(f".{name}", __package__).add_to(app)
 
 

@@ -66,9 +66,8 @@ def _guard(pipe: int) -> None:
     group, deadline, unread = 0, float("inf"), b""
     while True:
         left = deadline - _clock.now()
-        if left <= 0:
-            break
-        if select.select([pipe], [], [], min(left, NAP))[0]:
+        # What was told comes first: we may have been starved ourselves while it lay there.
+        if select.select([pipe], [], [], max(0.0, min(left, NAP)))[0]:
             data = os.read(pipe, 4096)
             if not data:
                 break
@@ -76,6 +75,8 @@ def _guard(pipe: int) -> None:
             for line in lines:
                 words = line.split()
                 group, deadline = int(words[0]), float(words[1])
+        elif left <= 0:
+            break
     if group > 1:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

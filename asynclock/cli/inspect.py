@@ -26,7 +26,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def inspect(
-    name: Annotated[str | None, typer.Argument(help="The lock.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The lock.", show_default=False)
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Everything that is held.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     node: NodeOption = None,

@@ -38,7 +38,7 @@ class Outcome:
 
 
 def release(
-    name: Annotated[str, typer.Argument(help="The lock.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The lock.", show_default=False)],
     owner: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Release it only from this owner (see inspect)."),

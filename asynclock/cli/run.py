@@ -52,10 +52,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
-    name: Annotated[str, typer.Argument(help="The lock.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The lock.", show_default=False)],
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND…", help="What to run under it.", show_default=False),
+        typer.Argument(
+            metavar="COMMAND", help="What to run under it, after --", show_default=False
+        ),
     ],
     ttl: Annotated[
         float | None,
@@ -181,7 +183,8 @@ class _Job:
         lost = await self._supervise(child, lease)
         released = await lease.release()
         if lost or (self._kills and not released):
-            say(f"{self._name!r} was lost: {lease.lost_reason or 'it ran out'}")
+            if lease.lost_reason is None:  # else the library has said so
+                say(f"{self._name!r} was lost: it ran out")
             return Status.LOST
         return child.done.result()
 

@@ -1,0 +1,97 @@
+"""`asynclock serve`: the live page, for people without an application to mount it in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import ConfigurationError
+from ._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, Settings, load
+from ._output import say
+from ._status import Status
+
+if TYPE_CHECKING:
+    import uvicorn
+
+TOKEN = "ASYNCLOCK_TOKEN"
+NODE_TIMEOUT = 1.0
+"""Seconds for each node: a page can wait longer than a lock."""
+GRACE = 2
+"""Seconds that open streams may take to end with us."""
+_EXTRA = ("starlette", "uvicorn")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the command known."""
+    app.command("serve")(serve)
+
+
+def serve(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: a free one.")] = 8765,
+    node: NodeOption = None,
+    config: ConfigOption = None,
+    prefix: PrefixOption = None,
+    node_timeout: NodeTimeoutOption = None,
+) -> int:
+    """Show locks and nodes on a page that keeps itself up to date.
+
+    It listens on this machine only and changes nothing. Its address, with a token that is new each
+    time, is printed; a token of your own comes from ASYNCLOCK_TOKEN (at least 16 characters). To
+    look from elsewhere, use a tunnel: ssh -L 8765:127.0.0.1:8765 host
+
+    Examples:
+
+        asynclock serve --node redis://localhost
+
+        asynclock serve --port 0
+    """
+    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    try:
+        return asyncio.run(_serve(settings, port, os.environ.get(TOKEN)))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        say("the page needs an extra; install it with pip install 'asynclock[cli,dashboard]'")
+        return Status.UNREACHABLE
+
+
+async def _serve(settings: Settings, port: int, token: str | None) -> int:
+    import uvicorn
+
+    from ..contrib.dashboard import dashboard
+
+    made = token or secrets.token_urlsafe(24)
+    timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
+    async with settings.connect(
+        node_timeout=timeout, restart_guard=False, clock_guard=False
+    ) as locks:
+        config = uvicorn.Config(
+            dashboard(locks, token=made),
+            host="127.0.0.1",
+            port=port,
+            log_level="warning",
+            timeout_graceful_shutdown=GRACE,
+        )
+        server = uvicorn.Server(config)
+        shown = "" if token else f"#token={made}"
+        telling = asyncio.ensure_future(_tell(server, shown))
+        try:
+            await server.serve()
+        finally:
+            telling.cancel()
+        return Status.OK if server.started else _in_use(port)
+
+
+def _in_use(port: int) -> int:
+    raise ConfigurationError(f"port {port} can't be used; --port 0 takes a free one")
+
+
+async def _tell(server: uvicorn.Server, token: str) -> None:
+    while not server.started:
+        await asyncio.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    print(f"http://127.0.0.1:{port}/{token}", flush=True)
