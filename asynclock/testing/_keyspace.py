@@ -91,7 +91,7 @@ class Keyspace:
     def typed(self, key: bytes, kind: type) -> Any:
         """The value, which must be of that kind. Raises ReplyError."""
         value = self.get(key)
-        if value is not None and not isinstance(value, kind):
+        if value is not None and type(value) is not kind:
             raise ReplyError(_WRONG_TYPE)
         return value
 

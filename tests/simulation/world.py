@@ -21,7 +21,7 @@ from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.virtual import VirtualLoop
 
 EPOCH = 1_700_000_000.0
-TTL = 5.0
+TTL = 2.0
 NODE_TIMEOUT = 0.25
 
 PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
@@ -36,16 +36,24 @@ class Process:
         self.frozen = False
         self.frozen_until = 0.0
         """Since when it runs undisturbed."""
+        self.wall_step = 0.0
+        """By how much its wall clock is wrong."""
         self._rate = 1 + world.random.uniform(-0.0004, 0.0004)
         self._offset = world.random.uniform(0, 1000)
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
+        self.trap: float | None = None
+        """Seconds to be frozen for, from the arrival of its next acquire on."""
         self.stash: list[asyncio.Handle] = []
         self.routes: list[Weather] = []
         self.locks: asynclock.LockManager
 
     def now(self) -> float:
-        return self._offset + self.world.loop.now * self._rate
+        stepped = self.wall_step if self.world.trusts_wall_clocks else 0.0
+        return self._offset + self.world.loop.now * self._rate + stepped
+
+    def wall(self) -> float:
+        return EPOCH + self.world.loop.now + self.wall_step
 
     def connect(self, **options: Any) -> None:
         world = self.world
@@ -63,6 +71,8 @@ class Process:
         }
         self.locks = asynclock.connect(*endpoints, **settings)
         engine = self.locks._engine
+        if not world.floors:
+            engine.multiplexer.floor = lambda _now: 0  # type: ignore[method-assign]  # on purpose
         engine.entropy, engine.random = world.random.randbytes, world.random.random
         for node in engine.multiplexer.nodes:
             node.random = world.random.random
@@ -90,6 +100,7 @@ class Weather(Route):
 
     def __init__(self, world: World, process: Process, number: int) -> None:
         self._world = world
+        self._process = process
         self._tag = f"{process.name}{number}".encode()
         self._closed = False
         self._blocked: dict[Stream, None] = {}
@@ -106,7 +117,16 @@ class Weather(Route):
             self._blocked[stream] = None
             return False
         self._world.note(self._tag, data)
+        if self._process.trap is not None and b"\r\nacquire\r\n" in data:
+            self._spring(self._process.trap)
         return True
+
+    def _spring(self, seconds: float) -> None:
+        process = self._process
+        process.trap = None
+        self._world.say(f"freeze {process.name} in an attempt")
+        process.freeze()
+        self._world.loop.call_later(seconds, process.thaw)
 
     def cut_off(self) -> None:
         self._closed = True
@@ -121,13 +141,19 @@ class Weather(Route):
 class World:
     """Nodes, processes and the trace of one run."""
 
-    def __init__(self, seed: int, *, nodes: int, processes: int, **options: Any) -> None:
+    def __init__(
+        self, seed: int, *, nodes: int, processes: int, floors: bool, **options: Any
+    ) -> None:
         self.random = random.Random(seed)
         self.loop = PausableLoop()
+        self.floors = floors
+        """Whether fences may be seeded by clocks; without, they are counters and no more."""
         self.trace = 0
         self.log: list[str] = []
         self.nodes = [self._node(number) for number in range(nodes)]
         self.processes = [Process(self, number) for number in range(processes)]
+        self.trusts_wall_clocks = options.pop("trusts_wall_clocks", False)
+        """A sabotage: the library's clock is the one that people set."""
         self._options = options
 
     def _node(self, number: int) -> MemoryNode:
@@ -202,7 +228,11 @@ def clocks_of(world: World) -> Iterator[None]:
         process = PROCESS.get(None)
         return outside() if process is None else process.now()
 
-    _clock.now, _clock.wall = now, lambda: EPOCH + world.loop.now
+    def wall() -> float:
+        process = PROCESS.get(None)
+        return EPOCH + outside() if process is None else process.wall()
+
+    _clock.now, _clock.wall = now, wall
     try:
         yield
     finally:

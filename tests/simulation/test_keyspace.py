@@ -1,0 +1,103 @@
+"""The in-memory keyspace answers as a real server does: the same random commands for both."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from asynclock.testing._keyspace import COMMANDS, Keyspace, ReplyError
+from asynclock.testing._resp import ServerReplyError, ask_all
+from asynclock.testing.plugin import StartServers
+
+LONG = "100000"
+KEYS = ["s1", "s2", "h", "z"]
+
+
+def commands(chance: random.Random) -> list[tuple[str, ...]]:
+    """Some of each kind; most fit the key's type, some do not."""
+    key = chance.choice(KEYS)
+    member, low, high = chance.choice("abc"), str(chance.randint(0, 3)), str(chance.randint(2, 5))
+    score = str(chance.randint(0, 5))
+    return [
+        ("GET", key),
+        ("SET", key, member),
+        ("SET", key, member, "PX", LONG),
+        ("SET", key, member, "NX", "PX", LONG),
+        ("SET", key, member, "XX", "KEEPTTL"),
+        ("INCR", "number"),
+        ("DEL", key),
+        ("EXISTS", key),
+        ("PEXPIRE", key, LONG),
+        ("PERSIST", key),
+        ("TTL", key),
+        ("TYPE", key),
+        ("DBSIZE",),
+        ("HSET", "h", member, score),
+        ("HGET", key, member),
+        ("HLEN", "h"),
+        ("HDEL", "h", member),
+        ("ZADD", "z", score, member),
+        ("ZADD", "z", "NX", score, member),
+        ("ZADD", "z", "XX", score, member),
+        ("ZREM", "z", member),
+        ("ZSCORE", key, member),
+        ("ZCARD", "z"),
+        ("ZRANK", "z", member),
+        ("ZRANGE", "z", "0", "-1", "WITHSCORES"),
+        ("ZRANGE", "z", "-2", "1"),
+        ("ZREVRANGE", "z", "0", "0"),
+        ("ZRANGEBYSCORE", "z", low, high, "WITHSCORES"),
+        ("ZRANGEBYSCORE", "z", "(" + low, "+inf", "LIMIT", "0", "1"),
+        ("ZCOUNT", "z", "-inf", high),
+        ("ZREMRANGEBYSCORE", "z", "-inf", low),
+    ]
+
+
+def plain(reply: Any) -> Any:
+    if isinstance(reply, bytes):
+        return reply.decode()
+    if isinstance(reply, list):
+        return [plain(one) for one in reply]
+    return reply
+
+
+async def test_it_answers_as_a_server_does(asynclock_servers: StartServers) -> None:
+    (server,) = await asynclock_servers(1)
+    chance = random.Random(4)
+    said = [chance.choice(commands(chance)) for _ in range(4000)]
+    real = await ask_all(server.endpoint, said, timeout=20)
+    ours = Keyspace(time.time, lambda _key: None, lambda _key: None)
+    for number, (words, reply) in enumerate(zip(said, real, strict=True)):
+        try:
+            mine: Any = plain(ours.call(tuple(word.encode() for word in words)))
+        except ReplyError as error:
+            assert isinstance(reply, ServerReplyError), (number, words, str(error), reply)
+            continue
+        assert mine == reply, (number, words)
+
+
+async def test_it_expires_keys_as_a_server_does(asynclock_servers: StartServers) -> None:
+    (server,) = await asynclock_servers(1)
+    now = time.time()
+    ours = Keyspace(lambda: now, lambda _key: None, lambda _key: None)
+    script = "redis.call('SET', 'k', 'v', 'PX', 50) return redis.call('PTTL', 'k')"
+    assert await server.command("EVAL", script, 0) == 50
+    ours.call((b"SET", b"k", b"v", b"PX", b"50"))
+    assert ours.call((b"PTTL", b"k")) == 50
+    now += 0.0499
+    assert ours.call((b"GET", b"k")) == b"v"
+    now += 0.01
+    assert ours.call((b"GET", b"k")) is None
+    assert ours.call((b"PTTL", b"k")) == -2
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_words_that_are_missing_are_an_error(name: bytes) -> None:
+    ours = Keyspace(time.time, lambda _key: None, lambda _key: None)
+    if name in (b"DBSIZE", b"DEL", b"EXISTS", b"UNLINK", b"SCAN"):
+        return
+    with pytest.raises(ReplyError):
+        ours.call((name,))
