@@ -22,7 +22,8 @@ elseif op == 'acquire' and not too_late() then
   local intent = redis.call('GET', KEYS[4])
   if holder then
     -- Not written anew each time: that would wake every reader who waits for it to go.
-    if patience > 0 and (not intent or redis.call('PTTL', KEYS[4]) < patience / 2) then
+    -- Who waits asks again in half its patience, perhaps a little late.
+    if patience > 0 and (not intent or redis.call('PTTL', KEYS[4]) < patience * 3 / 4) then
       redis.call('SET', KEYS[4], ticket, 'PX', patience)
     end
     return {0, left, holder, now}

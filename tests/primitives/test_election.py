@@ -86,7 +86,9 @@ async def test_foreign_values_are_ignored(setup: Setup, connect: Connect) -> Non
     locks = connect()
     async with locks.election("scheduler").campaign("mine") as term:
         for server in setup.well[: len(setup.well) // 2]:
-            await server.command("SET", "asynclock:scheduler:#value", '[9e99, 1, "x", "evil"]')
+            await server.command(
+                "SET", "asynclock:scheduler:#value", '[99999999999999999, 1, "x", "evil"]'
+            )
         if len(setup.well) > 1:
             leader = await locks.election("scheduler").leader()
             assert leader is not None

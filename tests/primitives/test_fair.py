@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 import asynclock
+from asynclock._primitives import fair
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.primitives.conftest import Connect, hold
@@ -62,7 +63,10 @@ async def test_a_newcomer_does_not_overtake(server: LocalServer, connect_to: Con
     assert (await locks.fair_lock("a").acquire(timeout=10)).held
 
 
-async def test_who_gives_up_leaves_the_queue(server: LocalServer, connect_to: Connect) -> None:
+async def test_who_gives_up_leaves_the_queue(
+    server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair, "PATIENCE", 60.0)  # nobody is taken for crashed
     here, there = connect_to([server]), connect_to([server])
     holder = await here.fair_lock("a").acquire(timeout=5)
     cancelled = asyncio.create_task(hold(there.fair_lock("a")))

@@ -9,6 +9,7 @@ import random
 import pytest
 
 import asynclock
+from asynclock._primitives.register import Register, Round
 from asynclock.testing.plugin import StartServers
 from tests.primitives.conftest import Connect, Setup
 
@@ -138,6 +139,48 @@ async def test_barrier_counts_nobody_who_crashed(connect: Connect) -> None:
         await asyncio.gather(alive, second)
     crashed.cancel()
     await asyncio.gather(crashed, return_exceptions=True)
+
+
+async def test_what_was_read_once_stays(
+    asynclock_servers: StartServers, connect_to: Connect
+) -> None:
+    """A change that reached one node only is seen by a read, so the read must finish it."""
+    servers = await asynclock_servers(3)
+    await servers[2].kill()
+    locks = connect_to(servers)
+    fields = ("promised", 10**15, "by", "crashed", "accepted", 10**15, "value", "set")
+    await servers[0].command("HSET", "asynclock:go:#event", *fields)
+    assert await locks.event("go").is_set(timeout=10)
+    await servers[2].restart()
+    await servers[0].kill()
+    assert await locks.event("go").is_set(timeout=10)
+
+
+async def test_an_answer_lost_on_the_way_back_changes_nothing(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes took the change and we never heard of it: made again, it must not count twice."""
+    ask = Register._ask
+    lost = 0
+
+    async def deaf(self: Register, op: str, *args: str | int) -> Round:
+        nonlocal lost
+        answers = await ask(self, op, *args)
+        if op == "accept" and lost < 2:
+            lost += 1
+            answers.granted.clear()
+        return answers
+
+    locks = connect()
+    monkeypatch.setattr(Register, "_ask", deaf)
+    assert await locks.latch("done", 5).count_down(timeout=10) == 4
+    assert lost
+    lost = 0
+    assert await locks.barrier("start", 1).wait(timeout=10) == 0
+    assert lost
+    value = (await locks.barrier("start", 1).inspect()).nodes[0].value
+    assert value is not None
+    assert json.loads(value)[1] == 1, "one round, not two"
 
 
 async def test_foreign_state_is_an_error(setup: Setup, connect: Connect) -> None:
