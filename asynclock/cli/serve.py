@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from typing import TYPE_CHECKING, Annotated
+import socket
+from typing import Annotated
 
 import typer
 
@@ -13,9 +14,6 @@ from ..errors import ConfigurationError
 from ._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, Settings, load
 from ._output import say
 from ._status import Status
-
-if TYPE_CHECKING:
-    import uvicorn
 
 TOKEN = "ASYNCLOCK_TOKEN"
 NODE_TIMEOUT = 1.0
@@ -31,7 +29,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def serve(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: a free one.")] = 8765,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: a free one.")
+    ] = 8765,
     node: NodeOption = None,
     config: ConfigOption = None,
     prefix: PrefixOption = None,
@@ -69,29 +69,20 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
     async with settings.connect(
         node_timeout=timeout, restart_guard=False, clock_guard=False
     ) as locks:
-        config = uvicorn.Config(
-            dashboard(locks, token=made),
-            host="127.0.0.1",
-            port=port,
-            log_level="warning",
-            timeout_graceful_shutdown=GRACE,
-        )
-        server = uvicorn.Server(config)
-        shown = "" if token else f"#token={made}"
-        telling = asyncio.ensure_future(_tell(server, shown))
-        try:
-            await server.serve()
-        finally:
-            telling.cancel()
-        return Status.OK if server.started else _in_use(port)
+        app = dashboard(locks, token=made)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE)
+        with _listen(port) as listening:
+            shown = "" if token else f"#token={made}"
+            # Whoever comes before the server is ready waits in the socket's queue.
+            print(f"http://127.0.0.1:{listening.getsockname()[1]}/{shown}", flush=True)
+            await uvicorn.Server(config).serve(sockets=[listening])
+    return Status.OK
 
 
-def _in_use(port: int) -> int:
-    raise ConfigurationError(f"port {port} can't be used; --port 0 takes a free one")
-
-
-async def _tell(server: uvicorn.Server, token: str) -> None:
-    while not server.started:
-        await asyncio.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    print(f"http://127.0.0.1:{port}/{token}", flush=True)
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise ConfigurationError(
+            f"port {port} can't be used: {error.strerror}; --port 0 takes a free one"
+        ) from None
