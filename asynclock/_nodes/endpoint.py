@@ -27,6 +27,9 @@ class Endpoint:
         self.host: str = getattr(connection, "host", "localhost")
         self.port: int = int(getattr(connection, "port", 6379))
         self.db: int = int(connection.db or 0)
+        # Made now: loading authorities takes longer than a node has to answer.
+        context = getattr(connection, "ssl_context", None)
+        self._tls: ssl.SSLContext | None = None if context is None else context.get()
 
     @property
     def address(self) -> str:
@@ -76,9 +79,9 @@ class Endpoint:
         """From the settings with which a client of redis-py would open connections."""
         try:
             connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
+            return cls(connection)
         except (ValueError, TypeError, OSError) as error:
             raise ConfigurationError(f"{shown} has a wrong setting: {error}") from None
-        return cls(connection)
 
     async def open(self, make: Callable[[], L]) -> L:
         """Open a connection; `make` gives its protocol. Raises OSError."""
@@ -99,11 +102,7 @@ class Endpoint:
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context redis-py would use, or None for a plain connection."""
-        context = getattr(self._settings, "ssl_context", None)
-        if context is None:
-            return None
-        made: ssl.SSLContext = context.get()
-        return made
+        return self._tls
 
     @property
     def rotates(self) -> bool:

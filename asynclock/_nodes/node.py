@@ -85,6 +85,7 @@ class Node:
         self._early: deque[tuple[Command, Sink, int]] = deque()
         self._early_timer: asyncio.TimerHandle | None = None
         self._owed: deque[Command] = deque(maxlen=MAX_OWED)
+        self._finished = False
         self._reading: tuple[float, float, float] | None = None
         """What the handshake read on the node's clock, until we know which process that is."""
         self.rejected: Failure | None = None
@@ -162,7 +163,7 @@ class Node:
         """Keep a link open until cancelled: the work of one task."""
         failures = 0
         try:
-            while True:
+            while not self._finished:
                 limit = min(LONGEST_DIAL, self.settings.node_timeout * 2**failures)
                 self._reading = None
                 try:
@@ -269,7 +270,8 @@ class Node:
         return list(owed)
 
     async def finish(self) -> None:
-        """Close the link once what is queued has been written."""
+        """Close the link once what is queued has been written; it is not opened again."""
+        self._finished = True
         if self._link is not None:
             await self._link.finish()
 

@@ -152,7 +152,7 @@ class SentinelNode(Node):
                 link.replicas = opinion.replicas
 
     async def _ask_sentinels(self) -> Opinion:
-        poll = _Poll(len(self._sentinels))
+        poll = _Poll(len(self._sentinels), self.settings.node_timeout / 4)
         for index, sentinel in enumerate(self._sentinels):
             sentinel.ask(self._master, poll, 2 * index)
             sentinel.ask(self._replicas, poll, 2 * index + 1)
@@ -168,23 +168,36 @@ def _sentinel(endpoint: Endpoint, settings: NodeSettings) -> Node:
     return Node(endpoint.address, open_link, unguarded, Observers())
 
 
+_SILENT = Failure("no answer yet")
+
+
 class _Poll:
     """The sink for what all Sentinels say: the primary under 2i, its replicas under 2i + 1."""
 
-    def __init__(self, size: int) -> None:
-        self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, size: int, patience: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.complete: asyncio.Future[None] = self._loop.create_future()
         self._size = size
+        self._patience = patience
+        """Seconds for the others once a majority has answered: one may be frozen."""
         self._said: dict[int, Any] = {}
 
     def cast(self, index: int, reply: Any) -> None:
         """Keep one answer."""
         self._said[index] = reply
-        if len(self._said) == 2 * self._size and not self.complete.done():
+        if len(self._said) == 2 * self._size:
+            self._finish()
+        elif len(self._said) == 2 * majority(self._size):
+            self._loop.call_later(self._patience, self._finish)
+
+    def _finish(self) -> None:
+        if not self.complete.done():
             self.complete.set_result(None)
 
     def verdict(self, service: str) -> Opinion:
         """The newest opinion. Raises HandshakeError where there are too few."""
-        pairs = [(self._said[i], self._said[i + 1]) for i in range(0, 2 * self._size, 2)]
+        said = [self._said.get(i, _SILENT) for i in range(2 * self._size)]
+        pairs = list(zip(said[::2], said[1::2], strict=True))
         opinions = [opinion for pair in pairs if (opinion := _opinion(*pair)) is not None]
         if len(opinions) >= majority(self._size):
             return max(opinions, key=lambda opinion: opinion.epoch)

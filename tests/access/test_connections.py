@@ -196,3 +196,8 @@ async def test_a_provider_that_fails_is_a_cause(
     async with redis.asyncio.Redis(port=server.port, credential_provider=Broken()) as client:
         with pytest.raises(asynclock.QuorumUnavailableError, match="the vault is closed"):
             await connect(client, node_timeout=2).lock("a").try_acquire()
+
+
+def test_a_certificate_that_is_missing_is_a_mistake() -> None:
+    with pytest.raises(asynclock.ConfigurationError, match="wrong setting"):
+        asynclock.connect("rediss://localhost?ssl_ca_certs=/no/such/file.pem")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,15 +11,23 @@ import pytest_asyncio
 import asynclock
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import FACES, Face
+from tests.contract.topology_faces import TOPOLOGY_FACES, close
 
 Connect = Callable[..., asynclock.LockManager]
+ALL = {**FACES, **TOPOLOGY_FACES}
 
 
-@pytest_asyncio.fixture(params=list(FACES))
+@pytest.fixture(scope="session", autouse=True)
+def _warm_topologies() -> Iterator[None]:
+    yield
+    close()
+
+
+@pytest_asyncio.fixture(params=list(ALL))
 async def face(
     request: pytest.FixtureRequest, asynclock_servers: StartServers
 ) -> AsyncIterator[Face]:
-    async with FACES[request.param](asynclock_servers) as made:
+    async with ALL[request.param](asynclock_servers) as made:
         yield made
 
 

@@ -11,6 +11,9 @@ import pytest
 from redis.crc import key_slot
 
 import asynclock
+from asynclock._nodes.link import Answer
+from asynclock._nodes.script import Command
+from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import LocalServer, RedisCluster, until
 from tests.replicated.conftest import Connect
 
@@ -67,16 +70,27 @@ def test_what_a_cluster_can_not_do() -> None:
         asynclock.connect(address).lock("}a")
 
 
-async def test_several_names_in_different_slots_are_refused(
+async def test_several_names_are_locked_slot_by_slot(
     cluster: RedisCluster, connect: Connect
 ) -> None:
-    locks = connect(*cluster.addresses, restart_guard=False)
-    apart = [name_on(cluster, shard) for shard in range(2)]
-    with pytest.raises(asynclock.UnsupportedDeploymentError, match="different slots"):
-        await locks.multi_lock(*apart).acquire(timeout=20)
-    # A hash tag of the user's own brings names together.
-    async with locks.multi_lock("{user1}:cart", "{user1}:orders", timeout=20) as lease:
+    here, there = (connect(*cluster.addresses, acks=1, restart_guard=False) for _ in range(2))
+    apart = [name_on(cluster, shard) for shard in range(3)]
+    async with here.multi_lock(*apart, timeout=20) as lease:
         assert lease.held
+        for name in apart:
+            assert (await there.inspect(name)).owner is not None
+    assert await there.lock(apart[0]).acquire(timeout=20)
+
+
+async def test_a_script_can_not_be_in_two_slots(cluster: RedisCluster, connect: Connect) -> None:
+    locks = connect(*cluster.addresses, restart_guard=False)
+    await locks.ready()
+    (node,) = locks._engine.multiplexer.nodes
+    answer = Answer(asyncio.get_running_loop())
+    node.ask(Command(SCRIPT, ("a", "b"), ("inspect",)), answer, 0)
+    failure = await answer.future
+    assert failure.permanent
+    assert "different slots" in failure.cause
 
 
 PRIMITIVES: dict[str, Callable[[asynclock.LockManager], Any]] = {

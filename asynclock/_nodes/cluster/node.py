@@ -108,10 +108,23 @@ class ClusterNode(Node):
         if self._cause.permanent:
             route.fail(self._cause)
             return
+        if route.owed and self._forget(route):
+            return
         self._parked.append(route)
         self.look_again()
         left = max(0.0, route.until - _clock.now())
         asyncio.get_running_loop().call_later(left, self._give_up)
+
+    def _forget(self, release: Route) -> bool:
+        # Neither has been sent: what was never asked for need not be given back.
+        for route in self._parked:
+            if route.undone_by(release):
+                self._parked.remove(route)
+                never = Failure("given up before it was sent")
+                route.fail(never)
+                release.answer(never)
+                return True
+        return False
 
     def _give_up(self) -> None:
         now = _clock.now()
@@ -150,7 +163,7 @@ class ClusterNode(Node):
                 self._scouts[seed] = self._scout(seed)
             informants = self._scouts
         asked = list(informants)[:INFORMANTS]
-        views = Views(asked)
+        views = Views(asked, self.settings.node_timeout / 4)
         for number, address in enumerate(asked):
             for place, question in enumerate(QUESTIONS):
                 informants[address].ask(question, views, 2 * number + place)

@@ -84,6 +84,16 @@ class Route:
             self._cluster.owe(self._command)
         self._sink.cast(self._index, failure)
 
+    def answer(self, failure: Failure) -> None:
+        """Tell whoever asked, and nothing more."""
+        self._sink.cast(self._index, failure)
+
+    def undone_by(self, release: Route) -> bool:
+        """Whether `release` gives back what this would take, if it had ever been sent."""
+        mine, theirs = self._command, release._command
+        acquires = mine.args[0] == "acquire" and not self._sent
+        return acquires and (mine.args[1], mine.keys) == (theirs.args[1], theirs.keys)
+
     def _send(self, shard: Node, command: Command, *, asking: bool = False) -> None:
         now = _clock.now()
         self._shard, self._sent = shard, now

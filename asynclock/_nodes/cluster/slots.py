@@ -18,6 +18,7 @@ from ..link import Failure
 from ..script import Command
 
 SLOTS = 16_384
+SILENT = Failure("no answer yet")
 QUESTIONS = (Command.plain("CLUSTER", "SLOTS"), Command.plain("CLUSTER", "INFO"))
 
 Address = tuple[str, int]
@@ -95,22 +96,34 @@ def mark_key(prefix: str, slot: int) -> str:
 class Views:
     """The sink for what several servers say: slots under 2i, info under 2i + 1."""
 
-    def __init__(self, asked: Sequence[Address]) -> None:
-        self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, asked: Sequence[Address], patience: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.complete: asyncio.Future[None] = self._loop.create_future()
         self._asked = asked
+        self._patience = patience
+        """Seconds for the others once somebody has answered: one may be frozen."""
         self._said: dict[int, Any] = {}
+        self._hurried = False
 
     def cast(self, index: int, reply: Any) -> None:
         """Keep one answer."""
         self._said[index] = reply
-        if len(self._said) == 2 * len(self._asked) and not self.complete.done():
+        if len(self._said) == 2 * len(self._asked):
+            self._finish()
+        elif not self._hurried and not isinstance(reply, Failure):
+            self._hurried = True
+            self._loop.call_later(self._patience, self._finish)
+
+    def _finish(self) -> None:
+        if not self.complete.done():
             self.complete.set_result(None)
 
     def newest(self) -> View | Failure:
         """The newest view, or why there is none."""
         views = []
-        for number, address in enumerate(self._asked):
-            view = read_view(address, self._said[2 * number], self._said[2 * number + 1])
+        said = [self._said.get(index, SILENT) for index in range(2 * len(self._asked))]
+        for address, slots, info in zip(self._asked, said[::2], said[1::2], strict=True):
+            view = read_view(address, slots, info)
             if view is not None:
                 views.append(view)
         if views:
