@@ -22,8 +22,9 @@ from .recipe import Recipe, ms
 if TYPE_CHECKING:
     from .engine import Engine
 
-HOPS = 3
-"""So many other places of a name are tried at once; then rivals get some room."""
+HOPS = 5
+"""So many other places of a name are tried at once; then rivals get some room. Enough for a
+semaphore to look at every slot and then take the one that is free."""
 OUTAGE = 3.0
 """Who waits for ever rides out an outage of the longest quarantine and so many seconds more."""
 
