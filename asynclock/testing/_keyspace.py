@@ -330,7 +330,8 @@ def _zadd(space: Keyspace, words: Words) -> int:
             continue
         value[member] = float(score)
         new += not there
-    space.put(words[0], value, space.expiries.get(words[0]))
+    if value:
+        space.put(words[0], value, space.expiries.get(words[0]))
     return new
 
 

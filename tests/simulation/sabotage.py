@@ -36,11 +36,7 @@ def sabotaged(name: str) -> Iterator[dict[str, Any]]:
 OPTIONS: dict[str, dict[str, Any]] = {
     "restart_guard_ignored": {"restart_guard": False},
     # Counters only disagree where the clock does not raise them all to one floor.
-    "write_back_skipped": {
-        "floors": False,
-        "nodes": 3,
-        "faults": ("freeze_node", "cut_connections", "partition", "slow"),
-    },
+    "write_back_skipped": {"floors": False, "processes": 3, "nodes": 3, "faults": ("partition",)},
     "validity_from_the_end": {"faults": ("freeze_process_in_an_attempt",)},
     # With the clock guard on, a clock set back looks like one that stood still, and is survived.
     "wall_clock_for_validity": {"trusts_wall_clocks": True, "clock_guard": False},
