@@ -21,7 +21,7 @@ from .._engine.lease import Lease
 from ..errors import ConfigurationError
 from ..events import Event, Renewed
 from ..manager import LockManager
-from ._child import Child
+from ._child import FORWARDED, Child
 from ._guardian import Guardian
 from ._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, Settings, load
 from ._output import log_to_stderr, say
@@ -34,7 +34,8 @@ GRACE_SHARE = 4
 GONE_GRACE = 0.5
 """The same when the nodes hold the name for somebody else already."""
 MARGIN = 0.02
-"""The part of the ttl by which SIGKILL comes before the lease's own end: a busy machine is late."""
+"""The part of the ttl by which SIGKILL comes before the lease's own end: a busy machine is late.
+The guardian's comes in the middle between the two."""
 BEFORE = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end the wait for the lock; Ctrl-C is asyncio's own."""
 
@@ -139,6 +140,7 @@ class _Job:
         self._command = command
         self._kills = on_loss is OnLoss.kill
         self._child: Child | None = None
+        self._margin = 0.0
 
     async def run(
         self, ttl: float | None, max_ttl: float | None, *, timeout: float | None, wait: bool
@@ -159,6 +161,10 @@ class _Job:
             if stopped_by:
                 return 128 + stopped_by[0]
             raise
+        finally:
+            # A signal that comes while the loop closes would meet half of its machinery.
+            for number in (signal.SIGCHLD, *FORWARDED):
+                asyncio.get_running_loop().remove_signal_handler(number)
 
     async def _acquire(self, locks: LockManager, timeout: float | None, wait: bool) -> Lease | None:
         lock = locks.lock(self._name)
@@ -178,6 +184,7 @@ class _Job:
             say(f"{self._command[0]}: {error.strerror or error}")
             return Status.NOT_EXECUTABLE
         locks.observe(self._renewed)
+        self._margin = MARGIN / 2 * lease.ttl
         self._watch(lease.remaining())
         child.on_resume(lambda: self._may_go_on(lease))
         lost = await self._supervise(child, lease)
@@ -196,8 +203,8 @@ class _Job:
 
     def _watch(self, remaining: float) -> None:
         if self._child is not None:
-            deadline = _clock.now() + remaining if self._kills else float("inf")
-            self._guardian.watch(self._child.group, deadline)
+            deadline = _clock.now() + remaining - self._margin
+            self._guardian.watch(self._child.group, deadline if self._kills else float("inf"))
 
     def _may_go_on(self, lease: Lease) -> bool:
         if lease.held or not self._kills or self._child is None:

@@ -45,8 +45,7 @@ def at(server: LocalServer) -> str:
 
 
 async def test_nothing_on_a_healthy_set(program: Program, asynclock_servers: StartServers) -> None:
-    # Slow answers are worth a finding, and this machine may be busy.
-    program.use(await asynclock_servers(3, aof=True), node_timeout=2.0)
+    program.use(await asynclock_servers(3, aof=True))
     ended = await program("doctor")
     assert "all is well" in ended.out
     assert ended.status == 0, ended.out
@@ -111,7 +110,7 @@ async def test_planted_misconfigurations(program: Program, asynclock_servers: St
         slow.delay(0.6)
         web = await stack.enter_async_context(speaks_http())
         nodes = [*(server.url for server in servers), "redis://127.0.0.1:1", old, slow.url, web]
-        program.use(nodes, node_timeout=2.0)
+        program.use(nodes)
         ended = await program("doctor", "--json", "--watch", "0.5")
     assert ended.status == Severity.ERROR
     found = codes(ended.out)
@@ -141,7 +140,7 @@ async def test_clocks(program: Program, asynclock_servers: StartServers) -> None
         pytest.skip(reason)
     off, racing, still = await asynclock_servers(3, aof=True, clock=True)
     off.jump_clock(120.0)
-    program.use([off, racing, still], node_timeout=2.0)
+    program.use([off, racing, still])
 
     async def race() -> None:
         while True:

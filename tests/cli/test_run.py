@@ -77,7 +77,7 @@ async def test_who_does_not_get_it_says_who_has_it(
     async with asynclock.connect(*urls, restart_guard=False, label=label) as locks:
         async with locks.lock("job"):
             impatient = await program.start("run", "job", "--no-wait", "--", "true")
-            patient = await program.start("run", "job", "--timeout", "0.2", "--", "true")
+            patient = await program.start("run", "job", "--timeout", "1", "--", "true")
             ended = await program.finish(impatient)
             assert ended.status == 75
             assert "web-1:42\\x1b[31m" in ended.err
@@ -122,14 +122,19 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
     pids = [int(word) for word in file.read_text().split()]
     assert all(map(alive, pids))
     process.kill()
-    killed = time.monotonic()
+    await process.wait()
+    # Nobody renews it any more, so it is free within the ttl.
+    for node in asynclock_nodes:
+        assert 0 < await node.command("PTTL", "asynclock:j") <= 3000 or not await _held(node)
     await until(lambda: not any(map(alive, pids)), "the end of the command and its child")
     urls = [node.url for node in asynclock_nodes]
     async with asynclock.connect(*urls, restart_guard=False) as locks:
         lease = await locks.lock("j").acquire(timeout=PATIENCE)
-        took = time.monotonic() - killed
         await lease.release()
-    assert took < 3.0 + 2.0  # the ttl, and a busy machine's delays
+
+
+async def _held(node: LocalServer) -> bool:
+    return await node.command("EXISTS", "asynclock:j") == 1
 
 
 @pytest.mark.parametrize("hearing", ["deaf", "hearing"])
@@ -138,7 +143,7 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
 ) -> None:
     program.use(asynclock_nodes)
     file = tmp_path / "beats"
-    process = await program.start("run", "j", "--ttl", "3", *beating(file, hearing))
+    process = await program.start("run", "j", "--ttl", "6", *beating(file, hearing))
     await until(lambda: last_beat(file), "the command's start")
     await asynclock_nodes[1].freeze()
     await asynclock_nodes[2].kill()
@@ -146,7 +151,7 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
     ended = await program.finish(process)
     assert ended.status == 70, ended.err
     # Whatever was renewed was renewed before the quorum broke.
-    assert last_beat(file) < broken + 3.0
+    assert last_beat(file) < broken + 6.0
     assert "can't be renewed" in ended.err
 
 
@@ -155,24 +160,24 @@ async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(
 ) -> None:
     program.use(asynclock_nodes)
     file = tmp_path / "beats"
-    process = await program.start("run", "j", "--ttl", "2", *beating(file))
+    process = await program.start("run", "j", "--ttl", "5", *beating(file))
     await until(lambda: last_beat(file), "the command's start")
     process.send_signal(signal.SIGSTOP)
     stopped = time.time()
     try:
-        await until(lambda: time.time() - last_beat(file) > 1.0, "the command's end")
+        await until(lambda: time.time() - max(stopped, last_beat(file)) > 6.0, "the command's end")
     finally:
         process.send_signal(signal.SIGCONT)
-    assert last_beat(file) < stopped + 2.0
+    assert last_beat(file) < stopped + 5.0
     assert (await program.finish(process)).status == 70
 
 
 async def test_one_frozen_node_disturbs_nobody(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:
-    program.use(asynclock_nodes, ttl=2.0)
+    program.use(asynclock_nodes, ttl=4.0)
     await asynclock_nodes[0].freeze()
-    ended = await program("run", "j", "--", "sleep", "3")
+    ended = await program("run", "j", "--", "sleep", "5")
     assert ended.status == 0, ended.err
 
 
@@ -180,7 +185,7 @@ async def test_on_loss_warn(program: Program, asynclock_nodes: list[LocalServer]
     program.use(asynclock_nodes)
     script = "echo started; read line; exit 5"
     process = await program.start(
-        *("run", "j", "--ttl", "1", "--on-loss", "warn", "--", "sh", "-c", script),
+        *("run", "j", "--ttl", "3", "--on-loss", "warn", "--", "sh", "-c", script),
         stdin=asyncio.subprocess.PIPE,
     )
     assert process.stdin is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import asynclock
@@ -35,18 +34,19 @@ async def test_ctrl_z_and_fg_in_a_shell(
     session = Session(program, command=("bash", "--norc", "--noprofile", "-i"))
     try:
         await session.shows("shell> ")
-        session.type(f"{sys.executable} -m asynclock run j -- cat\r")
-        await asyncio.sleep(0.1)
+        script = "echo ready-$((1 + 1)); exec cat"
+        session.type(f"{sys.executable} -m asynclock run j -- sh -c '{script}'\r")
+        here = await session.shows("ready-2")
         session.type("first\r")
         # The terminal's own echo, and cat's answer.
-        here = await session.shows("first", await session.shows("first"))
+        here = await session.shows("first", await session.shows("first", here))
         session.type("\x1a")
         here = await session.shows("Stopped", here)
         here = await session.shows("shell> ", here)
         session.type("echo alive-$((20 + 3))\r")
         here = await session.shows("alive-23", here)
         session.type("fg\r")
-        here = await session.shows("cat", here)
+        here = await session.shows("exec cat", here)
         session.type("second\r")
         here = await session.shows("second", await session.shows("second", here))
         session.type("\x04")
@@ -67,9 +67,9 @@ async def test_a_pipeline_does_not_lose_its_terminal(
     session = Session(program, command=("bash", "--norc", "--noprofile", "-i"))
     try:
         await session.shows("shell> ")
-        run = f"{sys.executable} -m asynclock run j -- sh -c 'read x; echo got-$x'"
-        session.type(f"{run} | cat\r")
-        await asyncio.sleep(0.1)
+        script = "echo ready-$((1 + 1)); read x; echo got-$x"
+        session.type(f"{sys.executable} -m asynclock run j -- sh -c '{script}' | cat\r")
+        await session.shows("ready-2")
         session.type("word\r")
         await session.shows("got-word")
         session.type("exit\r")
