@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from asynclock.testing.cluster import RedisCluster
     from asynclock.testing.containers import ContainerImage, container_image, why_no_containers
     from asynclock.testing.history import Body, Event, History
+    from asynclock.testing.memory import MemoryNode, freeze, lose, memory_node, thaw
     from asynclock.testing.proxy import FaultProxy
     from asynclock.testing.sentinel import SentinelGroup
     from asynclock.testing.servers import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
     from asynclock.testing.tls import Certificates, make_certificates
     from asynclock.testing.topology import Quorum, Replicated, Single, Topology, until
+    from asynclock.testing.virtual import run_virtual
 
 __all__ = [
     "Body",
@@ -36,6 +38,7 @@ __all__ = [
     "FaultProxy",
     "History",
     "LocalServer",
+    "MemoryNode",
     "Quorum",
     "RedisCluster",
     "Replicated",
@@ -51,9 +54,14 @@ __all__ = [
     "check",
     "container_image",
     "find_server",
+    "freeze",
     "local_servers",
+    "lose",
     "make_certificates",
+    "memory_node",
+    "run_virtual",
     "start_servers",
+    "thaw",
     "until",
     "why_no_clock_jumps",
     "why_no_containers",
@@ -67,6 +75,8 @@ _HOMES = {
     "cluster": ("RedisCluster",),
     "containers": ("ContainerImage", "container_image", "why_no_containers"),
     "history": ("Body", "Event", "History"),
+    "memory": ("MemoryNode", "freeze", "lose", "memory_node", "thaw"),
+    "virtual": ("run_virtual",),
     "proxy": ("FaultProxy",),
     "sentinel": ("SentinelGroup",),
     "servers": (

@@ -27,7 +27,7 @@ from asynclock.testing._keyspace import OK, Keyspace, ReplyError
 from asynclock.testing._lua import run_script, sha_of
 from asynclock.testing._wire import MemoryTransport, Push, Route, Stream, encode
 
-__all__ = ["MemoryEndpoint", "MemoryNode", "lose", "memory_node"]
+__all__ = ["MemoryEndpoint", "MemoryNode", "freeze", "lose", "memory_node", "thaw"]
 
 P = TypeVar("P", bound=asyncio.Protocol)
 Words = tuple[bytes, ...]
@@ -40,6 +40,16 @@ def lose(lease: Lease, reason: str = "a test took it away") -> None:
     if lease._holding is None:
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
     lease._engine.lose(lease._holding, reason)
+
+
+def freeze(node: str) -> None:
+    """Let the node of a `memory://` address of the running loop answer nothing until `thaw`."""
+    memory_node(node).freeze()
+
+
+def thaw(node: str) -> None:
+    """Let it answer again, what came meanwhile first."""
+    memory_node(node).thaw()
 
 
 class MemoryNode:
@@ -164,12 +174,21 @@ class MemoryNode:
 
     # ---- commands ----------------------------------------------------------------------------
 
-    def answer(self, client: _Client, words: Words) -> Any:
+    async def command(self, *words: str | bytes | float) -> Any:
+        """Do one command behind everybody's back; text comes as str, as from a LocalServer."""
+        packed = tuple(w if isinstance(w, bytes) else str(w).encode() for w in words)
+        reply = self.answer(None, packed)
+        if isinstance(reply, ReplyError):
+            raise reply
+        return _as_text(reply)
+
+    def answer(self, client: _Client | None, words: Words) -> Any:
         """Do one command. → its reply, an error among them."""
         name = words[0].upper()
-        caching, client.caching = client.caching, False
-        self._current = client if caching and client.tracking else None
-        self._writer = client
+        self._writer, self._current = client, None
+        if client is not None:
+            caching, client.caching = client.caching, False
+            self._current = client if caching and client.tracking else None
         try:
             own = _OWN.get(name)
             return self.keys.call(words) if own is None else own(self, client, words)
@@ -267,7 +286,13 @@ class _Client:
 
 # ---- what a server does besides keys -----------------------------------------------------------
 
-Own = Callable[[MemoryNode, _Client, Words], Any]
+Own = Callable[[MemoryNode, Any, Words], Any]
+
+
+def _as_text(reply: Any) -> Any:
+    if isinstance(reply, bytes):
+        return reply.decode(errors="surrogateescape")
+    return [_as_text(one) for one in reply] if isinstance(reply, list) else reply
 
 
 def _time(node: MemoryNode) -> list[bytes]:

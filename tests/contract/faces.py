@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from asynclock.testing import LocalServer
+from asynclock.testing import LocalServer, memory_node
 from asynclock.testing.plugin import StartServers
 
 
@@ -56,6 +56,17 @@ def masters(n: int, hurt: str = "up") -> Setting:
     return setting
 
 
+def in_memory(n: int) -> Setting:
+    """N nodes without a server."""
+
+    @contextlib.asynccontextmanager
+    async def setting(_start: StartServers) -> AsyncIterator[Face]:
+        nodes: list[Any] = [memory_node(name) for name in "abcde"[:n]]
+        yield Face(f"{n}-memory", [f"memory://{node.name}" for node in nodes], nodes)
+
+    return setting
+
+
 FACES: dict[str, Setting] = {
     "1-up": masters(1),
     "3-up": masters(3),
@@ -64,4 +75,6 @@ FACES: dict[str, Setting] = {
     "5-up": masters(5),
     "5-dead": masters(5, "dead"),
     "5-frozen": masters(5, "frozen"),
+    "1-memory": in_memory(1),
+    "3-memory": in_memory(3),
 }

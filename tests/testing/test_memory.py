@@ -1,0 +1,111 @@
+"""Nodes in memory, virtual time and the fault switches, as users' tests see them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import asynclock
+from asynclock.testing import freeze, lose, memory_node, run_virtual, thaw
+
+
+async def test_no_server_is_needed() -> None:
+    async with asynclock.connect("memory://") as here, asynclock.connect("memory://") as there:
+        async with here.lock("a") as lease:
+            assert await there.lock("a").try_acquire() is None
+        assert not lease.held
+        async with there.lock("a") as later:
+            assert later.fence > lease.fence
+
+
+async def test_a_name_is_one_node_of_the_loop() -> None:
+    assert memory_node("a") is memory_node("memory://a") is not memory_node("b")
+
+    async def elsewhere() -> object:
+        return memory_node("a")
+
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) is not memory_node("a")
+
+
+async def test_a_frozen_node_of_three_stops_nobody() -> None:
+    nodes = [f"memory://{name}" for name in "abc"]
+    async with asynclock.connect(*nodes, restart_guard=False) as locks:
+        freeze("memory://b")
+        async with locks.lock("a", timeout=5):
+            pass
+        freeze("memory://c")
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await locks.lock("a").try_acquire()
+        thaw("memory://b")
+        async with locks.lock("a", timeout=5) as lease:
+            assert lease.held
+
+
+async def test_waiters_are_woken() -> None:
+    async with asynclock.connect("memory://") as here, asynclock.connect("memory://") as there:
+        lease = await here.lock("a").acquire()
+        waiting = asyncio.ensure_future(there.lock("a").acquire(timeout=5))
+        await asyncio.sleep(0.05)
+        await lease.release()
+        assert (await waiting).held
+        assert there.statistics().wakeups["push"] >= 1
+
+
+async def test_a_lease_can_be_taken_away() -> None:
+    async with asynclock.connect("memory://") as locks:
+        ran_on = False
+        with pytest.raises(asynclock.LeaseLostError, match="a test took it away"):
+            async with locks.lock("a") as lease:
+                lose(lease)
+                await asyncio.sleep(30)
+                ran_on = True
+        assert not ran_on
+        with pytest.raises(asynclock.ConfigurationError, match="nothing to lose"):
+            lose(lease)
+
+
+async def test_a_dead_node_refuses_connections() -> None:
+    memory_node().kill()
+    async with asynclock.connect("memory://") as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError, match="is down"):
+            await locks.lock("a").try_acquire()
+        memory_node().restart()
+        async with locks.lock("a", timeout=5) as lease:
+            assert lease.held
+
+
+async def test_a_wrong_address_is_an_error() -> None:
+    with pytest.raises(asynclock.ConfigurationError, match="a plain name"):
+        asynclock.connect("memory://host:1/0?x")
+
+
+def test_an_hour_passes_in_a_moment() -> None:
+    async def scenario() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with asynclock.connect("memory://") as locks, locks.lock("a") as lease:
+            await asyncio.sleep(3600)
+            assert lease.held
+            memory_node().kill()
+            await asyncio.wait_for(lease.wait_lost(), 60)
+            assert not lease.held
+        return loop.time() - began
+
+    assert 3600 < run_virtual(_expecting_loss(scenario())) < 3620
+
+
+async def _expecting_loss(scenario: object) -> float:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(asynclock.LeaseLostError):
+        await scenario  # type: ignore[misc]  # a coroutine
+    return loop.time() - began
+
+
+def test_waiting_for_ever_is_noticed() -> None:
+    async def scenario() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(RuntimeError, match="a deadlock"):
+        run_virtual(scenario())
