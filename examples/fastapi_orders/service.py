@@ -1,0 +1,43 @@
+"""The service, for `uvicorn examples.fastapi_orders.service:app`.
+
+It finds ASYNCLOCK_NODES (redis://…,…) and DATABASE in its environment. There is
+no `from __future__ import annotations` here: FastAPI reads the annotations.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from typing import Annotated
+
+from fastapi import FastAPI, HTTPException
+
+from asynclock import Lease
+from asynclock.contrib.fastapi import Locked, health, setup
+from examples.fastapi_orders.store import StaleError, open_store
+
+TTL = 3.0
+"""Seconds: a crashed service blocks an order for so long, and young nodes wait a little longer
+before they vote (they might have forgotten a lease of that age)."""
+
+app = FastAPI()
+store = open_store(os.environ["DATABASE"])
+setup(app, *os.environ["ASYNCLOCK_NODES"].split(","), ttl=TTL, max_ttl=TTL, node_timeout=0.75)
+app.add_api_route("/health/locks", health)
+# Nodes die on purpose here; the library's word about it would only spoil the screen.
+logging.getLogger("asynclock").addHandler(logging.NullHandler())
+
+
+@app.post("/orders/{order}/buy", status_code=201)
+async def buy(
+    order: int, buyer: str, lease: Annotated[Lease, Locked("orders:{order}", timeout=2)]
+) -> dict[str, int]:
+    """Sell the order to whoever comes first."""
+    if await asyncio.to_thread(store.sold, order):
+        raise HTTPException(410, "sold")
+    await asyncio.sleep(random.uniform(0.001, 0.01))  # a card is charged
+    try:
+        await asyncio.to_thread(store.sell, order, buyer, lease.fence)
+    except StaleError as error:
+        raise HTTPException(412, str(error)) from error
+    return {"order": order, "fence": lease.fence}

@@ -1,0 +1,93 @@
+"""Sales, guarded by a fence: the store has the last word, whatever happened to the lease.
+
+The tables would let an order be sold any number of times. What they do not allow is a write with a
+lower fence than the one before: a holder that was overtaken while it slept is refused.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any, Protocol
+
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, fence BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS sales (order_id INTEGER, buyer TEXT, fence BIGINT)",
+)
+CLAIM = "UPDATE orders SET fence = {p} WHERE id = {p} AND fence <= {p}"
+SOLD = "SELECT count(*) FROM sales WHERE order_id = {p}"
+SELL = "INSERT INTO sales VALUES ({p}, {p}, {p})"
+
+
+class StaleError(Exception):
+    """A newer holder was here first: nothing was written."""
+
+
+class Store(Protocol):
+    """What the service needs."""
+
+    def sold(self, order: int) -> bool:
+        """Whether somebody has bought it."""
+
+    def sell(self, order: int, buyer: str, fence: int) -> None:
+        """Write a sale. Raises StaleError."""
+
+    def create(self, orders: int) -> None:
+        """Make the tables and so many orders that nobody has bought."""
+
+    def sales(self) -> list[tuple[int, str]]:
+        """All sales: order and buyer."""
+
+
+class SQL:
+    """A store in either database; only the connection and the placeholder differ."""
+
+    def __init__(self, connect: Any, placeholder: str) -> None:
+        self._connect = connect
+        self._p = placeholder
+
+    def _run(self, *steps: tuple[str, tuple[Any, ...]]) -> Any:
+        # One transaction; each connection is used by one thread for one call.
+        with closing(self._connect()) as db, db:
+            for statement, values in steps:
+                cursor = db.execute(statement.format(p=self._p), values)
+                if statement is CLAIM and cursor.rowcount != 1:
+                    raise StaleError(f"a newer holder was here first: {values}")
+            return cursor.fetchall() if cursor.description else None
+
+    def sold(self, order: int) -> bool:
+        """Whether somebody has bought it."""
+        return bool(self._run((SOLD, (order,)))[0][0])
+
+    def sell(self, order: int, buyer: str, fence: int) -> None:
+        """Write a sale. Raises StaleError."""
+        self._run((CLAIM, (fence, order, fence)), (SELL, (order, buyer, fence)))
+
+    def create(self, orders: int) -> None:
+        """Make the tables and so many orders that nobody has bought."""
+        steps = [(f"DROP TABLE IF EXISTS {table}", ()) for table in ("orders", "sales")]
+        steps += [(statement, ()) for statement in SCHEMA]
+        insert = "INSERT INTO orders VALUES ({p}, 0)"
+        self._run(*steps, *((insert, (order,)) for order in range(orders)))
+
+    def sales(self) -> list[tuple[int, str]]:
+        """All sales: order and buyer."""
+        found: list[tuple[int, str]] = self._run(("SELECT order_id, buyer FROM sales", ()))
+        return found
+
+
+def open_store(address: str) -> Store:
+    """A store by `postgresql://…`, or by the path of an SQLite file."""
+    if address.startswith("postgresql://"):
+        import psycopg
+
+        return SQL(lambda: psycopg.connect(address), "%s")
+
+    def connect() -> sqlite3.Connection:
+        db = sqlite3.connect(address, timeout=30)
+        # The example need not survive a power cut; readers must not wait for writers.
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=OFF")
+        return db
+
+    return SQL(connect, "?")

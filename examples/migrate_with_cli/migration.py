@@ -1,0 +1,28 @@
+"""The migration: `python -m examples.migrate_with_cli.migration FILE [SECONDS]`."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import time
+from contextlib import closing
+
+
+def main(file: str, seconds: str = "0.5") -> None:
+    """From version 0 to 1, unless that has been done."""
+    with closing(sqlite3.connect(file, timeout=30)) as db, db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version >= 1:
+            print("the database is up to date", flush=True)
+            return
+        print("migrating", flush=True)
+        time.sleep(float(seconds))
+        db.execute("ALTER TABLE orders ADD COLUMN state TEXT NOT NULL DEFAULT 'new'")
+        fence = int(os.environ["ASYNCLOCK_FENCE"])
+        db.execute("INSERT INTO migrations VALUES (1, ?)", (fence,))
+        db.execute("PRAGMA user_version = 1")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

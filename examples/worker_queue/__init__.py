@@ -1,0 +1,15 @@
+"""A job queue in Redis: workers that may die or freeze, and jobs that are done exactly once.
+
+    python -m examples.worker_queue
+
+Jobs stand in a Redis list. A worker moves one to a second list (LMOVE, so that a job is never only
+in a worker's memory), takes the job's lock, does the work and writes the result together with the
+lock's fence. One worker is killed in the middle of a job; one is frozen for longer than its lease
+lives, and then goes on as if nothing had happened. Jobs that were taken and not finished are found
+because their lock is free. The frozen worker's late result is refused, because somebody else has
+written with a higher fence. Exit status 0 says that each job was done exactly once.
+
+    worker.py    a worker process
+    ledger.py    the results, in SQLite, with the fence check
+    __main__.py  starts it all, kills, freezes and counts
+"""

@@ -1,0 +1,82 @@
+"""One worker: `python -m examples.worker_queue.worker NAME SECONDS LEDGER QUEUE-URL NODE…`.
+
+It says on stdout what it does, a line each, and ends when there is nothing left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+import asynclock
+from examples.worker_queue.ledger import Ledger, OvertakenError
+
+JOBS, TAKEN = "jobs", "jobs:taken"
+TTL = 2.0
+
+
+class Worker:
+    """Takes jobs and does them; `seconds` is how long one takes."""
+
+    def __init__(
+        self, name: str, seconds: float, ledger: Ledger, redis: Redis, locks: asynclock.LockManager
+    ) -> None:
+        self._name = name
+        self._seconds = seconds
+        self._ledger = ledger
+        self._redis = redis
+        self._locks = locks
+
+    async def run(self) -> None:
+        """New jobs first; then those that others have taken and not finished."""
+        while True:
+            job = await self._redis.lmove(JOBS, TAKEN, "LEFT", "RIGHT")
+            if job is not None:
+                await self._do(str(job))
+                continue
+            taken = await self._redis.lrange(TAKEN, 0, -1)
+            if not taken:
+                return
+            for job in taken:
+                await self._do(str(job))
+            await asyncio.sleep(0.2)
+
+    async def _do(self, job: str) -> None:
+        lease = await self._locks.lock(f"job:{job}", ttl=TTL).try_acquire()
+        if lease is None:
+            return  # somebody is at it
+        try:
+            async with lease:
+                await self._work(job, lease)
+        except (OvertakenError, asynclock.LeaseLostError) as error:
+            say(f"lost {job}: {error}")
+
+    async def _work(self, job: str, lease: asynclock.Lease) -> None:
+        if self._ledger.begin(job, lease.fence):
+            say(f"begin {job}")
+            await asyncio.sleep(self._seconds)
+            # Here somebody may be frozen for an hour: the ledger has the last word.
+            self._ledger.finish(job, self._name, lease.fence)
+            say(f"done {job}")
+        await self._redis.lrem(TAKEN, 1, job)
+
+
+def say(text: str) -> None:
+    """A line for whoever watches."""
+    print(text, flush=True)
+
+
+async def main(name: str, seconds: str, ledger: str, queue: str, *nodes: str) -> None:
+    """Work until there is nothing left."""
+    async with (
+        Redis.from_url(queue, decode_responses=True) as redis,
+        asynclock.connect(*nodes, ttl=TTL, max_ttl=TTL, node_timeout=0.5, label=name) as locks,
+    ):
+        await Worker(name, float(seconds), Ledger(Path(ledger)), redis, locks).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
