@@ -48,10 +48,12 @@ async def cluster(topologies: Topologies) -> RedisCluster:
 
 @pytest_asyncio.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """`asynclock.connect`, with what it made closed at the end."""
+    """`asynclock.connect`, patient with a busy machine; what it made is closed at the end."""
     made: list[asynclock.LockManager] = []
 
     def make(*addresses: object, **options: Any) -> asynclock.LockManager:
+        shortest = min(options.get("ttl", 10), options.get("max_ttl", 10))
+        options.setdefault("node_timeout", min(1.0, shortest / 4))
         made.append(asynclock.connect(*addresses, **options))
         return made[-1]
 

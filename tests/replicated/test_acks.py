@@ -10,6 +10,7 @@ import asynclock
 from asynclock._nodes.acks import Acks
 from asynclock.testing import Replicated, find_server
 from tests.replicated.conftest import Connect
+from tests.replicated.topologies import refused
 
 
 async def left(group: Replicated) -> list[str]:
@@ -33,7 +34,7 @@ async def test_a_grant_is_on_the_replicas_when_it_counts(
     async with locks.lock("a") as lease:
         having = [await replica.command("GET", "asynclock:a") for replica in group.replicas]
         assert having.count(lease.owner) >= Acks.of(acks, False).needed(2)
-        assert await locks.lock("a").try_acquire() is None
+        assert await refused(locks.lock("a"))
     assert await left(group) == []
 
 
@@ -75,7 +76,7 @@ async def test_a_refusal_needs_no_acknowledgement(group: Replicated, connect: Co
     assert await here.lock("a").acquire(timeout=20)
     assert await there.lock("b").acquire(timeout=20)
     await group.replicas[0].freeze()
-    assert await there.lock("a").try_acquire() is None
+    assert await refused(there.lock("a"))
 
 
 async def test_a_lagging_replica_kills_no_lease(group: Replicated, connect: Connect) -> None:

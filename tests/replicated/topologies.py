@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
 
+import asynclock
 from asynclock.testing import RedisCluster, Topology
 
 T = TypeVar("T", bound=Topology)
@@ -45,7 +45,8 @@ async def _empty(topology: Topology) -> None:
             await server.command("CONFIG", "RESETSTAT")
 
 
-def apart(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run async work from a sync fixture, in a thread with a loop of its own."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(work())).result()
+async def refused(lock: asynclock.Lock) -> bool:
+    """Whether somebody else has it; asked until there is an answer."""
+    while True:
+        with contextlib.suppress(asynclock.QuorumUnavailableError):
+            return await lock.try_acquire() is None
