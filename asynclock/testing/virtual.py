@@ -62,7 +62,10 @@ class _Idle:
 
 
 def run_virtual(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end in virtual time. RuntimeError if it waits for something for ever."""
+    """Run `work` to its end in virtual time. RuntimeError if it waits for something for ever.
+
+    The clock of all locks of this process is the virtual one meanwhile: use no other locks then.
+    """
     loop = VirtualLoop()
     try:
         with _virtual_clock(loop):

@@ -109,3 +109,22 @@ def test_waiting_for_ever_is_noticed() -> None:
 
     with pytest.raises(RuntimeError, match="a deadlock"):
         run_virtual(scenario())
+
+
+async def _scenario_of_the_page() -> str:
+    nodes = ["memory://a", "memory://b", "memory://c"]
+    async with asynclock.connect(*nodes) as locks:
+        freeze("memory://b")
+        async with locks.lock("orders:42"):
+            await asyncio.sleep(3600)
+        try:
+            async with locks.lock("orders:42") as lease:
+                lose(lease)
+                await asyncio.sleep(30)
+        except asynclock.LeaseLostError as loss:
+            return loss.reason
+    return "nothing was lost"
+
+
+def test_the_page_about_testing() -> None:
+    assert run_virtual(_scenario_of_the_page()) == "a test took it away"
