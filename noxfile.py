@@ -153,7 +153,8 @@ def add_tests(version: str, python: str | None) -> None:
         environment = Environment(session, version)
         if version in ON_EMBEDDED_SERVER:
             environment.prefer_embedded_server()
-        environment.pytest("-n", "2", "-m", ORDINARY)
+        chosen = ORDINARY if version == MAIN else f"{ORDINARY} and not once"
+        environment.pytest("-n", "2", "-m", chosen)
 
     tests.__doc__ = f"All ordinary tests on Python {version}."
 

@@ -18,6 +18,15 @@ ALLOWED_SKIPS = (
     r"no node and npm on PATH",
 )
 
+# What depends neither on the Python version nor on the server's: running it once is enough.
+ONCE = (
+    "tests/benchmarks/",
+    "tests/docs/",
+    "tests/model/test_model.py",
+    "tests/test_layers.py",
+    "tests/testing/",
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -32,6 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # An installed asynclock announces its plugin itself; a bare checkout does not.
     if not config.pluginmanager.is_registered(plugin):
         config.pluginmanager.register(plugin, "asynclock")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(ONCE):
+            item.add_marker(pytest.mark.once)
 
 
 class SkipGuard:
