@@ -16,13 +16,13 @@ from asynclock import Lease
 from asynclock.contrib.fastapi import Locked, health, setup
 from examples.fastapi_orders.store import StaleError, open_store
 
-TTL = 3.0
+TTL = 4.0
 """Seconds: a crashed service blocks an order for so long, and young nodes wait a little longer
 before they vote (they might have forgotten a lease of that age)."""
 
 app = FastAPI()
 store = open_store(os.environ["DATABASE"])
-setup(app, *os.environ["ASYNCLOCK_NODES"].split(","), ttl=TTL, max_ttl=TTL, node_timeout=0.75)
+setup(app, *os.environ["ASYNCLOCK_NODES"].split(","), ttl=TTL, max_ttl=TTL, node_timeout=1.0)
 app.add_api_route("/health/locks", health)
 # Nodes die on purpose here; the library's word about it would only spoil the screen.
 logging.getLogger("asynclock").addHandler(logging.NullHandler())

@@ -14,6 +14,11 @@ BUSY = 75
 """The exit status of `asynclock run` when somebody else has the lock (EX_TEMPFAIL)."""
 
 
+def enough(file: Path) -> Path:
+    """When this file is there, the migration has taken long enough."""
+    return file.with_suffix(".enough")
+
+
 class Deployment:
     """One `asynclock run … -- python -m examples.migrate_with_cli.migration …`."""
 
@@ -26,11 +31,13 @@ class Deployment:
     async def start(cls, url: str, file: Path, *options: str) -> Deployment:
         """Begin."""
         run = ("-m", "asynclock", "run", "migrate:shop", "--node", url, *options, "--")
-        migration = (sys.executable, "-m", "examples.migrate_with_cli.migration", str(file), "3")
+        migration = (sys.executable, "-m", "examples.migrate_with_cli.migration")
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *run,
             *migration,
+            str(file),
+            str(enough(file)),
             stdout=asyncio.subprocess.PIPE,
             cwd=Path(__file__).parents[2],
         )
@@ -65,8 +72,10 @@ async def play(url: str, file: Path, both: list[Deployment]) -> int:
         await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
     third = await Deployment.start(url, file, "--no-wait")
     busy, _ = await third.ended()
+    enough(file).touch()
+    async with asyncio.timeout(PATIENCE):
+        said = sorted([(await reader).decode().strip() for reader in readers])
     ends = [await one.ended() for one in both]
-    said = sorted([(await reader).decode().strip() for reader in readers])
     with closing(sqlite3.connect(file)) as db:
         rows = db.execute("SELECT version, fence FROM migrations").fetchall()
     print(f"two deployments said {said} and ended with {[status for status, _ in ends]}")

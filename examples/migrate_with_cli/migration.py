@@ -1,4 +1,4 @@
-"""The migration: `python -m examples.migrate_with_cli.migration FILE [SECONDS]`."""
+"""The migration: `python -m examples.migrate_with_cli.migration FILE [OTHER]`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import time
 from contextlib import closing
 
 
-def main(file: str, seconds: str = "0.5") -> None:
-    """From version 0 to 1, unless that has been done."""
+def main(file: str, other: str | None = None) -> None:
+    """From version 0 to 1, unless that has been done; it takes until the file `other` is there."""
     with closing(sqlite3.connect(file, timeout=30)) as db, db:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version >= 1:
             print("the database is up to date", flush=True)
             return
         print("migrating", flush=True)
-        time.sleep(float(seconds))
+        while other is not None and not os.path.exists(other):
+            time.sleep(0.05)
         db.execute("ALTER TABLE orders ADD COLUMN state TEXT NOT NULL DEFAULT 'new'")
         fence = int(os.environ["ASYNCLOCK_FENCE"])
         db.execute("INSERT INTO migrations VALUES (1, ?)", (fence,))
