@@ -294,13 +294,12 @@ def _defaults(ttl: float, max_ttl: float | None, node_timeout: float, prefix: st
     longest = _settings.optional_seconds(max_ttl, "max_ttl")
     checked = _settings.seconds(ttl, "ttl")
     longest = max(checked, 10.0) if longest is None else longest
+    _settings.ttl(checked, node_timeout=timeout, max_ttl=longest)
     if timeout > longest / 4:
         # An attempt takes up to two node timeouts and must end well within every quarantine.
-        if checked > timeout:
-            raise ConfigurationError(
-                f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
-            )
-    _settings.ttl(checked, node_timeout=timeout, max_ttl=longest)
+        raise ConfigurationError(
+            f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
+        )
     return Defaults(ttl=checked, node_timeout=timeout, max_ttl=longest, prefix=prefix)
 
 

@@ -199,14 +199,14 @@ def _pttl(space: Keyspace, words: Words) -> int:
 
 @_command("TTL", reads=True)
 def _ttl(space: Keyspace, words: Words) -> int:
-    left = _pttl(space, words)
+    left: int = _pttl(space, words)
     return left if left < 0 else (left + 500) // 1000
 
 
 @_command("TYPE", reads=True)
 def _type(space: Keyspace, words: Words) -> Status:
     value = space.get(words[0])
-    kinds = {bytes: "string", dict: "hash", SortedSet: "zset"}
+    kinds: dict[Any, str] = {bytes: "string", dict: "hash", SortedSet: "zset"}
     return Status("none" if value is None else kinds[type(value)])
 
 
@@ -347,7 +347,8 @@ def _zrem(space: Keyspace, words: Words) -> int:
 @_command("ZREMRANGEBYSCORE")
 def _zremrangebyscore(space: Keyspace, words: Words) -> int:
     value, inside = _zset(space, words[0]), _bounds(words[1], words[2])
-    return _zrem(space, (words[0], *[member for member in value if inside(value[member])]))
+    gone: int = _zrem(space, (words[0], *[member for member in value if inside(value[member])]))
+    return gone
 
 
 @_command("ZSCORE", reads=True)

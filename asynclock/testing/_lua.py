@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class _Lua:
 
     def __init__(self) -> None:
         try:
-            from lupa import lua51
+            lua51: Any = importlib.import_module("lupa.lua51")
         except ImportError:
             raise ConfigurationError(
                 "memory:// nodes run the lock scripts in lupa: pip install asynclock[test]"
@@ -48,9 +49,7 @@ class _Lua:
             {b"call": self._redis_call, b"sha1hex": lambda text: sha_of(text).encode()}
         )
 
-    def run(
-        self, source: bytes, keys: Sequence[bytes], args: Sequence[bytes], call: Call
-    ) -> Any:
+    def run(self, source: bytes, keys: Sequence[bytes], args: Sequence[bytes], call: Call) -> Any:
         function = self._compiled.get(source)
         if function is None:
             text = b"return function(KEYS, ARGV)\n" + source + b"\nend"

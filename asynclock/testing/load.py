@@ -53,7 +53,7 @@ def processor_seconds() -> float:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which ``share`` (0 to 1) of the ordered values lie; nan where there is none."""
+    """The value below which ``share`` (0 to 1) of the ordered ones lie; nan where there is none."""
     if not ordered:
         return float("nan")
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator
+import contextvars
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from asynclock import _clock
@@ -36,9 +37,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Seconds since some moment."""
         return self.now
 
-    def call_at(self, when: float, *args: Any, **options: Any) -> asyncio.TimerHandle:
+    def call_at(  # type: ignore[override]  # said in simpler types than typeshed's
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
         """As everywhere; but a timer takes some time, or `while now < deadline` would never end."""
-        return super().call_at(max(when, self.now + _GRAIN), *args, **options)
+        return super().call_at(max(when, self.now + _GRAIN), callback, *args, context=context)
 
     def _process_events(self, _events: list[Any]) -> None:
         """Nothing ever comes from outside."""

@@ -60,8 +60,11 @@ class Worker:
         async with self._locks, self._client:
             await asyncio.gather(*(self._work() for _ in range(self._orders.tasks)))
 
+    def _told_to_stop(self) -> bool:
+        return os.path.exists(self._orders.stop)
+
     async def _work(self) -> None:
-        while not os.path.exists(self._orders.stop):
+        while not self._told_to_stop():
             began = History.now()
             lock = self._locks.lock(self._random.choice(self._orders.names), timeout=3.0)
             held_to_the_end = True

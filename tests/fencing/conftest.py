@@ -44,9 +44,10 @@ def postgresql() -> Iterator[str]:
         if user:
             shutil.chown(folder, user)
         data = folder / "data"
-        initdb = [binaries / "initdb", "-D", data, "-U", "asynclock", "-A", "trust", "-N"]
+        initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "asynclock", "-A", "trust", "-N"]
         subprocess.run(initdb, user=user, cwd=folder, check=True, capture_output=True, timeout=120)
-        command = [binaries / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses="]
+        command = [str(binaries / "postgres"), "-D", str(data), "-k", str(folder)]
+        command += ["-c", "listen_addresses="]
         with (folder / "log").open("wb") as log:
             server = subprocess.Popen(
                 [*command, "-F"], user=user, cwd=folder, stdout=log, stderr=log

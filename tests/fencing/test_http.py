@@ -6,7 +6,7 @@ No `from __future__ import annotations` here: FastAPI would not find the depende
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import httpx
@@ -178,7 +178,7 @@ async def send(request, store: FenceStore) -> AsyncIterator[Send]:
     ):
 
         async def send(
-            headers: dict[str, str] | Iterable[tuple[str, str]] = (),
+            headers: dict[str, str] | Sequence[tuple[str, str]] = (),
             path: str = "/orders/42",
             method: str = "PUT",
         ) -> httpx.Response:
@@ -275,6 +275,6 @@ async def test_the_client_shown_gets_through_to_both_frameworks() -> None:
         await page.run_block(block, namespace)
         async with serving(namespace[name]) as url, httpx.AsyncClient(timeout=40) as http:
             for lease, status in ((stamp(2), 200), (stamp(1), 412)):
-                said = {"http": http, "url": f"{url}/orders/42", "lease": lease}
+                said: dict[str, Any] = {"http": http, "url": f"{url}/orders/42", "lease": lease}
                 await page.run_block(client, said)
                 assert said["response"].status_code == status

@@ -40,9 +40,10 @@ async def client(server: LocalServer) -> AsyncIterator[Redis]:
 @pytest.mark.parametrize("binary", all_servers(), ids=lambda binary: binary.kind)
 async def test_each_write_is_applied_or_refused_by_its_fence(binary, asynclock_servers) -> None:
     (server,) = await asynclock_servers(1, binary=binary)
+    order: dict[str, str | bytes | int | float] = {"state": "new", "total": 12}
     async with Redis.from_url(server.url, decode_responses=True, socket_timeout=PATIENCE) as client:
         fenced = FencedRedis(client)
-        assert await fenced.hset(stamp(7), "order", {"state": "new", "total": 12}) == 2
+        assert await fenced.hset(stamp(7), "order", order) == 2
         assert await fenced.hset(stamp(7), "order", {"state": "paid"}) == 0
         await fenced.set(stamp(8), "note", "hello", ttl=60)
         for write in (

@@ -38,7 +38,8 @@ class Wire:
         self.reader = Reader(encoding="utf-8")
 
     def __call__(self, *words: str | int) -> Any:
-        self.socket.sendall(pack_command(words))
+        packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub says 1-tuple
+        self.socket.sendall(packed)
         while (reply := self.reader.gets()) is False:
             self.reader.feed(self.socket.recv(65536))
         if isinstance(reply, Exception):

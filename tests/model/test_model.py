@@ -79,7 +79,7 @@ def build(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
             if not binary.exists():
                 made = binary.with_suffix(".new")
                 warn = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
-                command = ["g++", *warn, *options, "-o", made, HERE / "main.cpp"]
+                command = ["g++", *warn, *options, "-o", str(made), str(HERE / "main.cpp")]
                 subprocess.run(command, check=True, timeout=COMPILE_TIMEOUT)
                 made.rename(binary)
         return binary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -22,7 +23,7 @@ async def topology(request: pytest.FixtureRequest) -> AsyncIterator[Topology]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def locks(topology: Topology) -> AsyncIterator[asynclock.LockManager]:
-    settings = {"acks": 1} if isinstance(topology, Replicated) else {}
+    settings: dict[str, Any] = {"acks": 1} if isinstance(topology, Replicated) else {}
     made = asynclock.connect(*topology.addresses, restart_guard=False, ttl=5, **settings)
     async with made:
         yield made
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_leases(locks: asynclock.LockManager) -> None:
-    makers = [
+    makers: list[Any] = [
         locks.reentrant_lock("a"),
         locks.rwlock("a").read(),
         locks.rwlock("a").write(),

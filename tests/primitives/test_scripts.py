@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
     def kept(self, key: str) -> str | None:
         """What stands under a key."""
         value = self.redis.get(key)
-        return value.decode() if value is not None else None
+        return value.decode() if isinstance(value, bytes) else None
 
     @invariant()
     def every_key_has_a_ttl(self) -> None:
@@ -312,7 +312,8 @@ class Queue(Machine):
     @invariant()
     def the_queue_is_in_order(self) -> None:
         assert self.kept("l") == self.holder
-        kept = [ticket.decode() for ticket in self.redis.zrange("q", 0, -1)]
+        found: list[Any] = list(self.redis.zrange("q", 0, -1))
+        kept = [ticket.decode() for ticket in found]
         assert [ticket for ticket in kept if self.redis.zscore("n", ticket) != 1] == self.queue
 
     @rule(owner=owners)

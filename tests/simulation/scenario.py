@@ -310,6 +310,16 @@ def partition(run: Run) -> None:
 
 
 @_fault
+def ring(run: Run) -> None:
+    """Each process misses another node: no two use the same majority."""
+    run.world.say("each process misses another node")
+    for number, process in enumerate(run.world.processes):
+        route = process.routes[number % len(process.routes)]
+        route.cut_off()
+        run.later(2.0, route.heal)
+
+
+@_fault
 def slow(run: Run) -> None:
     process = run.random.choice(run.world.processes)
     route = run.random.choice(process.routes)

@@ -9,6 +9,7 @@ import asyncio
 import collections
 import contextlib
 import contextvars
+import functools
 import random
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,6 +26,10 @@ TTL = 2.0
 NODE_TIMEOUT = 0.25
 
 PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
+
+
+def _no_floor(now: float) -> int:
+    return 0
 
 
 class Process:
@@ -72,7 +77,7 @@ class Process:
         self.locks = asynclock.connect(*endpoints, **settings)
         engine = self.locks._engine
         if not world.floors:
-            engine.multiplexer.floor = lambda _now: 0  # type: ignore[method-assign]  # on purpose
+            engine.multiplexer.floor = _no_floor  # type: ignore[method-assign]  # on purpose
         engine.entropy, engine.random = world.random.randbytes, world.random.random
         for node in engine.multiplexer.nodes:
             node.random = world.random.random
@@ -170,7 +175,7 @@ class World:
 
     def start(self) -> None:
         for process in self.processes:
-            process.context.run(lambda one=process: one.connect(**self._options))
+            process.context.run(functools.partial(process.connect, **self._options))
 
     def note(self, tag: bytes, data: bytes) -> None:
         """One more piece arrived: part of what makes a run itself."""
@@ -208,7 +213,7 @@ class _Ready(collections.deque[asyncio.Handle]):
 
     def popleft(self) -> asyncio.Handle:
         handle = super().popleft()
-        process = handle._context.get(PROCESS)
+        process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # since 3.7
         if process is not None and process.frozen:
             process.stash.append(handle)
             return self._skip
