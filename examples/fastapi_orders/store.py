@@ -42,9 +42,10 @@ class Store(Protocol):
 class SQL:
     """A store in either database; only the connection and the placeholder differ."""
 
-    def __init__(self, connect: Any, placeholder: str) -> None:
+    def __init__(self, connect: Any, placeholder: str, *prepare: str) -> None:
         self._connect = connect
         self._p = placeholder
+        self._prepare = prepare
 
     def _run(self, *steps: tuple[str, tuple[Any, ...]]) -> Any:
         # One transaction; each connection is used by one thread for one call.
@@ -65,7 +66,8 @@ class SQL:
 
     def create(self, orders: int) -> None:
         """Make the tables and so many orders that nobody has bought."""
-        steps = [(f"DROP TABLE IF EXISTS {table}", ()) for table in ("orders", "sales")]
+        steps: list[tuple[str, tuple[Any, ...]]] = [(one, ()) for one in self._prepare]
+        steps += [(f"DROP TABLE IF EXISTS {table}", ()) for table in ("orders", "sales")]
         steps += [(statement, ()) for statement in SCHEMA]
         insert = "INSERT INTO orders VALUES ({p}, 0)"
         self._run(*steps, *((insert, (order,)) for order in range(orders)))
@@ -85,9 +87,8 @@ def open_store(address: str) -> Store:
 
     def connect() -> sqlite3.Connection:
         db = sqlite3.connect(address, timeout=30)
-        # The example need not survive a power cut; readers must not wait for writers.
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=OFF")
+        db.execute("PRAGMA synchronous=OFF")  # the example need not survive a power cut
         return db
 
-    return SQL(connect, "?")
+    # Readers must not wait for writers; the file remembers that.
+    return SQL(connect, "?", "PRAGMA journal_mode=WAL")

@@ -30,7 +30,9 @@ class Deployment:
     @classmethod
     async def start(cls, url: str, file: Path, *options: str) -> Deployment:
         """Begin."""
-        run = ("-m", "asynclock", "run", "migrate:shop", "--node", url, *options, "--")
+        # A busy machine may take longer than a node usually may.
+        patient = ("--node", url, "--node-timeout", "2")
+        run = ("-m", "asynclock", "run", "migrate:shop", *patient, *options, "--")
         migration = (sys.executable, "-m", "examples.migrate_with_cli.migration")
         process = await asyncio.create_subprocess_exec(
             sys.executable,
