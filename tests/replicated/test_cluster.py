@@ -261,6 +261,24 @@ async def test_what_was_released_during_a_failover_is_free_after_it(
     await until(free, "the heir hears of the release")
 
 
+async def test_cancelled_while_it_connects_it_leaves_nothing(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    """A release never overtakes its acquire, whichever step of the first contact it comes in."""
+    name = name_on(cluster, 0)
+    primary = await cluster.primary(0)
+    for step in range(16):
+        locks = connect(*cluster.addresses, restart_guard=False)
+        task = asyncio.create_task(fence(locks, name))
+        await asyncio.sleep(0.003 * step)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        async with locks.lock(name_on(cluster, 0, 1), timeout=20):  # all that was queued is out
+            assert (await values(primary, name))[0] is None
+        await locks.aclose()
+
+
 async def test_a_cluster_that_is_down_says_so(cluster: RedisCluster, connect: Connect) -> None:
     locks = connect(*cluster.addresses, restart_guard=False)
     name = name_on(cluster, 0)

@@ -27,6 +27,7 @@ from ..primary import Primaries
 from ..script import Command
 from .route import Route
 from .slots import QUESTIONS, SLOTS, Address, Shard, View, Views, mark_key
+from .waiting import Waiting
 
 POLL = 1.0
 """Seconds between two looks at the slots while all is well."""
@@ -56,7 +57,7 @@ class ClusterNode(Node):
         self._seeds = [(seed.host, seed.port) for seed in seeds]
         self._view: View | None = None
         self._owners: list[Node | None] = [None] * SLOTS
-        self._parked: list[Route] = []
+        self.waiting = Waiting(lambda: self._cause)
         self._unsent: deque[Command] = deque(maxlen=MAX_OWED)
         self._wanted = asyncio.Event()
         self._arming = False
@@ -75,7 +76,9 @@ class ClusterNode(Node):
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release, now or when whoever has its keys is back."""
-        Route(self, command, sink, index, owed=True).go()
+        route = Route(self, command, sink, index, owed=True)
+        if not self.waiting.forget(route):
+            route.go()
 
     def obstacle(self, now: float) -> Failure | None:
         """Why the whole cluster has no vote; each server's own guards are asked on the way."""
@@ -108,30 +111,8 @@ class ClusterNode(Node):
         if self._cause.permanent:
             route.fail(self._cause)
             return
-        if route.owed and self._forget(route):
-            return
-        self._parked.append(route)
+        self.waiting.park(route)
         self.look_again()
-        left = max(0.0, route.until - _clock.now())
-        asyncio.get_running_loop().call_later(left, self._give_up)
-
-    def _forget(self, release: Route) -> bool:
-        # Neither has been sent: what was never asked for need not be given back.
-        for route in self._parked:
-            if route.undone_by(release):
-                self._parked.remove(route)
-                never = Failure("given up before it was sent")
-                route.fail(never)
-                release.answer(never)
-                return True
-        return False
-
-    def _give_up(self) -> None:
-        now = _clock.now()
-        late = [route for route in self._parked if route.until <= now]
-        self._parked = [route for route in self._parked if route.until > now]
-        for route in late:
-            route.fail(self._cause)
 
     def owe(self, command: Command) -> None:
         """Send it once a new view says where to."""
@@ -152,9 +133,7 @@ class ClusterNode(Node):
         finally:
             await self._crew.aclose()
             self._cause = Failure("the manager is closed", permanent=True)
-            parked, self._parked = self._parked, []
-            for route in parked:
-                route.fail(self._cause)
+            self.waiting.fail(self._cause)
 
     async def _look(self) -> None:
         informants = {**self._shards, **self._scouts}
@@ -172,14 +151,9 @@ class ClusterNode(Node):
         if isinstance(view, Failure):
             self._cause = view
             if view.permanent:
-                self._give_up_all()
+                self.waiting.fail(self._cause)
         else:
             await self._adopt(view)
-
-    def _give_up_all(self) -> None:
-        parked, self._parked = self._parked, []
-        for route in parked:
-            route.fail(self._cause)
 
     async def _adopt(self, view: View) -> None:
         if self._view is not None and view.epoch < self._view.epoch:
@@ -199,15 +173,14 @@ class ClusterNode(Node):
             self._scouts[address] = self._scout(address)
         for node in gone:
             self._unsent.extend(node.take_owed())
-            await self._retire(node)
         if changed:
             self.on_wake(None)  # nobody else tells that a name has moved away from its push
-        self._resume()
+        self._resume()  # before anything else can be sent: a release must not overtake
+        for node in gone:
+            await self._retire(node)
 
     def _resume(self) -> None:
-        parked, self._parked = self._parked, []
-        for route in parked:
-            route.go()
+        self.waiting.resume()
         unsent, self._unsent = self._unsent, deque(maxlen=MAX_OWED)
         now = _clock.now()
         for command in unsent:
@@ -251,9 +224,9 @@ class ClusterNode(Node):
         except BaseException:
             self.look_again()
             raise
-        if facts.marked is not None and not facts.complete:
-            facts = replace(facts, marked=facts.marked - LAG)
-        return link, facts
+        if facts.marked is None or facts.complete:
+            return link, facts
+        return link, replace(facts, marked=facts.marked - LAG)
 
     def _shard(self, address: Address) -> Shard:
         view = self._view

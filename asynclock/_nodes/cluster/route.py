@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 ASKING = Command.plain("ASKING")
 REDIRECTS: Final = 5
-TRY_AGAIN = 0.02
-"""Seconds until the keys of one name, of which some have moved, are together again, perhaps."""
 APART = Failure(
     "its keys lie in different slots: on a Cluster each name is locked by itself",
     permanent=True,
@@ -89,10 +86,10 @@ class Route:
         self._sink.cast(self._index, failure)
 
     def undone_by(self, release: Route) -> bool:
-        """Whether `release` gives back what this would take, if it had ever been sent."""
+        """Whether `release` gives back what this would take."""
         mine, theirs = self._command, release._command
-        acquires = mine.args[0] == "acquire" and not self._sent
-        return acquires and (mine.args[1], mine.keys) == (theirs.args[1], theirs.keys)
+        same = (mine.args[1], mine.keys) == (theirs.args[1], theirs.keys)
+        return mine.args[0] == "acquire" and same
 
     def _send(self, shard: Node, command: Command, *, asking: bool = False) -> None:
         now = _clock.now()
@@ -129,7 +126,7 @@ class Route:
         elif not self._left or _clock.now() >= self.until:
             self.fail(failure)
         elif failure.code == "TRYAGAIN":
-            asyncio.get_running_loop().call_later(TRY_AGAIN, self.go)
+            cluster.waiting.retry(self)
         else:
             self._left -= 1
             self._follow(failure, shard)
