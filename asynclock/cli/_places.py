@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._engine.inspection import NodeView
 from .._nodes.script import Command, Script
@@ -19,9 +18,8 @@ WAITING = frozenset({"intent", "waiters"})
 """Parts that tell of waiters: the writer's intent, and the queue of a fair lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A key that somebody may hold."""
+class Place(NamedTuple):
+    """A key that somebody may hold; a tuple, since thousands of them are keys of a dict."""
 
     name: str
     part: str = ""
