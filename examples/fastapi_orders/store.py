@@ -54,7 +54,8 @@ class SQL:
                 cursor = db.execute(statement.format(p=self._p), values)
                 if statement is CLAIM and cursor.rowcount != 1:
                     raise StaleError(f"a newer holder was here first: {values}")
-            return cursor.fetchall() if cursor.description else None
+                rows = cursor.fetchall() if cursor.description else None
+            return rows
 
     def sold(self, order: int) -> bool:
         """Whether somebody has bought it."""
