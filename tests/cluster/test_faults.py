@@ -199,7 +199,7 @@ def judge(stage: Stage) -> None:
 
 
 async def test_everything_at_once(tmp_path: Path) -> None:
-    judge(await play(tmp_path, seed=1, seconds=35))
+    judge(await play(tmp_path, seed=1, seconds=30))
 
 
 @pytest.mark.nightly
@@ -218,6 +218,6 @@ async def test_three_names_hammered_while_nodes_fail(tmp_path: Path) -> None:
 )
 async def test_a_sabotage_is_caught(tmp_path: Path, sabotage: str) -> None:
     stage = await play(
-        tmp_path, seed=3, seconds=8, kinds=HAMMER, tasks=25, nodes=3, aof=True, sabotage=sabotage
+        tmp_path, seed=3, seconds=4, kinds=HAMMER, tasks=6, nodes=3, aof=True, sabotage=sabotage
     )
     assert {violation.rule for violation in check(stage.history())} & {"overlap", "fence repeats"}
