@@ -218,8 +218,7 @@ def package(session: nox.Session) -> None:
     python = empty_environment(session, f"{wheel}[demo]")
     session.run(python, "-I", check, "demo")
 
-    # hiredis' floor is set by redis-py's own extra, so it is repeated here and not in the project.
-    requirements = [*PROJECT["project"]["dependencies"], "hiredis>=3.0"]
+    requirements = PROJECT["project"]["dependencies"]
     oldest = [requirement.replace(">=", "==") for requirement in requirements]
     python = empty_environment(session, f"{wheel}[embedded]", *oldest)
     session.run(python, "-I", check, "oldest")
