@@ -122,11 +122,14 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     async def finish(self) -> None:
-        """End the connection after what is queued has been handed to the system."""
+        """End the connection once what is queued was handed to the system, or a timeout later."""
         if self._transport is not None:
             self._end = Failure("closed")
             self._flush()
             self._transport.close()
+            await asyncio.wait([self.closed], timeout=self.timeout)
+        if self._transport is not None:  # a frozen peer whose buffers are full takes nothing more
+            self._transport.abort()
         await self.closed
 
     # out

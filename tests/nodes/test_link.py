@@ -105,3 +105,22 @@ async def test_aclose_leaves_no_task(asynclock_nodes: list[LocalServer]) -> None
         await locks.lock("a").try_acquire()
     await locks.aclose()
     assert asyncio.all_tasks() == before
+
+
+async def test_a_peer_that_takes_nothing_more_holds_up_no_close(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    node = asynclock_nodes[0]
+    locks = connect(node.url)
+    async with locks.lock("a"):
+        pass
+    await node.freeze()
+    link = locks._engine.multiplexer.nodes[0].link  # type: ignore[union-attr]
+    assert link is not None
+    transport = link._transport
+    assert transport is not None
+    transport.write(b"*1\r\n$67108864\r\n" + b"x" * (64 << 20))
+    assert transport.get_write_buffer_size() > 0
+    async with asyncio.timeout(10):
+        await locks.aclose()
+    await node.thaw()
