@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -73,8 +74,9 @@ def guarded(request: pytest.FixtureRequest) -> bool:
 
 
 async def second_lease(locks: asynclock.LockManager, name: str) -> asynclock.Lease | None:
-    """What another client gets in three attempts, an outage counted as nothing."""
-    for _ in range(3):
+    """What another client gets in a few attempts, an outage counted as nothing."""
+    for _ in range(6):
+        await asyncio.sleep(0.05)  # clocks are read anew ten times a second at most
         with contextlib.suppress(asynclock.QuorumUnavailableError):
             if (lease := await locks.lock(name).try_acquire()) is not None:
                 return lease
