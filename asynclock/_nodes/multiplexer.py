@@ -48,7 +48,8 @@ class Multiplexer:
         self._jumps: dict[Node, tuple[float, float]] = {}
         self._flaws: dict[Node, ConfigurationError] = {}
         self._warned: set[str] = set()
-        self._read_again = self._offset = self._ahead = 0.0
+        self._read_again = self._ahead = 0.0
+        self._offset: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         for index, node in enumerate(self.nodes):
             node.on_wake = partial(self.wakeups.wake, node=index)
@@ -93,9 +94,14 @@ class Multiplexer:
     # clocks
 
     def floor(self, now: float) -> int:
-        """The fence floor for an attempt that starts now, in µs."""
+        """The fence floor for an attempt that starts now, in µs.
+
+        -1 while fewer than a quorum of clocks are known: then each node takes its own, which may
+        cost a second round trip. Our wall clock would save that, but a wrong one pushes counters
+        ahead of what floors can restore after a node forgot them.
+        """
         self._read_clocks(now)
-        return int((now + self._offset) * 1_000_000)
+        return -1 if self._offset is None else int((now + self._offset) * 1_000_000)
 
     def not_after(self, until: float) -> int:
         """The node time in µs after which a request given up at `until` must not be executed.
@@ -113,9 +119,8 @@ class Multiplexer:
         # A node that nobody has met yet should not keep the others' requests without a bound; if
         # its clock is far ahead, it takes the first request for late and the next one in time.
         self._ahead = max(offsets) if len(offsets) >= self.quorum else 0.0
-        if len(offsets) < self.quorum:
-            offsets.append(_clock.wall() - now)
-        self._offset = trust.floor(offsets, 0.0) / 1_000_000
+        known = len(offsets) >= self.quorum
+        self._offset = trust.low_median(offsets) if known else None
 
     def _jumped(self, node: Node, by: float) -> None:
         now = _clock.now()

@@ -13,9 +13,11 @@ local function too_late()
   return not_after > 0 and now > not_after
 end
 
--- The counter's next value, at least floor. '%.0f' because tostring keeps 14 digits only.
--- The caller stores it once the grant is certain.
+-- The counter's next value, at least floor; a client that knows too few clocks yet says -1, and
+-- ours serves. '%.0f' because tostring keeps 14 digits only. The caller stores it once the grant
+-- is certain.
 local function next_fence(key, floor)
+  if floor < 0 then floor = now end
   local fence = (tonumber(redis.call('GET', key)) or 0) + 1
   if floor > fence and floor <= now + FLOOR_AHEAD then fence = floor end
   return fence

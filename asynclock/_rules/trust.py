@@ -136,11 +136,10 @@ class Trust:
         return (self._low + self._high) / 2 if self._as_of else None
 
 
-def floor(offsets: list[float], now: float) -> int:
-    """The fence floor in µs: the low median of the node clocks that are known, at `now`.
+def low_median(offsets: list[float]) -> float:
+    """The node clock that fences start from: half of those known are at it or ahead.
 
     A floor above every counter lets all nodes answer the same fence at once, also after a node
     lost its counter; a wrong one costs a round trip, never the order.
     """
-    middle = sorted(offsets)[(len(offsets) - 1) // 2]
-    return int((now + middle) * 1_000_000)
+    return sorted(offsets)[(len(offsets) - 1) // 2]

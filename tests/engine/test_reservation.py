@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -103,3 +104,18 @@ async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(
         counter = int(await asynclock_nodes[0].command("GET", "asynclock:a:fence"))
         # A raise for each of the successors that lived, and at most one for each that did not.
         assert counter >= first.fence + 1
+
+
+async def test_the_first_fence_asks_no_clock_of_ours(
+    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Half a minute ahead, as a machine that has not met its time server yet.
+    monkeypatch.setattr("asynclock._clock.wall", lambda: time.time() + 30)
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, restart_guard=False) as locks, locks.lock("a") as lease:
+        assert abs(lease.fence / 1_000_000 - time.time()) < 10
+    one = asynclock.connect(*urls, restart_guard=False)  # no connection yet, no clock known
+    async with one.lock("a") as later:
+        assert abs(later.fence / 1_000_000 - time.time()) < 10
+        assert later.fence > lease.fence
+    await one.aclose()
