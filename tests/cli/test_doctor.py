@@ -81,7 +81,7 @@ async def _no_words(server: LocalServer) -> None:
 
 
 async def _full(server: LocalServer) -> None:
-    await server.command("CONFIG", "SET", "maxmemory", "1mb")
+    await server.command("CONFIG", "SET", "maxmemory", "100kb")
 
 
 PLANTS: dict[str, tuple[Callable[[LocalServer], Awaitable[None]], set[str]]] = {

@@ -137,7 +137,7 @@ async def test_a_push_wakes_a_waiter(asynclock_nodes: list[LocalServer], n: int)
 async def test_where_tracking_is_refused_it_is_only_slower(
     asynclock_servers: StartServers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nodes = await asynclock_servers(1, users=["default on nopass ~* &* +@all -client|tracking"])
+    nodes = await asynclock_servers(1, users=["default on nopass ~* &* +@all -client"])
     with caplog.at_level(logging.INFO, "asynclock"):
         async with connect(nodes) as here, connect(nodes) as there:
             lease = await here.lock("a").acquire()

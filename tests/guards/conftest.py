@@ -75,7 +75,7 @@ def guarded(request: pytest.FixtureRequest) -> bool:
 
 async def second_lease(locks: asynclock.LockManager, name: str) -> asynclock.Lease | None:
     """What another client gets in a few attempts, an outage counted as nothing."""
-    for _ in range(6):
+    for _ in range(20):
         await asyncio.sleep(0.05)  # clocks are read anew ten times a second at most
         with contextlib.suppress(asynclock.QuorumUnavailableError):
             if (lease := await locks.lock(name).try_acquire()) is not None:

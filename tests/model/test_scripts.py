@@ -70,9 +70,8 @@ class Maximum(Ballot):
     """Naive: holds with the largest fence of a quorum, and writes nothing back."""
 
     def _agree(self, fence: int) -> None:
-        if len(self.claims) >= self.quorum:
-            self.fence = max(self.claims.values())
-            self.claims = dict.fromkeys(self.claims, self.fence)
+        self.fence = max(self.claims.values())
+        self._support = len(self.claims)
 
 
 class OneLess(Ballot):

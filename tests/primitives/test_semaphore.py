@@ -45,7 +45,7 @@ async def test_a_free_slot_is_found_in_two_attempts(connect: Connect) -> None:
 
 
 async def test_more_slots_than_a_refusal_tells_of(connect: Connect) -> None:
-    locks, other = connect(), connect()
+    locks, other = connect(node_timeout=2.0), connect(node_timeout=2.0)
     held = [await locks.semaphore("pool", 200).acquire(timeout=20) for _ in range(200)]
     assert len({lease.part for lease in held}) == 200
     assert await other.semaphore("pool", 200).try_acquire() is None
