@@ -64,8 +64,12 @@ class Inspection:
 
     @property
     def fence(self) -> int:
-        """The highest fence any node knows."""
-        return max((view.fence for view in self.nodes), default=0)
+        """The highest number that a quorum has reached: the fence, or the block it is taken from.
+
+        A node alone may be ahead: it granted when the others had decided already.
+        """
+        highest = sorted((view.fence for view in self.nodes), reverse=True)
+        return highest[self.quorum - 1] if len(highest) >= self.quorum else 0
 
     @property
     def remaining(self) -> float | None:
