@@ -82,6 +82,22 @@ def blocks(page: Path) -> Iterator[Block]:
             claim = None
 
 
+def indented_code(page: Path) -> list[int]:
+    """Lines where code begins by indentation alone; text that belongs to a list is no code."""
+    found, fence, before, blank = [], "", "", False
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), start=1):
+        if fence or (opening := FENCE.match(line)):
+            if not fence:
+                fence = opening["ticks"] if opening else ""
+            elif line.strip() == fence:
+                fence = ""
+        elif line.startswith("    ") and blank and not re.match(r"\s*([-*:]|\d+\.) |\s", before):
+            found.append(number)
+        blank = not line.strip()
+        before = before if blank else line
+    return found
+
+
 def python_blocks(page: Path) -> list[Block]:
     return [block for block in blocks(page) if block.language == "python"]
 

@@ -84,6 +84,8 @@ def test_no_block_escapes(page: str) -> None:
         directive = re.fullmatch(r"\{[\w-]+\}", block.language)
         assert known or directive, f"{block.place}: fence in {block.language!r} is neither"
         assert block.language not in {"{code-block}", "{code}"}, f"{block.place}: use ```python"
+    indented = blocks.indented_code(ALL[page])
+    assert not indented, f"{page}: code without a fence is not run, lines {indented}"
 
 
 @pytest.mark.parametrize("page", ALL)
@@ -122,6 +124,8 @@ def test_the_checks_bite(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- shown by: tests/no.py::test -->\n```python\n1/0\n```\n\n```py\n```\n")
     claimed, escaped = blocks.blocks(page)
+    page.write_text("- a list\n\n    its text\n\nwords\n\n    code()\n")
+    assert blocks.indented_code(page) == [7]
     assert (claimed.shown_by, claimed.line) == ("tests/no.py::test", 3)
     assert (escaped.language, escaped.shown_by) == ("py", None)
     assert not blocks.exists("tests/no.py::test")
