@@ -13,12 +13,15 @@ from asynclock.testing._resp import Endpoint, ask
 TLS_SERVERS = [binary for binary in all_servers() if binary.tls]
 PLAIN_SERVERS = [binary for binary in all_servers() if not binary.tls]
 
+needs_tls = pytest.mark.skipif(not TLS_SERVERS, reason="no server with TLS on this machine")
+
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
+@needs_tls
 async def test_encrypted_and_nothing_else(certificates):
     async with LocalServer(binary=TLS_SERVERS[0], tls=certificates) as server:
         assert server.url.startswith(f"rediss://127.0.0.1:{server.port}?ssl_ca_certs=%2F")
@@ -30,6 +33,7 @@ async def test_encrypted_and_nothing_else(certificates):
             await ask(Endpoint(server.host, server.port), "PING", timeout=2)
 
 
+@needs_tls
 async def test_client_certificates_are_demanded(certificates):
     server = LocalServer(binary=TLS_SERVERS[0], tls=certificates, tls_client_certs=True)
     async with server:
