@@ -15,7 +15,7 @@ from . import _clock, _settings
 from ._background import Background
 from ._engine.engine import Engine, EngineSettings
 from ._engine.inspection import Inspection, inspect
-from ._engine.lease import HandOff, Lease
+from ._engine.lease import HandOff, Lease, Terms
 from ._nodes.acks import Acks
 from ._nodes.deployment import make_nodes, naming
 from ._nodes.multiplexer import Multiplexer
@@ -300,7 +300,7 @@ def _defaults(ttl: float, max_ttl: float | None, node_timeout: float, prefix: st
         raise ConfigurationError(
             f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
         )
-    return Defaults(ttl=checked, node_timeout=timeout, max_ttl=longest, prefix=prefix)
+    return Defaults(checked, timeout, longest, prefix, usual=Terms(checked))
 
 
 def _label(label: str | None) -> str:

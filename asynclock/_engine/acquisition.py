@@ -18,6 +18,7 @@ from .waiting import Line, Stranded, Turn, reserve_now, take_fence
 if TYPE_CHECKING:
     from .engine import Engine
 
+ASK = Turn(None)
 YIELD = 0.002
 """A process that kept a name for long lets the others' wake-ups travel before it asks again."""
 
@@ -44,7 +45,14 @@ class Wish:
         engine = self._engine
         engine.ready()
         try:
-            return await self._through_the_line()
+            line = self._line()
+            if line is None:
+                return self._won(await self._search().find(), None)
+            if line.asking or line.full:
+                self._forbid_deadlock(line)
+                return await self._as_head(line, await self._wait_for_turn(line))
+            line.asking += 1
+            return await self._as_head(line, ASK)
         except AsyncLockError as error:
             if engine.observers:
                 outcome = refusals.OUTCOMES.get(type(error), "error")
@@ -52,22 +60,19 @@ class Wish:
                 engine.observers(Failed(self._recipe.name, outcome, waited))
             raise
 
-    async def _through_the_line(self) -> Lease:
-        engine, key = self._engine, self._recipe.line
-        if key is None:
-            return await self._seek(None)
-        line = engine.lines.get(key)
+    def _line(self) -> Line | None:
+        # Who only asks whether it is free waits for nobody: unless we have it, the nodes tell.
+        recipe, lines = self._recipe, self._engine.lines
+        if recipe.line is None:
+            return None
+        line = lines.get(recipe.line)
         if line is None:
-            line = engine.lines[key] = Line(self._recipe.name, key, self._recipe.permits)
+            line = lines[recipe.line] = Line(recipe.name, recipe.line, recipe.permits)
         elif self._once:
             if line.full:
-                raise refusals.held_here(self._recipe.name, line.holdings[0])
-            return await self._seek(None)
-        if not line.asking and not line.full:
-            line.asking += 1
-            return await self._as_head(line, Turn(None))
-        self._forbid_deadlock(line)
-        return await self._as_head(line, await self._wait_for_turn(line))
+                raise refusals.held_here(recipe.name, line.holdings[0])
+            return None
+        return line
 
     def _forbid_deadlock(self, line: Line) -> None:
         task = asyncio.current_task()
@@ -118,7 +123,7 @@ class Wish:
                 asking = True
             elif turn.yielding:
                 await asyncio.sleep(YIELD + engine.random() * engine.spread.width)
-            return await self._seek(line)
+            return self._won(await self._search().find(), line)
         finally:
             line.asking -= asking
             engine.next_in_line(line)
@@ -140,9 +145,8 @@ class Wish:
         waited = _clock.now() - self._started
         return engine.grant(holding, fence, terms, waited=waited, votes=0, handed_over=True)
 
-    async def _seek(self, line: Line | None) -> Lease:
-        search = Search(self._engine, self._recipe, self._terms.ttl, self.deadline, once=self._once)
-        return self._won(await search.find(), line)
+    def _search(self) -> Search:
+        return Search(self._engine, self._recipe, self._terms.ttl, self.deadline, once=self._once)
 
     def _won(self, attempt: Attempt, line: Line | None) -> Lease:
         engine, terms = self._engine, self._terms

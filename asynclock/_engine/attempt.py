@@ -20,7 +20,10 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     from .engine import Engine
 
+OPEN, WON, _ = Verdict
 TOO_LATE = Failure("the request reached it too late")
+QUARANTINED = Failure("it was quarantined meanwhile")
+"""A guard struck after the request was sent, perhaps by what this very reply told."""
 
 
 class Attempt:
@@ -30,10 +33,11 @@ class Attempt:
         "_asked",
         "_engine",
         "_future",
+        "_nodes",
+        "_open",
         "_refusers",
         "_ticket",
         "_ttl",
-        "_waiting",
         "ballot",
         "failures",
         "hints",
@@ -52,17 +56,18 @@ class Attempt:
         self.failures: dict[int, Failure] = {}
         self.refusals: list[tuple[float | None, str]] = []
         """(seconds the holder has left or None, its owner) of each node that refused."""
-        self.hints: list[bytes] = []
+        self.hints: tuple[bytes, ...] = ()
         """What nodes that refused said of other places of the name."""
         self._engine = engine
         self._ttl = ttl
         self._ticket = ticket
+        self._nodes = engine.multiplexer.nodes
         self._future: asyncio.Future[None] | None = None
         self._asked: list[int] = []
-        self._refusers: set[int] = set()
-        self._waiting: set[int] = set()
-        nodes = engine.multiplexer
-        self.ballot = Ballot(len(nodes.nodes), nodes.quorum)
+        # Sets of nodes, a bit for each:
+        self._open = 0
+        self._refusers = 0
+        self.ballot = Ballot(len(self._nodes), engine.multiplexer.quorum)
         self.started = _clock.now()
         self.valid_until = validity.valid_until(self.started, ttl)
 
@@ -74,11 +79,14 @@ class Attempt:
         """
         try:
             self._ask(armed=armed)
-            if self.ballot.verdict is Verdict.OPEN:
-                await self._verdict(limit)
-            else:
+            if self.ballot.verdict is not OPEN:
                 await asyncio.sleep(0)  # fail-fast must not starve the loop
-            if self.ballot.verdict is Verdict.WON and _clock.now() < self.valid_until:
+            elif limit is None:
+                self._future = asyncio.get_running_loop().create_future()
+                await self._future
+            else:
+                await self._verdict(limit)
+            if self.ballot.verdict is WON and _clock.now() < self.valid_until:
                 return True
         except BaseException:
             self.abandon()
@@ -98,110 +106,104 @@ class Attempt:
             self._ticket,
         )
         asked = self._asked
-        for index, node in enumerate(nodes.nodes):
+        for index, node in enumerate(self._nodes):
             obstacle = node.obstacle(self.started)
             if obstacle is None:
                 asked.append(index)
             else:
-                self.cast(index, obstacle)
-        if self.ballot.verdict is not Verdict.OPEN:
+                self._failed(index, obstacle)
+        if self.ballot.verdict is not OPEN:
             asked.clear()
-        self._waiting.update(asked)
+            return
         if armed:
             nodes.arm(asked)
         for index in asked:
-            nodes.nodes[index].ask(command, self, index)
+            self._open |= 1 << index
+            self._nodes[index].ask(command, self, index)
 
-    async def _verdict(self, limit: float | None) -> None:
+    async def _verdict(self, limit: float) -> None:
         loop = asyncio.get_running_loop()
         self._future = loop.create_future()
-        timer = None if limit is None else loop.call_later(max(0.0, limit), self._expire)
+        timer = loop.call_later(max(0.0, limit), self._expire)
         try:
             await self._future
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     def _expire(self) -> None:
-        for index in list(self._waiting):
+        for index in self._asked:
             self.cast(index, Failure("no answer before the caller's timeout"))
 
     def cast(self, index: int, reply: Any) -> None:
         """Count the answer of a node to the acquire."""
-        waiting = self._waiting
-        if index in waiting:
-            waiting.remove(index)
-        elif index in self.failures:
+        bit = 1 << index
+        if not self._open & bit:
             return  # given up on before; the release is behind it
+        self._open ^= bit
         ballot = self.ballot
         if type(reply) is Failure:
-            self.failures[index] = reply
-            ballot.abstain()
+            self._failed(index, reply)
         elif reply[0] == 1:
-            if self._quarantined(index):
-                self.failures[index] = Failure("it was quarantined meanwhile")
-                ballot.abstain()
+            if self.started < self._nodes[index].trust.votes_from:
+                self._failed(index, QUARANTINED)
             else:
                 ballot.granted(index, reply[1])
-                self._write_back()
+                if ballot.behind:
+                    self._write_back()
         elif reply[0] == 0:
-            self._refusers.add(index)
+            self._refusers |= bit
             left = reply[1] / 1000 if reply[1] >= 0 else None
             self.refusals.append((left, reply[2].decode("utf-8", "replace")))
             if len(reply) > 4:
-                self.hints.append(reply[3])
+                self.hints += (reply[3],)
             ballot.refuse()
         else:
-            self.failures[index] = TOO_LATE
-            ballot.abstain()
-        self._conclude()
+            self._failed(index, TOO_LATE)
+        if ballot.verdict is not OPEN:
+            self._conclude()
 
     def cast_raise(self, index: int, reply: Any) -> None:
         """Count the answer of a node to the write-back of the fence."""
+        ballot = self.ballot
         if type(reply) is Failure:
-            self.failures[index] = reply
-            self.ballot.abstain()
-        elif reply[0] == 1 and not self._quarantined(index):
-            self.ballot.raised(index)
+            self._failed(index, reply)
+        elif reply[0] == 1 and self.started >= self._nodes[index].trust.votes_from:
+            ballot.raised(index)
         else:
-            self.ballot.refuse()
-        self._conclude()
+            ballot.refuse()
+        if ballot.verdict is not OPEN:
+            self._conclude()
 
-    def _quarantined(self, index: int) -> bool:
-        # A guard struck after the request was sent, perhaps by what this very reply told.
-        return self.started < self._engine.multiplexer.nodes[index].trust.votes_from
+    def _failed(self, index: int, failure: Failure) -> None:
+        self.failures[index] = failure
+        self.ballot.abstain()
 
     def _write_back(self) -> None:
-        behind = self.ballot.take_raises()
-        if not behind:
-            return
         engine = self._engine
         engine.counts.write_backs += 1
         command = self.recipe.write_back(self.owner, self.ballot.fence, engine.retention)
         sink = _Raise(self)
-        for index in behind:
-            engine.multiplexer.nodes[index].ask(command, sink, index)
+        for index in self.ballot.take_behind():
+            self._nodes[index].ask(command, sink, index)
 
     def _conclude(self) -> None:
-        if self.ballot.verdict is not Verdict.OPEN:
-            future = self._future
-            if future is not None and not future.done():
-                future.set_result(None)
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(None)
 
     def abandon(self) -> None:
         """Release wherever it may have been granted; queued behind the request."""
-        nodes = self._engine.multiplexer
-        maybe = [index for index in self._asked if index not in self._refusers]
+        maybe = [index for index in self._asked if not self._refusers >> index & 1]
         if maybe:
             command = self.recipe.release(self.owner, _clock.now() + self._ttl)
-            nodes.deliver(command, NOBODY, maybe)
+            self._engine.multiplexer.deliver(command, NOBODY, maybe)
 
     # why it was lost
 
     @property
     def outage(self) -> bool:
         """Whether too few nodes answered to call it contention."""
-        return len(self._engine.multiplexer.nodes) - self.ballot.unknown < self.ballot.quorum
+        return len(self._nodes) - self.ballot.unknown < self.ballot.quorum
 
     @property
     def split(self) -> bool:
@@ -213,7 +215,7 @@ class Attempt:
     @property
     def remaining(self) -> float | None:
         """Seconds until enough refusing nodes are free to win, if nobody renews."""
-        needed = self.ballot.quorum - len(self.ballot.claims) - len(self._waiting)
+        needed = self.ballot.quorum - len(self.ballot.claims) - self._open.bit_count()
         return free_in([left for left, _ in self.refusals], max(1, needed))
 
     @property
@@ -225,10 +227,10 @@ class Attempt:
     def votes(self) -> dict[str, str]:
         """What each node has said so far: see `events.Voted`."""
         found = {}
-        for index, node in enumerate(self._engine.multiplexer.nodes):
+        for index, node in enumerate(self._nodes):
             if index in self.ballot.claims:
                 found[node.address] = "granted"
-            elif index in self._refusers:
+            elif self._refusers >> index & 1:
                 found[node.address] = "refused"
             else:
                 found[node.address] = "failed" if index in self.failures else "open"
@@ -236,8 +238,8 @@ class Attempt:
 
     def causes(self) -> dict[str, str]:
         """What each node did that did not grant."""
-        nodes = self._engine.multiplexer.nodes
-        return {nodes[i].address: failure.cause for i, failure in sorted(self.failures.items())}
+        failures = sorted(self.failures.items())
+        return {self._nodes[i].address: failure.cause for i, failure in failures}
 
 
 class _Raise:

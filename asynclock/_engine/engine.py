@@ -163,10 +163,9 @@ class Engine:
 
     # a lease ends
 
-    async def let_go(self, lease: Lease, holding: Holding) -> bool:
-        """End `lease`: to the next in line, or back to the nodes. → whether it was held."""
+    def let_go(self, lease: Lease, holding: Holding) -> Release | None:
+        """End `lease`. → the release that is on its way, or None: the next in line has it."""
         now = _clock.now()
-        held = now < holding.valid_until
         if self.observers:
             left = max(0.0, holding.valid_until - now)
             self.observers(
@@ -180,15 +179,16 @@ class Engine:
         if line is not None and kept and fits(holding, line.next_terms, lease.terms, now):
             line.handed += 1
             line.give(Turn(holding))
-            return True
+            return None
         release = self.give_back(holding)
         if line is not None:
             self.next_in_line(line, yielding=not kept)
-        gone = await release.confirmed()
-        if gone and held:
-            lease.mark_lost("the nodes no longer held it for us when it was released")
-            self._report_loss(holding, lease, lease.lost_reason or "")
-        return held and not gone
+        return release
+
+    def lost_before(self, lease: Lease, holding: Holding) -> None:
+        """The nodes say at the release that it was no longer ours."""
+        lease.lost_reason = "the nodes no longer held it for us when it was released"
+        self._report_loss(holding, lease, lease.lost_reason)
 
     def give_back(self, holding: Holding) -> Release:
         """Tell all nodes to release; on its way when this returns."""

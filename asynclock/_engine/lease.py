@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _clock
 from ..errors import LeaseLostError
+from .interruption import Interruption
 from .recipe import Recipe
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ class Lease:
     """
 
     __slots__ = (
+        "_body",
         "_engine",
         "_holding",
         "_loss",
         "_outcome",
-        "_scope",
         "_task",
         "acquired_at",
         "fence",
@@ -117,7 +118,7 @@ class Lease:
         self.terms = terms
         """How it was asked for."""
         self._task = asyncio.current_task()
-        self._scope: asyncio.Timeout | None = None
+        self._body: Interruption | None = None
         self._loss: asyncio.Future[None] | None = None
         self._outcome: bool | None = None
         holding.lease = self
@@ -186,8 +187,11 @@ class Lease:
             self._outcome = self.lost_reason is None and self._holding is not None
             holding = self._holding
             if holding is not None:
-                self._outcome = self.held
-                self._outcome = await self._engine.let_go(self, holding)
+                self._outcome = held = self.held
+                release = self._engine.let_go(self, holding)
+                if release is not None and await release.confirmed() and held:
+                    self._outcome = False
+                    self._engine.lost_before(self, holding)
         return self._outcome
 
     # told by the engine
@@ -198,12 +202,8 @@ class Lease:
         self.lost_reason = reason
         if self._loss is not None and not self._loss.done():
             self._loss.set_result(None)
-        if reason is not None and self._scope is not None and self.terms.interrupt:
-            self._scope.reschedule(asyncio.get_running_loop().time())
-
-    def mark_lost(self, reason: str) -> None:
-        """The nodes said at the release that it had been lost before."""
-        self.lost_reason = reason
+        if reason is not None and self._body is not None and self.terms.interrupt:
+            self._body.strike()
 
     def loss_error(self) -> LeaseLostError:
         """The error for whoever still wants to use it."""
@@ -218,17 +218,18 @@ class Lease:
 
     # entered
 
-    async def __aenter__(self) -> Lease:
+    def enter(self) -> Lease:
+        """The body begins here: what `async with` does first."""
         if self._holding is None:
             raise self.loss_error()
-        if self._scope is not None:
+        if self._body is not None:
             raise RuntimeError("this lease has been entered already")
-        # A timeout without a deadline costs no timer; a loss gives it one that is due. asyncio
-        # then tells this cancellation from everybody else's (docs/decisions/0004).
-        self._task = asyncio.current_task()
-        self._scope = asyncio.timeout(None)
-        await self._scope.__aenter__()
+        self._body = Interruption()
+        self._task = self._body.task
         return self
+
+    async def __aenter__(self) -> Lease:
+        return self.enter()
 
     async def __aexit__(
         self,
@@ -236,15 +237,10 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        scope, self._scope = self._scope, None
-        interrupted: BaseException | None = None
-        if scope is not None and asyncio.current_task() is self._task:
-            try:
-                await scope.__aexit__(kind, error, trace)
-            except TimeoutError as ended:
-                interrupted = ended
-        if interrupted is None and self._holding is not None and not self.held:
+        body, self._body = self._body, None
+        interrupted = body is not None and body.leave(kind)
+        if not interrupted and self._holding is not None and not self.held:
             self._engine.lose(self._holding, "its time ran out unnoticed")
         await self.release()
-        if self.lost_reason is not None and (interrupted is not None or kind is None):
+        if self.lost_reason is not None and (interrupted or kind is None):
             raise self.loss_error() from error

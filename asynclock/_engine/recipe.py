@@ -16,9 +16,9 @@ Elsewhere = Callable[[Sequence[bytes], int, float], "Recipe | None"]
 number in [0, 1)) → the place to try at once, or None: wait."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Recipe:
-    """How one name is locked."""
+    """How one name is locked. Never changed; to enforce that would triple the price of one."""
 
     name: str
     """As the user said it."""

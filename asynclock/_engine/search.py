@@ -74,7 +74,12 @@ class Search:
             while True:
                 attempt = Attempt(engine, recipe, self._ttl, self._ticket)
                 engine.counts.attempts += 1
-                won = await self._try(attempt)
+                watch, limit = self._watch, None
+                if watch is not None:
+                    watch.reset()
+                if watch is not None or self._pauses:
+                    limit = self._limit(attempt.started)
+                won = await attempt.decide(armed=watch is not None, limit=limit)
                 if engine.observers:
                     engine.observers(Voted(self._recipe.name, attempt.votes()))
                 if won:
@@ -93,14 +98,6 @@ class Search:
             engine.waiting -= 1
             engine.refused.discard(self)
             self._leave()
-
-    async def _try(self, attempt: Attempt) -> bool:
-        watch = self._watch
-        if watch is not None:
-            watch.reset()
-        first = not self._pauses and watch is None
-        limit = None if first else self._limit(attempt.started)
-        return await attempt.decide(armed=watch is not None, limit=limit)
 
     def _limit(self, now: float) -> float | None:
         # Only near the deadline: an attempt ends by itself within two node timeouts.

@@ -94,14 +94,14 @@ class AckedLink(Link):
         due = self.recount and now - self._counted_at >= RECOUNT
         if due and isinstance(self._acks.wanted, str):
             self._counted_at = now
-            self._queue(REPLICATION.packed, _Count(self), 0, REPLICATION)
+            super().send(REPLICATION, _Count(self), 0)
         needed = self._acks.needed(self.replicas)
         self._gathered, self._waiting = False, True
         if self._acks.durable:
             command = Command.plain("WAITAOF", 1, needed, self._patience)
         else:
             command = Command.plain("WAIT", needed, self._patience)
-        self._queue(command.packed, _Verdict(self), 0, command)
+        super().send(command, _Verdict(self), 0)
 
     def hold(self, sink: Sink, index: int, reply: Any) -> None:
         """Keep a grant until it is known to be acknowledged."""

@@ -22,6 +22,8 @@ from .script import Command
 MAX_IN_FLIGHT = 65_536
 """Commands that may wait for a reply on one link; a backlog this long is of no use to anyone."""
 
+EARLY = 50
+"""So many commands of one tick are worth a write of their own: the node begins while we go on."""
 LAG = 0.02
 """A timer that fires later than this was kept by our own busy loop, not by the node."""
 LAGGING = 8
@@ -103,10 +105,21 @@ class Link(asyncio.Protocol):
 
     def send(self, command: Command, sink: Sink, index: int) -> None:
         """Queue `command`; `sink` gets the answer, in time and exactly once."""
-        if self._transport is None or len(self._in_flight) >= MAX_IN_FLIGHT:
+        out, in_flight = self._out, self._in_flight
+        if self._transport is None or len(in_flight) >= MAX_IN_FLIGHT:
             sink.cast(index, Failure("connection lost" if self._transport is None else "backlog"))
             return
-        self._queue(command.packed, sink, index, command)
+        if not out:
+            # What a tick queues counts as sent when its first command was: a reading of the
+            # clock per write, not per command, and too early is the safe side.
+            self._sent = _clock.now()
+            self._loop.call_soon(self._flush)
+        if self._timer is None:
+            self._arm(self.timeout)
+        out.append(command.packed)
+        in_flight.append((sink, index, self._sent, command))
+        if len(out) == EARLY:
+            self._write()
 
     async def ask(self, command: Command) -> Any:
         """Send `command`, → its reply or Failure. Cancelling stops listening, nothing else."""
@@ -134,18 +147,10 @@ class Link(asyncio.Protocol):
 
     # out
 
-    def _queue(self, packed: bytes, sink: Sink, index: int, command: Command) -> None:
-        if not self._out:
-            # What a tick queues counts as sent when its first command was: a reading of the
-            # clock per write, not per command, and too early is the safe side.
-            self._sent = _clock.now()
-            self._loop.call_soon(self._flush)
-        if self._timer is None:
-            self._arm(self.timeout)
-        self._out.append(packed)
-        self._in_flight.append((sink, index, self._sent, command))
-
     def _flush(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
         if self._out and not self._paused and self._transport is not None:
             out, self._out = self._out, []
             self._transport.write(b"".join(out))
@@ -215,10 +220,10 @@ class Link(asyncio.Protocol):
             # client has taught the node meanwhile, a release behind was executed before its
             # acquire will be: it comes again.
             later = [entry[3] for entry in self._in_flight]
-            self._queue(command.with_source(), sink, index, command)
+            Link.send(self, command.with_source(), sink, index)
             for other in later:
                 if other.owed_until and other.args[1] == command.args[1]:
-                    self._queue(other.with_source(), NOBODY, 0, other)
+                    Link.send(self, other.with_source(), NOBODY, 0)
         else:
             sink.cast(index, known)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from copy import copy
 from importlib.resources import files
 
 from hiredis import pack_command
@@ -43,11 +44,14 @@ class Command:
         command.packed = pack(*words)
         return command
 
-    def with_source(self) -> bytes:
+    def with_source(self) -> Command:
         """The same call for a node that doesn't know the script."""
         if self.script is None:
-            return self.packed
-        return pack("EVAL", self.script.source, len(self.keys), *self.keys, *self.args)
+            return self
+        source = self.script.source
+        command = copy(self)
+        command.packed = pack("EVAL", source, len(self.keys), *self.keys, *self.args)
+        return command
 
 
 class Script:

@@ -41,6 +41,8 @@ class Defaults:
     node_timeout: float
     max_ttl: float
     prefix: str
+    usual: Terms
+    """What a lock gets that asks for nothing special."""
 
     def terms(
         self,
@@ -52,6 +54,8 @@ class Defaults:
         handoff: HandOff = True,
     ) -> Terms:
         """Checked terms; `ttl` None means the manager's."""
+        if ttl is max_hold is None and renew is interrupt is handoff is True:
+            return self.usual
         if handoff not in (True, False, "block", "strict"):
             raise ConfigurationError(
                 f'handoff must be True (from reserved fences), "strict" or False, not {handoff!r}'
@@ -115,7 +119,8 @@ class Lockable:
             return None
 
     async def __aenter__(self) -> Lease:
-        lease = await (await self.acquire()).__aenter__()
+        wish = Wish(self._engine, self._wanted(), self._terms, timeout=self._timeout, once=False)
+        lease = (await wish.fulfil()).enter()
         self._entered.push(lease)
         return lease
 
@@ -171,10 +176,13 @@ class Entered(Generic[L]):
         Else whichever was entered last: a fixture may be left in another task than it was
         entered in.
         """
+        leases = self._leases
+        if len(leases) == 1:
+            return leases.pop()
         task = asyncio.current_task()
-        mine = [lease for lease in self._leases if lease.task is task]
-        lease = mine[-1] if mine else self._leases[-1]
-        self._leases.remove(lease)
+        mine = [lease for lease in leases if lease.task is task]
+        lease = mine[-1] if mine else leases[-1]
+        leases.remove(lease)
         return lease
 
 

@@ -17,7 +17,7 @@ from .._nodes.script import Script
 from .._settings import COUNTER, HASH_TAG
 from ..errors import NotAcquiredError
 from .base import PRELUDE, UNSET, Acquiring, Entered, Timeout, limited
-from .interruption import Interruption
+from .body import Body
 from .lock import lock_key, recipe
 
 SCRIPT = Script.load(__package__, PRELUDE, "multi.lua")
@@ -32,7 +32,7 @@ class MultiLease:
     One lease carries all names, or on Cluster each name has its own; the loss of any ends all.
     """
 
-    __slots__ = ("_guard", "fences", "leases", "name")
+    __slots__ = ("_body", "fences", "leases", "name")
 
     def __init__(self, name: str, names: Sequence[str], leases: Sequence[Lease]) -> None:
         self.name: str = name
@@ -44,7 +44,7 @@ class MultiLease:
             one: lease.fence for one, lease in zip(names, each, strict=True)
         }
         """The fence for each name."""
-        self._guard = Interruption()
+        self._body = Body()
 
     def __repr__(self) -> str:
         return f"<MultiLease {self.name!r} held={self.held}>"
@@ -67,7 +67,7 @@ class MultiLease:
     @property
     def task(self) -> asyncio.Task[Any] | None:
         """The task that acquired it."""
-        return self._guard.task
+        return self._body.task
 
     @property
     def held(self) -> bool:
@@ -109,7 +109,7 @@ class MultiLease:
         for lease in self.leases:
             if not lease.held:
                 raise lease.loss_error()
-        await self._guard.enter(self.leases)
+        self._body.enter(self.leases)
         return self
 
     async def __aexit__(
@@ -119,7 +119,7 @@ class MultiLease:
         trace: TracebackType | None,
         /,
     ) -> None:
-        interrupted = await self._guard.leave(kind, error, trace)
+        interrupted = self._body.leave(kind)
         lost = [lease for lease in self.leases if not lease.held and lease.lost_reason is None]
         await self.release()
         lost += [lease for lease in self.leases if lease.lost_reason is not None]

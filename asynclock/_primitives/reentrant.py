@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from .._engine.lease import Lease
 from .base import UNSET, Acquiring, Entered, Timeout, limited
-from .interruption import Interruption
+from .body import Body
 from .lock import Lock
 
 Key = tuple[str, object]
@@ -49,13 +49,13 @@ class ReentrantLease:
     All share owner, fence and renewal; a loss ends each body that was entered, in whichever task.
     """
 
-    __slots__ = ("_guard", "_nesting", "_outcome")
+    __slots__ = ("_body", "_nesting", "_outcome")
 
     def __init__(self, nesting: Nesting) -> None:
         nesting.count += 1
         self._nesting = nesting
         self._outcome: bool | None = None
-        self._guard = Interruption()
+        self._body = Body()
 
     def __repr__(self) -> str:
         return f"<ReentrantLease of {self._nesting.lease!r}>"
@@ -83,7 +83,7 @@ class ReentrantLease:
     @property
     def task(self) -> asyncio.Task[Any] | None:
         """The task that has this hold."""
-        return self._guard.task
+        return self._body.task
 
     @property
     def depth(self) -> int:
@@ -125,7 +125,7 @@ class ReentrantLease:
     async def __aenter__(self) -> Self:
         if not self.held:
             raise self._nesting.lease.loss_error()
-        await self._guard.enter((self._nesting.lease,))
+        self._body.enter((self._nesting.lease,))
         return self
 
     async def __aexit__(
@@ -135,7 +135,7 @@ class ReentrantLease:
         trace: TracebackType | None,
         /,
     ) -> None:
-        interrupted = await self._guard.leave(kind, error, trace)
+        interrupted = self._body.leave(kind)
         lease = self._nesting.lease
         lost = self._outcome is None and not lease.held
         await self.release()

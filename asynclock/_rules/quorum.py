@@ -4,7 +4,7 @@ Rules of this file:
 - A node answers once: granted (with the fence it gave out), refused, or unknown. Unknown is never
   rounded to either: the node may hold our key.
 - Hold with fence v as soon as a quorum of grants claim the same v. A quorum that disagrees writes
-  the largest claim back to the grants below it (`take_raises`) and holds with it once a quorum
+  the largest claim back to the grants below it (`behind`) and holds with it once a quorum
   claims it: the maximum alone would repeat fences.
 - The verdict comes at the first moment it is certain, either way; after the last answer it is
   never open. tests/rules/ proves it by enumeration.
@@ -14,6 +14,7 @@ Protocol and its model: docs/fencing.md, tests/model/.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 
 class Verdict(enum.Enum):
@@ -33,8 +34,8 @@ class Ballot:
     """The vote on one attempt over `size` nodes; told answers, it knows the verdict."""
 
     __slots__ = (
-        "_raises",
         "_support",
+        "behind",
         "claims",
         "fence",
         "open",
@@ -57,20 +58,22 @@ class Ballot:
         self.verdict = Verdict.OPEN
         self._support = 0
         """How many claims are for `fence`."""
-        self._raises: list[int] = []
+        self.behind: Sequence[int] = ()
+        """The nodes to which `fence` must now be written back: take them all, each once."""
 
     def granted(self, node: int, fence: int) -> None:
         """`node` keeps our owner now and gave out `fence`."""
         self.open -= 1
         self.claims[node] = fence
-        if not self.fence:
-            if len(self.claims) >= self.quorum:
-                self._agree(fence)
-        elif fence == self.fence:
+        if fence == self.fence:
             self._support += 1
-        elif fence < self.fence:
-            self._write_back((node,))
-        self._conclude()
+        elif self.fence:
+            if fence < self.fence:
+                self._write_back((node,))
+        elif len(self.claims) >= self.quorum:
+            self._agree(fence)
+        if self.verdict is Verdict.OPEN:
+            self._conclude()
 
     def raised(self, node: int) -> None:
         """`node` took the fence that was written back."""
@@ -91,9 +94,9 @@ class Ballot:
         self.unknown += 1
         self._conclude()
 
-    def take_raises(self) -> list[int]:
-        """The nodes to which `fence` must now be written back, each once."""
-        nodes, self._raises = self._raises, []
+    def take_behind(self) -> Sequence[int]:
+        """Empties `behind`. → what was in it."""
+        nodes, self.behind = self.behind, ()
         return nodes
 
     def _agree(self, fence: int) -> None:
@@ -110,7 +113,7 @@ class Ballot:
         for node in nodes:
             del self.claims[node]
             self.open += 1
-            self._raises.append(node)
+        self.behind = (*self.behind, *nodes)
 
     def _conclude(self) -> None:
         if self.verdict is not Verdict.OPEN:

@@ -269,7 +269,7 @@ class World:
             ballot.refuse()
         else:
             ballot.abstain()
-        raises = ballot.take_raises()
+        raises = ballot.take_behind()
         self.stats.written_back += bool(raises)
         for node in raises:
             self.requests.append(Request(who, node, "raise", (ballot.fence,)))

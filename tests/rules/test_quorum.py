@@ -27,7 +27,7 @@ def play(answers: Sequence[tuple[str, int]], raises: Sequence[str]) -> tuple[Bal
             ballot.refuse()
         else:
             ballot.abstain()
-        for behind in ballot.take_raises():
+        for behind in ballot.take_behind():
             raised_to.append(ballot.fence)
             reply = next(replies, GRANT)
             if reply == GRANT:
@@ -141,7 +141,7 @@ def _hold(counters: dict[int, int], reachable: list[int]) -> int:
             continue
         counters[node] += 1
         ballot.granted(node, counters[node])
-        for behind in ballot.take_raises():
+        for behind in ballot.take_behind():
             counters[behind] = ballot.fence
             ballot.raised(behind)
         if ballot.verdict is not Verdict.OPEN:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import _clock
@@ -145,8 +144,6 @@ class Route:
                 cluster.park(self)
         elif target is not None:
             # By its source: a NOSCRIPT would use up the permission that ASKING gives.
-            command = copy.copy(self._command)
-            command.packed = command.with_source()
-            self._send(target, command, asking=True)
+            self._send(target, self._command.with_source(), asking=True)
         else:
             cluster.park(self)
