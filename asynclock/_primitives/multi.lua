@@ -30,11 +30,14 @@ if op == 'acquire' then
     end
   end
   if blocker then return {0, longest, blocker, now} end
-  local fence = 0
-  for i = 2, #KEYS, 2 do fence = math.max(fence, next_fence(KEYS[i], tonumber(ARGV[4]))) end
+  local fence, fences = 0, {}
   for i = 1, #KEYS, 2 do
     redis.call('SET', KEYS[i], owner, 'PX', ARGV[3])
-    keep_fence(KEYS[i + 1], fence, ARGV[6])
+    fences[i] = next_fence(KEYS[i + 1], ARGV[4], ARGV[6])
+    fence = math.max(fence, fences[i])
+  end
+  for i = 1, #KEYS, 2 do
+    if fences[i] < fence then keep_fence(KEYS[i + 1], fence, ARGV[6]) end
   end
   return {1, fence, now}
 elseif op == 'raise' then

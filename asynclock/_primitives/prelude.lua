@@ -13,16 +13,24 @@ local function too_late()
   return not_after > 0 and now > not_after
 end
 
--- The counter's next value, at least floor; a client that knows too few clocks yet says -1, and
--- ours serves. '%.0f' because tostring keeps 14 digits only. The caller stores it once the grant
--- is certain.
-local function next_fence(key, floor)
-  if floor < 0 then floor = now end
-  local fence = (tonumber(redis.call('GET', key)) or 0) + 1
-  if floor > fence and floor <= now + FLOOR_AHEAD then fence = floor end
-  return fence
-end
-
+-- '%.0f' because tostring keeps 14 digits only.
 local function keep_fence(key, fence, retention)
   redis.call('SET', key, string.format('%.0f', fence), 'PX', retention)
+end
+
+-- The counter's next value, at least floor, is stored and returned. A client that knows too few
+-- clocks yet says -1, and ours serves. The floor is nearly always ahead: written first, it costs
+-- one call, and its text needs no formatting.
+local function next_fence(key, floor, retention)
+  local fence = tonumber(floor)
+  if fence < 0 then
+    fence = now
+  elseif fence > now + FLOOR_AHEAD then
+    fence = 0
+  end
+  if fence ~= tonumber(floor) then floor = string.format('%.0f', fence) end
+  local before = tonumber(redis.call('SET', key, floor, 'PX', retention, 'GET')) or 0
+  if before < fence then return fence end
+  keep_fence(key, before + 1, retention)
+  return before + 1
 end

@@ -24,10 +24,8 @@ if op == 'acquire' then
     if writer then return {0, redis.call('PTTL', KEYS[i]), writer, now} end
   end
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms)
-  local fence = next_fence(KEYS[2], tonumber(ARGV[4]))
   keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3]))
-  keep_fence(KEYS[2], fence, ARGV[6])
-  return {1, fence, now}
+  return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), now}
 elseif op == 'raise' then
   -- A counter that other readers moved on past our fence is no obstacle: since we read here no
   -- writer was let in, so no writer has a fence from there on (docs/decisions/0015).

@@ -136,7 +136,10 @@ def _get(space: Keyspace, words: Words) -> Any:
 @_command("SET")
 def _set(space: Keyspace, words: Words) -> Any:
     key, value, options = words[0], words[1], [word.upper() for word in words[2:]]
-    there = space.get(key) is not None
+    before = space.get(key)
+    there = before is not None
+    if b"GET" in options:
+        space.typed(key, bytes)
     if (b"NX" in options and there) or (b"XX" in options and not there):
         return None
     expiry = space.expiries.get(key) if b"KEEPTTL" in options else None
@@ -144,7 +147,7 @@ def _set(space: Keyspace, words: Words) -> Any:
         if unit in options:
             expiry = space.now() + scale * int(options[options.index(unit) + 1])
     space.put(key, value, expiry)
-    return OK
+    return before if b"GET" in options else OK
 
 
 @_command("INCR")
