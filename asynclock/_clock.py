@@ -9,15 +9,12 @@ place.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
-_BOOT = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
-
-def _boot_time() -> float:
-    return time.clock_gettime(_BOOT)  # type: ignore[arg-type]  # only used where there is one
-
-
-now = time.monotonic if _BOOT is None else _boot_time
+now: Callable[[], float] = time.monotonic if _BOOT is None else partial(time.clock_gettime, _BOOT)
 """Seconds on a clock that never jumps; only differences mean anything."""
 
 wall = time.time

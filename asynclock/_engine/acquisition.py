@@ -138,12 +138,14 @@ class Wish:
         except BaseException:
             engine.give_back(holding)
             raise
-        if fence is None or holding.lost_reason or _clock.now() >= holding.valid_until:
+        now = _clock.now()
+        if fence is None or holding.lost_reason or now >= holding.valid_until:
             engine.give_back(holding)
             return None
         engine.counts.handovers += 1
-        waited = _clock.now() - self._started
-        return engine.grant(holding, fence, terms, waited=waited, votes=0, handed_over=True)
+        return engine.grant(
+            holding, fence, terms, now, wanted=self._started, votes=0, handed_over=True
+        )
 
     def _search(self) -> Search:
         return Search(self._engine, self._recipe, self._terms.ttl, self.deadline, once=self._once)
@@ -155,17 +157,12 @@ class Wish:
         holding = Holding(
             attempt.recipe, attempt.owner, ballot.fence, terms.ttl, attempt.valid_until
         )
-        holding.since = _clock.now()
+        now = holding.since = _clock.now()
         if line is not None:
             holding.line = line
             line.holdings.append(holding)
-            line.since = line.since or holding.since
-        lease = engine.grant(
-            holding,
-            ballot.fence,
-            terms,
-            waited=holding.since - self._started,
-            votes=len(ballot.claims),
-        )
+            line.since = line.since or now
+        votes = len(ballot.claims)
+        lease = engine.grant(holding, ballot.fence, terms, now, wanted=self._started, votes=votes)
         engine.renewals.add(holding, attempt.started)
         return lease

@@ -108,18 +108,20 @@ class Engine:
         holding: Holding,
         fence: int,
         terms: Terms,
+        now: float,
         *,
-        waited: float,
+        wanted: float,
         votes: int,
         handed_over: bool = False,
     ) -> Lease:
-        """Make the lease of whoever holds `holding` from now on."""
+        """Make the lease of whoever holds `holding` from `now` on, and has wanted it since."""
         holding.fence = fence
-        lease = Lease(self, holding, fence, terms)
+        lease = Lease(self, holding, fence, terms, now)
         self.counts.acquired += 1
         if holding.line is not None and len(holding.line):
             reserve_ahead(self, holding, terms)
         if self.observers:
+            waited = now - wanted
             self.observers(Acquired(lease.name, lease.owner, fence, waited, votes, handed_over))
         return lease
 
@@ -163,9 +165,8 @@ class Engine:
 
     # a lease ends
 
-    def let_go(self, lease: Lease, holding: Holding) -> Release | None:
+    def let_go(self, lease: Lease, holding: Holding, now: float) -> Release | None:
         """End `lease`. → the release that is on its way, or None: the next in line has it."""
-        now = _clock.now()
         if self.observers:
             left = max(0.0, holding.valid_until - now)
             self.observers(

@@ -102,7 +102,9 @@ class Lease:
         "terms",
     )
 
-    def __init__(self, engine: Engine, holding: Holding, fence: int, terms: Terms) -> None:
+    def __init__(
+        self, engine: Engine, holding: Holding, fence: int, terms: Terms, now: float
+    ) -> None:
         self.name: str = holding.recipe.name
         self.part: str = holding.recipe.part
         """Which of several places of the name: a semaphore's slot, "read" or "write"; else ""."""
@@ -112,7 +114,7 @@ class Lease:
         """Rises with every holding of this name: hand it to the store and let it refuse less."""
         self.lost_reason: str | None = None
         """Why the lease was lost; None while it was not."""
-        self.acquired_at = _clock.now()
+        self.acquired_at = now
         self._engine = engine
         self._holding: Holding | None = holding
         self.terms = terms
@@ -187,8 +189,9 @@ class Lease:
             self._outcome = self.lost_reason is None and self._holding is not None
             holding = self._holding
             if holding is not None:
-                self._outcome = held = self.held
-                release = self._engine.let_go(self, holding)
+                now = _clock.now()
+                self._outcome = held = now < holding.valid_until
+                release = self._engine.let_go(self, holding, now)
                 if release is not None and await release.confirmed() and held:
                     self._outcome = False
                     self._engine.lost_before(self, holding)

@@ -96,8 +96,8 @@ class Search:
                     recipe = await self._wait_for_others(attempt)
         finally:
             engine.waiting -= 1
-            engine.refused.discard(self)
-            self._leave()
+            if self._contended is not None or self._ticket:
+                self._leave()
 
     def _limit(self, now: float) -> float | None:
         # Only near the deadline: an attempt ends by itself within two node timeouts.
@@ -230,6 +230,7 @@ class Search:
 
     def _leave(self) -> None:
         nodes = self._engine.multiplexer
+        self._engine.refused.discard(self)
         if self._watch is not None:
             self._watch.close()
         if self._ticket:

@@ -72,6 +72,8 @@ class Line:
     @property
     def next_terms(self) -> Terms | None:
         """The terms of the one next in line; None when nobody waits."""
+        if not self._queue:
+            return None
         # Who is done is being cancelled and only not gone yet: `give` passes over it as well.
         return next((terms for place, terms in self._queue.items() if not place.done()), None)
 

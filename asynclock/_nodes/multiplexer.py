@@ -145,7 +145,7 @@ class Multiplexer:
     @property
     def flaw(self) -> ConfigurationError | None:
         """Why this set of nodes can't work, as long as it is so."""
-        return next(iter(self._flaws.values()), None)
+        return next(iter(self._flaws.values())) if self._flaws else None
 
     def _check(self, met: Node) -> None:
         facts = met.trust.facts

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from .. import _settings
 from .._engine.acquisition import Wish
@@ -214,5 +214,8 @@ class Acquiring(Generic[L]):
         await lease.__aexit__(kind, error, trace)
 
 
-PRELUDE: Literal["prelude.lua"] = "prelude.lua"
+PRELUDE: Final = "prelude.lua"
 """Comes before every script."""
+RELEASE: Final = "release.lua"
+MUTEX: Final = "lock.lua"
+"""The files of the mutex, with the prelude between them; others put a gate before the last."""

@@ -1,5 +1,5 @@
 -- What every script shares. ARGV[1] is the operation, ARGV[2] the owner (batched in extend).
--- Every reply ends with this node's clock in microseconds, so that each client can guard it.
+-- Every reply here ends with this node's clock in microseconds, so that clients can guard it.
 local op = ARGV[1]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]

@@ -107,7 +107,8 @@ class Node:
             words = (owner, *numbers, DAY)
         else:
             words = (HOUR, DAY, owner) if op == "extend" else (owner,)
-        *reply, now = self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, op, *words)
+        reply = list(self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, op, *words))
+        now = 0 if op == "release" else reply.pop()
         if op == "acquire":
             expected = self.expected.acquire(now, owner, *numbers)
             if reply[0] == 0:

@@ -95,12 +95,13 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
         ("~= ARGV[2] or counter > fence", "~= ARGV[2]"),
         ("return not_after > 0 and now > not_after", "return false"),
         ("if redis.call('GET', lock) == ARGV[i + 3]", "if true"),
-        ("if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end", ""),
+        ("if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0} end", ""),
         ("string.format('%.0f', fence)", "tostring(fence)"),
-        ("and floor <= now + FLOOR_AHEAD", ""),
-        (" or 0) + 1", " or 0)"),
-        (", 'PX', retention)", ")"),
-        ("owner, 'PX', ARGV[3])", "owner)"),
+        ("fence > now + FLOOR_AHEAD", "false"),
+        ("if before < fence then", "if true then"),
+        ("before + 1", "before"),
+        (", 'PX', retention", ""),
+        ("'NX', 'PX', ARGV[3]", "'NX'"),
     ],
 )
 async def test_a_script_that_lacks_a_guard_is_caught(run: Run, correct: str, wrong: str) -> None:
