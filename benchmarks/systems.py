@@ -57,6 +57,15 @@ SYSTEMS = {
     for system in (
         System("asynclock", "asynclock", "asynclock", "asynclock_", renews=True),
         System("floor", "floor: asyncio.Protocol + hiredis", "floor", "floor", contends=False),
+        System(
+            "floor-plain",
+            "floor without a fence: SET NX PX",
+            "floor",
+            "floor",
+            contends=False,
+            options={"plain": True},
+            variant_of="floor",
+        ),
         System("gather", "redis.asyncio + gather", "redis-py", "gather", contends=False),
         System("redis-py", "redis-py Lock", "redis-py", "redis_py", nodes=(1,)),
         System("coredis", "coredis Lock", "coredis", "coredis_", nodes=(1,)),

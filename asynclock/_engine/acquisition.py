@@ -75,10 +75,13 @@ class Wish:
         return line
 
     def _forbid_deadlock(self, line: Line) -> None:
+        if not line.full:
+            return
         task = asyncio.current_task()
-        leases = [holding.lease for holding in line.holdings]
-        if line.full and all(lease is not None and lease.task is task for lease in leases):
-            raise refusals.already_held(self._recipe.name)
+        for holding in line.holdings:
+            if holding.lease is None or holding.lease.task is not task:
+                return
+        raise refusals.already_held(self._recipe.name)
 
     async def _wait_for_turn(self, line: Line) -> Turn:
         engine = self._engine
@@ -131,7 +134,8 @@ class Wish:
     async def _take_over(self, holding: Holding) -> Lease | None:
         engine, terms = self._engine, self._terms
         try:
-            await reserve_now(engine, holding, terms)
+            if not holding.fences or terms.handoff == "strict":
+                await reserve_now(engine, holding, terms)
             if holding.valid_until - _clock.now() < holding.ttl / 2:
                 await engine.stretch(holding, holding.ttl)
             fence = take_fence(holding)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _clock
 from .._nodes.link import Failure
@@ -28,8 +27,7 @@ KEEP_TIME = 0.1
 """So often, and for so many seconds, may a process hand a name on before others get a chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What the one next in line is given: a holding to take over, or (None) the right to ask."""
 
     holding: Holding | None
@@ -72,10 +70,10 @@ class Line:
     @property
     def next_terms(self) -> Terms | None:
         """The terms of the one next in line; None when nobody waits."""
-        if not self._queue:
-            return None
-        # Who is done is being cancelled and only not gone yet: `give` passes over it as well.
-        return next((terms for place, terms in self._queue.items() if not place.done()), None)
+        for place, terms in self._queue.items():
+            if not place.done():  # else it is being cancelled: `give` passes over it as well
+                return terms
+        return None
 
     async def wait(self, terms: Terms, deadline: float | None) -> Turn | None:
         """Wait for a turn. → it, or None when the deadline came first.

@@ -39,7 +39,10 @@ class Wakeups:
                 for watch in list(watches):
                     watch.wake()
             return
-        for watch in list(self._watched.get(key, ())):
+        watches = self._watched.get(key)
+        if watches is None:
+            return
+        for watch in list(watches):
             if node is None:
                 watch.wake()
             else:

@@ -1,8 +1,10 @@
 """The limit in Python: one socket per node, hiredis, everything queued in a tick in one write.
 
-The commands are those of a plain Redlock (SET NX PX, compare-and-delete by EVALSHA). There is no
-lock logic: no owner check on the client, no deadline, no clean-up, no waiting. Like every Redlock
-it goes on at a majority of replies.
+The commands are those of asynclock: its scripts, from its files, with the arguments that a grant
+and a release have. There is no lock logic: nothing is checked, nothing has a deadline, nothing is
+cleaned up and nobody waits. Like every Redlock it goes on at a majority of replies. With the option
+"plain" the commands are those of a plain Redlock instead, which gives no fence: SET NX PX, and
+compare-and-delete.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import time
 from collections import deque
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -18,8 +22,10 @@ import hiredis
 
 from . import Adapter
 
-_RELEASE = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
-_SHA = hashlib.sha1(_RELEASE, usedforsecurity=False).hexdigest().encode()
+_PLAIN = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
+_SCRIPTS = Path(__file__).parents[2] / "asynclock" / "_primitives"
+_FILES = ("release.lua", "prelude.lua", "lock.lua")
+_RETENTION = b"86400000"
 
 
 class _Votes:
@@ -63,8 +69,12 @@ class Floor(Adapter):
             _, link = await loop.create_connection(_Link, address.hostname, address.port)
             self.links.append(link)
         self.quorum = len(self.links) // 2 + 1
-        self.px = str(int(self.ttl * 1000)).encode()
-        await self._ask(len(self.links), b"SCRIPT", b"LOAD", _RELEASE)
+        self.px = b"%d" % (self.ttl * 1000)
+        self.plain = bool(self.options.get("plain"))
+        script = b"\n".join((_SCRIPTS / name).read_bytes() for name in _FILES)
+        script = _PLAIN if self.plain else script
+        self.sha = hashlib.sha1(script, usedforsecurity=False).hexdigest().encode()
+        await self._ask(len(self.links), b"SCRIPT", b"LOAD", script)
 
     def _ask(self, quorum: int, *command: bytes) -> asyncio.Future[None]:
         votes = _Votes(quorum)
@@ -83,12 +93,23 @@ class Floor(Adapter):
             link.transport.write(data)
 
     async def acquire(self, name: str) -> tuple[bytes, bytes]:
-        key, owner = name.encode(), os.urandom(16)
-        await self._ask(self.quorum, b"SET", key, owner, b"NX", b"PX", self.px)
+        key, owner = name.encode(), os.urandom(16).hex().encode()
+        if self.plain:
+            await self._ask(self.quorum, b"SET", key, owner, b"NX", b"PX", self.px)
+        else:
+            now = time.time_ns() // 1000
+            times = (self.px, b"%d" % now, b"%d" % (now + 10_000_000), _RETENTION)
+            await self._eval(key, b"acquire", owner, *times)
         return key, owner
 
     async def release(self, lease: Any) -> None:
-        await self._ask(self.quorum, b"EVALSHA", _SHA, b"1", *lease)
+        if self.plain:
+            await self._ask(self.quorum, b"EVALSHA", self.sha, b"1", *lease)
+        else:
+            await self._eval(lease[0], b"release", lease[1])
+
+    async def _eval(self, key: bytes, *args: bytes) -> None:
+        await self._ask(self.quorum, b"EVALSHA", self.sha, b"2", key, key + b":fence", *args)
 
     async def close(self) -> None:
         for link in self.links:
