@@ -47,7 +47,7 @@ class Wish:
         try:
             line = self._line()
             if line is None:
-                return self._won(await self._search().find(), None)
+                return self._won(await self._search(None).find(), None)
             if line.asking or line.full:
                 self._forbid_deadlock(line)
                 return await self._as_head(line, await self._wait_for_turn(line))
@@ -126,7 +126,7 @@ class Wish:
                 asking = True
             elif turn.yielding:
                 await asyncio.sleep(YIELD + engine.random() * engine.spread.width)
-            return self._won(await self._search().find(), line)
+            return self._won(await self._search(line.yielded).find(), line)
         finally:
             line.asking -= asking
             engine.next_in_line(line)
@@ -151,8 +151,11 @@ class Wish:
             holding, fence, terms, now, wanted=self._started, votes=0, handed_over=True
         )
 
-    def _search(self) -> Search:
-        return Search(self._engine, self._recipe, self._terms.ttl, self.deadline, once=self._once)
+    def _search(self, yielded: float | None) -> Search:
+        ttl = self._terms.ttl
+        return Search(
+            self._engine, self._recipe, ttl, self.deadline, once=self._once, yielded=yielded
+        )
 
     def _won(self, attempt: Attempt, line: Line | None) -> Lease:
         engine, terms = self._engine, self._terms

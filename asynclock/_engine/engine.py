@@ -209,7 +209,7 @@ class Engine:
     def next_in_line(self, line: Line, *, yielding: bool = False) -> None:
         """Let the next one ask if nobody does and there is room; forget a line nobody needs."""
         if yielding:
-            line.since, line.handed = 0.0, 0
+            line.since, line.handed, line.yielded = 0.0, 0, _clock.now()
         if line.asking or line.full:
             return
         if line.give(Turn(None, yielding)):

@@ -44,16 +44,25 @@ class Search:
         "_ticket",
         "_ttl",
         "_watch",
+        "_yielded",
     )
 
     def __init__(
-        self, engine: Engine, recipe: Recipe, ttl: float, deadline: float | None, *, once: bool
+        self,
+        engine: Engine,
+        recipe: Recipe,
+        ttl: float,
+        deadline: float | None,
+        *,
+        once: bool,
+        yielded: float | None,
     ) -> None:
         self._engine = engine
         self._recipe = recipe
         self._ttl = ttl
         self._deadline = deadline
         self._once = once
+        self._yielded = yielded
         self._ticket = self._draw_ticket()
         self._watch: Watch | None = None
         self._pauses = self._hops = 0
@@ -198,9 +207,12 @@ class Search:
             await asyncio.sleep(pause)
         elif await watch.wait(pause):
             engine.counts.wakeups["push"] += 1
+            pause = 0.0 if self._yielded is None else pacing.courtesy(_clock.now() - self._yielded)
             if len(engine.multiplexer.nodes) > 1:
                 # Rivals were woken by the same release: spread out, or the vote is split.
-                await asyncio.sleep(engine.spread.width * engine.random())
+                pause += engine.spread.width * engine.random()
+            if pause:
+                await asyncio.sleep(pause)
         else:
             engine.counts.wakeups["expiry"] += 1
 

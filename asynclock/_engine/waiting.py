@@ -38,7 +38,17 @@ class Turn(NamedTuple):
 class Line:
     """Those of this process who want one name: some hold, one asks, the rest wait in order."""
 
-    __slots__ = ("_queue", "asking", "handed", "holdings", "key", "name", "permits", "since")
+    __slots__ = (
+        "_queue",
+        "asking",
+        "handed",
+        "holdings",
+        "key",
+        "name",
+        "permits",
+        "since",
+        "yielded",
+    )
 
     def __init__(self, name: str, key: str, permits: int) -> None:
         self.name = name
@@ -52,6 +62,8 @@ class Line:
         """When this process got the name after it last let others ahead; 0 before that."""
         self.handed = 0
         """How often it was handed on since then."""
+        self.yielded: float | None = None
+        """When this process last had used the name up and let others ahead."""
         self._queue: OrderedDict[asyncio.Future[Turn | None], Terms] = OrderedDict()
 
     def __len__(self) -> int:

@@ -182,6 +182,8 @@ class Link(asyncio.Protocol):
                 self._overdue -= 1
                 if not self._overdue:
                     self.stalled_since = 0.0
+                if command.owed_until and type(reply) is _ServerError:
+                    self._refused(reply, NOBODY, index, command)  # nobody waits, the key does
             elif type(reply) is _ServerError:
                 self._refused(reply, sink, index, command)
             else:

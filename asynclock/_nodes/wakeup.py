@@ -39,10 +39,7 @@ class Wakeups:
                 for watch in list(watches):
                     watch.wake()
             return
-        watches = self._watched.get(key)
-        if watches is None:
-            return
-        for watch in list(watches):
+        for watch in list(self._watched.get(key, ())) if self._watched else ():
             if node is None:
                 watch.wake()
             else:

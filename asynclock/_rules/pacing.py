@@ -15,6 +15,10 @@ BLIND = 2.0
 """The longest pause with pushes: for the push that was lost and a key without a ttl."""
 GRACE = 0.002
 """A server deletes an expired key up to a millisecond late, and says PTTL rounded down."""
+COURTESY = 0.005
+REMEMBERED = 1.0
+"""A process that used up its time with a name waits so long after a release, fading to nothing
+over so many seconds: ten turns, half a millisecond for each."""
 EXPIRY_SPREAD = 0.02
 """Waiters of an expired lease come back over this time, not in the same instant."""
 
@@ -36,6 +40,15 @@ def without_push(attempt: int, remaining: float | None, random: float) -> float:
     """The pause after the `attempt`-th refusal (from 0) where no push can be relied on."""
     pause = min(LONGEST, FIRST * 1.6 ** min(attempt, 16)) * (0.5 + random)
     return pause if remaining is None else min(pause, max(remaining, 0.0) + GRACE + FIRST * random)
+
+
+def courtesy(since: float) -> float:
+    """How long a process that let others ahead `since` seconds ago lets them go first again.
+
+    A server wakes those who wait in an order of its own, always the same: without this the first
+    two would take turns, and the others starve. Whoever had the name longest ago asks first.
+    """
+    return COURTESY * max(0.0, 1.0 - since / REMEMBERED)
 
 
 class Spread:
