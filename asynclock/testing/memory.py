@@ -137,10 +137,6 @@ class MemoryNode:
         """SCRIPT FLUSH."""
         self._scripts.clear()
 
-    def trackers(self) -> int:
-        """How many connections would be told of a flush."""
-        return sum(client.tracking for client in self._clients)
-
     def jump_clock(self, seconds: float) -> None:
         """Move its wall clock from where it is now, either way."""
         self._shift += seconds

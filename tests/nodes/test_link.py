@@ -28,6 +28,21 @@ async def test_a_forgotten_script_is_healed(asynclock_nodes: list[LocalServer]) 
         assert await node.command("EXISTS", *(f"asynclock:n{i}" for i in range(50))) == 0
 
 
+async def test_a_release_that_is_answered_late_by_a_forgetful_node_is_healed(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    node = asynclock_nodes[0]
+    async with connect(node.url, ttl=60, max_ttl=60) as locks:
+        lease = await locks.lock("a").acquire()
+        await node.command("SCRIPT", "FLUSH")
+        await node.freeze()
+        await lease.release()
+        await node.thaw()
+        async with asyncio.timeout(20):
+            while await node.command("EXISTS", "asynclock:a"):
+                await asyncio.sleep(0.02)
+
+
 async def test_connections_heal(asynclock_nodes: list[LocalServer]) -> None:
     async with connect(*(node.url for node in asynclock_nodes)) as locks:
         async with locks.lock("a"):

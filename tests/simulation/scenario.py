@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import asynclock
+from asynclock._nodes.node import Node
 from asynclock.testing import Event, check
 from tests.simulation.world import NODE_TIMEOUT, TTL, Process, World, clocks_of
 
@@ -362,11 +363,27 @@ def jump_clock(run: Run) -> None:
 
 @_fault
 def flush_node(run: Run) -> None:
+    """FLUSHALL, where every client is connected: who is not can't know (docs/threats.md)."""
     number = run.random.randrange(len(run.world.nodes))
     node = run.world.nodes[number]
-    if node.alive and not node.frozen and node.trackers() >= len(run.world.processes):
+    views = [process.locks._engine.multiplexer.nodes[number] for process in run.world.processes]
+    if node.alive and not node.frozen and all(view.link and view.tracking for view in views):
         run.world.say(f"flush {node.name}")
+        for process, view in zip(run.world.processes, views, strict=True):
+            _see_that_it_hears(process, view)
         node.flush()
+
+
+def _see_that_it_hears(process: Process, view: Node) -> None:
+    """If the connection ends before the news of the flush is in, it comes with the end."""
+    before = view.trust.votes_from
+
+    def tell(_: object) -> None:
+        if view.trust.votes_from == before:
+            view.pushed([b"invalidate", None])
+
+    if view.link is not None:
+        view.link.closed.add_done_callback(tell, context=process.context)
 
 
 @_fault
