@@ -39,7 +39,7 @@ class Multiplexer:
         self.quorum = majority(len(self.nodes))
         self.batch = batch
         """How many leases one renewal command may carry (1 where keys live apart)."""
-        self.wakeups = Wakeups(self.quorum)
+        self.wakeups = Wakeups(len(self.nodes), self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds by which our own clock stood still."""
         self._background = background

@@ -10,24 +10,28 @@ import asyncio
 
 STRAGGLERS = 0.02
 """Seconds after the first node's push in which the others' are waited for."""
+SETTLE = 0.001
+"""The same after a quorum's: a push that is still on its way would be taken for a new one, and
+all nodes asked once more."""
 
 
 class Wakeups:
     """Who waits for which key.
 
-    A name is free when a quorum of nodes has freed it, so a watch wakes at the quorum-th node's
-    push; a little after the first if the others stay silent. Without that, every waiter would ask
-    all nodes once per node that it hears from.
+    A name is free when a quorum of nodes has freed it, so a watch wakes when all have pushed; a
+    moment after a quorum has, or a little after the first if the others stay silent. Without
+    that, every waiter would ask all nodes once per node that it hears from.
     """
 
-    def __init__(self, quorum: int) -> None:
+    def __init__(self, size: int, quorum: int) -> None:
+        self._size = size
         self._quorum = quorum
         # Dicts for sets: woken in the order of arrival, the same in every run of a simulation.
         self._watched: dict[str, dict[Watch, None]] = {}
 
     def watch(self, keys: tuple[str, ...]) -> Watch:
         """Start to watch `keys`; `close` the watch when done."""
-        watch = Watch(self, keys, self._quorum)
+        watch = Watch(self, keys, self._size, self._quorum)
         for key in keys:
             self._watched.setdefault(key, {})[watch] = None
         return watch
@@ -58,10 +62,11 @@ class Wakeups:
 class Watch:
     """One task's interest in some keys."""
 
-    __slots__ = ("_future", "_heard", "_owner", "_patience", "_quorum", "keys", "woken")
+    __slots__ = ("_future", "_heard", "_owner", "_patience", "_quorum", "_size", "keys", "woken")
 
-    def __init__(self, owner: Wakeups, keys: tuple[str, ...], quorum: int) -> None:
+    def __init__(self, owner: Wakeups, keys: tuple[str, ...], size: int, quorum: int) -> None:
         self._owner = owner
+        self._size = size
         self._quorum = quorum
         self._heard: set[int] = set()
         self._patience: asyncio.TimerHandle | None = None
@@ -72,10 +77,17 @@ class Watch:
     def hear(self, node: int) -> None:
         """One of the keys changed on `node`."""
         self._heard.add(node)
-        if len(self._heard) >= self._quorum:
+        if len(self._heard) == self._size:
             self.wake()
+        elif len(self._heard) == self._quorum:
+            self._be_patient(SETTLE)
         elif self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(STRAGGLERS, self.wake)
+            self._be_patient(STRAGGLERS)
+
+    def _be_patient(self, seconds: float) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def wake(self) -> None:
         """It is worth asking again."""
