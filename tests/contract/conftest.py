@@ -11,7 +11,7 @@ import pytest_asyncio
 import asynclock
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import FACES, Face
-from tests.contract.topology_faces import TOPOLOGY_FACES, close
+from tests.contract.topology_faces import STANDING, TOPOLOGY_FACES, close
 
 Connect = Callable[..., asynclock.LockManager]
 ALL = {**FACES, **TOPOLOGY_FACES}
@@ -23,7 +23,13 @@ def _warm_topologies() -> Iterator[None]:
     close()
 
 
-@pytest_asyncio.fixture(params=list(ALL))
+def _params() -> Iterator[Any]:
+    for name in ALL:
+        rare = name in TOPOLOGY_FACES and name not in STANDING
+        yield pytest.param(name, marks=[pytest.mark.nightly] if rare else [])
+
+
+@pytest_asyncio.fixture(params=list(_params()))
 async def face(
     request: pytest.FixtureRequest, asynclock_servers: StartServers
 ) -> AsyncIterator[Face]:
