@@ -66,7 +66,8 @@ class _ServerError(Exception):
     """An error reply, as hiredis makes it."""
 
 
-_FORBIDDEN_INSIDE = "executing the script can't"
+# What a script meets has no code of its own; in the words of servers before 7.2, and since.
+_FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
 _PERMANENT = ("WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO")
 
 
@@ -75,7 +76,8 @@ def failure(error: Exception) -> Failure:
     text = str(error)
     code = text.partition(" ")[0]
     permanent = code in _PERMANENT or text.startswith("ERR unknown command")
-    return Failure(text, permanent or _FORBIDDEN_INSIDE in text, code)
+    forbidden = any(words in text for words in _FORBIDDEN_INSIDE)
+    return Failure(text, permanent or forbidden, code)
 
 
 class Link(asyncio.Protocol):

@@ -136,7 +136,7 @@ async def test_with_less_it_works_and_says_once_what_it_assumes(
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"), [(["+evalsha"], "evalsha"), (["+get"], "script"), (["+time"], "script")]
+    ("missing", "said"), [(["+evalsha"], "evalsha"), (["+set"], "script"), (["+time"], "script")]
 )
 async def test_without_scripts_it_says_so_at_the_first_acquire(
     asynclock_servers: StartServers, connect: Connect, missing: list[str], said: str
