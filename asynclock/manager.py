@@ -15,7 +15,7 @@ from . import _clock, _settings
 from ._background import Background
 from ._engine.engine import Engine, EngineSettings
 from ._engine.inspection import Inspection, inspect
-from ._engine.lease import HandOff, Lease, Terms
+from ._engine.lease import HandOff, Lease
 from ._nodes.acks import Acks
 from ._nodes.deployment import make_nodes, naming
 from ._nodes.multiplexer import Multiplexer
@@ -129,7 +129,7 @@ class LockManager(Catalogue):
         observers: Sequence[Observer],
     ) -> None:
         super().__init__()
-        defaults = _defaults(ttl, max_ttl, node_timeout, prefix)
+        defaults = Defaults.checked(ttl, max_ttl, node_timeout, prefix)
         keys_begin, batch = naming(nodes, prefix)
         self._defaults = replace(defaults, prefix=keys_begin)
         self._observers = Observers(observers)
@@ -285,22 +285,6 @@ class LockManager(Catalogue):
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-def _defaults(ttl: float, max_ttl: float | None, node_timeout: float, prefix: str) -> Defaults:
-    if not isinstance(prefix, str):
-        raise ConfigurationError(f"prefix must be a str, not {type(prefix).__name__}")
-    timeout = _settings.seconds(node_timeout, "node_timeout")
-    longest = _settings.optional_seconds(max_ttl, "max_ttl")
-    checked = _settings.seconds(ttl, "ttl")
-    longest = max(checked, 10.0) if longest is None else longest
-    _settings.ttl(checked, node_timeout=timeout, max_ttl=longest)
-    if timeout > longest / 4:
-        # An attempt takes up to two node timeouts and must end well within every quarantine.
-        raise ConfigurationError(
-            f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
-        )
-    return Defaults(checked, timeout, longest, prefix, usual=Terms(checked))
 
 
 def _label(label: str | None) -> str:

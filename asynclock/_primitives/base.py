@@ -44,6 +44,25 @@ class Defaults:
     usual: Terms
     """What a lock gets that asks for nothing special."""
 
+    @classmethod
+    def checked(
+        cls, ttl: float, max_ttl: float | None, node_timeout: float, prefix: str
+    ) -> Defaults:
+        """What `connect` was given. Raises ConfigurationError."""
+        if not isinstance(prefix, str):
+            raise ConfigurationError(f"prefix must be a str, not {type(prefix).__name__}")
+        timeout = _settings.seconds(node_timeout, "node_timeout")
+        longest = _settings.optional_seconds(max_ttl, "max_ttl")
+        usual = _settings.seconds(ttl, "ttl")
+        longest = max(usual, 10.0) if longest is None else longest
+        _settings.ttl(usual, node_timeout=timeout, max_ttl=longest)
+        if timeout > longest / 4:
+            # An attempt takes up to two node timeouts and must end well within every quarantine.
+            raise ConfigurationError(
+                f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
+            )
+        return cls(usual, timeout, longest, prefix, Terms(usual))
+
     def terms(
         self,
         *,

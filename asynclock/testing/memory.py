@@ -14,18 +14,18 @@ import asyncio
 import contextvars
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
-
-import hiredis
 
 from asynclock import _clock
 from asynclock._engine.lease import Lease
 from asynclock._nodes.endpoint import Endpoint
 from asynclock.errors import ConfigurationError
+from asynclock.testing._client import MemoryClient
+from asynclock.testing._commands import execute
 from asynclock.testing._keyspace import OK, Keyspace, ReplyError
 from asynclock.testing._lua import run_script, sha_of
-from asynclock.testing._wire import MemoryTransport, Push, Route, Stream, encode
+from asynclock.testing._wire import Route
 
 __all__ = ["MemoryEndpoint", "MemoryNode", "freeze", "lose", "memory_node", "thaw"]
 
@@ -75,11 +75,11 @@ class MemoryNode:
         self._true_clock = clock
         self._entropy = entropy
         self._shift = 0.0
-        self._clients: dict[_Client, None] = {}
-        self._inbox: list[tuple[_Client, bytes]] = []
+        self._clients: dict[MemoryClient, None] = {}
+        self._inbox: list[tuple[MemoryClient, bytes]] = []
         self._scripts: dict[bytes, bytes] = {}
-        self._watchers: dict[bytes, dict[_Client, None]] = {}
-        self._current: _Client | None = None
+        self._watchers: dict[bytes, dict[MemoryClient, None]] = {}
+        self._current: MemoryClient | None = None
         self._born()
 
     def _born(self) -> None:
@@ -152,16 +152,16 @@ class MemoryNode:
         if not self.alive:
             raise ConnectionRefusedError(f"{self.name} is down")
         protocol = factory()
-        client = _Client(self, protocol, route or Route())
+        client = MemoryClient(self, protocol, route or Route())
         self._clients[client] = None
         protocol.connection_made(client.transport)
         return protocol
 
-    def left(self, client: _Client) -> None:
+    def left(self, client: MemoryClient) -> None:
         """A connection has ended."""
         self._clients.pop(client, None)
 
-    def arrived(self, client: _Client, data: bytes) -> None:
+    def arrived(self, client: MemoryClient, data: bytes) -> None:
         """Bytes of a client; none: it has hung up."""
         if self.frozen:
             self._inbox.append((client, data))
@@ -178,7 +178,7 @@ class MemoryNode:
             raise reply
         return _as_text(reply)
 
-    def answer(self, client: _Client | None, words: Words) -> Any:
+    def answer(self, client: MemoryClient | None, words: Words) -> Any:
         """Do one command. → its reply, an error among them."""
         name = words[0].upper()
         self._writer, self._current = client, None
@@ -187,7 +187,7 @@ class MemoryNode:
             self._current = client if caching and client.tracking else None
         try:
             own = _OWN.get(name)
-            return self.keys.call(words) if own is None else own(self, client, words)
+            return execute(self.keys, words) if own is None else own(self, client, words)
         except ReplyError as error:
             return error
         finally:
@@ -215,14 +215,14 @@ class MemoryNode:
             if client is not self._writer:
                 client.push([b"invalidate", [key]])
 
-    _writer: _Client | None = None
+    _writer: MemoryClient | None = None
 
     def _eval(self, source: bytes, words: Words) -> Any:
         count = int(words[2])
         return run_script(source, words[3 : 3 + count], words[3 + count :], self._script_call)
 
     def _script_call(self, words: Words) -> Any:
-        return _time(self) if words[0].upper() == b"TIME" else self.keys.call(words)
+        return _time(self) if words[0].upper() == b"TIME" else execute(self.keys, words)
 
     def _said(self) -> str:
         facts = {
@@ -235,49 +235,6 @@ class MemoryNode:
             "aof_enabled": int(self.durable),
         }
         return "".join(f"{key}:{value}\r\n" for key, value in facts.items())
-
-
-class _Client:
-    """The node's end of a connection."""
-
-    def __init__(self, node: MemoryNode, protocol: asyncio.Protocol, route: Route) -> None:
-        loop = asyncio.get_running_loop()
-        self._node = node
-        self._reader = hiredis.Reader()
-        self.tracking = self.caching = False
-        # Bytes on their way belong to nobody's process; what arrives at the client does.
-        requests = Stream(loop, route, self._arrived, contextvars.Context())
-        self.transport = MemoryTransport(protocol, requests.send)
-        self._replies = Stream(loop, route, self.transport.received, contextvars.copy_context())
-        self._over = False
-
-    def _arrived(self, data: bytes) -> None:
-        self._node.arrived(self, data)
-
-    def received(self, data: bytes) -> None:
-        """Requests; executed also when the client is gone meanwhile, as a server does."""
-        if not data:
-            self._over = True
-            self._node.left(self)
-            return
-        self._reader.feed(data)
-        replies = []
-        while (words := self._reader.gets()) is not False:
-            replies.append(encode(self._node.answer(self, tuple(words))))
-        if replies and not self._over:
-            self._replies.send(b"".join(replies))
-
-    def push(self, words: Sequence[Any]) -> None:
-        """Send something unasked."""
-        if not self._over:
-            self._replies.send(encode(Push(words)))
-
-    def hang_up(self) -> None:
-        """Break the connection from the node's side."""
-        if not self._over:
-            self._over = True
-            self._node.left(self)
-            self._replies.send(b"")
 
 
 # ---- what a server does besides keys -----------------------------------------------------------
@@ -296,19 +253,19 @@ def _time(node: MemoryNode) -> list[bytes]:
     return [b"%d" % seconds, b"%06d" % micros]
 
 
-def _evalsha(node: MemoryNode, _client: _Client, words: Words) -> Any:
+def _evalsha(node: MemoryNode, _client: MemoryClient, words: Words) -> Any:
     source = node._scripts.get(words[1])
     if source is None:
         raise ReplyError("NOSCRIPT No matching script. Please use EVAL.")
     return node._eval(source, words)
 
 
-def _eval(node: MemoryNode, _client: _Client, words: Words) -> Any:
+def _eval(node: MemoryNode, _client: MemoryClient, words: Words) -> Any:
     node._scripts[sha_of(words[1]).encode()] = words[1]
     return node._eval(words[1], words)
 
 
-def _script(node: MemoryNode, _client: _Client, words: Words) -> Any:
+def _script(node: MemoryNode, _client: MemoryClient, words: Words) -> Any:
     if words[1].upper() == b"LOAD":
         sha = sha_of(words[2]).encode()
         node._scripts[sha] = words[2]
@@ -317,7 +274,7 @@ def _script(node: MemoryNode, _client: _Client, words: Words) -> Any:
     return OK
 
 
-def _client_command(node: MemoryNode, client: _Client, words: Words) -> Any:
+def _client_command(node: MemoryNode, client: MemoryClient, words: Words) -> Any:
     what = words[1].upper()
     if what == b"TRACKING":
         client.tracking = words[2].upper() == b"ON"
@@ -328,17 +285,17 @@ def _client_command(node: MemoryNode, client: _Client, words: Words) -> Any:
     return OK
 
 
-def _config(node: MemoryNode, _client: _Client, words: Words) -> Any:
+def _config(node: MemoryNode, _client: MemoryClient, words: Words) -> Any:
     known = {b"appendfsync": b"always" if node.durable else b"everysec"}
     return {name: known[name] for name in words[2:] if name in known}
 
 
-def _flushall(node: MemoryNode, _client: _Client, _words: Words) -> Any:
+def _flushall(node: MemoryNode, _client: MemoryClient, _words: Words) -> Any:
     node.flush()
     return OK
 
 
-def _hello(_node: MemoryNode, _client: _Client, _words: Words) -> dict[bytes, Any]:
+def _hello(_node: MemoryNode, _client: MemoryClient, _words: Words) -> dict[bytes, Any]:
     return {b"server": b"redis", b"version": VERSION.encode(), b"proto": 3}
 
 

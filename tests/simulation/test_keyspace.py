@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from asynclock.testing._keyspace import COMMANDS, Keyspace, ReplyError
+from asynclock.testing._commands import COMMANDS, execute
+from asynclock.testing._keyspace import Keyspace, ReplyError
 from asynclock.testing._resp import ServerReplyError, ask_all
 from asynclock.testing.plugin import StartServers
 
@@ -26,6 +27,7 @@ def commands(chance: random.Random) -> list[tuple[str, ...]]:
         ("SET", key, member),
         ("SET", key, member, "PX", LONG),
         ("SET", key, member, "NX", "PX", LONG),
+        ("SET", key, member, "PX", LONG, "GET"),
         ("SET", key, member, "XX", "KEEPTTL"),
         ("INCR", "number"),
         ("DEL", key),
@@ -72,7 +74,7 @@ async def test_it_answers_as_a_server_does(asynclock_servers: StartServers) -> N
     ours = Keyspace(time.time, lambda _key: None, lambda _key: None)
     for number, (words, reply) in enumerate(zip(said, real, strict=True)):
         try:
-            mine: Any = plain(ours.call(tuple(word.encode() for word in words)))
+            mine: Any = plain(execute(ours, tuple(word.encode() for word in words)))
         except ReplyError as error:
             assert isinstance(reply, ServerReplyError), (number, words, str(error), reply)
             continue
@@ -85,13 +87,13 @@ async def test_it_expires_keys_as_a_server_does(asynclock_servers: StartServers)
     ours = Keyspace(lambda: now, lambda _key: None, lambda _key: None)
     script = "redis.call('SET', 'k', 'v', 'PX', 50) return redis.call('PTTL', 'k')"
     assert await server.command("EVAL", script, 0) == 50
-    ours.call((b"SET", b"k", b"v", b"PX", b"50"))
-    assert ours.call((b"PTTL", b"k")) == 50
+    execute(ours, (b"SET", b"k", b"v", b"PX", b"50"))
+    assert execute(ours, (b"PTTL", b"k")) == 50
     now += 0.0499
-    assert ours.call((b"GET", b"k")) == b"v"
+    assert execute(ours, (b"GET", b"k")) == b"v"
     now += 0.01
-    assert ours.call((b"GET", b"k")) is None
-    assert ours.call((b"PTTL", b"k")) == -2
+    assert execute(ours, (b"GET", b"k")) is None
+    assert execute(ours, (b"PTTL", b"k")) == -2
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -100,4 +102,4 @@ def test_words_that_are_missing_are_an_error(name: bytes) -> None:
     if name in (b"DBSIZE", b"DEL", b"EXISTS", b"UNLINK", b"SCAN"):
         return
     with pytest.raises(ReplyError):
-        ours.call((name,))
+        execute(ours, (name,))
