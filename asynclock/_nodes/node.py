@@ -21,7 +21,7 @@ from .._rules.trust import Facts, Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .handshake import HandshakeError
 from .link import LAGGING, NOBODY, Failure, Link, Sink
-from .script import Command
+from .script import Command, Word
 
 _log = logging.getLogger("asynclock.nodes")
 
@@ -85,6 +85,8 @@ class Node:
         self._early: deque[tuple[Command, Sink, int]] = deque()
         self._early_timer: asyncio.TimerHandle | None = None
         self._owed: deque[Command] = deque(maxlen=MAX_OWED)
+        self._zombies: set[Word] = set()
+        """Owners whose acquire may still reach the server through a connection that broke."""
         self._finished = False
         self._reading: tuple[float, float, float] | None = None
         """What the handshake read on the node's clock, until we know which process that is."""
@@ -117,6 +119,9 @@ class Node:
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release: also to a node that does not answer, and later if it can't be now."""
+        if self._zombies and command.args[1] in self._zombies:
+            self._zombies.discard(command.args[1])
+            self._come_again([command])
         if self._link is not None:
             self._link.send(command, sink, index)
         elif self._down is None:
@@ -227,11 +232,14 @@ class Node:
         for command in again:
             link.send(command, NOBODY, 0)
         if again:
-            # A zombie of the broken connection is most likely executed soon, and not at all
-            # after its not_after: LAGGING node timeouts and 50 ms after its attempt began.
-            loop, timeout = asyncio.get_running_loop(), self.settings.node_timeout
-            for later in (timeout, LAGGING * timeout):
-                loop.call_later(later + 0.1, self._repeat, again)
+            self._come_again(again)
+
+    def _come_again(self, releases: list[Command]) -> None:
+        # A zombie of the broken connection is most likely executed soon, and not at all after
+        # its not_after: LAGGING node timeouts and 50 ms after its attempt began.
+        loop, timeout = asyncio.get_running_loop(), self.settings.node_timeout
+        for later in (timeout, LAGGING * timeout):
+            loop.call_later(later + 0.1, self._repeat, releases)
 
     def _repeat(self, commands: list[Command]) -> None:
         now = _clock.now()
@@ -308,8 +316,18 @@ class Node:
         if link is self._link:
             self._link = None
             self._owe(unanswered)
+            self._doubt(unanswered)
             if end.permanent or link.stalled_since:
                 self._note_down(end)
+
+    def _doubt(self, unanswered: list[Command]) -> None:
+        # A lease may be won without this node, and released here before its acquire arrives.
+        owners = {one.args[1] for one in unanswered if one.args[0] == "acquire"}
+        if owners:
+            self._zombies |= owners
+            forget = self._zombies.difference_update
+            lasting = LAGGING * self.settings.node_timeout + 0.1
+            asyncio.get_running_loop().call_later(lasting, forget, owners)
 
     def _tell_refused(self, known: Facts | None, facts: Facts) -> None:
         if known is None or known.refused != facts.refused:
