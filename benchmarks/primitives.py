@@ -1,13 +1,16 @@
-"""What each primitive costs beside the mutex: `python -m benchmarks.primitives [--cycles N]`.
+"""What each primitive costs beside the mutex: `python -m benchmarks.primitives`.
 
-Uncontended acquire and release by one task on local servers, in short blocks taken in turns so
-that whatever else the machine does hits all alike; the ratio is that of the medians over blocks.
+`python -m benchmarks.primitives writers` shows how long writers wait among readers (writers.py).
+
+Costs: uncontended acquire and release by one task on local servers, in short blocks taken in turns
+so that whatever else the machine does hits all alike; the ratio is that of the medians over blocks.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -15,37 +18,52 @@ from contextlib import AbstractAsyncContextManager
 
 import asynclock
 from asynclock.testing import local_servers
+from benchmarks import writers
 
 BAR = 1.5
 """No primitive may cost more than so many mutexes."""
 
 Cycle = Callable[[], Awaitable[object]]
+Entered = AbstractAsyncContextManager[object]
 
 
 def cycles(locks: asynclock.LockManager, *, fair: bool) -> dict[str, Cycle]:
-    """One acquire and release of each primitive."""
-    rwlock = locks.rwlock("rw")
-    wanted: dict[str, AbstractAsyncContextManager[object]] = {
+    """One use of each primitive by one task that meets nobody: taken and given back, or changed."""
+    rwlock, election, event = locks.rwlock("rw"), locks.election("crown"), locks.event("bell")
+    barrier, turns = locks.barrier("door", 1), itertools.count()
+    wanted: dict[str, Entered] = {
         "lock": locks.lock("mutex"),
         "rwlock.read": rwlock.read(),
         "rwlock.write": rwlock.write(),
         "semaphore(3)": locks.semaphore("pool", 3),
         "multi_lock(3 names)": locks.multi_lock("one", "two", "three"),
+        "reentrant_lock": locks.reentrant_lock("again"),
     }
     if fair:
         wanted["fair_lock"] = locks.fair_lock("queue")
     made: dict[str, Cycle] = {name: _cycle(lock) for name, lock in wanted.items()}
-    reentrant = locks.reentrant_lock("again")
 
-    async def outer() -> None:
-        async with reentrant:
+    @locks.synchronized("orders:{number}")
+    async def synchronized(number: int) -> None:
+        pass
+
+    async def campaign() -> None:
+        async with election.campaign("here"):
             pass
 
-    made["reentrant_lock"] = outer
+    async def change() -> None:
+        await (event.set if next(turns) % 2 else event.clear)()
+
+    made["synchronized"] = lambda: synchronized(7)
+    made["election.campaign"] = campaign
+    made["event.set or clear"] = change
+    made["event.wait (set)"] = locks.event("rung").wait
+    made["latch.count_down"] = lambda: locks.latch(f"latch:{next(turns)}", 1).count_down()
+    made["barrier(1).wait"] = barrier.wait
     return made
 
 
-def _cycle(lock: AbstractAsyncContextManager[object]) -> Cycle:
+def _cycle(lock: Entered) -> Cycle:
     async def cycle() -> None:
         async with lock:
             pass
@@ -58,6 +76,7 @@ async def measure(nodes: int, blocks: int, per_block: int) -> dict[str, float]:
     async with local_servers(nodes) as servers:
         urls = [server.url for server in servers]
         async with asynclock.connect(*urls, restart_guard=False) as locks:
+            await locks.event("rung").set()
             todo = cycles(locks, fair=nodes == 1)
             taken: dict[str, list[float]] = {name: [] for name in todo}
             for block in range(blocks + 1):
@@ -80,11 +99,15 @@ def report(nodes: int, taken: dict[str, float]) -> bool:
 
 
 def main() -> int:
-    """Measure one server and a quorum of five."""
+    """Measure one server and a quorum of five. → 0 if all is within the bars."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("section", nargs="?", choices=("cost", "writers"), default="cost")
     parser.add_argument("--cycles", type=int, default=50, help="cycles in one block")
     parser.add_argument("--blocks", type=int, default=30)
+    parser.add_argument("--writes", type=int, default=500, help="so often somebody writes in a run")
     options = parser.parse_args()
+    if options.section == "writers":
+        return 0 if writers.measure(options.writes) else 1
     within = [
         report(nodes, asyncio.run(measure(nodes, options.blocks, options.cycles)))
         for nodes in (1, 5)

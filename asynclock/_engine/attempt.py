@@ -207,7 +207,13 @@ class Attempt:
 
     @property
     def split(self) -> bool:
-        """Whether rivals kept each other from a quorum: nobody's owner has one."""
+        """Whether rivals kept each other from a quorum: nobody's owner has one.
+
+        Never for those who share, such as readers: they are many, rival only those who exclude
+        them, and need no more room than a wake-up from these gives.
+        """
+        if self.recipe.line is None:
+            return False
         owners = [owner for _, owner in self.refusals]
         most = max(map(owners.count, owners), default=0)
         return len(self.ballot.claims) > 0 and most < self.ballot.quorum
