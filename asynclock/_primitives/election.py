@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from .. import _clock
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease, Terms
 from .._engine.recipe import Recipe, ms
 from .._engine.refusals import label
-from .._nodes.link import Failure
+from .._nodes.link import NOBODY, Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing
 from .._settings import COUNTER, PART
@@ -54,7 +55,7 @@ class Term:
     A leader that loses its lease is ended as the body of any lock is: LeaseLostError.
     """
 
-    __slots__ = ("_election", "_sequence", "lease", "value")
+    __slots__ = ("_election", "_sequence", "lease", "timer", "value")
 
     def __init__(self, election: Election, lease: Lease, value: str) -> None:
         self.lease = lease
@@ -62,6 +63,8 @@ class Term:
         """What is published now."""
         self._election = election
         self._sequence = 0
+        self.timer: asyncio.TimerHandle | None = None
+        """When the value is said again."""
 
     def __repr__(self) -> str:
         return f"<Term {self.number} of {self.lease.name!r} held={self.held}>"
@@ -91,12 +94,17 @@ class Term:
             raise self.lease.loss_error()
         self.value = _checked(value)
         self._sequence += 1
-        return await self.repeat()
+        return await self._election.say(self)
 
-    async def repeat(self) -> bool:
-        """Say the same again. → whether a quorum has it."""
-        record = json.dumps([self.number, self._sequence, self.lease.owner, self.value])
-        return await self._election.say(self.lease, record)
+    @property
+    def record(self) -> str:
+        """What the nodes are told."""
+        return json.dumps([self.number, self._sequence, self.lease.owner, self.value])
+
+    def stop(self) -> None:
+        """The term is over: nothing is said again."""
+        if self.timer is not None:
+            self.timer.cancel()
 
     async def resign(self) -> bool:
         """End the term, so that somebody else may lead. → whether we led until now."""
@@ -160,45 +168,42 @@ class Election:
         """What `campaign` does once it is awaited."""
         lease = await self._lock.acquire(timeout=timeout)
         term = Term(self, lease, value)
-        try:
-            await term.repeat()
-        except BaseException:
-            await lease.release()
-            raise
-        repeat = self._engine.background.spawn(
-            self._repeat(term), f"asynclock: publish {self.name}"
-        )
-
-        def stop() -> None:
-            repeat.cancel()
-
-        lease.on_end(stop)
+        lease.on_end(term.stop)
+        self._tell(term)
         return term
 
-    async def _repeat(self, term: Term) -> None:
-        # A node that was away or has forgotten gets the value again; one task per leader is few.
-        while term.held:
-            await asyncio.sleep(self._terms.ttl)
-            await term.repeat()
+    def _tell(self, term: Term) -> None:
+        # Whoever leads need not wait for it. Repeated for a node that was away or has forgotten.
+        if term.held:
+            nodes = self._engine.multiplexer
+            nodes.broadcast(self._publication(term), NOBODY)
+            nodes.wakeups.wake(self._value_key)
+            term.timer = asyncio.get_running_loop().call_later(self._terms.ttl, self._tell, term)
 
-    async def say(self, lease: Lease, record: str) -> bool:
-        """Put a leader's record where it leads. → whether a quorum took it."""
+    async def say(self, term: Term) -> bool:
+        """Put what a leader publishes where it leads. → whether a quorum took it."""
         nodes = self._engine.multiplexer
-        keys = (self._recipe.keys[0], self._value_key)
-        args = ("publish", lease.owner, record, ms(KEPT * self._terms.ttl))
-        command = Command(SCRIPT, keys, args)
-        replies = await ask_all(self._engine, command, enough=nodes.quorum)
+        replies = await ask_all(self._engine, self._publication(term), enough=nodes.quorum)
         nodes.wakeups.wake(self._value_key)
         took = [r for r in replies.values() if not isinstance(r, Failure) and r[0] == 1]
         return len(took) >= nodes.quorum
 
+    def _publication(self, term: Term) -> Command:
+        keys = (self._recipe.keys[0], self._value_key)
+        args = ("publish", term.lease.owner, term.record, ms(KEPT * self._terms.ttl))
+        return Command(SCRIPT, keys, args)
+
     async def leader(self) -> Leader | None:
         """Who leads now, as far as a quorum of nodes can tell; None: nobody, or too few answered.
 
-        Takes at most one node timeout.
+        Takes at most two node timeouts: the first is for what a new leader has just published.
         """
-        found, _ = await self._look()
-        return found
+        until = _clock.now() + self._engine.settings.node_timeout
+        while True:
+            found, led_for = await self._look()
+            if found is not None or led_for is None or _clock.now() >= until:
+                return found
+            await asyncio.sleep(pacing.FIRST)
 
     async def observe(self) -> AsyncGenerator[Leader, None]:
         """Every leader and every new value from now on, the present ones first.
