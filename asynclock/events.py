@@ -129,28 +129,17 @@ Observer = Callable[[Event], None]
 """Called with each event, in the event loop, synchronously: be quick, never block."""
 
 
-class Observers:
+class Observers(list[Observer]):
     """Those who listen. Falsy when there are none, so that callers need not make the event."""
 
-    __slots__ = ("_failed", "_listeners")
+    __slots__ = ("_failed",)
 
     def __init__(self, listeners: Iterable[Observer] = ()) -> None:
-        self._listeners: tuple[Observer, ...] = tuple(listeners)
+        super().__init__(listeners)
         self._failed: set[tuple[int, str]] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._listeners)
-
-    def add(self, listener: Observer) -> None:
-        """Tell `listener` of everything from now on."""
-        self._listeners = (*self._listeners, listener)
-
-    def remove(self, listener: Observer) -> None:
-        """Tell `listener` nothing more."""
-        self._listeners = tuple(one for one in self._listeners if one is not listener)
-
     def __call__(self, event: Event) -> None:
-        for listener in self._listeners:
+        for listener in tuple(self):  # one may leave when it hears
             try:
                 listener(event)
             except Exception as error:  # an observer must never break a lock

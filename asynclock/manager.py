@@ -237,11 +237,12 @@ class LockManager(Catalogue):
 
     def observe(self, observer: Observer) -> None:
         """Tell `observer` of every event from now on."""
-        self._observers.add(observer)
+        self._observers.append(observer)
 
     def unobserve(self, observer: Observer) -> None:
         """Tell `observer` nothing more."""
-        self._observers.remove(observer)
+        if observer in self._observers:
+            self._observers.remove(observer)
 
     async def ready(self) -> None:
         """Wait until each node has been reached, or has failed, or one node timeout has passed.

@@ -140,7 +140,7 @@ class Lockable:
     async def __aenter__(self) -> Lease:
         wish = Wish(self._engine, self._wanted(), self._terms, timeout=self._timeout, once=False)
         lease = (await wish.fulfil()).enter()
-        self._entered.push(lease)
+        self._entered.append(lease)
         return lease
 
     async def __aexit__(
@@ -149,7 +149,7 @@ class Lockable:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._entered.pop().__aexit__(kind, error, trace)
+        await self._entered.leave().__aexit__(kind, error, trace)
 
 
 class Enterable(Protocol):
@@ -177,31 +177,23 @@ class Wanted(Protocol[L_co]):
     async def fulfil(self) -> L_co: ...
 
 
-class Entered(Generic[L]):
-    """The leases that were entered through one object."""
+class Entered(list[L]):
+    """The leases that an `async with` on one lock object has entered and not left."""
 
-    __slots__ = ("_leases",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._leases: list[L] = []
-
-    def push(self, lease: L) -> None:
-        """It was entered."""
-        self._leases.append(lease)
-
-    def pop(self) -> L:
+    def leave(self) -> L:
         """The one that is left now: ours, if this task entered one.
 
         Else whichever was entered last: a fixture may be left in another task than it was
         entered in.
         """
-        leases = self._leases
-        if len(leases) == 1:
-            return leases.pop()
+        if len(self) == 1:
+            return self.pop()
         task = asyncio.current_task()
-        mine = [lease for lease in leases if lease.task is task]
-        lease = mine[-1] if mine else leases[-1]
-        leases.remove(lease)
+        mine = [lease for lease in self if lease.task is task]
+        lease = mine[-1] if mine else self[-1]
+        self.remove(lease)
         return lease
 
 

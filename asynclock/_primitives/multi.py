@@ -212,7 +212,7 @@ class MultiLock:
 
     async def __aenter__(self) -> MultiLease:
         lease = await (await self.acquire()).__aenter__()
-        self._entered.push(lease)
+        self._entered.append(lease)
         return lease
 
     async def __aexit__(
@@ -221,7 +221,7 @@ class MultiLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._entered.pop().__aexit__(kind, error, trace)
+        await self._entered.leave().__aexit__(kind, error, trace)
 
 
 class _Wish:

@@ -211,7 +211,7 @@ class ReentrantLock:
 
     async def __aenter__(self) -> ReentrantLease:
         lease = await (await self.acquire()).__aenter__()
-        self._entered.push(lease)
+        self._entered.append(lease)
         return lease
 
     async def __aexit__(
@@ -220,7 +220,7 @@ class ReentrantLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._entered.pop().__aexit__(kind, error, trace)
+        await self._entered.leave().__aexit__(kind, error, trace)
 
 
 class _Wish:
