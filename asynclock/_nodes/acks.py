@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from .. import _clock
 from .._rules.quorum import majority
 from ..errors import ConfigurationError
-from .link import Failure, Link, Owner, Sink
+from .link import NOBODY, Failure, Link, Owner, Sink
 from .script import Command
 
 WRITES: Final = frozenset({"acquire", "raise", "extend", "prepare", "accept"})
@@ -97,10 +97,15 @@ class AckedLink(Link):
             super().send(REPLICATION, _Count(self), 0)
         needed = self._acks.needed(self.replicas)
         self._gathered, self._waiting = False, True
-        if self._acks.durable:
-            command = Command.plain("WAITAOF", 1, needed, self._patience)
-        else:
+        if not self._acks.durable:
             command = Command.plain("WAIT", needed, self._patience)
+        else:
+            first = self._patience // 4 if needed else 0
+            if first:
+                # A replica saves a write after it has said what it has saved: asked for the first
+                # time it does not count the write, and it speaks unasked once a second only.
+                super().send(Command.plain("WAIT", needed, first), NOBODY, 0)
+            command = Command.plain("WAITAOF", 1, needed, self._patience - first)
         super().send(command, _Verdict(self), 0)
 
     def hold(self, sink: Sink, index: int, reply: Any) -> None:
@@ -130,7 +135,8 @@ class AckedLink(Link):
         if not saved:
             return Failure(f"it had not saved the grant to disk {within}")
         if count < needed:
-            return Failure(f"{count} of {needed} replicas acknowledged the grant {within}")
+            did = "saved" if self._acks.durable else "acknowledged"
+            return Failure(f"{count} of {needed} replicas {did} the grant {within}")
         return None
 
     def counted(self, replicas: int) -> None:

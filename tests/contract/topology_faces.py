@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from asynclock._nodes.primary import WAITAOF_SINCE
 from asynclock.testing import (
     Certificates,
     LocalServer,
@@ -245,6 +246,9 @@ def _all() -> Iterator[tuple[str, Setting]]:
         yield from groups(transport)
         if transport != "unix":
             yield from watched(transport)
+    if find_server().version >= WAITAOF_SINCE:
+        saving = functools.partial(Replicated, 2, aof=True)
+        yield "durable-tcp-up", topology("durable-tcp-up", saving, acks=1, durable=True)
 
 
 TOPOLOGY_FACES: dict[str, Setting] = dict(_all())

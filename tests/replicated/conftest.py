@@ -9,10 +9,14 @@ import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock.testing import RedisCluster, Replicated, SentinelGroup
+from asynclock._nodes.primary import WAITAOF_SINCE
+from asynclock.testing import RedisCluster, Replicated, SentinelGroup, find_server
 from tests.replicated.topologies import Topologies
 
 Connect = Callable[..., asynclock.LockManager]
+
+# What a server can't do is not collected rather than skipped.
+collect_ignore = [] if find_server().version >= WAITAOF_SINCE else ["test_durable.py"]
 
 
 @pytest.fixture(scope="session")

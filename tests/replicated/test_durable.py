@@ -1,0 +1,94 @@
+"""Grants that are on disk when they count: WAITAOF on real servers (Redis 7.2 and later)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+
+import asynclock
+from asynclock.testing import LocalServer, Replicated
+from tests.replicated.conftest import Connect
+from tests.replicated.test_acks import calls
+from tests.replicated.topologies import Topologies
+
+
+@pytest_asyncio.fixture
+async def saving(topologies: Topologies) -> Replicated:
+    """A primary with two replicas, each with an append-only file."""
+    group = await topologies.get("saving", lambda: Replicated(2, aof=True))
+    for server in group.servers:
+        await server.command("CONFIG", "SET", "appendonly", "yes", "appendfsync", "always")
+    return group
+
+
+async def test_a_grant_outlives_the_death_of_all_at_once(
+    saving: Replicated, connect: Connect
+) -> None:
+    locks = connect(*saving.addresses, acks="all", durable=True, ttl=60, restart_guard=False)
+    lease = await locks.lock("a").acquire(timeout=20)
+    await asyncio.gather(*(server.kill() for server in saving.servers))
+    await saving.repair()
+    for server in saving.servers:
+        assert await server.command("GET", "asynclock:a") == lease.owner
+    other = connect(*saving.addresses, acks="all", durable=True, restart_guard=False)
+    assert await other.lock("a").try_acquire() is None
+
+
+async def test_replicas_are_not_waited_for_until_they_speak_unasked(
+    saving: Replicated, connect: Connect
+) -> None:
+    locks = connect(
+        *saving.addresses, acks="all", durable=True, node_timeout=2.5, restart_guard=False
+    )
+    before = await calls(saving, "waitaof")
+    cycles = 20
+    async with asyncio.timeout(50):
+        async with locks.lock("warm"):
+            pass
+        began = asyncio.get_running_loop().time()
+        for _ in range(cycles):
+            async with locks.lock("a"):
+                pass
+    # They speak once a second by themselves.
+    assert asyncio.get_running_loop().time() - began < cycles / 2
+    assert await calls(saving, "waitaof") - before >= cycles
+
+
+async def test_one_server_alone(saving: Replicated, connect: Connect) -> None:
+    locks = connect(*saving.addresses, durable=True, restart_guard=False)
+    async with locks.lock("a", timeout=20) as lease:
+        await lease.extend()
+    assert await calls(saving, "waitaof") >= 2
+    assert await calls(saving, "wait") <= 1  # the test bed's own
+
+
+async def none_saved(locks: asynclock.LockManager, cause: str) -> None:
+    with pytest.raises(asynclock.QuorumUnavailableError, match=cause):
+        await locks.lock("a").try_acquire()
+    async with asyncio.timeout(20):  # given back at once
+        while (await locks.inspect("a")).owner is not None:
+            await asyncio.sleep(0.02)
+
+
+async def test_what_is_not_saved_is_no_grant(saving: Replicated, connect: Connect) -> None:
+    locks = connect(*saving.addresses, durable=True, restart_guard=False)
+    async with locks.lock("a", timeout=20):
+        pass
+    await saving.primary.command("CONFIG", "SET", "appendfsync", "no")
+    await none_saved(locks, "it had not saved the grant to disk within 0.5 s")
+
+
+async def test_a_replica_that_keeps_nothing_has_not_saved_it(
+    saving: Replicated, connect: Connect
+) -> None:
+    locks = connect(*saving.addresses, acks="all", durable=True, restart_guard=False)
+    async with locks.lock("a", timeout=20):
+        pass
+    forgetful: LocalServer = saving.replicas[0]
+    await forgetful.command("CONFIG", "SET", "appendonly", "no")
+    await none_saved(locks, "1 of 2 replicas saved the grant within 0.5 s")
+    enough = connect(*saving.addresses, acks=1, durable=True, restart_guard=False)
+    async with enough.lock("a", timeout=20):
+        pass
