@@ -20,6 +20,12 @@ def _hget(space: Keyspace, words: Words) -> Any:
     return _hash(space, words[0]).get(words[1])
 
 
+@COMMANDS.add("HMGET", reads=True)
+def _hmget(space: Keyspace, words: Words) -> list[bytes | None]:
+    value = _hash(space, words[0])
+    return [value.get(field) for field in words[1:]]
+
+
 @COMMANDS.add("HGETALL", reads=True)
 def _hgetall(space: Keyspace, words: Words) -> list[bytes]:
     return [word for pair in _hash(space, words[0]).items() for word in pair]

@@ -39,6 +39,7 @@ def commands(chance: random.Random) -> list[tuple[str, ...]]:
         ("DBSIZE",),
         ("HSET", "h", member, score),
         ("HGET", key, member),
+        ("HMGET", key, member, "d"),
         ("HLEN", "h"),
         ("HDEL", "h", member),
         ("ZADD", "z", score, member),
