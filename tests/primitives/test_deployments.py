@@ -1,98 +1,222 @@
-"""Every primitive where one primary decides: with acknowledged replicas, and on a Cluster."""
+"""What each primitive is for, on every deployment: up, with a server dead and with one frozen.
+
+More is tried elsewhere, on one server and on five masters; here it is the essence of each, where
+a primary with replicas, Sentinels, a Cluster or masters of which some are missing decide.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock.testing import RedisCluster, Replicated
-from asynclock.testing.topology import Topology
+from asynclock.testing.plugin import StartServers
+from tests.contract.faces import FACES, Face
+from tests.contract.topology_faces import TOPOLOGY_FACES, close
+from tests.primitives.conftest import hold
+
+Locks = asynclock.LockManager
+PATIENCE = 20.0
+
+DEPLOYMENTS = {
+    **{name: FACES[name] for name in ("1-up", "3-up", "3-dead", "3-frozen", "3-memory")},
+    **{
+        f"{kind}-{state}": TOPOLOGY_FACES[f"{kind}-tcp-{state}"]
+        for kind in ("acks1", "sentinel", "cluster")
+        for state in ("up", "dead", "frozen")
+    },
+}
 
 
-@pytest_asyncio.fixture(params=["replicated", "cluster"], scope="module", loop_scope="module")
-async def topology(request: pytest.FixtureRequest) -> AsyncIterator[Topology]:
-    made = Replicated(2) if request.param == "replicated" else RedisCluster(3, 0)
-    async with made:
+@pytest.fixture(scope="session", autouse=True)
+def _warm_topologies() -> Iterator[None]:
+    yield
+    close()
+
+
+@pytest_asyncio.fixture(params=list(DEPLOYMENTS))
+async def face(
+    request: pytest.FixtureRequest, asynclock_servers: StartServers
+) -> AsyncIterator[Face]:
+    async with DEPLOYMENTS[request.param](asynclock_servers) as made:
         yield made
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def locks(topology: Topology) -> AsyncIterator[asynclock.LockManager]:
-    settings: dict[str, Any] = {"acks": 1} if isinstance(topology, Replicated) else {}
-    made = asynclock.connect(*topology.addresses, restart_guard=False, ttl=5, **settings)
-    async with made:
-        yield made
+@pytest_asyncio.fixture
+async def pair(face: Face) -> AsyncIterator[tuple[Locks, Locks]]:
+    """Two managers, as of two processes."""
+    settings = {"restart_guard": False, "ttl": 5, **face.options}
+    async with (
+        asynclock.connect(*face.addresses, **settings) as here,
+        asynclock.connect(*face.addresses, **settings) as there,
+    ):
+        yield here, there
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+async def empty(face: Face, *allowed: str) -> None:
+    """Wait until nothing is left but counters and keys that end like this."""
+    async with asyncio.timeout(PATIENCE):
+        while {key for key in await face.keys() if not key.endswith(allowed or ("\0",))}:
+            await asyncio.sleep(0.02)
 
 
-async def test_leases(locks: asynclock.LockManager) -> None:
-    makers: list[Any] = [
-        locks.reentrant_lock("a"),
-        locks.rwlock("a").read(),
-        locks.rwlock("a").write(),
-        locks.semaphore("a", 3),
-        locks.multi_lock("a", "b", "c"),
-        locks.fair_lock("a"),
-    ]
-    for lock in makers:
-        fences = []
-        for _ in range(3):
-            lease = await lock.acquire(timeout=10)
-            assert lease.held
-            await lease.extend()
-            fences.append(lease.fence)
-            assert await lease.release()
-        assert len(set(fences)) == 3 or isinstance(lock, asynclock.Semaphore)
+# ---- what one holds and others then don't --------------------------------------------------------
+
+EXCLUSIVE: dict[str, Callable[[Locks], Any]] = {
+    "lock": lambda locks: locks.lock("a"),
+    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
+    "rwlock": lambda locks: locks.rwlock("a").write(),
+    "multi_lock": lambda locks: locks.multi_lock("a", "b", "c"),
+    "fair_lock": lambda locks: locks.fair_lock("a"),
+}
 
 
-async def test_waiters_are_woken(locks: asynclock.LockManager) -> None:
+@pytest.mark.parametrize("kind", EXCLUSIVE)
+async def test_one_at_a_time(face: Face, pair: tuple[Locks, Locks], kind: str) -> None:
+    here, there = pair
+    if kind == "fair_lock" and len(face.addresses) > 1 and face.name[0].isdigit():
+        with pytest.raises(asynclock.UnsupportedDeploymentError):
+            await here.fair_lock("a").acquire(timeout=PATIENCE)
+        return
+    mine, other = EXCLUSIVE[kind](here), EXCLUSIVE[kind](there)
+    async with mine.acquire(timeout=PATIENCE) as first:
+        await first.extend()
+        assert await other.try_acquire() is None
+        waiter = asyncio.create_task(hold(other, timeout=PATIENCE))
+        await asyncio.sleep(0.02)
+        assert not waiter.done()
+    second = await waiter
+    assert second.fence > first.fence
+    assert await second.release()
+    await empty(face)
+
+
+async def test_readers_share(face: Face, pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.rwlock("a") for locks in pair)
+    before = await hold(here.write(), timeout=PATIENCE)
+    assert await there.read().try_acquire() is None
+    await before.release()
+    async with (
+        here.read().acquire(timeout=PATIENCE) as one,
+        there.read().acquire(timeout=PATIENCE) as two,
+    ):
+        assert before.fence < min(one.fence, two.fence)
+        assert await there.write().try_acquire() is None
+    async with there.write().acquire(timeout=PATIENCE) as after:
+        assert after.fence > max(one.fence, two.fence)
+    await empty(face)
+
+
+async def test_semaphore(face: Face, pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.semaphore("a", 2) for locks in pair)
+    one = await hold(here, timeout=PATIENCE)
+    two = await hold(there, timeout=PATIENCE)
+    assert {one.part, two.part} == {"0", "1"}
+    assert await here.try_acquire() is None
+    assert await there.try_acquire() is None
+    assert await one.release()
+    three = await hold(there, timeout=PATIENCE)
+    assert three.part == one.part
+    assert three.fence > one.fence
+    assert await two.release()
+    assert await three.release()
+    await empty(face)
+
+
+async def test_names_of_several_locks(pair: tuple[Locks, Locks]) -> None:
+    here, there = pair
+    async with here.multi_lock("x", "y", "z").acquire(timeout=PATIENCE) as lease:
+        assert lease.fences.keys() == {"x", "y", "z"}
+        assert await there.lock("y").try_acquire() is None
+        assert await there.multi_lock("w", "z").try_acquire() is None
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await here.multi_lock("y", "w").acquire(timeout=PATIENCE)
+        assert (await there.multi_lock("x", "w").inspect()).parts[1].owner == lease.leases[0].owner
+
+
+async def test_reentrant_lock(pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.reentrant_lock("a") for locks in pair)
+    async with here.acquire(timeout=PATIENCE) as outer:
+        async with here as inner:
+            assert inner.fence == outer.fence
+        assert outer.held
+        assert await there.try_acquire() is None
+
+
+async def test_synchronized(pair: tuple[Locks, Locks]) -> None:
+    here, there = pair
+
+    @here.synchronized("orders:{number}", timeout=PATIENCE)
+    async def taken(number: int) -> bool:
+        return await there.lock(f"orders:{number}").try_acquire() is None
+
+    assert await taken(7)
+    assert await there.lock("orders:7").try_acquire() is not None
+
+
+async def test_election(face: Face, pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.election("a") for locks in pair)
+    async with here.campaign("here", timeout=PATIENCE) as first:
+        leader = await there.leader()
+        assert leader is not None
+        assert (leader.term, leader.value) == (first.number, "here")
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await there.campaign(timeout=0.5)
+    async with there.campaign("there", timeout=PATIENCE) as second:
+        assert second.number > first.number
+    await empty(face, ":#value")
+
+
+# ---- what nobody holds ---------------------------------------------------------------------------
+
+
+async def test_event(pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.event("a") for locks in pair)
+    waiting = asyncio.create_task(there.wait(timeout=PATIENCE))
+    assert not await there.is_set(timeout=PATIENCE)
+    await here.set(timeout=PATIENCE)
+    assert await waiting
+    assert await there.is_set(timeout=PATIENCE)
+    await there.clear(timeout=PATIENCE)
+    assert not await here.is_set(timeout=PATIENCE)
+
+
+async def test_latch(pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.latch("a", 4) for locks in pair)
+    waiting = asyncio.create_task(there.wait(timeout=PATIENCE))
+    counts: list[Awaitable[int]] = [one.count_down(timeout=PATIENCE) for one in (here, there, here)]
+    assert sorted(await asyncio.gather(*counts))[0] == 1
+    assert not waiting.done()
+    assert await there.count_down(timeout=PATIENCE) == 0
+    assert await waiting
+
+
+async def test_barrier(pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.barrier("a", 3) for locks in pair)
+    for _ in range(2):
+        early = [asyncio.create_task(one.wait(timeout=PATIENCE)) for one in (here, there)]
+        async with asyncio.timeout(PATIENCE):
+            while await here.waiting(timeout=PATIENCE) < 2:
+                await asyncio.sleep(0.01)
+        assert await there.wait(timeout=PATIENCE) == 2
+        assert sorted(await asyncio.gather(*early)) == [0, 1]
+
+
+async def test_waiters_are_woken(pair: tuple[Locks, Locks], face: Face) -> None:
     peak = inside = 0
 
-    async def work() -> None:
+    async def work(number: int) -> None:
         nonlocal peak, inside
-        async with locks.semaphore("pool", 3):
+        async with pair[number % 2].semaphore("pool", 3).acquire(timeout=PATIENCE):
             inside += 1
             peak = max(peak, inside)
             await asyncio.sleep(0.01)
             inside -= 1
 
-    async def serve() -> None:
-        async with locks.fair_lock("counter"):
-            await asyncio.sleep(0.001)
-
-    async with asyncio.timeout(30):
-        await asyncio.gather(*(work() for _ in range(12)), *(serve() for _ in range(8)))
-    assert peak <= 3
-
-
-async def test_election(locks: asynclock.LockManager) -> None:
-    async with locks.election("scheduler").campaign("here") as term:
-        leader = await locks.election("scheduler").leader()
-        assert leader is not None
-        assert (leader.term, leader.value) == (term.number, "here")
-
-
-async def test_shared_state(locks: asynclock.LockManager) -> None:
-    waiting = asyncio.create_task(locks.event("go").wait())
-    await locks.event("go").set()
-    assert await asyncio.wait_for(waiting, 10)
-    counts = await asyncio.gather(*(locks.latch("done", 5).count_down() for _ in range(5)))
-    assert min(counts) == 0
-    places = await asyncio.gather(*(locks.barrier("all", 3).wait(timeout=20) for _ in range(3)))
-    assert sorted(places) == [0, 1, 2]
-
-
-async def test_several_names(locks: asynclock.LockManager, topology: Topology) -> None:
-    async with locks.multi_lock("x", "y", "z") as lease:
-        assert len(lease.leases) == (3 if isinstance(topology, RedisCluster) else 1)
-        assert lease.fences.keys() == {"x", "y", "z"}
-        with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.multi_lock("y", "w").acquire(timeout=5)
-        assert (await locks.multi_lock("x", "w").inspect()).parts[1].owner == lease.owner
+    await asyncio.gather(*(work(number) for number in range(12)))
+    assert 1 < peak <= 3
+    await empty(face)
