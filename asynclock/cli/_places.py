@@ -1,4 +1,4 @@
-"""Which keys stand for which holdings: how primitives lay out a name, seen from outside."""
+"""Which keys stand for which holdings and states: how primitives lay out a name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .._nodes.script import Command, Script
 from .._primitives.lock import SCRIPT as LOCK
 from .._primitives.lock import lock_key
 from .._primitives.readwrite import READ
+from .._primitives.register import SCRIPT as REGISTER
 from .._settings import COUNTER, HASH_TAG, PART
 
 KINDS = {"": "lock", "write": "rwlock", "readers": "rwlock", "leader": "election", "fair": "fair"}
@@ -17,16 +18,19 @@ KINDS = {"": "lock", "write": "rwlock", "readers": "rwlock", "leader": "election
 WAITING = frozenset({"intent", "waiters"})
 """Parts that tell of waiters: the writer's intent, and the queue of a fair lock."""
 
+STATES = frozenset({"event", "latch", "barrier"})
+"""Parts that nobody holds: a register with a state, named by its kind."""
+
 
 class Place(NamedTuple):
-    """A key that somebody may hold; a tuple, since thousands of them are keys of a dict."""
+    """A key that tells something of a name; a tuple, since thousands of them are keys of a dict."""
 
     name: str
     part: str = ""
 
     @classmethod
     def of(cls, prefix: str, key: bytes) -> Place | None:
-        """Which place a key stands for; None: none of ours, or not one that can be held."""
+        """Which place a key stands for; None: none of ours, or a mere detail."""
         begin = prefix.encode()
         if not key.startswith(begin):
             return None
@@ -39,7 +43,7 @@ class Place(NamedTuple):
             return None
         if prefix.endswith(HASH_TAG):
             name = name.removesuffix("}")
-        known = part in KINDS or part in WAITING or part.isdigit()
+        known = part in KINDS or part in WAITING or part in STATES or part.isdigit()
         return cls(name, part) if name and known else None
 
     @classmethod
@@ -58,16 +62,16 @@ class Place(NamedTuple):
         """The part as people know it."""
         return {"readers": "read", "leader": "", "fair": ""}.get(self.part, self.part)
 
-    def keys(self, prefix: str) -> tuple[Script, tuple[str, str]]:
+    def keys(self, prefix: str) -> tuple[Script, tuple[str, ...]]:
         """The script that understands it, and its keys."""
         whole = lock_key(prefix, self.name)
         key = f"{whole}{PART}{self.part}" if self.part else whole
         if self.part == "readers":
             return READ, (key, f"{whole}{PART}write{COUNTER}")
-        return LOCK, (key, key + COUNTER)
+        return (REGISTER, (key,)) if self.part in STATES else (LOCK, (key, key + COUNTER))
 
     def question(self, prefix: str) -> Command:
-        """Ask who holds it; of waiters, how many there are."""
+        """Ask who holds it, or for its state; of waiters, how many there are."""
         script, keys = self.keys(prefix)
         if self.part == "waiters":
             return Command.plain("ZCARD", keys[0])

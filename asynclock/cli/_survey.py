@@ -1,4 +1,4 @@
-"""Everything that is held on the nodes, found by SCAN in small pages, all nodes at once.
+"""Everything that is held or shared on the nodes, found by SCAN in small pages, all nodes at once.
 
 A page and the questions about its keys are many short commands, so that no server is ever busy
 with us for longer than one of them; KEYS, which blocks for as long as it takes, is never used.
@@ -18,7 +18,8 @@ from .._nodes.node import Node
 from .._nodes.script import Command
 from .._primitives.lock import lock_key
 from ..manager import LockManager
-from ._places import WAITING, Place
+from ._places import STATES, WAITING, Place
+from ._states import Said, SharedState
 
 PAGE = 250
 """Keys looked at by one SCAN: some 50 µs of a server's time."""
@@ -34,10 +35,12 @@ class Survey:
     """Node → why it could not be asked."""
     waiting: dict[str, int] = field(default_factory=dict)
     """Name → how many are known to wait for it: writers, and those in the queue of a fair lock."""
+    states: list[SharedState] = field(default_factory=list)
+    """Events, latches and barriers, sorted by name and kind."""
 
 
 async def survey(locks: LockManager, name: str | None = None) -> Survey:
-    """All places that somebody holds, or (`name`) those of one name."""
+    """All places that somebody holds and all shared states, or (`name`) those of one name."""
     engine = locks._engine
     engine.ready()
     prefix = locks._defaults.prefix
@@ -59,7 +62,16 @@ async def survey(locks: LockManager, name: str | None = None) -> Survey:
         for waited, count in walk.waiting.items():
             waiting[waited] = max(count, waiting.get(waited, 0))
     errors = {walk.node.address: walk.error for walk in walks if walk.error is not None}
-    return Survey(places, errors, waiting)
+    states = [
+        SharedState(
+            place.name,
+            place.part,
+            tuple(walk.said(place) for walk in walks),
+            engine.multiplexer.quorum,
+        )
+        for place in sorted({place for walk in walks for place in walk.states})
+    ]
+    return Survey(places, errors, waiting, states)
 
 
 async def ask(node: Node, command: Command) -> Any:
@@ -77,6 +89,7 @@ class _Walk:
         self.views: dict[tuple[Place, str], NodeView] = {}
         """(place, reader or "") → what the node says."""
         self.waiting: dict[str, int] = {}
+        self.states: dict[Place, Said] = {}
         self.error: str | None = None
         self._prefix = prefix
         self._name = name
@@ -96,6 +109,10 @@ class _Walk:
         """What this node says of a place."""
         found = self.views.get((place, who))
         return found or NodeView(self.node.address, None, None, 0, self.error)
+
+    def said(self, place: Place) -> Said:
+        """What this node says of a state."""
+        return self.states.get(place) or Said(self.node.address, error=self.error)
 
     async def _walk(self, server: Node) -> None:
         # The next page is on its way while the last one is asked about.
@@ -135,6 +152,10 @@ class _Walk:
         elif place.part in WAITING:
             count = reply if isinstance(reply, int) else int(reply[0] is not None)
             self.waiting[place.name] = self.waiting.get(place.name, 0) + count
+        elif place.part in STATES:
+            said = Said.of(self.node.address, reply)
+            if said.value is not None:
+                self.states[place] = said
         else:
             for view in place.views(self.node.address, reply):
                 who = (view.owner or "") if place.part == "readers" else ""

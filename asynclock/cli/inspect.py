@@ -1,4 +1,4 @@
-"""`asynclock inspect`: who holds what, node by node."""
+"""`asynclock inspect`: who holds what, and what is shared, node by node."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .._engine.inspection import Inspection
 from ..errors import ConfigurationError
 from ._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, Settings, load
 from ._output import clean, print_json, print_table, say
+from ._states import SharedState
 from ._status import Status
 from ._survey import Survey, survey
 from ._views import as_json, leading, note, origin, seconds, support, title
@@ -29,18 +30,20 @@ def inspect(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="The lock.", show_default=False)
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Everything that is held.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Everything that is held or shared.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     node: NodeOption = None,
     config: ConfigOption = None,
     prefix: PrefixOption = None,
     node_timeout: NodeTimeoutOption = None,
 ) -> int:
-    """Show who holds a lock, or everything that is held.
+    """Show who holds a lock, or everything that is held or shared.
 
     For each node: the owner it keeps the name for, the seconds until it would free the name by
-    itself, and the highest fence it knows. Listing goes through the keys in small pages (SCAN)
-    and blocks no server.
+    itself, and the highest fence it knows; of an event, latch or barrier its state. Listing goes
+    through the keys in small pages (SCAN) and blocks no server.
 
     The exit status is 69 if too few nodes answered to tell.
 
@@ -76,21 +79,27 @@ async def look(settings: Settings, name: str | None) -> Survey:
         errors = {view.node: view.error for view in lock.nodes if view.error is not None}
         if not any(view.owner for view in lock.nodes):
             found = await survey(locks, name)
-            if found.places or found.waiting:
-                return replace(found, places=found.places or [lock])
+            if found.places or found.waiting or found.states:
+                free = [] if found.states and not found.waiting else [lock]
+                return replace(found, places=found.places or free)
         return Survey([lock], errors)
 
 
 def _show_all(found: Survey, json: bool) -> None:
     if json:
         shown = [as_json(one) for one in found.places]
-        print_json({"locks": shown, "waiting": found.waiting, "errors": found.errors})
+        states = [one.as_json() for one in found.states]
+        print_json(
+            {"locks": shown, "states": states, "waiting": found.waiting, "errors": found.errors}
+        )
         return
     print_table(
         ("name", "holder", "fence", "remaining", "nodes", "note"),
-        [_row(one, found.waiting.get(one.name, 0)) for one in found.places],
+        [_row(one, found.waiting.get(one.name, 0)) for one in found.places]
+        + [_state_row(one) for one in found.states],
     )
-    print(f"{len(found.places)} held")
+    shared = f", {len(found.states)} shared" if found.states else ""
+    print(f"{len(found.places)} held{shared}")
 
 
 def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
@@ -102,15 +111,20 @@ def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
 
 
 def _show_one(found: Survey, json: bool) -> None:
-    first = found.places[0]
-    waiting = found.waiting.get(first.name)
+    places = found.places
+    name = places[0].name if places else found.states[0].name
+    waiting = found.waiting.get(name)
     if json:
-        shown = [as_json(one) for one in found.places]
-        whole = shown[0] if first.kind == "lock" else {"name": first.name, "parts": shown}
-        print_json({**whole, "waiting": waiting})
+        shown = [as_json(one) for one in places]
+        plain = bool(places) and places[0].kind == "lock"
+        whole = shown[0] if plain else {"name": name, "parts": shown}
+        states = [one.as_json() for one in found.states]
+        print_json({**whole, "states": states, "waiting": waiting})
         return
-    for place in found.places:
+    for place in places:
         _show_place(place)
+    for state in found.states:
+        _show_state(state)
     if waiting:
         print(f"{waiting} waiting")
 
@@ -129,6 +143,26 @@ def _show_place(found: Inspection) -> None:
         for view in found.nodes
     ]
     print_table(("node", "owner", "holder", "remaining", "fence", "note"), rows)
+
+
+def _state_row(found: SharedState) -> tuple[str, ...]:
+    support = f"{found.support}/{len(found.nodes)}"
+    left = seconds(found.last.remaining)
+    return f"{found.name} [{found.kind}]", "", "", left, support, found.summary
+
+
+def _show_state(found: SharedState) -> None:
+    print(f"{clean(found.name)} [{found.kind}]: {found.summary}")
+    rows = [
+        (
+            said.node,
+            "" if said.value is None else said.value,
+            seconds(said.remaining),
+            said.error or ("" if said.number == found.last.number else "behind"),
+        )
+        for said in found.nodes
+    ]
+    print_table(("node", "value", "remaining", "note"), rows)
 
 
 def _verdict(found: Inspection) -> str:
