@@ -145,13 +145,21 @@ class Seeds:
     def endpoints(self, login: str | None = None) -> list[Endpoint]:
         """One for each host; with another "user:password@" if given."""
         query = f"?{urlencode(self.query)}" if self.query else ""
-        found = []
-        for host in self._hosts:
-            has_port = bool(re.search(r":\d+$", host)) and not host.endswith("]")
-            where = host if has_port else f"{host}:{self._port}"
-            prefix = self._login if login is None else login
-            found.append(Endpoint.from_url(f"{self.scheme}://{prefix}{where}{query}"))
-        return found
+        prefix = self._login if login is None else login
+        first = Endpoint.from_url(f"{self.scheme}://{prefix}{self._where(self._hosts[0])}{query}")
+        # The others share its TLS context: loading authorities for each takes 30 ms apiece.
+        return [first, *(first.at(*self._place(host)) for host in self._hosts[1:])]
+
+    def _where(self, host: str) -> str:
+        has_port = bool(re.search(r":\d+$", host)) and not host.endswith("]")
+        return host if has_port else f"{host}:{self._port}"
+
+    def _place(self, host: str) -> tuple[str, int]:
+        try:
+            parts = urlsplit(f"//{self._where(host)}")
+            return unquote(parts.hostname or "localhost"), parts.port or self._port
+        except ValueError as error:
+            raise ConfigurationError(f"{self.shown} is no address of Redis: {error}") from None
 
 
 def redacted(url: str) -> str:
