@@ -39,10 +39,11 @@ def name(value: object, what: str = "a lock's name") -> str:
         raise ConfigurationError(f"{what} must not end with {COUNTER!r}: {value!r}")
     if PART in value:
         raise ConfigurationError(f"{what} must not contain {PART!r}: {value!r}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ConfigurationError(f"{what} can't be written as UTF-8: {error}") from None
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(f"{what} can't be written as UTF-8: {error}") from None
     return value
 
 

@@ -176,14 +176,16 @@ class Engine:
         holding.lease = None
         self.counts.released += 1
         line = holding.line
-        kept = line is not None and not line.used_up(now)
-        if line is not None and kept and fits(holding, line.next_terms, lease.terms, now):
+        if line is None:
+            return self.give_back(holding)
+        used_up = line.used_up(now)
+        following = line.next_terms
+        if following and not used_up and fits(holding, following, lease.terms, now):
             line.handed += 1
             line.give(Turn(holding))
             return None
         release = self.give_back(holding)
-        if line is not None:
-            self.next_in_line(line, yielding=not kept)
+        self.next_in_line(line, yielding=used_up)
         return release
 
     def lost_before(self, lease: Lease, holding: Holding) -> None:
@@ -198,10 +200,10 @@ class Engine:
         if holding.line is not None:
             holding.line.drop(holding)
         nodes = self.multiplexer
-        release = Release(len(nodes.nodes), nodes.quorum)
-        command = holding.recipe.release(holding.owner, _clock.now() + holding.ttl)
-        nodes.deliver(command, release, range(len(nodes.nodes)))
         recipe = holding.recipe
+        release = Release(len(nodes.nodes), nodes.quorum)
+        command = recipe.release(holding.owner, _clock.now() + holding.ttl)
+        nodes.deliver(command, release, nodes.everyone)
         for key in recipe.watched if recipe.wakes is None else recipe.wakes:
             nodes.wakeups.wake(key)  # servers don't tell us what our own connection changed
         return release

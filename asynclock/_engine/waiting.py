@@ -135,12 +135,11 @@ class Stranded(Exception):
         self.turn = turn
 
 
-def fits(holding: Holding, terms: Terms | None, given_up: Terms, now: float) -> bool:
+def fits(holding: Holding, terms: Terms, given_up: Terms, now: float) -> bool:
     """Whether the holding is what the next in line asked for, and still good."""
     # A bound on renewal belongs to one lease: its holding is not passed on.
     return (
-        terms is not None
-        and bool(given_up.handoff)
+        bool(given_up.handoff)
         and terms.handoff == given_up.handoff
         and terms.ttl == holding.ttl
         and terms.renew == given_up.renew

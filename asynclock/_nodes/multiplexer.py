@@ -36,6 +36,8 @@ class Multiplexer:
         self, nodes: Sequence[Node], background: Background, *, strict: bool, batch: int
     ) -> None:
         self.nodes = tuple(nodes)
+        self.everyone = range(len(self.nodes))
+        """The numbers of all nodes."""
         self.quorum = majority(len(self.nodes))
         self.batch = batch
         """How many leases one renewal command may carry (1 where keys live apart)."""

@@ -126,7 +126,7 @@ class Lockable:
         AlreadyHeldError if this very task holds it, ConfigurationError if it can never work.
         Cancelled, it leaves nothing behind.
         """
-        limit = limited(timeout, self._timeout)
+        limit = self._timeout if timeout is UNSET else limited(timeout, self._timeout)
         return Acquiring(Wish(self._engine, self._wanted(), self._terms, timeout=limit, once=False))
 
     async def try_acquire(self) -> Lease | None:
