@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,8 @@ class Node:
         self._early: deque[tuple[Command, Sink, int]] = deque()
         self._early_timer: asyncio.TimerHandle | None = None
         self._owed: deque[Command] = deque(maxlen=MAX_OWED)
+        self._set_back = 0.0
+        """Seconds by which its clock was set back before our eyes: keys live as much longer."""
         self._zombies: set[Word] = set()
         """Owners whose acquire may still reach the server through a connection that broke."""
         self._finished = False
@@ -159,8 +161,12 @@ class Node:
         self._down = failure
 
     def _owe(self, commands: list[Command]) -> None:
-        now = _clock.now()
-        self._owed.extend(command for command in commands if command.owed_until > now)
+        # For how long, shows when the node is back: its clock may have been set back meanwhile.
+        self._owed.extend(command for command in commands if command.owed_until)
+
+    def _still_owed(self, commands: Iterable[Command]) -> list[Command]:
+        since = _clock.now() - self._set_back
+        return [command for command in commands if command.owed_until > since]
 
     # kept connected
 
@@ -226,9 +232,8 @@ class Node:
             self.on_wake(None)  # the wake-ups that were ordered died with the last connection
 
     def _pay(self, link: Link) -> None:
-        now = _clock.now()
         owed, self._owed = self._owed, deque(maxlen=MAX_OWED)
-        again = [command for command in owed if command.owed_until > now]
+        again = self._still_owed(owed)
         for command in again:
             link.send(command, NOBODY, 0)
         if again:
@@ -242,10 +247,8 @@ class Node:
             loop.call_later(later + 0.1, self._repeat, releases)
 
     def _repeat(self, commands: list[Command]) -> None:
-        now = _clock.now()
-        for command in commands:
-            if command.owed_until > now:
-                self.deliver(command, NOBODY, 0)
+        for command in self._still_owed(commands):
+            self.deliver(command, NOBODY, 0)
 
     async def _watch(self, link: Link) -> None:
         # An idle link is asked for its clock, so that a jump can't hide between two locks and a
@@ -294,6 +297,8 @@ class Node:
         trip = received - sent
         self.round_trip = trip if self.round_trip is None else 0.9 * self.round_trip + 0.1 * trip
         by = self.trust.sample(clock, sent, received)
+        if by < 0:
+            self._set_back -= by
         if by and self.settings.clock_guard:
             self._tell_quarantine(self.trust.jumped(received, by))
             self.on_jump(self, by)
