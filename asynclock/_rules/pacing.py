@@ -15,10 +15,11 @@ BLIND = 2.0
 """The longest pause with pushes: for the push that was lost and a key without a ttl."""
 GRACE = 0.002
 """A server deletes an expired key up to a millisecond late, and says PTTL rounded down."""
-COURTESY = 0.005
-REMEMBERED = 1.0
-"""A process that used up its time with a name waits so long after a release, fading to nothing
-over so many seconds: ten turns, half a millisecond for each."""
+COURTESY = 0.008
+FADING = 0.1
+"""A process that used up its time with a name waits so long after a release; half as long after so
+many seconds, a third after twice as many. Of four that take turns each is a millisecond ahead of
+the next and the first asks within two; of very many no two are ever equal."""
 EXPIRY_SPREAD = 0.02
 """Waiters of an expired lease come back over this time, not in the same instant."""
 
@@ -48,7 +49,7 @@ def courtesy(since: float) -> float:
     A server wakes those who wait in an order of its own, always the same: without this the first
     two would take turns, and the others starve. Whoever had the name longest ago asks first.
     """
-    return COURTESY * max(0.0, 1.0 - since / REMEMBERED)
+    return COURTESY * FADING / (FADING + since)
 
 
 class Spread:
