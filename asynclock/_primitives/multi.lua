@@ -3,10 +3,16 @@
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per group, 1 = all extended
--- release owner                                 {1 | 0, now}: 1 = all were ours
+-- release: release_all.lua
+local function holders(first, last)
+  local locks = {}
+  for i = first, last, 2 do locks[#locks + 1] = KEYS[i] end
+  return redis.call('MGET', unpack(locks))
+end
+
 local function all_ours(first, last, owner)
-  for i = first, last, 2 do
-    if redis.call('GET', KEYS[i]) ~= owner then return false end
+  for _, holder in ipairs(holders(first, last)) do
+    if holder ~= owner then return false end
   end
   return true
 end
@@ -22,17 +28,22 @@ end
 if op == 'acquire' then
   if too_late() then return {-1, now} end
   local owner, blocker, longest = ARGV[2], nil, -1
-  for i = 1, #KEYS, 2 do
-    local holder = redis.call('GET', KEYS[i])
+  local before = holders(1, #KEYS)
+  for i, holder in ipairs(before) do
     if holder and holder ~= owner then
-      local left = redis.call('PTTL', KEYS[i])
+      local left = redis.call('PTTL', KEYS[2 * i - 1])
       if not blocker or left > longest then blocker, longest = holder, left end
     end
   end
   if blocker then return {0, longest, blocker, now} end
   local fence, fences = 0, {}
   for i = 1, #KEYS, 2 do
-    redis.call('SET', KEYS[i], owner, 'PX', ARGV[3])
+    -- Nothing by MGET may be something of another type, which is not ours to write over.
+    if before[(i + 1) / 2] then
+      redis.call('PEXPIRE', KEYS[i], ARGV[3])
+    elseif not redis.call('SET', KEYS[i], owner, 'NX', 'PX', ARGV[3]) then
+      return redis.call('GET', KEYS[i])
+    end
     fences[i] = next_fence(KEYS[i + 1], ARGV[4], ARGV[6])
     fence = math.max(fence, fences[i])
   end
@@ -45,7 +56,7 @@ elseif op == 'raise' then
   if not all_ours(1, #KEYS, ARGV[2]) or counter > fence then return {0, counter, now} end
   for i = 2, #KEYS, 2 do keep_fence(KEYS[i], fence, ARGV[4]) end
   return {1, counter, now}
-elseif op == 'extend' then
+else
   local marks, size = {}, #KEYS / (#ARGV - 3)
   for group = 1, #ARGV - 3 do
     local first, last = (group - 1) * size + 1, group * size
@@ -57,14 +68,4 @@ elseif op == 'extend' then
     marks[group] = ours and '1' or '0'
   end
   return {table.concat(marks), now}
-else -- release: those that are ours, even if others of them have expired
-  local ours = 1
-  for i = 1, #KEYS, 2 do
-    if redis.call('GET', KEYS[i]) == ARGV[2] then
-      redis.call('DEL', KEYS[i])
-    else
-      ours = 0
-    end
-  end
-  return {ours, now}
 end

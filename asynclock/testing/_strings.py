@@ -15,6 +15,16 @@ def _get(space: Keyspace, words: Words) -> Any:
     return space.typed(words[0], bytes)
 
 
+@COMMANDS.add("MGET")
+def _mget(space: Keyspace, words: Words) -> list[bytes | None]:
+    if not words:
+        raise ValueError
+    for key in words:
+        space.read(key)
+    values = (space.get(key) for key in words)
+    return [value if isinstance(value, bytes) else None for value in values]
+
+
 @COMMANDS.add("SET")
 def _set(space: Keyspace, words: Words) -> Any:
     key, value, options = words[0], words[1], [word.upper() for word in words[2:]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -27,6 +28,16 @@ async def test_all_or_nothing(setup: Setup, connect: Connect) -> None:
             assert single.fence > lease.fence
     async with here.multi_lock("a", "b", "c") as again:
         assert again.fence > single.fence
+
+
+async def test_what_others_store_is_not_written_over(setup: Setup, connect: Connect) -> None:
+    for server in setup.well:
+        await server.command("HSET", "asynclock:b", "mine", "yes")
+    with pytest.raises(asynclock.AsyncLockError):
+        await connect().multi_lock("a", "b").acquire(timeout=0.2)
+    await setup.empty(":b")
+    for server in setup.well:
+        assert await server.command("HGET", "asynclock:b", "mine") == "yes"
 
 
 async def test_it_waits_for_each_name(connect: Connect) -> None:
@@ -134,7 +145,10 @@ def test_names_are_checked() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 5])
 async def test_overlapping_sets_do_not_deadlock(
-    asynclock_servers: StartServers, connect_to: Connect, nodes: int
+    asynclock_servers: StartServers,
+    connect_to: Connect,
+    record_testsuite_property: Callable[[str, object], None],
+    nodes: int,
 ) -> None:
     """Five overlapping sets, 20 tasks in four managers: all get through, nothing is left."""
     servers = await asynclock_servers(nodes)
@@ -158,7 +172,9 @@ async def test_overlapping_sets_do_not_deadlock(
                 for body in bodies:
                     body.left()
 
+    started = history.now()
     async with asyncio.timeout(40):
         await asyncio.gather(*(work(number) for number in range(20)))
+    record_testsuite_property("seconds for 100 leases", round(history.now() - started, 2))
     assert check(history) == []
     await setup.empty()

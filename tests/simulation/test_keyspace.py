@@ -24,6 +24,7 @@ def commands(chance: random.Random) -> list[tuple[str, ...]]:
     score = str(chance.randint(0, 5))
     return [
         ("GET", key),
+        ("MGET", *KEYS),
         ("SET", key, member),
         ("SET", key, member, "PX", LONG),
         ("SET", key, member, "NX", "PX", LONG),
