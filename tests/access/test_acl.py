@@ -87,6 +87,14 @@ async def test_and_for_elections(asynclock_servers: StartServers, connect: Conne
         pass
 
 
+async def test_and_for_shared_state(asynclock_servers: StartServers, connect: Connect) -> None:
+    server = await server_without(asynclock_servers)
+    locks = connect(server.url_for("locks", "secret"))
+    await locks.event("e").set(timeout=20)
+    assert await locks.latch("l", 2).count_down(timeout=20) == 1
+    assert await locks.barrier("b", 1).wait(timeout=20) == 0
+
+
 async def test_it_is_not_more_than_needed(asynclock_servers: StartServers) -> None:
     server = await server_without(asynclock_servers)
     for command in ("KEYS *", "FLUSHALL", "CONFIG SET maxmemory 1", "DEBUG SLEEP 0", "LPUSH a b"):
