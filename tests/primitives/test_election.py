@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -132,7 +132,11 @@ async def campaigner(
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(180)
 async def test_a_killed_leader_is_replaced_within_its_ttl(
-    asynclock_servers: StartServers, connect_to: Connect, tmp_path: Path, kills: int
+    asynclock_servers: StartServers,
+    connect_to: Connect,
+    tmp_path: Path,
+    record_testsuite_property: Callable[[str, object], None],
+    kills: int,
 ) -> None:
     servers = await asynclock_servers(3)
     path = tmp_path / "history.jsonl"
@@ -169,5 +173,6 @@ async def test_a_killed_leader_is_replaced_within_its_ttl(
     began = [event for event in history if event.kind == "acquired"]
     terms = [event.fence for event in began]
     assert terms == sorted(set(terms))
-    for at, event in zip(killed, began[1:], strict=True):
-        assert event.at - at <= TTL + 1.0
+    gaps = [event.at - at for at, event in zip(killed, began[1:], strict=True)]
+    record_testsuite_property("seconds without a leader", [round(gap, 2) for gap in gaps])
+    assert max(gaps) <= TTL + 1.0

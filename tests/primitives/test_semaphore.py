@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -153,7 +154,10 @@ def test_permits_are_checked(permits: object) -> None:
 
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.nightly)])
 async def test_three_permits_with_two_of_five_dead(
-    asynclock_servers: StartServers, connect_to: Connect, seconds: float
+    asynclock_servers: StartServers,
+    connect_to: Connect,
+    record_testsuite_property: Callable[[str, object], None],
+    seconds: float,
 ) -> None:
     """50 clients in 5 managers, two nodes killed on the way: never more than 3 holders.
 
@@ -166,15 +170,20 @@ async def test_three_permits_with_two_of_five_dead(
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     slots: dict[str, list[int]] = {}
+    inside = peak = 0
 
     async def client(number: int) -> None:
+        nonlocal inside, peak
         locks = managers[number % 5]
         while loop.time() < until:
             began = history.now()
             async with locks.semaphore("pool", 3) as lease:
                 with history.body(lease, began=began, permits=3):
                     slots.setdefault(lease.part, []).append(lease.fence)
+                    inside += 1
+                    peak = max(peak, inside)
                     await asyncio.sleep(0.001)
+                    inside -= 1
 
     async def killer() -> None:
         await asyncio.sleep(seconds / 4)
@@ -182,6 +191,9 @@ async def test_three_permits_with_two_of_five_dead(
         await servers[3].kill()
 
     await asyncio.gather(killer(), *(client(number) for number in range(50)))
+    record_testsuite_property("holders at once", peak)
+    record_testsuite_property("leases per slot", {slot: len(slots[slot]) for slot in sorted(slots)})
+    assert peak == 3
     assert check(history, permits=3, fences=False) == []
     assert set(slots) == {"0", "1", "2"}
     for fences in slots.values():
