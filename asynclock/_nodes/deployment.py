@@ -47,7 +47,8 @@ def make_nodes(
         )
     careful = replace(settings, guard_first=True)
     primaries = Primaries(careful, scripts, acks, prefix + MARK_KEY)
-    nodes = [_node(address, settings, primaries, observers) for address in addresses]
+    known: list[Endpoint] = []
+    nodes = [_node(address, settings, primaries, observers, known) for address in addresses]
     seen: set[str] = set()
     for node in nodes:
         if node.address in seen:
@@ -66,14 +67,19 @@ def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int]:
 
 
 def _node(
-    address: object, settings: NodeSettings, primaries: Primaries, observers: Observers
+    address: object,
+    settings: NodeSettings,
+    primaries: Primaries,
+    observers: Observers,
+    known: list[Endpoint],
 ) -> Node:
     if is_cluster(address):
         return _cluster(str(address), primaries, observers)
     service = _service(address)
     if service is not None:
         return SentinelNode(service, primaries, observers)
-    endpoint = Endpoint.of(address)
+    endpoint = Endpoint.of(address, known)
+    known.append(endpoint)
     if primaries.acks:
         return _primary(endpoint, primaries, observers)
     return _server(endpoint, settings, primaries.scripts, observers)

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -21,15 +21,20 @@ L = TypeVar("L", bound=asyncio.Protocol)
 class Endpoint:
     """The settings of one node's connections; parsed by redis-py, once."""
 
-    def __init__(self, connection: Any) -> None:
+    _said: tuple[str, ...] = ()
+    _tls: ssl.SSLContext | None = None
+
+    def __init__(self, connection: Any, like: Iterable[Endpoint] = ()) -> None:
         self._settings = connection
         self.path: str | None = getattr(connection, "path", None) or None
         self.host: str = getattr(connection, "host", "localhost")
         self.port: int = int(getattr(connection, "port", 6379))
         self.db: int = int(connection.db or 0)
-        # Made now: loading authorities takes longer than a node has to answer.
-        context = getattr(connection, "ssl_context", None)
-        self._tls: ssl.SSLContext | None = None if context is None else context.get()
+        # Made now: loading authorities takes longer than a node has to answer. And once for all
+        # nodes of a manager that say the same of TLS: for each it would hold up the loop for 30 ms.
+        self._said = _said_of_tls(connection)
+        same = (other._tls for other in like if self._said and other._said == self._said)
+        self._tls = next(same, None) or _tls_context(connection)
 
     @property
     def address(self) -> str:
@@ -44,8 +49,11 @@ class Endpoint:
         return other
 
     @classmethod
-    def of(cls, node: object) -> Endpoint:
-        """From a URL or a `redis.asyncio.Redis`, whose settings are read and nothing else."""
+    def of(cls, node: object, like: Iterable[Endpoint] = ()) -> Endpoint:
+        """From a URL or a `redis.asyncio.Redis`, whose settings are read and nothing else.
+
+        `like`: others of the same manager, whose TLS context it may share.
+        """
         if isinstance(node, Endpoint):
             return node
         if isinstance(node, str):
@@ -54,15 +62,15 @@ class Endpoint:
                 memory = importlib.import_module("asynclock.testing.memory")
                 in_memory: Endpoint = memory.endpoint(node)
                 return in_memory
-            return cls.from_url(node)
+            return cls.from_url(node, like)
         if isinstance(node, redis.asyncio.Redis):
-            return cls.of_pool(node.connection_pool, repr(type(node).__name__))
+            return cls.of_pool(node.connection_pool, repr(type(node).__name__), like)
         raise ConfigurationError(
             f"a node is a URL or a redis.asyncio.Redis client, not {type(node).__name__}"
         )
 
     @classmethod
-    def from_url(cls, url: str) -> Endpoint:
+    def from_url(cls, url: str, like: Iterable[Endpoint] = ()) -> Endpoint:
         """From `redis://`, `rediss://` or `unix://`, with user, password and db."""
         if "," in url.partition("://")[2].partition("/")[0]:
             raise ConfigurationError(
@@ -72,14 +80,14 @@ class Endpoint:
             pool = ConnectionPool.from_url(url.strip())
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"{redacted(url)} is no address of Redis: {error}") from None
-        return cls.of_pool(pool, redacted(url))
+        return cls.of_pool(pool, redacted(url), like)
 
     @classmethod
-    def of_pool(cls, pool: ConnectionPool, shown: str) -> Endpoint:
+    def of_pool(cls, pool: ConnectionPool, shown: str, like: Iterable[Endpoint] = ()) -> Endpoint:
         """From the settings with which a client of redis-py would open connections."""
         try:
             connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
-            return cls(connection)
+            return cls(connection, like)
         except (ValueError, TypeError, OSError) as error:
             raise ConfigurationError(f"{shown} has a wrong setting: {error}") from None
 
@@ -121,6 +129,19 @@ class Endpoint:
         if len(found) == 1 or not found[0]:
             return ("default", str(found[-1] or ""))
         return (str(found[0]), str(found[1] or ""))
+
+
+def _tls_context(connection: Any) -> ssl.SSLContext | None:
+    settings = getattr(connection, "ssl_context", None)
+    context: ssl.SSLContext | None = None if settings is None else settings.get()
+    return context
+
+
+def _said_of_tls(connection: Any) -> tuple[str, ...]:
+    """All that redis-py was told about TLS; () for nothing."""
+    settings = getattr(connection, "ssl_context", None)
+    names = getattr(type(settings), "__slots__", ())
+    return tuple(f"{name}={getattr(settings, name)!r}" for name in names if name != "context")
 
 
 class Seeds:

@@ -14,6 +14,7 @@ import redis.asyncio
 from redis.credentials import CredentialProvider
 
 import asynclock
+from asynclock._nodes.endpoint import Endpoint, Seeds
 from asynclock.testing import Certificates, LocalServer, all_servers, make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
@@ -105,6 +106,21 @@ async def test_tls_with_a_stranger_is_refused(
         lenient = connect(f"{url}&ssl_check_hostname=false")
         await used(lenient)
         await lenient.aclose()
+
+
+def test_authorities_are_loaded_once_for_all_nodes_that_trust_the_same(
+    certificates: Certificates,
+) -> None:
+    trusting = f"?ssl_ca_certs={certificates.ca}"
+    first = Endpoint.of(f"rediss://a{trusting}")
+    same = Endpoint.of(f"rediss://user:pw@b/3{trusting}", [Endpoint.of("redis://x"), first])
+    assert first.tls() is same.tls()
+    for query in (f"{trusting}&ssl_check_hostname=false", ""):
+        other = Endpoint.of(f"rediss://c{query}", [first])
+        assert other.tls() not in (None, first.tls())
+    assert Endpoint.of("redis://d", [first]).tls() is None
+    seeds = Seeds(f"rediss+cluster://a,b:7,c{trusting}", port=6379).endpoints()
+    assert {seed.tls() for seed in seeds} == {seeds[0].tls()}
 
 
 async def test_a_servers_own_tls(
