@@ -44,7 +44,8 @@ class MultiLease:
             one: lease.fence for one, lease in zip(names, each, strict=True)
         }
         """The fence for each name."""
-        self._body = Body()
+        # One lease knows by itself how to end a body.
+        self._body = Body() if len(leases) > 1 else None
 
     def __repr__(self) -> str:
         return f"<MultiLease {self.name!r} held={self.held}>"
@@ -67,7 +68,7 @@ class MultiLease:
     @property
     def task(self) -> asyncio.Task[Any] | None:
         """The task that acquired it."""
-        return self._body.task
+        return self.leases[0].task if self._body is None else self._body.task
 
     @property
     def held(self) -> bool:
@@ -106,6 +107,9 @@ class MultiLease:
         return all([await lease.release() for lease in reversed(self.leases)])
 
     async def __aenter__(self) -> Self:
+        if self._body is None:
+            self.leases[0].enter()
+            return self
         for lease in self.leases:
             if not lease.held:
                 raise lease.loss_error()
@@ -119,6 +123,9 @@ class MultiLease:
         trace: TracebackType | None,
         /,
     ) -> None:
+        if self._body is None:
+            await self.leases[0].__aexit__(kind, error, trace)
+            return
         interrupted = self._body.leave(kind)
         lost = [lease for lease in self.leases if not lease.held and lease.lost_reason is None]
         await self.release()
@@ -211,7 +218,7 @@ class MultiLock:
         return await inspect_parts(self._engine, "multi_lock", self._parts)
 
     async def __aenter__(self) -> MultiLease:
-        lease = await (await self.acquire()).__aenter__()
+        lease = await (await self.obtain(self._timeout)).__aenter__()
         self._entered.append(lease)
         return lease
 
