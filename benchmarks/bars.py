@@ -146,9 +146,12 @@ _FEW = (("rounds", 2), ("seconds", 2.0))
 _ONCE = (("rounds", 1), ("seconds", 10.0))
 _SHORT = (("rounds", 2), ("ttl", 2.0))
 CELLS = (
-    Cell(WIDE, (OURS, "floor", "gather", *PYTHON_REDLOCKS, *NODES)),
-    Cell(ONE, (OURS, "floor", "gather", *PYTHON_REDLOCKS, *NODES)),
-    Cell(WIDE_SINGLE, (OURS, "floor", "gather", "redis-py", "coredis", *PYTHON_REDLOCKS, *NODES)),
+    Cell(WIDE, (OURS, "floor", "floor-plain", "gather", *PYTHON_REDLOCKS, *NODES)),
+    Cell(ONE, (OURS, "floor", "floor-plain", "gather", *PYTHON_REDLOCKS, *NODES)),
+    Cell(
+        WIDE_SINGLE,
+        (OURS, "floor", "floor-plain", "gather", "redis-py", "coredis", *PYTHON_REDLOCKS, *NODES),
+    ),
     Cell(ONE_SINGLE, (OURS, "floor", "redis-py", "coredis", *NODES)),
     Cell(WIDE_UV, (OURS, "floor", "gather", *PYTHON_REDLOCKS)),
     Cell(Case("guards", 5, 100), (OURS, "asynclock-unguarded"), (("rounds", 5),)),
