@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -201,7 +202,7 @@ class _Poll:
         opinions = [opinion for pair in pairs if (opinion := _opinion(*pair)) is not None]
         if len(opinions) >= majority(self._size):
             return max(opinions, key=lambda opinion: opinion.epoch)
-        failures = [master for master, _ in pairs if isinstance(master, Failure)]
+        failures = [one for pair in pairs if (one := _first_failure(pair)) is not None]
         unknown = [failure for failure in failures if "No such master" in failure.cause]
         if len(unknown) >= majority(self._size):
             cause = f"the Sentinels know no service {service!r}"
@@ -210,6 +211,10 @@ class _Poll:
         cause = f"{len(opinions)} of {self._size} Sentinels answered ({causes})"
         hopeless = len(failures) == self._size and all(one.permanent for one in failures)
         raise HandshakeError(Failure(cause, permanent=hopeless))
+
+
+def _first_failure(replies: Iterable[Any]) -> Failure | None:
+    return next((reply for reply in replies if isinstance(reply, Failure)), None)
 
 
 def _opinion(master: Any, replicas: Any) -> Opinion | None:

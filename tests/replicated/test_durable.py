@@ -9,6 +9,7 @@ import pytest_asyncio
 
 import asynclock
 from asynclock.testing import LocalServer, Replicated
+from tests.access.test_acl import minimal
 from tests.replicated.conftest import Connect
 from tests.replicated.test_acks import calls
 from tests.replicated.topologies import Topologies
@@ -92,3 +93,15 @@ async def test_a_replica_that_keeps_nothing_has_not_saved_it(
     enough = connect(*saving.addresses, acks=1, durable=True, restart_guard=False)
     async with enough.lock("a", timeout=20):
         pass
+
+
+async def test_the_right_it_needs(connect: Connect) -> None:
+    async with Replicated(1, aof=True, users=[" ".join([*minimal(), "+waitaof"])]) as group:
+        url = group.primary.url_for("locks", "secret")
+        allowed = connect(url, acks=1, durable=True, restart_guard=False)
+        async with allowed.lock("a", timeout=20):
+            pass
+        await group.primary.command("ACL", "SETUSER", "locks", "-waitaof")
+        forbidden = connect(url, acks=1, durable=True, restart_guard=False)
+        with pytest.raises(asynclock.ConfigurationError, match="waitaof"):
+            await forbidden.lock("a").acquire(timeout=20)
