@@ -162,7 +162,12 @@ class Wish:
         ballot = attempt.ballot
         engine.spread.won()
         holding = Holding(
-            attempt.recipe, attempt.owner, ballot.fence, terms.ttl, attempt.valid_until
+            attempt.recipe,
+            attempt.owner,
+            ballot.fence,
+            terms.ttl,
+            attempt.valid_until,
+            ballot.claims,
         )
         now = holding.since = _clock.now()
         if line is not None:

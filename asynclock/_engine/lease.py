@@ -7,7 +7,7 @@ owner all the time. A lease ends once: released, handed on, or lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -53,14 +53,27 @@ class Holding:
         "top",
         "ttl",
         "valid_until",
+        "voters",
     )
 
-    def __init__(self, recipe: Recipe, owner: str, fence: int, ttl: float, valid_until: float):
+    def __init__(
+        self,
+        recipe: Recipe,
+        owner: str,
+        fence: int,
+        ttl: float,
+        valid_until: float,
+        voters: Iterable[int],
+    ) -> None:
         self.recipe = recipe
         self.owner = owner
         self.fence = fence
         self.ttl = ttl
         self.valid_until = valid_until
+        self.voters = 0
+        """The nodes whose grants it was won with, a bit for each."""
+        for index in voters:
+            self.voters |= 1 << index
         self.since = 0.0
         """When this process got it."""
         self.alarm = 0.0

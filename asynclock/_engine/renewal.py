@@ -21,6 +21,7 @@ from .._rules import validity
 from .lease import Holding
 from .recipe import ms
 
+QUARANTINED = Failure("it is quarantined, and this lease was won without it")
 TOGETHER = 0.01
 """Renewals due within so many seconds travel together."""
 
@@ -116,6 +117,10 @@ class Renewals:
         if holding.alarm:
             again = validity.retry_at(_clock.now(), holding.ttl)
             self._set(holding, min(again, holding.valid_until))
+
+    def counts(self, index: int, sent: float, voters: int) -> bool:
+        """Whether a node's yes may keep a lease alive."""
+        return self._multiplexer.counts(index, sent, voters)
 
     @property
     def quorum(self) -> int:
@@ -223,7 +228,7 @@ class Round:
         if type(reply) is Failure:
             self._failures[index] = reply
         else:
-            self._count(reply[0])
+            self._count(index, reply[0])
         if not self._left:
             for holding, votes in zip(self._holdings, self._votes, strict=True):
                 if self._open(votes):
@@ -234,11 +239,13 @@ class Round:
         quorum = self._renewals.quorum
         return votes[0] < quorum and votes[1] <= self._size - quorum
 
-    def _count(self, marks: bytes) -> None:
+    def _count(self, index: int, marks: bytes) -> None:
         renewals, quorum = self._renewals, self._renewals.quorum
         settled = 0
         for holding, votes, mark in zip(self._holdings, self._votes, marks, strict=True):
-            if mark == 49:  # "1"
+            if mark == 49 and not renewals.counts(index, self._sent, holding.voters):
+                self._failures[index] = QUARANTINED
+            elif mark == 49:  # "1"
                 votes[0] += 1
                 if votes[0] == quorum:
                     renewals.granted(holding, self._sent, self._ttl)

@@ -151,10 +151,21 @@ def fits(holding: Holding, terms: Terms, given_up: Terms, now: float) -> bool:
 class Reservation:
     """Raises the counter at a quorum: what lies above all that was there before is ours."""
 
-    __slots__ = ("_alone", "_done", "_holding", "_left", "_m", "_previous", "_quorum")
+    __slots__ = (
+        "_alone",
+        "_done",
+        "_holding",
+        "_left",
+        "_m",
+        "_nodes",
+        "_previous",
+        "_quorum",
+        "_sent",
+    )
 
     def __init__(self, engine: Engine, holding: Holding, count: int) -> None:
-        nodes = engine.multiplexer
+        self._nodes = nodes = engine.multiplexer
+        self._sent = _clock.now()
         self._holding = holding
         self._alone = count == 1
         self._previous: list[int] = []
@@ -167,10 +178,11 @@ class Reservation:
         command = holding.recipe.write_back(holding.owner, self._m, engine.retention)
         nodes.broadcast(command, self)
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def cast(self, index: int, reply: Any) -> None:
         """Count one node's answer."""
         self._left -= 1
-        if type(reply) is not Failure and reply[0] == 1:
+        counts = self._nodes.counts(index, self._sent, self._holding.voters)
+        if counts and type(reply) is not Failure and reply[0] == 1:
             self._previous.append(reply[1])
             if len(self._previous) == self._quorum:
                 self._claim(max(self._previous))

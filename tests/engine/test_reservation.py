@@ -22,6 +22,11 @@ class Silent:
     def __init__(self) -> None:
         self.multiplexer = self
         self.quorum, self.nodes = 2, (None,) * 3
+        self.quarantined: set[int] = set()
+
+    def counts(self, index: int, _sent: float, voters: int) -> bool:
+        """As the multiplexer decides it."""
+        return index not in self.quarantined or bool(voters >> index & 1)
 
     def broadcast(self, command: Any, sink: Any) -> None:
         """Nothing is answered yet."""
@@ -32,6 +37,7 @@ class Held:
 
     def __init__(self) -> None:
         self.fence = self.top = 10
+        self.voters = 0b011
         self.fences, self.reserving = range(0), None
         self.owner, self.recipe = "me", self
 
@@ -41,6 +47,18 @@ class Held:
 
 def reserve(held: Held, count: int) -> Reservation:
     return Reservation(Silent(), held, count)  # type: ignore[arg-type]
+
+
+async def test_a_node_in_quarantine_counts_where_its_grant_had() -> None:
+    held = Held()
+    nodes = Silent()
+    nodes.quarantined = {1, 2}
+    reservation = Reservation(nodes, held, 5)  # type: ignore[arg-type]  # stands in for it
+    reservation.cast(0, [1, 10])
+    reservation.cast(2, [1, 10])
+    assert not held.fences
+    reservation.cast(1, [1, 10])
+    assert held.fences
 
 
 async def test_a_straggler_ends_no_newer_reservation() -> None:

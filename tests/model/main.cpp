@@ -112,6 +112,14 @@ static const std::vector<Case> CASES = {
   SHORT(Y6, CAUGHT, "forward clock jump, no guard (or a client too young to notice)", go(TIMING(3, 2, c.jumps = 1))),
   SHORT(Y7, CAUGHT, "NAIVE release deletes without comparing the owner", go(TIMING(3, 3, c.del_any = true))),
   SHORT(Y8, CAUGHT, "NAIVE extend does not compare the owner", go(TIMING(3, 2, c.ext = c.ext_any = true))),
+  // ---- V, W: does a node that may have forgotten count when it extends? ---------------------------
+  SHORT(V1, HOLDS, "restart, its extend counts where its grant had counted, TTL 2", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2))),
+  LARGE(V2, "the same with TTL 3", go(TIMING(3, 2, c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 3))),
+  LARGE(V3, "restart + jump, its extend counts where its grant had counted, TTL 2", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = c.jumps = 1; c.quar = 2))),
+  LARGE(V4, "the same with TTL 3", go(TIMING(3, 2, c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = c.jumps = 1; c.quar = 3))),
+  LARGE(V5, "restart, its extend counts where its grant had counted, 3 acquisitions, TTL 2", go(TIMING(3, 3, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2))),
+  SHORT(W1, CAUGHT, "NAIVE a restarted node's extend always counts", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::ALWAYS; c.crashes = 1; c.quar = 2))),
+  SHORT(W2, CAUGHT, "the same where a clock jumped", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::ALWAYS; c.jumps = 1; c.quar = 2))),
   // ---- Z: zombie grants (liveness) ---------------------------------------------------------------
   SHORT(Z1, CAUGHT, "the release overtakes its own acquire (two connections, no deadline)", go(TIMING(3, 2, c.zcheck = true))),
   SHORT(Z2, HOLDS, "acquire and release travel on one connection, in order", go(TIMING(3, 2, c.zcheck = c.fifo = true))),

@@ -18,9 +18,10 @@ HERE = Path(__file__).parent
 SHORT = ("-O1", "-DSHORT_ONLY")
 ALL = ("-O2",)
 
-HOLDS = "T1 T3 T7 L1 L2 P1 P2 P3 P4 R4 H3 M3 M11 Z2 Z3".split(" ")
+HOLDS = "T1 T3 T7 L1 L2 P1 P2 P3 P4 R4 H3 M3 M11 V1 Z2 Z3".split(" ")
 HOLDS_NIGHTLY = (
-    "T2 T4 T5 T6 T8 T9 T10 A1 A2 A3 A4 P5 P6 P7 P8 P9 R5 R6 H1 H2 H7 M1 M2 M4 M5 M6 M7 M8 M9 M10"
+    "T2 T4 T5 T6 T8 T9 T10 A1 A2 A3 A4 P5 P6 P7 P8 P9 R5 R6 H1 H2 H7 M1 M2 M4 M5 M6 M7 M8 M9 M10 "
+    "V2 V3 V4 V5"
 ).split(" ")
 
 # What the shortest counter-example violates, and how many steps it takes.
@@ -52,6 +53,8 @@ CAUGHT = {
     "Y6": ("M", 9),
     "Y7": ("M", 11),
     "Y8": ("M", 16),
+    "W1": ("M", 17),
+    "W2": ("M", 17),
     "Z1": ("Z", 4),
 }
 

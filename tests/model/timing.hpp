@@ -19,6 +19,9 @@ struct TimeCfg {
   int quar = 0;               // ticks a restarted (jumped) node does not vote; 0 = no guard
   bool ext = false;           // holders may extend, any number of times
   enum Repair { NONE, UNCOUNTED, COUNTED } repair = NONE;  // extend re-creates a missing key
+  // Whether the extend of a quarantined node counts: never; where its grant counted, so that it has
+  // not forgotten this key since; or always (naive: an acquire that came late may have set the key).
+  enum QuarExt { NEVER, WHERE_GRANTED, ALWAYS } quar_ext = NEVER;
   bool late_ext = false;      // naive: accepts an extension that completes after validity ended
   bool ext_any = false;       // naive: extend ack not checked for ownership (plain PEXPIRE)
   bool del_any = false;       // naive: release deletes without comparing the owner
@@ -44,9 +47,12 @@ template <int N, int K> struct TimedModel {
     for (int a = 0; a < K; a++) {            // forget what can no longer matter
       uint8_t off = ~(1 << a);
       if (s.st[a] == OVER) { s.ext[a] = s.e2[a] = 0; if (!cfg.deadline) s.e[a] = 0; for (int j = 0; j < N; j++) s.c[j].grant &= off, s.c[j].eack &= off, s.c[j].eexe &= off; }
-      if (s.st[a] == HELD) for (int j = 0; j < N; j++) s.c[j].grant &= off;
+      if (s.st[a] == HELD && cfg.quar_ext != TimeCfg::WHERE_GRANTED) for (int j = 0; j < N; j++) s.c[j].grant &= off;
     }
     std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
+  }
+  bool counts(const Col& c, int a) const {
+    return !c.quar || cfg.quar_ext == TimeCfg::ALWAYS || (cfg.quar_ext == TimeCfg::WHERE_GRANTED && (c.grant >> a & 1));
   }
   bool believes(const S& s, int a) const { return s.st[a] == HELD && s.e[a] < cfg.belief; }
   enum : uint32_t { START, ACQ, EXPIRE, DECIDE, TICK, STOP, REL, EXT, EXTN, EXTOK, CRASH, JUMP };
@@ -94,7 +100,7 @@ template <int N, int K> struct TimedModel {
         }
         if (s.ext[a] && !(c.eexe & bit)) {                      // extend executed
           if (c.owner == a + 1 || (cfg.ext_any && c.owner)) {
-            S t = s; Col& d = t.c[j]; d.age = 0; d.eexe |= bit; if (!c.quar) d.eack |= bit;
+            S t = s; Col& d = t.c[j]; d.age = 0; d.eexe |= bit; if (counts(c, a)) d.eack |= bit;
             emit(t, act(EXTN, a, j, 0));
           } else if (!c.owner && cfg.repair != TimeCfg::NONE) {
             S t = s; Col& d = t.c[j]; d.owner = a + 1; d.age = 0; d.eexe |= bit;
