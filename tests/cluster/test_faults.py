@@ -208,9 +208,10 @@ async def test_everything_at_once_for_ten_minutes(tmp_path: Path) -> None:
     judge(await play(tmp_path, seed=seed, seconds=600, tasks=25))
 
 
-async def test_three_names_hammered_while_nodes_fail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [8, pytest.param(20, marks=pytest.mark.nightly)])
+async def test_three_names_hammered_while_nodes_fail(tmp_path: Path, seconds: float) -> None:
     """Nodes are killed, frozen and restarted with what they had written to disk."""
-    judge(await play(tmp_path, seed=2, seconds=8, kinds=HAMMER, tasks=25, aof=True))
+    judge(await play(tmp_path, seed=2, seconds=seconds, kinds=HAMMER, tasks=25, aof=True))
 
 
 @pytest.mark.parametrize(
