@@ -86,7 +86,7 @@ class Multiplexer:
 
         Of a node in quarantine only where its own grant had counted: the key that it still has
         is that grant's, so nobody else was granted it since. What came there later may stand in
-        the place of another's key that the node forgot (tests/model: V1 to V4, W1).
+        the place of another's key that the node forgot (tests/model: V1 to V5, W1).
         """
         return sent >= self.nodes[index].trust.votes_from or voters >> index & 1 == 1
 

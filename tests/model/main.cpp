@@ -117,6 +117,7 @@ static const std::vector<Case> CASES = {
   LARGE(V2, "the same with TTL 3", go(TIMING(3, 2, c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 3))),
   LARGE(V3, "restart + jump, its extend counts where its grant had counted, TTL 2", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = c.jumps = 1; c.quar = 2))),
   LARGE(V4, "the same with TTL 3", go(TIMING(3, 2, c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = c.jumps = 1; c.quar = 3))),
+  LARGE(V5, "restart, its extend counts where its grant had counted, 3 acquisitions, TTL 2", go(TIMING(3, 3, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2))),
   SHORT(W1, CAUGHT, "NAIVE a restarted node's extend always counts", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::ALWAYS; c.crashes = 1; c.quar = 2))),
   SHORT(W2, CAUGHT, "the same where a clock jumped", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::ALWAYS; c.jumps = 1; c.quar = 2))),
   // ---- Z: zombie grants (liveness) ---------------------------------------------------------------
