@@ -12,16 +12,17 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .. import _clock
 from .._rules.trust import Facts, Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
+from .debts import Debts
 from .handshake import HandshakeError
-from .link import LAGGING, NOBODY, Failure, Link, Sink
-from .script import Command, Word
+from .link import NOBODY, Failure, Link, Sink
+from .script import Command
 
 _log = logging.getLogger("asynclock.nodes")
 
@@ -29,7 +30,6 @@ HALF_OPEN = 4
 """A link whose reply is overdue for so many node timeouts (at least a second) is given up."""
 LONGEST_DIAL = 2.0
 """A frozen server answers the pending connection the moment it thaws: waiting beats redialling."""
-MAX_OWED = 100_000
 
 WITHOUT = {
     "CLIENT": "waiters ask again at intervals instead of being woken",
@@ -84,11 +84,8 @@ class Node:
         self._down: Failure | None = None
         self._early: deque[tuple[Command, Sink, int]] = deque()
         self._early_timer: asyncio.TimerHandle | None = None
-        self._owed: deque[Command] = deque(maxlen=MAX_OWED)
-        self._set_back = 0.0
-        """Seconds by which its clock was set back before our eyes: keys live as much longer."""
-        self._zombies: set[Word] = set()
-        """Owners whose acquire may still reach the server through a connection that broke."""
+        self.debts = Debts(settings.node_timeout, self._send_again)
+        """Releases that it may not have got."""
         self._finished = False
         self._reading: tuple[float, float, float] | None = None
         """What the handshake read on the node's clock, until we know which process that is."""
@@ -121,16 +118,18 @@ class Node:
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release: also to a node that does not answer, and later if it can't be now."""
-        if self._zombies and command.args[1] in self._zombies:
-            self._zombies.discard(command.args[1])
-            self._come_again([command])
+        if self.debts.zombies:
+            self.debts.passing(command)
         if self._link is not None:
             self._link.send(command, sink, index)
         elif self._down is None:
             self._ask_early(command, sink, index)
         else:
-            self._owed.append(command)
+            self.debts.add((command,))
             sink.cast(index, self._down)
+
+    def _send_again(self, command: Command) -> None:
+        self.deliver(command, NOBODY, 0)
 
     def _ask_early(self, command: Command, sink: Sink, index: int) -> None:
         self._early.append((command, sink, index))
@@ -149,7 +148,7 @@ class Node:
             self._early_timer.cancel()
             self._early_timer = None
         early, self._early = self._early, deque()
-        self._owe([command for command, _, _ in early])
+        self.debts.add(command for command, _, _ in early)
         for _, sink, index in early:
             sink.cast(index, failure)
 
@@ -159,14 +158,6 @@ class Node:
             if self._observers:
                 self._observers(NodeDown(self.address, failure.cause))
         self._down = failure
-
-    def _owe(self, commands: list[Command]) -> None:
-        # For how long, shows when the node is back: its clock may have been set back meanwhile.
-        self._owed.extend(command for command in commands if command.owed_until)
-
-    def _still_owed(self, commands: Iterable[Command]) -> list[Command]:
-        since = _clock.now() - self._set_back
-        return [command for command in commands if command.owed_until > since]
 
     # kept connected
 
@@ -218,7 +209,7 @@ class Node:
             self.told(*self._reading)
         if self._observers:
             self._observers(NodeUp(self.address))
-        self._pay(link)
+        self.debts.pay()
         if self._early_timer is not None:
             self._early_timer.cancel()
             self._early_timer = None
@@ -230,25 +221,6 @@ class Node:
                 link.send(command, sink, index)
         if known is not None:
             self.on_wake(None)  # the wake-ups that were ordered died with the last connection
-
-    def _pay(self, link: Link) -> None:
-        owed, self._owed = self._owed, deque(maxlen=MAX_OWED)
-        again = self._still_owed(owed)
-        for command in again:
-            link.send(command, NOBODY, 0)
-        if again:
-            self._come_again(again)
-
-    def _come_again(self, releases: list[Command]) -> None:
-        # A zombie of the broken connection is most likely executed soon, and not at all after
-        # its not_after: LAGGING node timeouts and 50 ms after its attempt began.
-        loop, timeout = asyncio.get_running_loop(), self.settings.node_timeout
-        for later in (timeout, LAGGING * timeout):
-            loop.call_later(later + 0.1, self._repeat, releases)
-
-    def _repeat(self, commands: list[Command]) -> None:
-        for command in self._still_owed(commands):
-            self.deliver(command, NOBODY, 0)
 
     async def _watch(self, link: Link) -> None:
         # An idle link is asked for its clock, so that a jump can't hide between two locks and a
@@ -275,11 +247,6 @@ class Node:
         """The open link, if there is one."""
         return self._link
 
-    def take_owed(self) -> list[Command]:
-        """Releases that have not reached it, for whoever has its keys now."""
-        owed, self._owed = self._owed, deque(maxlen=MAX_OWED)
-        return list(owed)
-
     async def finish(self) -> None:
         """Close the link once what is queued has been written; it is not opened again."""
         self._finished = True
@@ -298,7 +265,7 @@ class Node:
         self.round_trip = trip if self.round_trip is None else 0.9 * self.round_trip + 0.1 * trip
         by = self.trust.sample(clock, sent, received)
         if by < 0:
-            self._set_back -= by
+            self.debts.set_back -= by
         if by and self.settings.clock_guard:
             self._tell_quarantine(self.trust.jumped(received, by))
             self.on_jump(self, by)
@@ -320,19 +287,9 @@ class Node:
         """The connection ended: owe the releases it may have swallowed, and dial again."""
         if link is self._link:
             self._link = None
-            self._owe(unanswered)
-            self._doubt(unanswered)
+            self.debts.swallowed(unanswered)
             if end.permanent or link.stalled_since:
                 self._note_down(end)
-
-    def _doubt(self, unanswered: list[Command]) -> None:
-        # A lease may be won without this node, and released here before its acquire arrives.
-        owners = {one.args[1] for one in unanswered if one.args[0] == "acquire"}
-        if owners:
-            self._zombies |= owners
-            forget = self._zombies.difference_update
-            lasting = LAGGING * self.settings.node_timeout + 0.1
-            asyncio.get_running_loop().call_later(lasting, forget, owners)
 
     def _tell_refused(self, known: Facts | None, facts: Facts) -> None:
         if known is None or known.refused != facts.refused:

@@ -19,10 +19,11 @@ from ..._background import Background
 from ..._rules.trust import Facts, Trust
 from ...events import Observers
 from ..acks import AckedLink
+from ..debts import MAX_OWED
 from ..endpoint import Endpoint
 from ..handshake import greet
 from ..link import NOBODY, Failure, Link, Sink
-from ..node import CACHING, MAX_OWED, Node, NodeSettings
+from ..node import CACHING, Node, NodeSettings
 from ..primary import Primaries
 from ..script import Command
 from .route import Route
@@ -172,7 +173,7 @@ class ClusterNode(Node):
         for address in wanted - self._scouts.keys():
             self._scouts[address] = self._scout(address)
         for node in gone:
-            self._unsent.extend(node.take_owed())
+            self._unsent.extend(node.debts.take())
         if changed:
             self.on_wake(None)  # nobody else tells that a name has moved away from its push
         self._resume()  # before anything else can be sent: a release must not overtake
