@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import _clock
 from .._background import Background
@@ -21,6 +21,7 @@ from .._rules.pacing import Spread
 from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Acquired, Lost, Observers, Released, Renewed
 from .lease import Holding, Lease, Terms
+from .release import Release
 from .renewal import Renewals
 from .waiting import Line, Turn, fits, reserve_ahead
 
@@ -86,6 +87,8 @@ class Engine:
         """Tasks that wait for a lock now."""
         self.refused: set[Search] = set()
         """Those of them who ask the nodes, and others have it."""
+        self.complaints: set[str] = set()
+        """Why nodes have refused releases; each is told once."""
         self._suffix = f":{settings.label}"
         multiplexer.on_stood_still = self.renewals.shorten
 
@@ -201,7 +204,7 @@ class Engine:
             holding.line.drop(holding)
         nodes = self.multiplexer
         recipe = holding.recipe
-        release = Release(len(nodes.nodes), nodes.quorum)
+        release = Release(len(nodes.nodes), nodes.quorum, self.complaints)
         command = recipe.release(holding.owner, _clock.now() + holding.ttl)
         nodes.deliver(command, release, nodes.everyone)
         for key in recipe.watched if recipe.wakes is None else recipe.wakes:
@@ -258,38 +261,3 @@ class Engine:
                 self.give_back(holding)
         self.renewals.close()
         self.multiplexer.wakeups.wake(None)
-
-
-class Release:
-    """The sink for answers to a release: resolved once a quorum confirmed, or all have spoken."""
-
-    __slots__ = ("_deleted", "_foreign", "_future", "_left", "_quorum", "_spare")
-
-    def __init__(self, size: int, quorum: int) -> None:
-        self._left = size
-        self._quorum = quorum
-        self._spare = size - quorum
-        self._deleted = self._foreign = 0
-        self._future: asyncio.Future[None] | None = None
-
-    def cast(self, _index: int, reply: Any) -> None:
-        """Count one node's answer."""
-        self._left -= 1
-        if type(reply) is not Failure:
-            if reply[0]:
-                self._deleted += 1
-            else:
-                self._foreign += 1
-        future = self._future
-        if future is not None and not future.done() and self._certain():
-            future.set_result(None)
-
-    def _certain(self) -> bool:
-        return not self._left or self._deleted >= self._quorum or self._foreign > self._spare
-
-    async def confirmed(self) -> bool:
-        """Wait, at most one node timeout. → whether it was no longer ours at a quorum."""
-        if not self._certain():
-            self._future = asyncio.get_running_loop().create_future()
-            await self._future
-        return self._foreign > self._spare

@@ -170,3 +170,15 @@ async def test_another_prefix_is_none_of_its_business(
     locks = connect(server.url_for("locks", "secret"), prefix="other:")
     with pytest.raises(asynclock.ConfigurationError, match="NOPERM"):
         await locks.lock("a").acquire(timeout=20)
+
+
+async def test_a_release_that_is_refused_is_told(
+    asynclock_servers: StartServers, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await server_without(asynclock_servers, "+del")
+    locks = connect(server.url_for("locks", "secret"))
+    for name in ("a", "b"):
+        lease = await locks.lock(name, timeout=20).acquire()
+        assert await lease.release()
+    told = [record.message for record in caplog.records if "refuses releases" in record.message]
+    assert len(told) == 1

@@ -1,0 +1,55 @@
+"""Giving back, as the nodes confirm it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from .._nodes.link import Failure
+
+_log = logging.getLogger("asynclock")
+
+
+class Release:
+    """The sink for answers to a release: resolved once a quorum confirmed, or all have spoken."""
+
+    __slots__ = ("_complaints", "_deleted", "_foreign", "_future", "_left", "_quorum", "_spare")
+
+    def __init__(self, size: int, quorum: int, complaints: set[str]) -> None:
+        self._complaints = complaints
+        self._left = size
+        self._quorum = quorum
+        self._spare = size - quorum
+        self._deleted = self._foreign = 0
+        self._future: asyncio.Future[None] | None = None
+
+    def cast(self, _index: int, reply: Any) -> None:
+        """Count one node's answer."""
+        self._left -= 1
+        if type(reply) is Failure:
+            if reply.permanent:
+                self._complain(reply.cause)
+        elif reply[0]:
+            self._deleted += 1
+        else:
+            self._foreign += 1
+        future = self._future
+        if future is not None and not future.done() and self._certain():
+            future.set_result(None)
+
+    def _complain(self, cause: str) -> None:
+        # No error: it was ours until now. But nobody else gets it before its ttl has passed.
+        if cause not in self._complaints:
+            self._complaints.add(cause)
+            _log.warning("a node refuses releases, so locks last for their whole ttl: %s", cause)
+
+    def _certain(self) -> bool:
+        return not self._left or self._deleted >= self._quorum or self._foreign > self._spare
+
+    async def confirmed(self) -> bool:
+        """Wait, at most one node timeout. → whether it was no longer ours at a quorum."""
+        if not self._certain():
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        return self._foreign > self._spare
