@@ -28,8 +28,12 @@ NODE_TIMEOUT = 0.25
 PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 
 
-def _no_floor(now: float) -> int:
-    return 0
+def _without_floor(floor: Callable[[float], int]) -> Callable[[float], int]:
+    def read(now: float) -> int:
+        floor(now)  # it reads the nodes' clocks, which bound how late a request may be executed
+        return 0
+
+    return read
 
 
 class Process:
@@ -77,7 +81,8 @@ class Process:
         self.locks = asynclock.connect(*endpoints, **settings)
         engine = self.locks._engine
         if not world.floors:
-            engine.multiplexer.floor = _no_floor  # type: ignore[method-assign]  # on purpose
+            nodes = engine.multiplexer
+            nodes.floor = _without_floor(nodes.floor)  # type: ignore[method-assign]  # on purpose
         engine.entropy, engine.random = world.random.randbytes, world.random.random
         for node in engine.multiplexer.nodes:
             node.random = world.random.random
