@@ -20,7 +20,7 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     from .engine import Engine
 
-OPEN, WON, _ = Verdict
+OPEN, WON = Verdict.OPEN, Verdict.WON
 TOO_LATE = Failure("the request reached it too late")
 QUARANTINED = Failure("it was quarantined meanwhile")
 """A guard struck after the request was sent, perhaps by what this very reply told."""

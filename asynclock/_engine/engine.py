@@ -117,7 +117,7 @@ class Engine:
         votes: int,
         handed_over: bool = False,
     ) -> Lease:
-        """Make the lease of whoever holds `holding` from `now` on, and has wanted it since."""
+        """Make the lease of whoever holds `holding` from `now` on; asked for at `wanted`."""
         holding.fence = fence
         lease = Lease(self, holding, fence, terms, now)
         self.counts.acquired += 1

@@ -3,8 +3,8 @@
 A holding that is given back goes to the next in line, if that is fair and safe: it is still well
 valid, the terms are the same, and neither the count nor the time that one process may keep a
 name is used up. The next holder gets a fence of its own from a block that was reserved at a
-quorum (docs/fencing.md, "Blocks"): by default many at once, ahead of need, so that handing on
-needs no network; with handoff="strict" one at each hand-over.
+quorum (docs/fencing.md, "Handing a lease over"): by default many at once, ahead of need, so that
+handing on needs no network; with handoff="strict" one at each hand-over.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Owner(Protocol):
     """Who owns a link and is told what concerns the connection as a whole."""
 
     def told(self, clock: float, sent: float, received: float) -> None:
-        """A script's reply carried the node's clock; called before the reply is cast."""
+        """A reply carried the node's clock, as all but a release's do; called before it is cast."""
 
     def pushed(self, push: list[Any]) -> None:
         """The node sent something nobody asked for."""
