@@ -55,7 +55,7 @@ class Term:
     A leader that loses its lease is ended as the body of any lock is: LeaseLostError.
     """
 
-    __slots__ = ("_election", "_sequence", "lease", "timer", "value")
+    __slots__ = ("_election", "_sequence", "_timer", "lease", "value")
 
     def __init__(self, election: Election, lease: Lease, value: str) -> None:
         self.lease = lease
@@ -63,7 +63,7 @@ class Term:
         """What is published now."""
         self._election = election
         self._sequence = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         """When the value is said again."""
 
     def __repr__(self) -> str:
@@ -96,15 +96,13 @@ class Term:
         self._sequence += 1
         return await self._election.say(self)
 
-    @property
-    def record(self) -> str:
-        """What the nodes are told."""
+    def _record(self) -> str:
+        # What the nodes are told.
         return json.dumps([self.number, self._sequence, self.lease.owner, self.value])
 
-    def stop(self) -> None:
-        """The term is over: nothing is said again."""
-        if self.timer is not None:
-            self.timer.cancel()
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def resign(self) -> bool:
         """End the term, so that somebody else may lead. → whether we led until now."""
@@ -159,8 +157,8 @@ class Election:
     def campaign(self, value: str = "", *, timeout: Timeout = UNSET) -> Acquiring[Term]:
         """Wait to become leader, publishing `value`: `await` it, or enter it with `async with`.
 
-        Waits at most `timeout` seconds and raises as `Lock.acquire` does. Cancelled, it leaves
-        nothing behind.
+        Waits at most `timeout` seconds and raises as `Lock.acquire` does. Nobody waits for the
+        value: observers learn of it a moment later. Cancelled, it leaves nothing behind.
         """
         return Acquiring(_Campaign(self, _checked(value), limited(timeout, self._timeout)))
 
@@ -168,7 +166,7 @@ class Election:
         """What `campaign` does once it is awaited."""
         lease = await self._lock.acquire(timeout=timeout)
         term = Term(self, lease, value)
-        lease.on_end(term.stop)
+        lease.on_end(term._stop)
         self._tell(term)
         return term
 
@@ -178,7 +176,7 @@ class Election:
             nodes = self._engine.multiplexer
             nodes.broadcast(self._publication(term), NOBODY)
             nodes.wakeups.wake(self._value_key)
-            term.timer = asyncio.get_running_loop().call_later(self._terms.ttl, self._tell, term)
+            term._timer = asyncio.get_running_loop().call_later(self._terms.ttl, self._tell, term)
 
     async def say(self, term: Term) -> bool:
         """Put what a leader publishes where it leads. → whether a quorum took it."""
@@ -190,7 +188,7 @@ class Election:
 
     def _publication(self, term: Term) -> Command:
         keys = (self._recipe.keys[0], self._value_key)
-        args = ("publish", term.lease.owner, term.record, ms(KEPT * self._terms.ttl))
+        args = ("publish", term.lease.owner, term._record(), ms(KEPT * self._terms.ttl))
         return Command(SCRIPT, keys, args)
 
     async def leader(self) -> Leader | None:

@@ -1,4 +1,5 @@
--- The mutex on one node, but for its release (release.lua). Protocol: docs/fencing.md; the differential test is tests/model/.
+-- The mutex on one node, but for its release (release.lua). Protocol: docs/fencing.md; the
+-- differential test is tests/model/.
 -- KEYS: lock, counter (pairs in extend); in acquire also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
 --         with neighbours: {0, pttl until the first of all is free, holder, '10...' 1 = taken, now}

@@ -38,7 +38,8 @@ if op == 'acquire' then
   if blocker then return {0, longest, blocker, now} end
   local fence, fences = 0, {}
   for i = 1, #KEYS, 2 do
-    -- Nothing by MGET may be something of another type, which is not ours to write over.
+    -- Nothing by MGET may be something of another type, which is not ours to write over: GET
+    -- then fails with the right error.
     if before[(i + 1) / 2] then
       redis.call('PEXPIRE', KEYS[i], ARGV[3])
     elseif not redis.call('SET', KEYS[i], owner, 'NX', 'PX', ARGV[3]) then
