@@ -25,14 +25,21 @@ class Detour(Route):
         return self.seconds
 
 
-def connect(nodes: list[MemoryNode], detour: Detour, ttl: float) -> asynclock.LockManager:
+def endpoints(nodes: list[MemoryNode], detour: Detour) -> list[Any]:
     """The first node is reached by the detour."""
     routes = [detour, Route(), Route()]
-    endpoints: list[Any] = [
+    return [
         MemoryEndpoint(node.name, node, route) for node, route in zip(nodes, routes, strict=True)
     ]
+
+
+def connect(nodes: list[MemoryNode], detour: Detour, ttl: float) -> asynclock.LockManager:
     return asynclock.connect(
-        *endpoints, ttl=ttl, max_ttl=60, node_timeout=NODE_TIMEOUT, restart_guard=False
+        *endpoints(nodes, detour),
+        ttl=ttl,
+        max_ttl=60,
+        node_timeout=NODE_TIMEOUT,
+        restart_guard=False,
     )
 
 
