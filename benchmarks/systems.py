@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 ANY = (1, 3, 5)
-QUORUM = (3, 5)
 
 
 @dataclass(frozen=True)

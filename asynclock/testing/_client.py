@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import hiredis
 
+from asynclock.testing._keyspace import Words
 from asynclock.testing._wire import MemoryTransport, Push, Route, Stream, encode
-
-Words = tuple[bytes, ...]
 
 
 class Server(Protocol):

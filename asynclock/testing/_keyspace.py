@@ -1,15 +1,14 @@
-"""What a server remembers: keys that expire, and the commands that lock scripts and tests use.
+"""What a server remembers: keys that expire, and whom it tells of changes.
 
-A model of Redis for the in-memory node, no more of it than is needed; tests/simulation holds it
-against a real server. Words are bytes, as they come from the wire.
+A model of Redis for the in-memory node, no more of it than lock scripts and tests need
+(_strings.py, _collections.py: the commands); tests/simulation holds it against a real server.
+Words are bytes, as they come from the wire.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-__all__ = ["Keyspace", "ReplyError", "Status"]
 
 
 class ReplyError(Exception):

@@ -23,14 +23,13 @@ from asynclock._nodes.endpoint import Endpoint
 from asynclock.errors import ConfigurationError
 from asynclock.testing._client import MemoryClient
 from asynclock.testing._commands import execute
-from asynclock.testing._keyspace import OK, Keyspace, ReplyError
+from asynclock.testing._keyspace import OK, Keyspace, ReplyError, Words
 from asynclock.testing._lua import run_script, sha_of
 from asynclock.testing._wire import Route
 
 __all__ = ["MemoryEndpoint", "MemoryNode", "freeze", "lose", "memory_node", "thaw"]
 
 P = TypeVar("P", bound=asyncio.Protocol)
-Words = tuple[bytes, ...]
 SCHEME = "memory://"
 VERSION = "7.0.0"
 
