@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 HandOff = Literal["block", "strict"] | bool
 
+UNNOTICED = "its time ran out unnoticed"
+"""Our own loop was busy for so long that no timer told us before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -236,6 +239,8 @@ class Lease:
 
     def enter(self) -> Lease:
         """The body begins here: what `async with` does first."""
+        if self._holding is not None and not self.held:
+            self._engine.lose(self._holding, UNNOTICED)
         if self._holding is None:
             raise self.loss_error()
         if self._body is not None:
@@ -256,7 +261,7 @@ class Lease:
         body, self._body = self._body, None
         interrupted = body is not None and body.leave(kind)
         if not interrupted and self._holding is not None and not self.held:
-            self._engine.lose(self._holding, "its time ran out unnoticed")
+            self._engine.lose(self._holding, UNNOTICED)
         await self.release()
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self.loss_error() from error

@@ -223,7 +223,8 @@ class Link(asyncio.Protocol):
             # the queue get the same answer in the same order, so order is kept; but if another
             # client has taught the node meanwhile, a release behind was executed before its
             # acquire will be: it comes again.
-            later = [entry[3] for entry in self._in_flight]
+            acquires = command.args[0] == "acquire"
+            later = [entry[3] for entry in self._in_flight] if acquires else ()
             Link.send(self, command.with_source(), sink, index)
             for other in later:
                 if other.owed_until and other.args[1] == command.args[1]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import pytest
 
@@ -39,6 +40,20 @@ async def test_a_mute_network_delays_no_news(
     for node in nodes:
         await node.thaw()
     await locks.aclose()
+
+
+async def test_no_body_begins_with_a_lease_that_has_ended(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with asynclock.connect(asynclock_nodes[0].url, ttl=0.5) as locks:
+        lease = await locks.lock("a").acquire()
+        time.sleep(0.6)  # noqa: ASYNC251 - the loop is busy: no timer can tell of the end
+        entered = False
+        with pytest.raises(asynclock.LeaseLostError, match="unnoticed"):
+            async with lease:
+                entered = True
+        assert not entered
+        assert lease.lost_reason
 
 
 async def test_an_outer_cancellation_stays_a_cancellation(

@@ -28,6 +28,23 @@ async def test_a_forgotten_script_is_healed(asynclock_nodes: list[LocalServer]) 
         assert await node.command("EXISTS", *(f"asynclock:n{i}" for i in range(50))) == 0
 
 
+async def test_forgotten_scripts_of_different_kinds_are_healed_together(
+    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = asynclock_nodes[0]
+    async with connect(node.url) as locks:
+        lease = await locks.lock("a").acquire()
+        await node.command("SCRIPT", "FLUSH")
+        # A question that names no owner, with a release behind it.
+        looking = asyncio.create_task(locks.inspect("a"))
+        await asyncio.sleep(0)
+        assert await lease.release()
+        seen = await looking
+        assert seen.nodes[0].error is None
+        assert await node.command("EXISTS", "asynclock:a") == 0
+    assert not caplog.records
+
+
 async def test_a_release_that_is_answered_late_by_a_forgetful_node_is_healed(
     asynclock_nodes: list[LocalServer],
 ) -> None:
