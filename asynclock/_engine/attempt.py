@@ -139,7 +139,6 @@ class Attempt:
         bit = 1 << index
         if not self._open & bit:
             return  # given up on before; the release is behind it
-        self._open ^= bit
         ballot = self.ballot
         if type(reply) is Failure:
             self._failed(index, reply)
@@ -147,18 +146,19 @@ class Attempt:
             if self.started < self._nodes[index].trust.votes_from:
                 self._failed(index, QUARANTINED)
             else:
-                ballot.granted(index, reply[1])
+                ballot.granted(index, int(reply[1]))
                 if ballot.behind:
                     self._write_back()
         elif reply[0] == 0:
-            self._refusers |= bit
             left = reply[1] / 1000 if reply[1] >= 0 else None
             self.refusals.append((left, reply[2].decode("utf-8", "replace")))
             if len(reply) > 4:
                 self.hints += (reply[3],)
+            self._refusers |= bit
             ballot.refuse()
         else:
             self._failed(index, TOO_LATE)
+        self._open ^= bit
         if ballot.verdict is not OPEN:
             self._conclude()
 

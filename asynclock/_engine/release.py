@@ -26,7 +26,6 @@ class Release:
 
     def cast(self, _index: int, reply: Any) -> None:
         """Count one node's answer."""
-        self._left -= 1
         if type(reply) is Failure:
             if reply.permanent:
                 self._complain(reply.cause)
@@ -34,6 +33,7 @@ class Release:
             self._deleted += 1
         else:
             self._foreign += 1
+        self._left -= 1
         future = self._future
         if future is not None and not future.done() and self._certain():
             future.set_result(None)

@@ -224,11 +224,11 @@ class Round:
 
     def cast(self, index: int, reply: Any) -> None:
         """Count one node's answer for the whole batch."""
-        self._left -= 1
         if type(reply) is Failure:
             self._failures[index] = reply
         else:
             self._count(index, reply[0])
+        self._left -= 1
         if not self._left:
             for holding, votes in zip(self._holdings, self._votes, strict=True):
                 if self._open(votes):

@@ -180,12 +180,12 @@ class Reservation:
 
     def cast(self, index: int, reply: Any) -> None:
         """Count one node's answer."""
-        self._left -= 1
         counts = self._nodes.counts(index, self._sent, self._holding.voters)
         if counts and type(reply) is not Failure and reply[0] == 1:
             self._previous.append(reply[1])
             if len(self._previous) == self._quorum:
                 self._claim(max(self._previous))
+        self._left -= 1
         if not self._left:
             self._finish()
 

@@ -46,7 +46,10 @@ class Sink(Protocol):
     """Who waits for the answer of node number `index`: a reply, or a Failure."""
 
     def cast(self, index: int, reply: Any, /) -> None:
-        """Take the answer. Called straight from the socket: never await, never raise."""
+        """Take the answer. Called straight from the socket: never await.
+
+        Raises only for a reply in a strange shape, before it has counted it: a Failure follows.
+        """
 
 
 class Owner(Protocol):
@@ -179,7 +182,8 @@ class Link(asyncio.Protocol):
         if replies:
             self._tell_clock(replies, received)
         for reply in replies:
-            sink, index, _, command = self._in_flight.popleft()
+            entry = self._in_flight.popleft()
+            sink, index, _, command = entry
             if self._overdue:
                 self._overdue -= 1
                 if not self._overdue:
@@ -189,7 +193,13 @@ class Link(asyncio.Protocol):
             elif type(reply) is _ServerError:
                 self._refused(reply, sink, index, command)
             else:
-                sink.cast(index, reply)
+                try:
+                    sink.cast(index, reply)
+                except Exception:
+                    # No shape that our scripts give. asyncio reports it and ends the connection,
+                    # and with that the sink gets the answer that it could not take here.
+                    self._in_flight.appendleft(entry)
+                    raise
 
     def _parse(self, data: bytes) -> list[Any]:
         replies: list[Any] = []

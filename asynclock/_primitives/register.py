@@ -187,7 +187,6 @@ class Round:
 
     def cast(self, index: int, reply: Any) -> None:
         """Count one node's answer."""
-        self.left -= 1
         node = self._nodes[index]
         if type(reply) is Failure:
             self.failures[node.address] = reply.cause
@@ -199,6 +198,7 @@ class Round:
             self.promised = max(self.promised, reply[1])
         else:
             self.failures[node.address] = "the request reached it too late"
+        self.left -= 1
         certain = len(self.granted) >= self._quorum or (
             len(self.granted) + self.left < self._quorum
         )
