@@ -14,7 +14,7 @@ from ..errors import ConfigurationError
 from ..events import Observers
 from .acks import Acks
 from .cluster import ClusterNode
-from .endpoint import Endpoint, Seeds
+from .endpoint import Endpoint, Seeds, spelled
 from .handshake import dial
 from .link import Link
 from .node import Node, NodeSettings
@@ -73,6 +73,8 @@ def _node(
     observers: Observers,
     known: list[Endpoint],
 ) -> Node:
+    if isinstance(address, str):
+        address = spelled(address)
     if is_cluster(address):
         return _cluster(str(address), primaries, observers)
     service = _service(address)

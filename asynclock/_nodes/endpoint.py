@@ -18,6 +18,25 @@ from ..errors import ConfigurationError
 L = TypeVar("L", bound=asyncio.Protocol)
 
 
+SCHEMES = (
+    "redis://",
+    "rediss://",
+    "unix://",
+    "redis+sentinel://",
+    "rediss+sentinel://",
+    "redis+cluster://",
+    "rediss+cluster://",
+    "valkey://",
+    "valkeys://",
+)
+
+
+def spelled(url: str) -> str:
+    """`url` with Redis's name for the scheme: Valkey speaks the same protocol."""
+    url = url.strip()
+    return "redis" + url.removeprefix("valkey") if url.startswith("valkey") else url
+
+
 class Endpoint:
     """The settings of one node's connections; parsed by redis-py, once."""
 
@@ -79,7 +98,10 @@ class Endpoint:
         try:
             pool = ConnectionPool.from_url(url.strip())
         except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"{redacted(url)} is no address of Redis: {error}") from None
+            hint = "" if url.strip().startswith(SCHEMES) else f" (known are {', '.join(SCHEMES)})"
+            raise ConfigurationError(
+                f"{redacted(url)} is no address of Redis: {error}{hint}"
+            ) from None
         return cls.of_pool(pool, redacted(url), like)
 
     @classmethod

@@ -20,6 +20,10 @@ def synchronized(
     lock: Callable[[str], Lock], template: str, lease: str | None
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Wrap a coroutine function: see `LockManager.synchronized`."""
+    if not isinstance(template, str):
+        raise ConfigurationError(
+            f'synchronized takes a template, as in @locks.synchronized("name"), not {template!r}'
+        )
 
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         signature = inspect.signature(function)

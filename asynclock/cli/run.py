@@ -19,7 +19,7 @@ import typer
 from .. import _clock
 from .._engine.lease import Lease
 from ..errors import ConfigurationError
-from ..events import Event, Renewed
+from ..events import Contended, Event, Renewed
 from ..manager import LockManager
 from ._child import FORWARDED, Child
 from ._guardian import Guardian
@@ -141,6 +141,7 @@ class _Job:
         self._kills = on_loss is OnLoss.kill
         self._child: Child | None = None
         self._margin = 0.0
+        self._told = False
 
     async def run(
         self, ttl: float | None, max_ttl: float | None, *, timeout: float | None, wait: bool
@@ -169,12 +170,21 @@ class _Job:
     async def _acquire(self, locks: LockManager, timeout: float | None, wait: bool) -> Lease | None:
         lock = locks.lock(self._name)
         if wait:
-            return await lock.acquire(timeout=timeout)
+            locks.observe(self._tell_why_we_wait)
+            try:
+                return await lock.acquire(timeout=timeout)
+            finally:
+                locks.unobserve(self._tell_why_we_wait)
         lease = await lock.try_acquire()
         if lease is None:
             found = await locks.inspect(self._name)
             say(f"{self._name!r} is held by {found.holder or 'somebody else'}")
         return lease
+
+    def _tell_why_we_wait(self, event: Event) -> None:
+        if isinstance(event, Contended) and not self._told:
+            self._told = True
+            say(f"waiting for {self._name!r}, which {event.holder or 'somebody else'} has")
 
     async def _under(self, lease: Lease, locks: LockManager) -> int:
         try:

@@ -1,12 +1,13 @@
 """What HTTP clients are told about a lock: status, headers and a body as RFC 9457 has it.
 
 A body says nothing that a stranger should not read: no holder, no node, no cause. Those stand in
-the error, which the frameworks' error hooks and the log see.
+the error, and in the log where the fault is ours.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from ..errors import (
 from ..fencing._naming import fill_in
 from ..fencing.stamp import StaleFenceError
 from ..manager import NodeHealth
+
+_log = logging.getLogger("asynclock.web")
 
 MEDIA_TYPE = "application/problem+json"
 KEY = "asynclock"
@@ -71,13 +74,14 @@ class Problem:
 
 
 def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
-    """What to answer when `error` ended a request."""
+    """What to answer when `error` ended a request; what an operator must mend is logged."""
     name = error.name
     match error:
         case NotAcquiredError():
             pause = _pause(error.retry_after)
             return Problem(contended, "contended", "Somebody else has it", name, pause)
         case QuorumUnavailableError():
+            _log.warning("%s", error)
             pause = _pause(error.retry_after)
             return Problem(503, "unavailable", "Locks are not available just now", name, pause)
         case StaleFenceError():
@@ -86,6 +90,7 @@ def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
             return Problem(500, "lease-lost", "The lock was lost before the work was done", name)
         case UnusableNameError():
             return Problem(400, "unusable-name", "This cannot be the name of a lock")
+    _log.error("a request failed: %s", error, exc_info=error)
     return Problem(500, "misconfigured", "Locks are not set up right")
 
 

@@ -20,8 +20,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Unpack
 
 import anyio
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+
+try:
+    from aiohttp import web
+    from aiohttp.typedefs import Handler, Middleware
+except ImportError as missing:
+    raise ImportError(f"{missing}: pip install asynclock[aiohttp]") from missing
 
 from .._engine.lease import Lease
 from .._primitives.catalogue import LockSettings

@@ -21,8 +21,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
 
-from fastapi import Depends, FastAPI, Request
-from starlette.responses import JSONResponse, Response
+try:
+    from fastapi import Depends, FastAPI, Request
+    from starlette.responses import JSONResponse, Response
+except ImportError as missing:
+    raise ImportError(f"{missing}: pip install asynclock[fastapi]") from missing
 
 from .._engine.lease import Lease
 from .._primitives.catalogue import LockSettings

@@ -82,7 +82,10 @@ async def test_who_does_not_get_it_says_who_has_it(
             assert ended.status == 75
             assert "web-1:42\\x1b[31m" in ended.err
             assert "\x1b" not in ended.err
-            assert (await program.finish(patient)).status == 75
+            waited = await program.finish(patient)
+            assert waited.status == 75
+            assert waited.err.count("waiting for 'job'") == 1
+            assert "\x1b" not in waited.err
 
 
 async def test_no_nodes_that_answer(program: Program) -> None:

@@ -211,7 +211,11 @@ def test_a_manager_has_its_settings_already(framework: str) -> None:
         (asynclock.ConfigurationError("secret"), 500),
     ],
 )
-def test_errors_have_a_status(error: asynclock.AsyncLockError, status: int) -> None:
+def test_errors_have_a_status(
+    error: asynclock.AsyncLockError, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     problem = problem_of(error)
     assert problem.status == status
     assert b"secret" not in problem.body
+    # What the client is not told stands in the log, if it is ours to mend.
+    assert (str(error) in caplog.text) == (status >= 500)

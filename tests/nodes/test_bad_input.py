@@ -24,7 +24,7 @@ THREE = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
         ((), "at least one node"),
         (THREE[:2], "two nodes"),
         ((*THREE[:2], THREE[0]), "named twice"),
-        (("http://localhost",), "no address of Redis"),
+        (("http://localhost",), r"no address of Redis.*redis\+sentinel://"),
         (("localhost:6379",), "no address of Redis"),
         (("redis://a,b",), "several hosts"),
         ((42,), "not int"),
@@ -35,6 +35,12 @@ THREE = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
 def test_addresses(nodes: tuple[Any, ...], said: str) -> None:
     with pytest.raises(asynclock.ConfigurationError, match=said):
         asynclock.connect(*nodes)
+
+
+@pytest.mark.parametrize("url", ["valkey://a:1", "valkeys://a:1", "valkey+cluster://a:1,b:1"])
+def test_valkey_may_be_called_so(url: str) -> None:
+    locks = asynclock.connect(url)
+    assert locks.nodes()[0].node.endswith("a:1" if "," not in url else "a:1,b:1")
 
 
 @pytest.mark.parametrize(

@@ -91,5 +91,7 @@ def test_mistakes_are_found_when_decorating() -> None:
     for lease in ("z", "x"):
         with pytest.raises(asynclock.ConfigurationError, match="lease"):
             locks.synchronized("{x}", lease=lease)(work)
+    with pytest.raises(asynclock.ConfigurationError, match="takes a template"):
+        locks.synchronized(lambda: None)  # type: ignore[arg-type]  # a decorator without its argument
     with pytest.raises(asynclock.ConfigurationError, match="async"):
         locks.synchronized("a")(lambda: None)  # type: ignore[arg-type,return-value]  # the point
