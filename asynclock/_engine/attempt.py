@@ -77,6 +77,8 @@ class Attempt:
         If this is cancelled or lost, the nodes that may have granted are told to release before
         this returns, without waiting for them.
         """
+        deciding = self._engine.deciding
+        deciding[self] = None
         try:
             self._ask(armed=armed)
             if self.ballot.verdict is not OPEN:
@@ -86,11 +88,15 @@ class Attempt:
                 await self._future
             else:
                 await self._verdict(limit)
-            if self.ballot.verdict is WON and _clock.now() < self.valid_until:
+            # Closed meanwhile, it is abandoned already.
+            won = self in deciding and self.ballot.verdict is WON
+            if won and _clock.now() < self.valid_until:
                 return True
         except BaseException:
             self.abandon()
             raise
+        finally:
+            deciding.pop(self, None)
         self.abandon()
         return False
 

@@ -26,6 +26,7 @@ from .renewal import Renewals
 from .waiting import Line, Turn, fits, reserve_ahead
 
 if TYPE_CHECKING:
+    from .attempt import Attempt
     from .search import Search
 
 _log = logging.getLogger("asynclock")
@@ -87,6 +88,8 @@ class Engine:
         """Tasks that wait for a lock now."""
         self.refused: set[Search] = set()
         """Those of them who ask the nodes, and others have it."""
+        self.deciding: dict[Attempt, None] = {}
+        """Votes that are under way; in order, for the sake of simulations."""
         self.complaints: set[str] = set()
         """Why nodes have refused releases; each is told once."""
         self._suffix = f":{settings.label}"
@@ -259,5 +262,8 @@ class Engine:
                 self.lose(holding, "the manager was closed")
             else:
                 self.give_back(holding)
+        for attempt in self.deciding:
+            attempt.abandon()  # later, no connection would be left to send the release
+        self.deciding.clear()
         self.renewals.close()
         self.multiplexer.wakeups.wake(None)

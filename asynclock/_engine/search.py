@@ -80,7 +80,7 @@ class Search:
         engine, recipe = self._engine, self._recipe
         engine.waiting += 1
         try:
-            while True:
+            while not engine.closed:
                 attempt = Attempt(engine, recipe, self._ttl, self._ticket)
                 engine.counts.attempts += 1
                 watch, limit = self._watch, None
@@ -95,7 +95,7 @@ class Search:
                     self._ticket = ()
                     return attempt
                 if engine.closed:
-                    raise refusals.closed()
+                    break
                 engine.ready()
                 if attempt.outage:
                     recipe = self._recipe
@@ -103,6 +103,7 @@ class Search:
                     await self._pause(attempt)
                 else:
                     recipe = await self._wait_for_others(attempt)
+            raise refusals.closed()
         finally:
             engine.waiting -= 1
             if self._contended is not None or self._ticket:

@@ -46,17 +46,14 @@ class Sink(Protocol):
     """Who waits for the answer of node number `index`: a reply, or a Failure."""
 
     def cast(self, index: int, reply: Any, /) -> None:
-        """Take the answer. Called straight from the socket: never await.
-
-        Raises only for a reply in a strange shape, before it has counted it: a Failure follows.
-        """
+        """Take the answer, straight from the socket. Raises, uncounted, at a strange shape only."""
 
 
 class Owner(Protocol):
     """Who owns a link and is told what concerns the connection as a whole."""
 
     def told(self, clock: float, sent: float, received: float) -> None:
-        """A reply carried the node's clock, as all but a release's do; called before it is cast."""
+        """A script's reply carried the node's clock; called before the reply is cast."""
 
     def pushed(self, push: list[Any]) -> None:
         """The node sent something nobody asked for."""
@@ -182,8 +179,7 @@ class Link(asyncio.Protocol):
         if replies:
             self._tell_clock(replies, received)
         for reply in replies:
-            entry = self._in_flight.popleft()
-            sink, index, _, command = entry
+            sink, index, _, command = entry = self._in_flight.popleft()
             if self._overdue:
                 self._overdue -= 1
                 if not self._overdue:
@@ -196,9 +192,7 @@ class Link(asyncio.Protocol):
                 try:
                     sink.cast(index, reply)
                 except Exception:
-                    # No shape that our scripts give. asyncio reports it and ends the connection,
-                    # and with that the sink gets the answer that it could not take here.
-                    self._in_flight.appendleft(entry)
+                    self._in_flight.appendleft(entry)  # answered when asyncio ends this link
                     raise
 
     def _parse(self, data: bytes) -> list[Any]:
@@ -233,11 +227,10 @@ class Link(asyncio.Protocol):
             # the queue get the same answer in the same order, so order is kept; but if another
             # client has taught the node meanwhile, a release behind was executed before its
             # acquire will be: it comes again.
-            acquires = command.args[0] == "acquire"
-            later = [entry[3] for entry in self._in_flight] if acquires else ()
+            later = [entry[3] for entry in self._in_flight if entry[3].owed_until]
             Link.send(self, command.with_source(), sink, index)
             for other in later:
-                if other.owed_until and other.args[1] == command.args[1]:
+                if command.args[0] == "acquire" and other.args[1] == command.args[1]:
                     Link.send(self, other.with_source(), NOBODY, 0)
         else:
             sink.cast(index, known)
