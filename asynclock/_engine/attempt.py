@@ -212,6 +212,13 @@ class Attempt:
         return len(self._nodes) - self.ballot.unknown < self.ballot.quorum
 
     @property
+    def barred(self) -> float:
+        """Seconds for which guards keep so many nodes from voting that no quorum is left; or 0."""
+        now = _clock.now()
+        left = sorted(max(0.0, node.trust.votes_from - now) for node in self._nodes)
+        return left[self.ballot.quorum - 1]
+
+    @property
     def split(self) -> bool:
         """Whether rivals kept each other from a quorum: nobody's owner has one.
 

@@ -241,13 +241,16 @@ class Engine:
 
     def _report_loss(self, holding: Holding, lease: Lease, reason: str) -> None:
         self.counts.lost += 1
-        held = _clock.now() - lease.acquired_at
+        now = _clock.now()
+        held = now - lease.acquired_at
+        causes = ((node.address, node.cause(now)) for node in self.multiplexer.nodes)
         _log.error(
-            "lost the lease on %r (fence %d) after %.3f s: %s",
+            "lost the lease on %r (fence %d) after %.3f s: %s%s",
             holding.recipe.name,
             lease.fence,
             held,
             reason,
+            "".join(f"; {address}: {cause}" for address, cause in causes if cause),
         )
         if self.observers:
             self.observers(Lost(lease.name, lease.owner, lease.fence, reason, held))

@@ -100,7 +100,10 @@ def outage(attempt: Attempt) -> QuorumUnavailableError:
     """Too few nodes answered."""
     causes, name = attempt.causes(), attempt.recipe.name
     return QuorumUnavailableError(
-        f"too few nodes answered to decide on {name!r}: {_listed(causes)}", name=name, nodes=causes
+        f"too few nodes answered to decide on {name!r}: {_listed(causes)}",
+        name=name,
+        nodes=causes,
+        retry_after=max(1.0, attempt.barred),
     )
 
 

@@ -227,6 +227,3 @@ class Acquiring(Generic[L]):
 
 PRELUDE: Final = "prelude.lua"
 """Comes before every script."""
-RELEASE: Final = "release.lua"
-MUTEX: Final = "lock.lua"
-"""The files of the mutex, with the prelude between them; others put a gate before the last."""

@@ -9,10 +9,10 @@ from .._engine.recipe import Recipe
 from .._nodes.script import Script
 from .._settings import COUNTER, PART
 from ..errors import UnsupportedDeploymentError
-from .base import MUTEX, PRELUDE, RELEASE, Lockable
+from .base import PRELUDE, Lockable
 from .lock import lock_key
 
-SCRIPT = Script.load(__package__, RELEASE, PRELUDE, "fair.lua", MUTEX)
+SCRIPT = Script.load(__package__, PRELUDE, "fair.lua", "lock.lua")
 
 PATIENCE = 2.0
 """Seconds after which a waiter that does not ask again is taken for crashed; it asks in half."""

@@ -1,10 +1,10 @@
--- The mutex on one node, but for its release (release.lua). Protocol: docs/fencing.md; the
--- differential test is tests/model/.
+-- The mutex on one node. Protocol: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter (pairs in extend); in acquire also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
 --         with neighbours: {0, pttl until the first of all is free, holder, '10...' 1 = taken, now}
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
+-- release owner                                 {1 | 0, now}
 -- inspect                                       {holder | false, pttl, counter, now}
 if op == 'acquire' then
   local owner = ARGV[2]
@@ -42,6 +42,10 @@ elseif op == 'extend' then
     end
   end
   return {table.concat(marks), now}
+elseif op == 'release' then
+  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end
+  redis.call('DEL', KEYS[1])
+  return {1, now}
 else
   return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]),
     tonumber(redis.call('GET', KEYS[2])) or 0, now}

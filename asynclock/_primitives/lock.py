@@ -6,9 +6,9 @@ from .._engine.recipe import Recipe
 from .._nodes.script import Script
 from .._settings import COUNTER, HASH_TAG
 from ..errors import ConfigurationError
-from .base import MUTEX, PRELUDE, RELEASE, Lockable
+from .base import PRELUDE, Lockable
 
-SCRIPT = Script.load(__package__, RELEASE, PRELUDE, MUTEX)
+SCRIPT = Script.load(__package__, PRELUDE, "lock.lua")
 
 
 def lock_key(prefix: str, name: str) -> str:

@@ -3,7 +3,7 @@
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per group, 1 = all extended
--- release: release_all.lua
+-- release owner                                 {1 | 0, now}: 1 = all were ours
 local function holders(first, last)
   local locks = {}
   for i = first, last, 2 do locks[#locks + 1] = KEYS[i] end
@@ -57,7 +57,7 @@ elseif op == 'raise' then
   if not all_ours(1, #KEYS, ARGV[2]) or counter > fence then return {0, counter, now} end
   for i = 2, #KEYS, 2 do keep_fence(KEYS[i], fence, ARGV[4]) end
   return {1, counter, now}
-else
+elseif op == 'extend' then
   local marks, size = {}, #KEYS / (#ARGV - 3)
   for group = 1, #ARGV - 3 do
     local first, last = (group - 1) * size + 1, group * size
@@ -69,4 +69,12 @@ else
     marks[group] = ours and '1' or '0'
   end
   return {table.concat(marks), now}
+else -- release: those that are ours, even if others of them have expired
+  local locks, ours = {}, {}
+  for i = 1, #KEYS, 2 do locks[#locks + 1] = KEYS[i] end
+  for i, holder in ipairs(redis.call('MGET', unpack(locks))) do
+    if holder == ARGV[2] then ours[#ours + 1] = locks[i] end
+  end
+  if #ours > 0 then redis.call('DEL', unpack(ours)) end
+  return {#ours == #locks and 1 or 0, now}
 end

@@ -20,7 +20,7 @@ from .base import PRELUDE, UNSET, Acquiring, Entered, Timeout, limited
 from .body import Body
 from .lock import lock_key, recipe
 
-SCRIPT = Script.load(__package__, "release_all.lua", PRELUDE, "multi.lua")
+SCRIPT = Script.load(__package__, PRELUDE, "multi.lua")
 
 MOST = 64
 """Names at most: a server does nothing else while it locks them."""

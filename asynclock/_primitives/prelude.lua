@@ -1,5 +1,6 @@
 -- What every script shares. ARGV[1] is the operation, ARGV[2] the owner (batched in extend).
--- Every reply here ends with this node's clock in microseconds, so that clients can guard it.
+-- Every reply ends with this node's clock in microseconds, so that each client can guard it: a
+-- clock that jumps and soon jumps back shows only to whoever looks in between.
 local op = ARGV[1]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]

@@ -11,11 +11,11 @@ from .._engine.recipe import Recipe
 from .._nodes.link import Failure
 from .._nodes.script import Script
 from .._settings import COUNTER, PART
-from .base import MUTEX, PRELUDE, RELEASE, Lockable
+from .base import PRELUDE, Lockable
 from .lock import lock_key
 
 READ = Script.load(__package__, PRELUDE, "read.lua")
-WRITE = Script.load(__package__, RELEASE, PRELUDE, "write.lua", MUTEX)
+WRITE = Script.load(__package__, PRELUDE, "write.lua", "lock.lua")
 
 PATIENCE = 1.0
 """Seconds for which a writer that waits keeps new readers out; it says so again in half of them.

@@ -24,7 +24,7 @@ from . import Adapter
 
 _PLAIN = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
 _SCRIPTS = Path(__file__).parents[2] / "asynclock" / "_primitives"
-_FILES = ("release.lua", "prelude.lua", "lock.lua")
+_FILES = ("prelude.lua", "lock.lua")
 _RETENTION = b"86400000"
 
 

@@ -102,6 +102,7 @@ async def test_first_contact(
         with pytest.raises(asynclock.QuorumUnavailableError) as caught:
             await locks.lock("a").try_acquire()
     assert all("may have restarted before we met" in c for c in caught.value.nodes.values())
+    assert 1.0 <= caught.value.retry_after <= 2.0 * 1.01 + 0.002
     for health in locks.nodes():
         assert health.state == "quarantined"
         assert 0 < health.votes_in <= 2.0 * 1.01 + 0.002

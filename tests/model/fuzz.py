@@ -107,8 +107,7 @@ class Node:
             words = (owner, *numbers, DAY)
         else:
             words = (HOUR, DAY, owner) if op == "extend" else (owner,)
-        reply = list(self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, op, *words))
-        now = 0 if op == "release" else reply.pop()
+        *reply, now = self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, op, *words)
         if op == "acquire":
             expected = self.expected.acquire(now, owner, *numbers)
             if reply[0] == 0:

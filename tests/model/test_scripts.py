@@ -95,7 +95,7 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
         ("~= ARGV[2] or counter > fence", "~= ARGV[2]"),
         ("return not_after > 0 and now > not_after", "return false"),
         ("if redis.call('GET', lock) == ARGV[i + 3]", "if true"),
-        ("if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0} end", ""),
+        ("if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end", ""),
         ("string.format('%.0f', fence)", "tostring(fence)"),
         ("fence > now + FLOOR_AHEAD", "false"),
         ("if before < fence then", "if true then"),

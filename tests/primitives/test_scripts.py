@@ -45,17 +45,15 @@ def _ended() -> Iterator[None]:
 
 
 def unpacked(reply: Any) -> Any:
-    """Text for bytes, without the clock at the end, which a mutex's release has not."""
+    """Text for bytes, without the clock at the end."""
 
     def text(part: Any) -> Any:
         if isinstance(part, list):
             return [text(one) for one in part]
         return part.decode() if isinstance(part, bytes) else part
 
-    if len(reply) > 1:
-        assert reply[-1] > 10**15
-        reply = reply[:-1]
-    return [text(part) for part in reply]
+    assert reply[-1] > 10**15
+    return [text(part) for part in reply[:-1]]
 
 
 class Machine(RuleBasedStateMachine):

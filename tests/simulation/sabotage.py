@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @_sabotage
 def release_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, "if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0} end", "")
+    _edit(patch, "if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end", "")
 
 
 @_sabotage

@@ -42,6 +42,11 @@ def test_random_schedules(portion: int) -> None:
     play_portion(portion * count, count)
 
 
+@pytest.mark.parametrize("seed", [577, 1047812, 1051966, 1071049, 1081266])
+def test_schedules_that_once_failed(seed: int) -> None:
+    judge(play(seed))
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("portion", range(NIGHTLY_PORTIONS))
