@@ -13,7 +13,7 @@ from .attempt import Attempt
 from .lease import Holding, Lease, Terms
 from .recipe import Recipe
 from .search import Search
-from .waiting import Line, Stranded, Turn, reserve_now, take_fence
+from .waiting import Line, Stranded, Turn, fits, reserve_now, take_fence
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -103,11 +103,15 @@ class Wish:
         return turn
 
     def _pass_on(self, line: Line, turn: Turn) -> None:
-        # Cancelled in the moment it was our turn: the next one gets it just so.
-        if line.give(turn):
+        # Cancelled in the moment it was our turn: the next one gets it just so, if it fits.
+        holding, following = turn.holding, line.next_terms
+        good = holding is None or (
+            following is not None and fits(holding, following, self._terms, _clock.now())
+        )
+        if good and line.give(turn):
             return
-        if turn.holding is not None:
-            self._engine.give_back(turn.holding)
+        if holding is not None:
+            self._engine.give_back(holding)
         else:
             line.asking -= 1
         self._engine.next_in_line(line)

@@ -143,6 +143,11 @@ class AckedLink(Link):
         """So many replicas are connected now. One that left may come back as the primary."""
         self.replicas = max(self.replicas, replicas)
 
+    def connection_lost(self, error: Exception | None) -> None:
+        """asyncio: the connection has ended; grants that still wait for a WAIT get none."""
+        super().connection_lost(error)
+        self.settle(Failure("the connection was lost before the grant was acknowledged"))
+
     def _refused(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
         super()._refused(error, sink, index, command)
         if "READONLY" in str(error):  # 6.2 wraps what a script meets in words of its own

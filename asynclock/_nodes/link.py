@@ -20,7 +20,8 @@ from .. import _clock
 from .script import Command
 
 MAX_IN_FLIGHT = 65_536
-"""Commands that may wait for a reply on one link; a backlog this long is of no use to anyone."""
+"""Commands that may wait for a reply on one link; a backlog this long is of no use to anyone.
+Only releases are still taken then: what is held is bounded, and must be given back."""
 
 EARLY = 50
 """So many commands of one tick are worth a write of their own: the node begins while we go on."""
@@ -108,7 +109,8 @@ class Link(asyncio.Protocol):
     def send(self, command: Command, sink: Sink, index: int) -> None:
         """Queue `command`; `sink` gets the answer, in time and exactly once."""
         out, in_flight = self._out, self._in_flight
-        if self._transport is None or len(in_flight) >= MAX_IN_FLIGHT:
+        full = len(in_flight) >= MAX_IN_FLIGHT and not command.owed_until
+        if full or self._transport is None:
             sink.cast(index, Failure("connection lost" if self._transport is None else "backlog"))
             return
         if not out:
