@@ -82,7 +82,7 @@ class Process:
         engine = self.locks._engine
         if not world.floors:
             nodes = engine.multiplexer
-            nodes.floor = _without_floor(nodes.floor)  # type: ignore[method-assign]  # on purpose
+            nodes.floor = _without_floor(nodes.floor)  # type: ignore[method-assign,assignment]  # on purpose
         engine.entropy, engine.random = world.random.randbytes, world.random.random
         for node in engine.multiplexer.nodes:
             node.random = world.random.random
