@@ -73,10 +73,8 @@ class Holding:
         self.fence = fence
         self.ttl = ttl
         self.valid_until = valid_until
-        self.voters = 0
-        """The nodes whose grants it was won with, a bit for each."""
-        for index in voters:
-            self.voters |= 1 << index
+        self.voters = tuple(voters)
+        """The nodes whose grants it was won with."""
         self.since = 0.0
         """When this process got it."""
         self.alarm = 0.0

@@ -118,7 +118,7 @@ class Renewals:
             again = validity.retry_at(_clock.now(), holding.ttl)
             self._set(holding, min(again, holding.valid_until))
 
-    def counts(self, index: int, sent: float, voters: int) -> bool:
+    def counts(self, index: int, sent: float, voters: Sequence[int]) -> bool:
         """Whether a node's yes may keep a lease alive."""
         return self._multiplexer.counts(index, sent, voters)
 

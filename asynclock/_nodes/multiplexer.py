@@ -81,14 +81,14 @@ class Multiplexer:
         for index in indices:
             self.nodes[index].deliver(command, sink, index)
 
-    def counts(self, index: int, sent: float, voters: int) -> bool:
+    def counts(self, index: int, sent: float, voters: Sequence[int]) -> bool:
         """Whether a node's yes, asked for at `sent`, counts for what `voters` have granted.
 
         Of a node in quarantine only where its own grant had counted: the key that it still has
         is that grant's, so nobody else was granted it since. What came there later may stand in
         the place of another's key that the node forgot (tests/model: V1 to V5, W1).
         """
-        return sent >= self.nodes[index].trust.votes_from or voters >> index & 1 == 1
+        return sent >= self.nodes[index].trust.votes_from or index in voters
 
     def arm(self, indices: Sequence[int]) -> None:
         """Order a wake-up for the keys that the next command reads, where the node can do it."""

@@ -9,8 +9,7 @@
 if op == 'acquire' then
   local owner = ARGV[2]
   if too_late() then return {-1, now} end
-  local free = redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3])
-  local holder = not free and redis.call('GET', KEYS[1])
+  local holder = redis.call('GET', KEYS[1])
   if holder and holder ~= owner then
     local left = redis.call('PTTL', KEYS[1])
     if not KEYS[3] then return {0, left, holder, now} end
@@ -22,7 +21,7 @@ if op == 'acquire' then
     end
     return {0, left, holder, table.concat(taken), now}
   end
-  if holder then redis.call('SET', KEYS[1], owner, 'PX', ARGV[3]) end
+  redis.call('SET', KEYS[1], owner, 'PX', ARGV[3])
   return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), now}
 elseif op == 'raise' then
   local counter, fence = tonumber(redis.call('GET', KEYS[2])) or 0, tonumber(ARGV[3])

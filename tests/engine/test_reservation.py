@@ -24,9 +24,9 @@ class Silent:
         self.quorum, self.nodes = 2, (None,) * 3
         self.quarantined: set[int] = set()
 
-    def counts(self, index: int, _sent: float, voters: int) -> bool:
+    def counts(self, index: int, _sent: float, voters: tuple[int, ...]) -> bool:
         """As the multiplexer decides it."""
-        return index not in self.quarantined or bool(voters >> index & 1)
+        return index not in self.quarantined or index in voters
 
     def broadcast(self, command: Any, sink: Any) -> None:
         """Nothing is answered yet."""
@@ -37,7 +37,7 @@ class Held:
 
     def __init__(self) -> None:
         self.fence = self.top = 10
-        self.voters = 0b011
+        self.voters = (0, 1)
         self.fences, self.reserving = range(0), None
         self.owner, self.recipe = "me", self
 

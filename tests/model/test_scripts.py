@@ -101,7 +101,7 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
         ("if before < fence then", "if true then"),
         ("before + 1", "before"),
         (", 'PX', retention", ""),
-        ("'NX', 'PX', ARGV[3]", "'NX'"),
+        ("owner, 'PX', ARGV[3])", "owner)"),
     ],
 )
 async def test_a_script_that_lacks_a_guard_is_caught(run: Run, correct: str, wrong: str) -> None:
