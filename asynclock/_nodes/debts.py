@@ -2,7 +2,7 @@
 
 A broken connection may have swallowed a release, or the server may still execute an acquire that
 came through it (a zombie). Releases are idempotent per owner, so each doubtful one is sent again:
-when the node is back, and twice later, when no zombie can be executed any more.
+when the node is back, and at growing intervals until no zombie can be executed any more.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Debts:
         # A zombie of the broken connection is most likely executed soon, and not at all after
         # its not_after: LAGGING node timeouts and 50 ms after its attempt began.
         loop = asyncio.get_running_loop()
-        for later in (self._timeout, LAGGING * self._timeout):
-            loop.call_later(later + 0.1, self._repeat, releases)
+        for timeouts in (1, 2, 4, LAGGING):
+            loop.call_later(timeouts * self._timeout + 0.1, self._repeat, releases)
 
     def _repeat(self, commands: list[Command]) -> None:
         for command in self._still_owed(commands):
