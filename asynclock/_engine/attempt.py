@@ -35,6 +35,7 @@ class Attempt:
         "_future",
         "_nodes",
         "_open",
+        "_raising",
         "_refusers",
         "_ticket",
         "_ttl",
@@ -66,6 +67,7 @@ class Attempt:
         self._asked: list[int] = []
         # Sets of nodes, a bit for each:
         self._open = 0
+        self._raising = 0
         self._refusers = 0
         self.ballot = Ballot(len(self._nodes), engine.multiplexer.quorum)
         self.started = _clock.now()
@@ -137,8 +139,10 @@ class Attempt:
             timer.cancel()
 
     def _expire(self) -> None:
+        too_long = Failure("no answer before the caller's timeout")
         for index in self._asked:
-            self.cast(index, Failure("no answer before the caller's timeout"))
+            self.cast(index, too_long)
+            self.cast_raise(index, too_long)
 
     def cast(self, index: int, reply: Any) -> None:
         """Count the answer of a node to the acquire."""
@@ -170,13 +174,16 @@ class Attempt:
 
     def cast_raise(self, index: int, reply: Any) -> None:
         """Count the answer of a node to the write-back of the fence."""
-        ballot = self.ballot
+        ballot, bit = self.ballot, 1 << index
+        if not self._raising & bit:
+            return  # given up on before
         if type(reply) is Failure:
             self._failed(index, reply)
         elif reply[0] == 1 and self.started >= self._nodes[index].trust.votes_from:
             ballot.raised(index)
         else:
             ballot.refuse()
+        self._raising ^= bit
         if ballot.verdict is not OPEN:
             self._conclude()
 
@@ -190,6 +197,7 @@ class Attempt:
         command = self.recipe.write_back(self.owner, self.ballot.fence, engine.retention)
         sink = _Raise(self)
         for index in self.ballot.take_behind():
+            self._raising |= 1 << index
             self._nodes[index].ask(command, sink, index)
 
     def _conclude(self) -> None:

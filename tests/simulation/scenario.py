@@ -150,7 +150,9 @@ class Run:
 
     def _check_patience(self, process: Process, began: float, patience: float) -> None:
         took = self.world.loop.now - max(began, process.frozen_until)
-        if took > patience + 2 * NODE_TIMEOUT + LATE:
+        # The first attempt is always made whole: a request, its healing where the node has
+        # forgotten the script, and a write-back, with a node timeout for each.
+        if took > patience + 3 * NODE_TIMEOUT + LATE:
             self.accuse(f"{process.name}: an acquire took {took:.3f} s of {patience:.3f} s")
 
     async def _hold(self, process: Process, lease: asynclock.Lease, began: float) -> None:

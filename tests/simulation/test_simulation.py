@@ -42,7 +42,7 @@ def test_random_schedules(portion: int) -> None:
     play_portion(portion * count, count)
 
 
-@pytest.mark.parametrize("seed", [577, 1000125, 1047812, 1051966, 1071049, 1081266])
+@pytest.mark.parametrize("seed", [577, 1000125, 1002805, 1047812, 1051966, 1071049, 1081266])
 def test_schedules_that_once_failed(seed: int) -> None:
     judge(play(seed))
 
