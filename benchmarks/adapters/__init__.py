@@ -37,4 +37,4 @@ class Adapter(ABC):
 
     def held(self, lease: Any) -> bool:
         """Whether the system believes that it still holds; only asked of those that renew."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} renews nothing")  # most know no more than that

@@ -74,7 +74,8 @@ async def test_a_waiter_gets_it_when_it_is_released(connect: Connect) -> None:
     here, there = connect(), connect()
     first = await here.lock("a").acquire()
     waiter = asyncio.create_task(_acquire(there, "a"))
-    await asyncio.sleep(0.2)
+    while not there.statistics().refused:
+        await asyncio.sleep(0.01)
     assert not waiter.done()
     await first.release()
     second = await waiter
@@ -169,7 +170,8 @@ async def test_cancelled_waiting_leaves_nothing(face: Face, connect: Connect) ->
     async with here.lock("a"):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_hold(there, "a")) for _ in range(5)]
-            await asyncio.sleep(0.1)
+            while not there.statistics().refused:  # the first has asked, the others wait for it
+                await asyncio.sleep(0.01)
             for task in tasks:
                 task.cancel()
     assert await face.keys() == set()

@@ -125,8 +125,7 @@ async def test_a_push_wakes_a_waiter(asynclock_nodes: list[LocalServer], n: int)
     async with connect(nodes) as here, connect(nodes) as there:
         lease = await here.lock("a").acquire()
         waiter = asyncio.create_task(_acquire(there))
-        await until(lambda: there.statistics().attempts >= 2)  # refused, armed, refused
-        await asyncio.sleep(0.1)
+        await until(lambda: there.statistics().refused >= 2)  # refused, armed, refused
         await lease.release()
         # Without a push the waiter sleeps until the holder's ttl, ten seconds.
         taken = await asyncio.wait_for(waiter, 5)
@@ -142,7 +141,7 @@ async def test_where_tracking_is_refused_it_is_only_slower(
         async with connect(nodes) as here, connect(nodes) as there:
             lease = await here.lock("a").acquire()
             waiter = asyncio.create_task(_acquire(there))
-            await asyncio.sleep(0.2)
+            await until(lambda: there.statistics().refused)
             await lease.release()
             taken = await asyncio.wait_for(waiter, 5)
             statistics = there.statistics()

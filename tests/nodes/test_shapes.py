@@ -42,24 +42,29 @@ async def liar(node: LocalServer, operation: bytes, lie: bytes) -> AsyncIterator
 LIES = (b"$-1\r\n", b":1\r\n", b"+OK\r\n", b"*0\r\n", b"*1\r\n:0\r\n", b"*1\r\n:1\r\n")
 
 
-@pytest.mark.parametrize("lie", LIES)
-async def test_of_an_acquire(asynclock_nodes: list[LocalServer], lie: bytes) -> None:
+@asynccontextmanager
+async def lied_to(
+    nodes: list[LocalServer], operation: bytes, lie: bytes
+) -> AsyncIterator[asynclock.LockManager]:
+    """A manager on such a liar; whatever is done with it must end in time."""
     async with (
         asyncio.timeout(20),
-        liar(asynclock_nodes[0], b"acquire", lie) as url,
+        liar(nodes[0], operation, lie) as url,
         asynclock.connect(url, restart_guard=False) as locks,
     ):
+        yield locks
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_of_an_acquire(asynclock_nodes: list[LocalServer], lie: bytes) -> None:
+    async with lied_to(asynclock_nodes, b"acquire", lie) as locks:
         with pytest.raises(asynclock.QuorumUnavailableError):
             await locks.lock("a").try_acquire()
 
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_of_a_release(asynclock_nodes: list[LocalServer], lie: bytes) -> None:
-    async with (
-        asyncio.timeout(20),
-        liar(asynclock_nodes[0], b"release", lie) as url,
-        asynclock.connect(url, restart_guard=False) as locks,
-    ):
+    async with lied_to(asynclock_nodes, b"release", lie) as locks:
         lease = await locks.lock("a").acquire()
         await lease.release()
         assert not lease.held
@@ -67,11 +72,7 @@ async def test_of_a_release(asynclock_nodes: list[LocalServer], lie: bytes) -> N
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_of_a_renewal(asynclock_nodes: list[LocalServer], lie: bytes) -> None:
-    async with (
-        asyncio.timeout(20),
-        liar(asynclock_nodes[0], b"extend", lie) as url,
-        asynclock.connect(url, restart_guard=False) as locks,
-    ):
+    async with lied_to(asynclock_nodes, b"extend", lie) as locks:
         lease = await locks.lock("a").acquire()
         with pytest.raises((asynclock.QuorumUnavailableError, asynclock.LeaseLostError)):
             await lease.extend()

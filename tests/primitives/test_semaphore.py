@@ -60,7 +60,8 @@ async def test_a_waiter_is_woken_by_any_slot(connect: Connect) -> None:
     here, there = connect(), connect()
     held = [await here.semaphore("pool", 3).acquire(timeout=5) for _ in range(3)]
     waiter = asyncio.create_task(hold(there.semaphore("pool", 3)))
-    await asyncio.sleep(0.1)
+    while not there.statistics().refused:
+        await asyncio.sleep(0.01)
     assert not waiter.done()
     started = asyncio.get_running_loop().time()
     await held[1].release()
