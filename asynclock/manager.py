@@ -222,7 +222,7 @@ class LockManager(Catalogue):
         engine, counts = self._engine, self._engine.counts
         return Statistics(
             held=len(self.leases()),
-            waiting=engine.waiting,
+            waiting=engine.searching + sum(map(len, engine.lines.values())),
             acquired=counts.acquired,
             released=counts.released,
             lost=counts.lost,

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import _clock
 from ..errors import AsyncLockError
-from ..events import Failed
+from ..events import Acquired, Failed
 from . import refusals
 from .attempt import Attempt
 from .lease import Holding, Lease, Terms
 from .recipe import Recipe
 from .search import Search
-from .waiting import Line, Stranded, Turn, fits, reserve_now, take_fence
+from .waiting import Ask, Line, Turn, reserve_ahead, reserve_now, take_fence
 
 if TYPE_CHECKING:
     from .engine import Engine
 
-ASK = Turn(None)
 YIELD = 0.002
 """A process that kept a name for long lets the others' wake-ups travel before it asks again."""
 
@@ -26,16 +25,23 @@ YIELD = 0.002
 class Wish:
     """Somebody wants a lock until a deadline (None: for ever), or only if it is free (`once`)."""
 
-    __slots__ = ("_engine", "_once", "_recipe", "_started", "_terms", "deadline")
+    __slots__ = ("_engine", "_once", "_recipe", "_started", "_task", "_terms", "deadline")
 
     def __init__(
-        self, engine: Engine, recipe: Recipe, terms: Terms, *, timeout: float | None, once: bool
+        self,
+        engine: Engine,
+        recipe: Recipe,
+        terms: Terms,
+        timeout: float | None,
+        *,
+        once: bool = False,
     ) -> None:
         self._engine = engine
         self._recipe = recipe
         self._terms = terms
         self._once = once
         self._started = _clock.now()
+        self._task: asyncio.Task[Any] | None = None
         self.deadline = None if timeout is None else self._started + timeout
 
     async def fulfil(self) -> Lease:
@@ -44,15 +50,20 @@ class Wish:
         """
         engine = self._engine
         engine.ready()
+        self._task = asyncio.current_task()
         try:
             line = self._line()
             if line is None:
                 return self._won(await self._search(None).find(), None)
-            if line.asking or line.full:
-                self._forbid_deadlock(line)
-                return await self._as_head(line, await self._wait_for_turn(line))
-            line.asking += 1
-            return await self._as_head(line, ASK)
+            if not line.asking and not line.full:
+                line.asking += 1
+                return await self._as_head(line, Ask.NOW)
+            turn = await self._wait_for_turn(line)
+            if type(turn) is Holding and self._terms.handoff is True:
+                lease = self._take_over(turn, turn.ttl / 2)
+                if lease is not None:
+                    return lease
+            return await self._as_head(line, turn)
         except AsyncLockError as error:
             if engine.observers:
                 outcome = refusals.OUTCOMES.get(type(error), "error")
@@ -74,86 +85,95 @@ class Wish:
             return None
         return line
 
-    def _forbid_deadlock(self, line: Line) -> None:
-        if not line.full:
-            return
-        task = asyncio.current_task()
-        for holding in line.holdings:
-            if holding.lease is None or holding.lease.task is not task:
-                return
-        raise refusals.already_held(self._recipe.name)
-
     async def _wait_for_turn(self, line: Line) -> Turn:
         engine = self._engine
-        engine.waiting += 1
-        if line.full:
-            engine.expect_handover(line.holdings[0])
+        self._forbid_deadlock(line)
+        for holding in line.holdings:
+            if not holding.fences and holding.lease is not None:
+                reserve_ahead(engine, holding, holding.lease.terms)
+        place = line.join(self._terms)
+        timer = None
+        if self.deadline is not None:
+            left = max(0.0, self.deadline - _clock.now())
+            timer = place.get_loop().call_later(left, line.give_up, place)
         try:
-            turn = await line.wait(self._terms, self.deadline)
-        except Stranded as error:
-            if error.turn is not None:
-                self._pass_on(line, error.turn)
-            raise (error.__cause__ or error) from None
+            turn = await place
+        except asyncio.CancelledError:
+            stranded = line.leave(place)
+            if stranded is not None:
+                self._pass_on(line, stranded)
+            raise
         finally:
-            engine.waiting -= 1
+            if timer is not None:
+                timer.cancel()
         if turn is None:
-            holding = line.holdings[0] if line.holdings else None
-            raise refusals.too_long_here(self._recipe.name, holding)
+            first = line.holdings[0] if line.holdings else None
+            raise refusals.too_long_here(self._recipe.name, first)
         engine.counts.wakeups["turn"] += 1
         return turn
 
+    def _forbid_deadlock(self, line: Line) -> None:
+        for holding in line.holdings:
+            if holding.lease is None or holding.lease.task is not self._task:
+                return
+        if line.full:
+            raise refusals.already_held(self._recipe.name)
+
     def _pass_on(self, line: Line, turn: Turn) -> None:
         # Cancelled in the moment it was our turn: the next one gets it just so, if it fits.
-        holding, following = turn.holding, line.next_terms
-        good = holding is None or (
-            following is not None and fits(holding, following, self._terms, _clock.now())
-        )
-        if good and line.give(turn):
-            return
-        if holding is not None:
-            self._engine.give_back(holding)
+        if isinstance(turn, Holding):
+            if line.hand_on(turn, self._terms, _clock.now()):
+                return
+            self._engine.give_back(turn)
         else:
+            if line.let_ask(turn):
+                return
             line.asking -= 1
         self._engine.next_in_line(line)
 
     async def _as_head(self, line: Line, turn: Turn) -> Lease:
         engine = self._engine
-        asking = turn.holding is None
+        asking = not isinstance(turn, Holding)
         try:
             if engine.closed:
                 raise refusals.closed()
-            if turn.holding is not None:
-                lease = await self._take_over(turn.holding)
+            if isinstance(turn, Holding):
+                await self._prepare(turn)
+                lease = self._take_over(turn, 0.0)
                 if lease is not None:
                     return lease
+                engine.give_back(turn)
                 line.asking += 1
                 asking = True
-            elif turn.yielding:
+            elif turn is Ask.YIELDING:
                 await asyncio.sleep(YIELD + engine.random() * engine.spread.width)
             return self._won(await self._search(line.yielded).find(), line)
         finally:
             line.asking -= asking
             engine.next_in_line(line)
 
-    async def _take_over(self, holding: Holding) -> Lease | None:
+    async def _prepare(self, holding: Holding) -> None:
         engine, terms = self._engine, self._terms
         try:
             if not holding.fences or terms.handoff == "strict":
                 await reserve_now(engine, holding, terms)
             if holding.valid_until - _clock.now() < holding.ttl / 2:
                 await engine.stretch(holding, holding.ttl)
-            fence = take_fence(holding)
         except BaseException:
             engine.give_back(holding)
             raise
+
+    def _take_over(self, holding: Holding, least: float) -> Lease | None:
+        # None: no fence is ready, or it is valid for no more than `least` seconds.
         now = _clock.now()
-        if fence is None or holding.lost_reason or now >= holding.valid_until:
-            engine.give_back(holding)
+        if not holding.fences or holding.valid_until - now <= least:
             return None
+        engine = self._engine
         engine.counts.handovers += 1
-        return engine.grant(
-            holding, fence, terms, now, wanted=self._started, votes=0, handed_over=True
-        )
+        lease = engine.grant(holding, take_fence(holding), self._terms, self._task, now)
+        if engine.observers:
+            self._announce(lease, votes=0, handed_over=True)
+        return lease
 
     def _search(self, yielded: float | None) -> Search:
         ttl = self._terms.ttl
@@ -178,7 +198,14 @@ class Wish:
             holding.line = line
             line.holdings.append(holding)
             line.since = line.since or now
-        votes = len(ballot.claims)
-        lease = engine.grant(holding, ballot.fence, terms, now, wanted=self._started, votes=votes)
+        lease = engine.grant(holding, ballot.fence, terms, self._task, now)
         engine.renewals.add(holding, attempt.started)
+        if engine.observers:
+            self._announce(lease, votes=len(ballot.claims), handed_over=False)
         return lease
+
+    def _announce(self, lease: Lease, *, votes: int, handed_over: bool) -> None:
+        waited = lease.acquired_at - self._started
+        self._engine.observers(
+            Acquired(lease.name, lease.owner, lease.fence, waited, votes, handed_over)
+        )

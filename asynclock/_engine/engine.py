@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import _clock
 from .._background import Background
@@ -19,11 +19,11 @@ from .._nodes.link import Failure
 from .._nodes.multiplexer import Multiplexer
 from .._rules.pacing import Spread
 from ..errors import ConfigurationError, QuorumUnavailableError
-from ..events import Acquired, Lost, Observers, Released, Renewed
+from ..events import Lost, Observers, Released, Renewed
 from .lease import Holding, Lease, Terms
 from .release import Release
 from .renewal import Renewals
-from .waiting import Line, Turn, fits, reserve_ahead
+from .waiting import SPARE, Ask, Line, reserve_ahead
 
 if TYPE_CHECKING:
     from .attempt import Attempt
@@ -84,8 +84,8 @@ class Engine:
         self.retention = int(max(RETENTION, 10 * settings.max_ttl) * 1000)
         self.renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
         self.closed = False
-        self.waiting = 0
-        """Tasks that wait for a lock now."""
+        self.searching = 0
+        """Tasks that ask the nodes for a lock now."""
         self.refused: set[Search] = set()
         """Those of them who ask the nodes, and others have it."""
         self.deciding: dict[Attempt, None] = {}
@@ -99,9 +99,7 @@ class Engine:
         """Called before anything is asked. Raises ConfigurationError if it can't work."""
         if self.closed:
             raise ConfigurationError("this manager is closed")
-        self.multiplexer.start()
-        if self.multiplexer.flaw is not None:
-            raise self.multiplexer.flaw
+        self.multiplexer.ready()
 
     def new_owner(self) -> str:
         """128 random bits, made before the first byte is sent, and our label for people."""
@@ -114,22 +112,15 @@ class Engine:
         holding: Holding,
         fence: int,
         terms: Terms,
+        task: asyncio.Task[Any] | None,
         now: float,
-        *,
-        wanted: float,
-        votes: int,
-        handed_over: bool = False,
     ) -> Lease:
-        """Make the lease of whoever holds `holding` from `now` on; asked for at `wanted`."""
+        """Make the lease of whoever holds `holding` from `now` on."""
         holding.fence = fence
-        lease = Lease(self, holding, fence, terms, now)
         self.counts.acquired += 1
-        if holding.line is not None and len(holding.line):
+        if len(holding.fences) <= SPARE and holding.line is not None and len(holding.line):
             reserve_ahead(self, holding, terms)
-        if self.observers:
-            waited = now - wanted
-            self.observers(Acquired(lease.name, lease.owner, fence, waited, votes, handed_over))
-        return lease
+        return Lease(self, holding, fence, terms, task, now)
 
     # a lease goes on
 
@@ -158,11 +149,6 @@ class Engine:
         self.renewals.extend((holding,), ttl, finish)
         return await done
 
-    def expect_handover(self, holding: Holding) -> None:
-        """Somebody of this process waits for it."""
-        if holding.lease is not None:
-            reserve_ahead(self, holding, holding.lease.terms)
-
     def _renewed(self, holding: Holding) -> None:
         self.counts.renewed += 1
         if self.observers and holding.lease is not None:
@@ -184,14 +170,10 @@ class Engine:
         line = holding.line
         if line is None:
             return self.give_back(holding)
-        used_up = line.used_up(now)
-        following = line.next_terms
-        if following and not used_up and fits(holding, following, lease.terms, now):
-            line.handed += 1
-            line.give(Turn(holding))
+        if line.hand_on(holding, lease.terms, now):
             return None
         release = self.give_back(holding)
-        self.next_in_line(line, yielding=used_up)
+        self.next_in_line(line, yielding=line.used_up(now))
         return release
 
     def lost_before(self, lease: Lease, holding: Holding) -> None:
@@ -220,7 +202,7 @@ class Engine:
             line.since, line.handed, line.yielded = 0.0, 0, _clock.now()
         if line.asking or line.full:
             return
-        if line.give(Turn(None, yielding)):
+        if line.let_ask(Ask.YIELDING if yielding else Ask.NOW):
             line.asking += 1
         elif not line.holdings and self.lines.get(line.key) is line:
             del self.lines[line.key]

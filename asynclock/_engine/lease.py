@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HandOff = Literal["block", "strict"] | bool
 
+FOREVER = float("inf")
 UNNOTICED = "its time ran out unnoticed"
 """Our own loop was busy for so long that no timer told us before."""
 
@@ -117,7 +118,13 @@ class Lease:
     )
 
     def __init__(
-        self, engine: Engine, holding: Holding, fence: int, terms: Terms, now: float
+        self,
+        engine: Engine,
+        holding: Holding,
+        fence: int,
+        terms: Terms,
+        task: asyncio.Task[Any] | None,
+        now: float,
     ) -> None:
         self.name: str = holding.recipe.name
         self.part: str = holding.recipe.part
@@ -133,13 +140,13 @@ class Lease:
         self._holding: Holding | None = holding
         self.terms = terms
         """How it was asked for."""
-        self._task = asyncio.current_task()
+        self._task = task
         self._body: Interruption | None = None
         self._loss: asyncio.Future[None] | None = None
         self._outcome: bool | None = None
         holding.lease = self
-        longest = float("inf") if terms.max_hold is None else terms.max_hold
-        holding.renew_until = self.acquired_at + longest if terms.renew else 0.0
+        longest = FOREVER if terms.max_hold is None else terms.max_hold
+        holding.renew_until = now + longest if terms.renew else 0.0
 
     def __repr__(self) -> str:
         state = "held" if self.held else (self.lost_reason or "released")
@@ -200,9 +207,10 @@ class Lease:
         this process next in line the lease passes on and no node is asked.
         """
         if self._outcome is None:
-            self._outcome = self.lost_reason is None and self._holding is not None
             holding = self._holding
-            if holding is not None:
+            if holding is None:
+                self._outcome = False
+            else:
                 now = _clock.now()
                 self._outcome = held = now < holding.valid_until
                 release = self._engine.let_go(self, holding, now)

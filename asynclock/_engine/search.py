@@ -78,7 +78,7 @@ class Search:
     async def find(self) -> Attempt:
         """→ the attempt that was won. Raises what the caller is to be told otherwise."""
         engine, recipe = self._engine, self._recipe
-        engine.waiting += 1
+        engine.searching += 1
         try:
             while not engine.closed:
                 attempt = Attempt(engine, recipe, self._ttl, self._ticket)
@@ -105,7 +105,7 @@ class Search:
                     recipe = await self._wait_for_others(attempt)
             raise refusals.closed()
         finally:
-            engine.waiting -= 1
+            engine.searching -= 1
             if self._contended is not None or self._ticket:
                 self._leave()
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from .. import _clock
 from .._nodes.link import Failure
@@ -22,17 +23,25 @@ if TYPE_CHECKING:
 
 BLOCK = 1024
 """Fences reserved at once. They run ahead of the clock by as many microseconds, no more."""
+SPARE = BLOCK // 4
+"""With no more than that left, the next block is reserved."""
 KEEP_COUNT = 4096
 KEEP_TIME = 0.1
 """So often, and for so many seconds, may a process hand a name on before others get a chance."""
 
 
-class Turn(NamedTuple):
-    """What the one next in line is given: a holding to take over, or (None) the right to ask."""
+class Ask(Enum):
+    """The right to ask the nodes."""
 
-    holding: Holding | None
-    yielding: bool = False
-    """Whether others should be let ahead first: the process kept the name for long enough."""
+    NOW = "now"
+    YIELDING = "yielding"
+    """Others are let ahead first: the process kept the name for long enough."""
+
+
+Turn = Holding | Ask
+"""What the one next in line is given: a live holding to take over, or the right to ask."""
+Place = asyncio.Future[Turn | None]
+"""Of one who waits; None when its time was up before its turn came."""
 
 
 class Line:
@@ -64,7 +73,7 @@ class Line:
         """How often it was handed on since then."""
         self.yielded: float | None = None
         """When this process last had used the name up and let others ahead."""
-        self._queue: OrderedDict[asyncio.Future[Turn | None], Terms] = OrderedDict()
+        self._queue: OrderedDict[Place, Terms] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -79,37 +88,19 @@ class Line:
         if holding in self.holdings:
             self.holdings.remove(holding)
 
-    @property
-    def next_terms(self) -> Terms | None:
-        """The terms of the one next in line; None when nobody waits."""
-        for place, terms in self._queue.items():
-            if not place.done():  # else it is being cancelled: `give` passes over it as well
-                return terms
-        return None
-
-    async def wait(self, terms: Terms, deadline: float | None) -> Turn | None:
-        """Wait for a turn. → it, or None when the deadline came first.
-
-        Cancelled with the turn already given: raises Stranded with it, so that it isn't lost.
-        """
-        loop = asyncio.get_running_loop()
-        place: asyncio.Future[Turn | None] = loop.create_future()
+    def join(self, terms: Terms) -> Place:
+        """A place at the end of the line: await it for the turn."""
+        place: Place = asyncio.get_running_loop().create_future()
         self._queue[place] = terms
-        timer = None
-        if deadline is not None:
-            timer = loop.call_later(max(0.0, deadline - _clock.now()), self._leave, place)
-        try:
-            return await place
-        except asyncio.CancelledError as error:
-            self._queue.pop(place, None)
-            if place.done() and not place.cancelled():
-                raise Stranded(place.result()) from error
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+        return place
 
-    def _leave(self, place: asyncio.Future[Turn | None]) -> None:
+    def leave(self, place: Place) -> Turn | None:
+        """It is awaited no more. → the turn that it had been given already: pass that on."""
+        self._queue.pop(place, None)
+        return place.result() if place.done() and not place.cancelled() else None
+
+    def give_up(self, place: Place) -> None:
+        """Its time is up: wake it with nothing, unless it has just got its turn."""
         if self._queue.pop(place, None) is not None and not place.done():
             place.set_result(None)
 
@@ -117,34 +108,43 @@ class Line:
         """Whether this process kept the name for so long that others come first."""
         return self.handed >= KEEP_COUNT or now - self.since >= KEEP_TIME
 
-    def give(self, turn: Turn) -> bool:
-        """Give the next in line its turn. → False when nobody waits."""
+    def hand_on(self, holding: Holding, given_up: Terms, now: float) -> bool:
+        """Give the holding to the next in line, if it is good, that is fair, and as asked for."""
+        # A bound on renewal belongs to one lease: its holding is not passed on.
+        if not given_up.handoff or given_up.max_hold is not None:
+            return False
+        if now >= holding.valid_until or self.used_up(now):
+            return False
+        queue = self._queue
+        while queue:
+            place, terms = queue.popitem(last=False)
+            if place.done():  # it is being cancelled and only not gone yet
+                continue
+            if terms.ttl == holding.ttl and (terms is given_up or alike(terms, given_up)):
+                place.set_result(holding)
+                self.handed += 1
+                return True
+            queue[place] = terms
+            queue.move_to_end(place, last=False)
+            return False
+        return False
+
+    def let_ask(self, turn: Ask) -> bool:
+        """Let the next in line ask. → False when nobody waits."""
         while self._queue:
             place, _ = self._queue.popitem(last=False)
-            if not place.done():  # else it is being cancelled and only not gone yet
+            if not place.done():
                 place.set_result(turn)
                 return True
         return False
 
 
-class Stranded(Exception):
-    """A waiter was cancelled in the moment it got its turn: somebody must pass it on."""
-
-    def __init__(self, turn: Turn | None) -> None:
-        super().__init__()
-        self.turn = turn
-
-
-def fits(holding: Holding, terms: Terms, given_up: Terms, now: float) -> bool:
-    """Whether the holding is what the next in line asked for, and still good."""
-    # A bound on renewal belongs to one lease: its holding is not passed on.
+def alike(terms: Terms, given_up: Terms) -> bool:
+    """Whether a holding under the one serves the other, as far as it is not a matter of ttl."""
     return (
-        bool(given_up.handoff)
-        and terms.handoff == given_up.handoff
-        and terms.ttl == holding.ttl
+        terms.handoff == given_up.handoff
         and terms.renew == given_up.renew
-        and terms.max_hold is None is given_up.max_hold
-        and now < holding.valid_until
+        and terms.max_hold is None
     )
 
 
@@ -208,8 +208,7 @@ class Reservation:
 
 def reserve_ahead(engine: Engine, holding: Holding, terms: Terms) -> None:
     """Have fences ready before they are needed."""
-    plenty = len(holding.fences) > BLOCK // 4
-    if terms.handoff is True and not plenty and holding.reserving is None:
+    if terms.handoff is True and len(holding.fences) <= SPARE and holding.reserving is None:
         Reservation(engine, holding, BLOCK)
 
 
@@ -225,9 +224,7 @@ async def reserve_now(engine: Engine, holding: Holding, terms: Terms) -> None:
         await asyncio.shield(holding.reserving)
 
 
-def take_fence(holding: Holding) -> int | None:
-    """The next reserved fence, or None."""
-    if not holding.fences:
-        return None
+def take_fence(holding: Holding) -> int:
+    """The next reserved fence; there must be one."""
     fence, holding.fences = holding.fences[0], holding.fences[1:]
     return fence

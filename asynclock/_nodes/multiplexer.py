@@ -58,11 +58,18 @@ class Multiplexer:
             node.on_met = self._check
             node.on_jump = self._jumped
 
-    def start(self) -> None:
-        """Begin to connect. Called in the event loop, before anything else; cheap when repeated."""
+    def ready(self) -> None:
+        """Begin to connect, unless that was done. Called before anything is asked.
+
+        Raises ConfigurationError if this set of nodes can't work, or not in this event loop.
+        """
         loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
+        if self._loop is not loop:
+            self._start(loop)
+        if self._flaws:
+            raise next(iter(self._flaws.values()))
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
             raise ConfigurationError(
                 "this manager was first used in another event loop; make one manager per loop"
@@ -152,11 +159,6 @@ class Multiplexer:
                     other.check_clock()
 
     # who the nodes are
-
-    @property
-    def flaw(self) -> ConfigurationError | None:
-        """Why this set of nodes can't work, as long as it is so."""
-        return next(iter(self._flaws.values())) if self._flaws else None
 
     def _check(self, met: Node) -> None:
         facts = met.trust.facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
@@ -101,7 +101,9 @@ class Lockable:
         self._engine = engine
         self._recipe = recipe
         self._terms = terms
-        self._timeout = _settings.optional_seconds(timeout, "timeout", zero=True)
+        if timeout is not None:
+            timeout = _settings.seconds(timeout, "timeout", zero=True)
+        self._timeout = timeout
         # Which lease an `async with` on this object must end: nothing else is kept here.
         self._entered: Entered[Lease] = Entered()
 
@@ -127,18 +129,18 @@ class Lockable:
         Cancelled, it leaves nothing behind.
         """
         limit = self._timeout if timeout is UNSET else limited(timeout, self._timeout)
-        return Acquiring(Wish(self._engine, self._wanted(), self._terms, timeout=limit, once=False))
+        return Acquiring(Wish(self._engine, self._wanted(), self._terms, limit).fulfil)
 
     async def try_acquire(self) -> Lease | None:
         """Get the lease if it is free now, else None. An outage raises QuorumUnavailableError."""
-        wish = Wish(self._engine, self._wanted(), self._terms, timeout=None, once=True)
+        wish = Wish(self._engine, self._wanted(), self._terms, None, once=True)
         try:
             return await wish.fulfil()
         except NotAcquiredError:
             return None
 
     async def __aenter__(self) -> Lease:
-        wish = Wish(self._engine, self._wanted(), self._terms, timeout=self._timeout, once=False)
+        wish = Wish(self._engine, self._wanted(), self._terms, self._timeout)
         lease = (await wish.fulfil()).enter()
         self._entered.append(lease)
         return lease
@@ -168,13 +170,6 @@ class Enterable(Protocol):
 
 
 L = TypeVar("L", bound=Enterable)
-L_co = TypeVar("L_co", bound=Enterable, covariant=True)
-
-
-class Wanted(Protocol[L_co]):
-    """Something that ends in a lease, or in an error."""
-
-    async def fulfil(self) -> L_co: ...
 
 
 class Entered(list[L]):
@@ -200,17 +195,17 @@ class Entered(list[L]):
 class Acquiring(Generic[L]):
     """A call of `acquire` that is not made yet: awaited it gives the lease, entered it holds it."""
 
-    __slots__ = ("_lease", "_wish")
+    __slots__ = ("_lease", "_make")
 
-    def __init__(self, wish: Wanted[L]) -> None:
-        self._wish = wish
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, L]]) -> None:
+        self._make = make
         self._lease: L | None = None
 
     def __await__(self) -> Generator[object, None, L]:
-        return self._wish.fulfil().__await__()
+        return self._make().__await__()
 
     async def __aenter__(self) -> L:
-        self._lease = await (await self._wish.fulfil()).__aenter__()
+        self._lease = await (await self._make()).__aenter__()
         return self._lease
 
     async def __aexit__(

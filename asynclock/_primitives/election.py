@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -160,9 +161,9 @@ class Election:
         Waits at most `timeout` seconds and raises as `Lock.acquire` does. Nobody waits for the
         value: observers learn of it a moment later. Cancelled, it leaves nothing behind.
         """
-        return Acquiring(_Campaign(self, _checked(value), limited(timeout, self._timeout)))
+        return Acquiring(partial(self._lead, _checked(value), limited(timeout, self._timeout)))
 
-    async def lead(self, value: str, timeout: float | None) -> Term:
+    async def _lead(self, value: str, timeout: float | None) -> Term:
         """What `campaign` does once it is awaited."""
         lease = await self._lock.acquire(timeout=timeout)
         term = Term(self, lease, value)
@@ -250,21 +251,6 @@ class Election:
     async def inspect(self) -> Inspection:
         """Who leads, node by node; takes at most one node timeout."""
         return await inspect(self._engine, self._recipe, "election")
-
-
-class _Campaign:
-    """A call of `campaign`."""
-
-    __slots__ = ("_election", "_timeout", "_value")
-
-    def __init__(self, election: Election, value: str, timeout: float | None) -> None:
-        self._election = election
-        self._value = value
-        self._timeout = timeout
-
-    async def fulfil(self) -> Term:
-        """Become leader."""
-        return await self._election.lead(self._value, self._timeout)
 
 
 def _checked(value: object) -> str:

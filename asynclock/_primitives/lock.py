@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from .._engine.recipe import Recipe
 from .._nodes.script import Script
 from .._settings import COUNTER, HASH_TAG
@@ -23,8 +25,9 @@ def lock_key(prefix: str, name: str) -> str:
     return f"{prefix}{name}}}"
 
 
+@lru_cache(maxsize=1024)
 def recipe(prefix: str, name: str) -> Recipe:
-    """How a mutex on `name` is locked."""
+    """How a mutex on `name` is locked. Kept, as most names are locked again and again."""
     key = lock_key(prefix, name)
     return Recipe(name, SCRIPT, (key, key + COUNTER), line=key, watched=(key,))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -189,23 +190,23 @@ class MultiLock:
 
     def acquire(self, *, timeout: Timeout = UNSET) -> Acquiring[MultiLease]:
         """Get all names, as `Lock.acquire` gets one; `timeout` is for all together."""
-        return Acquiring(_Wish(self, limited(timeout, self._timeout)))
+        return Acquiring(partial(self._obtain, limited(timeout, self._timeout)))
 
     async def try_acquire(self) -> MultiLease | None:
         """Get all names if all are free now, else None. An outage raises."""
         try:
-            return await self.obtain(None, once=True)
+            return await self._obtain(None, once=True)
         except NotAcquiredError:
             return None
 
-    async def obtain(self, timeout: float | None, *, once: bool = False) -> MultiLease:
+    async def _obtain(self, timeout: float | None, *, once: bool = False) -> MultiLease:
         """What `acquire` does once it is awaited."""
         deadline = None if timeout is None else _clock.now() + timeout
         leases: list[Lease] = []
         try:
             for one in self._recipes:
                 left = None if deadline is None else max(0.0, deadline - _clock.now())
-                wish = Wish(self._engine, one, self._terms, timeout=left, once=once)
+                wish = Wish(self._engine, one, self._terms, left, once=once)
                 leases.append(await wish.fulfil())
         except BaseException:
             for lease in reversed(leases):
@@ -218,7 +219,7 @@ class MultiLock:
         return await inspect_parts(self._engine, "multi_lock", self._parts)
 
     async def __aenter__(self) -> MultiLease:
-        lease = await (await self.obtain(self._timeout)).__aenter__()
+        lease = await (await self._obtain(self._timeout)).__aenter__()
         self._entered.append(lease)
         return lease
 
@@ -229,17 +230,3 @@ class MultiLock:
         trace: TracebackType | None,
     ) -> None:
         await self._entered.leave().__aexit__(kind, error, trace)
-
-
-class _Wish:
-    """A call of `acquire`."""
-
-    __slots__ = ("_lock", "_timeout")
-
-    def __init__(self, lock: MultiLock, timeout: float | None) -> None:
-        self._lock = lock
-        self._timeout = timeout
-
-    async def fulfil(self) -> MultiLease:
-        """Get it."""
-        return await self._lock.obtain(self._timeout)

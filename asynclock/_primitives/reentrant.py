@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -176,7 +177,7 @@ class ReentrantLock:
 
         Raises LeaseLostError if this task's own hold on it was lost meanwhile.
         """
-        return Acquiring(_Wish(self, limited(timeout, self._timeout)))
+        return Acquiring(partial(self._obtain, limited(timeout, self._timeout)))
 
     async def try_acquire(self) -> ReentrantLease | None:
         """Get it if it is free now or held here already, else None."""
@@ -186,7 +187,7 @@ class ReentrantLock:
         lease = await self._lock.try_acquire()
         return None if lease is None else self._outermost(lease)
 
-    async def obtain(self, timeout: float | None) -> ReentrantLease:
+    async def _obtain(self, timeout: float | None) -> ReentrantLease:
         """What `acquire` does once it is awaited."""
         held = self._held_here()
         return held or self._outermost(await self._lock.acquire(timeout=timeout))
@@ -221,17 +222,3 @@ class ReentrantLock:
         trace: TracebackType | None,
     ) -> None:
         await self._entered.leave().__aexit__(kind, error, trace)
-
-
-class _Wish:
-    """A call of `acquire`."""
-
-    __slots__ = ("_lock", "_timeout")
-
-    def __init__(self, lock: ReentrantLock, timeout: float | None) -> None:
-        self._lock = lock
-        self._timeout = timeout
-
-    async def fulfil(self) -> ReentrantLease:
-        """Get it."""
-        return await self._lock.obtain(self._timeout)

@@ -106,3 +106,4 @@ def _edit(patch: pytest.MonkeyPatch, old: str, new: str) -> None:
     source = lock.SCRIPT.source
     assert source.count(old) == 1
     patch.setattr(lock, "SCRIPT", Script(source.replace(old, new)))
+    patch.setattr(lock, "recipe", lock.recipe.__wrapped__)  # no kept one with the good script
