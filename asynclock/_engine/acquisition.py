@@ -13,7 +13,7 @@ from .attempt import Attempt
 from .lease import Holding, Lease, Terms
 from .recipe import Recipe
 from .search import Search
-from .waiting import Ask, Line, Turn, reserve_ahead, reserve_now, take_fence
+from .waiting import Ask, Line, Place, Turn, reserve_ahead, reserve_now
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -58,7 +58,16 @@ class Wish:
             if not line.asking and not line.full:
                 line.asking += 1
                 return await self._as_head(line, Ask.NOW)
-            turn = await self._wait_for_turn(line)
+            place = self._join(line)
+            try:
+                turn = await place
+            except asyncio.CancelledError:
+                self._leave(line, place)
+                raise
+            if turn is None:
+                first = line.holdings[0] if line.holdings else None
+                raise refusals.too_long_here(self._recipe.name, first)
+            engine.counts.wakeups["turn"] += 1
             if type(turn) is Holding and self._terms.handoff is True:
                 lease = self._take_over(turn, turn.ttl / 2)
                 if lease is not None:
@@ -85,42 +94,26 @@ class Wish:
             return None
         return line
 
-    async def _wait_for_turn(self, line: Line) -> Turn:
-        engine = self._engine
-        self._forbid_deadlock(line)
+    def _join(self, line: Line) -> Place:
+        ours = line.full
         for holding in line.holdings:
-            if not holding.fences and holding.lease is not None:
-                reserve_ahead(engine, holding, holding.lease.terms)
+            ours = ours and holding.lease is not None and holding.lease.task is self._task
+            if holding.next_fence > holding.last_fence and holding.lease is not None:
+                reserve_ahead(self._engine, holding, holding.lease.terms)
+        if ours:
+            raise refusals.already_held(self._recipe.name)
         place = line.join(self._terms)
-        timer = None
         if self.deadline is not None:
             left = max(0.0, self.deadline - _clock.now())
             timer = place.get_loop().call_later(left, line.give_up, place)
-        try:
-            turn = await place
-        except asyncio.CancelledError:
-            stranded = line.leave(place)
-            if stranded is not None:
-                self._pass_on(line, stranded)
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-        if turn is None:
-            first = line.holdings[0] if line.holdings else None
-            raise refusals.too_long_here(self._recipe.name, first)
-        engine.counts.wakeups["turn"] += 1
-        return turn
+            place.add_done_callback(lambda _: timer.cancel())
+        return place
 
-    def _forbid_deadlock(self, line: Line) -> None:
-        for holding in line.holdings:
-            if holding.lease is None or holding.lease.task is not self._task:
-                return
-        if line.full:
-            raise refusals.already_held(self._recipe.name)
-
-    def _pass_on(self, line: Line, turn: Turn) -> None:
+    def _leave(self, line: Line, place: Place) -> None:
         # Cancelled in the moment it was our turn: the next one gets it just so, if it fits.
+        turn = line.leave(place)
+        if turn is None:
+            return
         if isinstance(turn, Holding):
             if line.hand_on(turn, self._terms, _clock.now()):
                 return
@@ -155,7 +148,7 @@ class Wish:
     async def _prepare(self, holding: Holding) -> None:
         engine, terms = self._engine, self._terms
         try:
-            if not holding.fences or terms.handoff == "strict":
+            if holding.next_fence > holding.last_fence or terms.handoff == "strict":
                 await reserve_now(engine, holding, terms)
             if holding.valid_until - _clock.now() < holding.ttl / 2:
                 await engine.stretch(holding, holding.ttl)
@@ -166,11 +159,13 @@ class Wish:
     def _take_over(self, holding: Holding, least: float) -> Lease | None:
         # None: no fence is ready, or it is valid for no more than `least` seconds.
         now = _clock.now()
-        if not holding.fences or holding.valid_until - now <= least:
+        fence = holding.next_fence
+        if fence > holding.last_fence or holding.valid_until - now <= least:
             return None
+        holding.next_fence = fence + 1
         engine = self._engine
         engine.counts.handovers += 1
-        lease = engine.grant(holding, take_fence(holding), self._terms, self._task, now)
+        lease = engine.grant(holding, fence, self._terms, self._task, now)
         if engine.observers:
             self._announce(lease, votes=0, handed_over=True)
         return lease

@@ -84,6 +84,8 @@ class Engine:
         self.retention = int(max(RETENTION, 10 * settings.max_ttl) * 1000)
         self.renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
         self.closed = False
+        self.ready = multiplexer.ready
+        """Called before anything is asked. Raises ConfigurationError if it can't work."""
         self.searching = 0
         """Tasks that ask the nodes for a lock now."""
         self.refused: set[Search] = set()
@@ -94,12 +96,6 @@ class Engine:
         """Why nodes have refused releases; each is told once."""
         self._suffix = f":{settings.label}"
         multiplexer.on_stood_still = self.renewals.shorten
-
-    def ready(self) -> None:
-        """Called before anything is asked. Raises ConfigurationError if it can't work."""
-        if self.closed:
-            raise ConfigurationError("this manager is closed")
-        self.multiplexer.ready()
 
     def new_owner(self) -> str:
         """128 random bits, made before the first byte is sent, and our label for people."""
@@ -118,7 +114,8 @@ class Engine:
         """Make the lease of whoever holds `holding` from `now` on."""
         holding.fence = fence
         self.counts.acquired += 1
-        if len(holding.fences) <= SPARE and holding.line is not None and len(holding.line):
+        few = holding.last_fence - fence < SPARE
+        if few and holding.line is not None and len(holding.line):
             reserve_ahead(self, holding, terms)
         return Lease(self, holding, fence, terms, task, now)
 
@@ -241,7 +238,7 @@ class Engine:
         """Give back what is held; after that nothing more is done."""
         if self.closed:
             return
-        self.closed = True
+        self.closed, self.ready = True, _refuse
         for holding in self.renewals.holdings():
             if holding.lease is not None:
                 self.lose(holding, "the manager was closed")
@@ -252,3 +249,7 @@ class Engine:
         self.deciding.clear()
         self.renewals.close()
         self.multiplexer.wakeups.wake(None)
+
+
+def _refuse() -> None:
+    raise ConfigurationError("this manager is closed")

@@ -45,10 +45,11 @@ class Holding:
     __slots__ = (
         "alarm",
         "fence",
-        "fences",
+        "last_fence",
         "lease",
         "line",
         "lost_reason",
+        "next_fence",
         "owner",
         "recipe",
         "renew_until",
@@ -85,8 +86,9 @@ class Holding:
         """Who holds it now; None while it is between two."""
         self.line: Line | None = None
         self.lost_reason: str | None = None
-        self.fences: range = range(0)
-        """Fences that are ours to give out."""
+        self.next_fence = 1
+        self.last_fence = 0
+        """From the one to the other: fences that are ours to give out."""
         self.top = fence
         """The highest counter we have raised a quorum to."""
         self.reserving: asyncio.Future[None] | None = None

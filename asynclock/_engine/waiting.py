@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLOCK = 1024
 """Fences reserved at once. They run ahead of the clock by as many microseconds, no more."""
 SPARE = BLOCK // 4
-"""With no more than that left, the next block is reserved."""
+"""With fewer left than that, the next block is reserved."""
 KEEP_COUNT = 4096
 KEEP_TIME = 0.1
 """So often, and for so many seconds, may a process hand a name on before others get a chance."""
@@ -196,7 +196,7 @@ class Reservation:
         first = self._m if self._alone else highest + 1
         holding = self._holding
         if holding.reserving is self._done and first > max(highest, holding.fence):
-            holding.fences = range(first, self._m + 1)
+            holding.next_fence, holding.last_fence = first, self._m
         self._finish()
 
     def _finish(self) -> None:
@@ -208,7 +208,8 @@ class Reservation:
 
 def reserve_ahead(engine: Engine, holding: Holding, terms: Terms) -> None:
     """Have fences ready before they are needed."""
-    if terms.handoff is True and len(holding.fences) <= SPARE and holding.reserving is None:
+    left = holding.last_fence - holding.next_fence
+    if terms.handoff is True and left < SPARE and holding.reserving is None:
         Reservation(engine, holding, BLOCK)
 
 
@@ -216,15 +217,9 @@ async def reserve_now(engine: Engine, holding: Holding, terms: Terms) -> None:
     """Have a fence for the next lease on `holding`, if a quorum can be raised."""
     if terms.handoff == "strict":
         # One that was left, or is under way, was asked for before this hand-over: too old.
-        holding.fences = range(0)
+        holding.last_fence = 0
         Reservation(engine, holding, 1)
-    elif not holding.fences and holding.reserving is None:
+    elif holding.next_fence > holding.last_fence and holding.reserving is None:
         Reservation(engine, holding, BLOCK)
-    if not holding.fences and holding.reserving is not None:
+    if holding.next_fence > holding.last_fence and holding.reserving is not None:
         await asyncio.shield(holding.reserving)
-
-
-def take_fence(holding: Holding) -> int:
-    """The next reserved fence; there must be one."""
-    fence, holding.fences = holding.fences[0], holding.fences[1:]
-    return fence

@@ -38,8 +38,14 @@ class Held:
     def __init__(self) -> None:
         self.fence = self.top = 10
         self.voters = (0, 1)
-        self.fences, self.reserving = range(0), None
+        self.next_fence, self.last_fence = 1, 0
+        self.reserving = None
         self.owner, self.recipe = "me", self
+
+    @property
+    def fences(self) -> range:
+        """What is ours to give out."""
+        return range(self.next_fence, self.last_fence + 1)
 
     def write_back(self, *_: object) -> None:
         """The command matters to nobody here."""
