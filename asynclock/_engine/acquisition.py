@@ -9,6 +9,7 @@ from .. import _clock
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed
 from . import refusals
+from .acquiring import Acquiring
 from .attempt import Attempt
 from .lease import Holding, Lease, Terms
 from .recipe import Recipe
@@ -22,7 +23,7 @@ YIELD = 0.002
 """A process that kept a name for long lets the others' wake-ups travel before it asks again."""
 
 
-class Wish:
+class Wish(Acquiring[Lease]):
     """Somebody wants a lock until a deadline (None: for ever), or only if it is free (`once`)."""
 
     __slots__ = ("_engine", "_once", "_recipe", "_started", "_task", "_terms", "deadline")
@@ -36,6 +37,7 @@ class Wish:
         *,
         once: bool = False,
     ) -> None:
+        self._entered = None
         self._engine = engine
         self._recipe = recipe
         self._terms = terms

@@ -25,7 +25,7 @@ BLOCK = 1024
 """Fences reserved at once. They run ahead of the clock by as many microseconds, no more."""
 SPARE = BLOCK // 4
 """With fewer left than that, the next block is reserved."""
-KEEP_COUNT = 4096
+KEEP_COUNT = 8192
 KEEP_TIME = 0.1
 """So often, and for so many seconds, may a process hand a name on before others get a chance."""
 

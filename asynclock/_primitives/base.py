@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Final
 
 from .. import _settings
+from .._engine.acquiring import Acquiring, L
 from .._engine.acquisition import Wish
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Lease, Terms
@@ -129,7 +129,7 @@ class Lockable:
         Cancelled, it leaves nothing behind.
         """
         limit = self._timeout if timeout is UNSET else limited(timeout, self._timeout)
-        return Acquiring(Wish(self._engine, self._wanted(), self._terms, limit).fulfil)
+        return Wish(self._engine, self._wanted(), self._terms, limit)
 
     async def try_acquire(self) -> Lease | None:
         """Get the lease if it is free now, else None. An outage raises QuorumUnavailableError."""
@@ -154,24 +154,6 @@ class Lockable:
         await self._entered.leave().__aexit__(kind, error, trace)
 
 
-class Enterable(Protocol):
-    """A lease of some kind."""
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None: ...
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None: ...
-
-
-L = TypeVar("L", bound=Enterable)
-
-
 class Entered(list[L]):
     """The leases that an `async with` on one lock object has entered and not left."""
 
@@ -190,34 +172,6 @@ class Entered(list[L]):
         lease = mine[-1] if mine else self[-1]
         self.remove(lease)
         return lease
-
-
-class Acquiring(Generic[L]):
-    """A call of `acquire` that is not made yet: awaited it gives the lease, entered it holds it."""
-
-    __slots__ = ("_lease", "_make")
-
-    def __init__(self, make: Callable[[], Coroutine[Any, Any, L]]) -> None:
-        self._make = make
-        self._lease: L | None = None
-
-    def __await__(self) -> Generator[object, None, L]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> L:
-        self._lease = await (await self._make()).__aenter__()
-        return self._lease
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        lease, self._lease = self._lease, None
-        if lease is None:
-            raise RuntimeError("this acquire was never entered")
-        await lease.__aexit__(kind, error, trace)
 
 
 PRELUDE: Final = "prelude.lua"

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .. import _clock
+from .._engine.acquiring import Acquiring, Deferred
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease, Terms
@@ -22,7 +23,7 @@ from .._nodes.script import Command, Script
 from .._rules import pacing
 from .._settings import COUNTER, PART
 from ..errors import ConfigurationError
-from .base import PRELUDE, UNSET, Acquiring, Timeout, limited
+from .base import PRELUDE, UNSET, Timeout, limited
 from .lock import SCRIPT as LOCK
 from .lock import Lock, lock_key
 
@@ -161,7 +162,7 @@ class Election:
         Waits at most `timeout` seconds and raises as `Lock.acquire` does. Nobody waits for the
         value: observers learn of it a moment later. Cancelled, it leaves nothing behind.
         """
-        return Acquiring(partial(self._lead, _checked(value), limited(timeout, self._timeout)))
+        return Deferred(partial(self._lead, _checked(value), limited(timeout, self._timeout)))
 
     async def _lead(self, value: str, timeout: float | None) -> Term:
         """What `campaign` does once it is awaited."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .. import _clock
+from .._engine.acquiring import Acquiring, Deferred
 from .._engine.acquisition import Wish
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
@@ -17,7 +18,7 @@ from .._engine.recipe import Recipe
 from .._nodes.script import Script
 from .._settings import COUNTER, HASH_TAG
 from ..errors import NotAcquiredError
-from .base import PRELUDE, UNSET, Acquiring, Entered, Timeout, limited
+from .base import PRELUDE, UNSET, Entered, Timeout, limited
 from .body import Body
 from .lock import lock_key, recipe
 
@@ -190,7 +191,7 @@ class MultiLock:
 
     def acquire(self, *, timeout: Timeout = UNSET) -> Acquiring[MultiLease]:
         """Get all names, as `Lock.acquire` gets one; `timeout` is for all together."""
-        return Acquiring(partial(self._obtain, limited(timeout, self._timeout)))
+        return Deferred(partial(self._obtain, limited(timeout, self._timeout)))
 
     async def try_acquire(self) -> MultiLease | None:
         """Get all names if all are free now, else None. An outage raises."""

@@ -9,8 +9,9 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from .._engine.acquiring import Acquiring, Deferred
 from .._engine.lease import Lease
-from .base import UNSET, Acquiring, Entered, Timeout, limited
+from .base import UNSET, Entered, Timeout, limited
 from .body import Body
 from .lock import Lock
 
@@ -177,7 +178,7 @@ class ReentrantLock:
 
         Raises LeaseLostError if this task's own hold on it was lost meanwhile.
         """
-        return Acquiring(partial(self._obtain, limited(timeout, self._timeout)))
+        return Deferred(partial(self._obtain, limited(timeout, self._timeout)))
 
     async def try_acquire(self) -> ReentrantLease | None:
         """Get it if it is free now or held here already, else None."""

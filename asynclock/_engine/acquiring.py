@@ -1,0 +1,71 @@
+"""The two ways to use a call of `acquire`: `await` it, or enter it with `async with`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+
+class Enterable(Protocol):
+    """A lease of some kind."""
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+L = TypeVar("L", bound=Enterable)
+
+
+class Acquiring(Generic[L]):
+    """A call of `acquire` that is not made yet: awaited it gives the lease, entered it holds it."""
+
+    __slots__ = ("_entered",)
+
+    _entered: L | None
+    """The lease that an `async with` on this call holds; whoever makes one sets it to None."""
+
+    def fulfil(self) -> Coroutine[Any, Any, L]:
+        """Make the call."""
+        raise NotImplementedError
+
+    def __await__(self) -> Generator[object, None, L]:
+        return self.fulfil().__await__()
+
+    async def __aenter__(self) -> L:
+        self._entered = await (await self.fulfil()).__aenter__()
+        return self._entered
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lease, self._entered = self._entered, None
+        if lease is None:
+            raise RuntimeError("this acquire was never entered")
+        await lease.__aexit__(kind, error, trace)
+
+
+class Deferred(Acquiring[L]):
+    """The call of a function that gives a lease."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, L]]) -> None:
+        self._entered = None
+        self._make = make
+
+    def fulfil(self) -> Coroutine[Any, Any, L]:
+        """Call it."""
+        return self._make()
