@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from .. import _clock
+from .._rules import pacing
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed
 from . import refusals
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 YIELD = 0.002
-"""A process that kept a name for long lets the others' wake-ups travel before it asks again."""
+"""A process that kept a name for long lets the wake-ups of others travel before it asks again, even
+if it knows of none: who did not have the name lately asks at once."""
 
 
 class Wish(Acquiring[Lease]):
@@ -141,8 +143,12 @@ class Wish(Acquiring[Lease]):
                 line.asking += 1
                 asking = True
             elif turn is Ask.YIELDING:
-                await asyncio.sleep(YIELD + engine.random() * engine.spread.width)
-            return self._won(await self._search(line.yielded).find(), line)
+                pause = pacing.courtesy(0.0) if line.contended else YIELD
+                await asyncio.sleep(pause + engine.random() * engine.spread.width)
+            search = self._search(line.yielded)
+            attempt = await search.find()
+            line.contended = search.contended
+            return self._won(attempt, line)
         finally:
             line.asking -= asking
             engine.next_in_line(line)

@@ -75,6 +75,11 @@ class Search:
         """What is wanted."""
         return self._recipe.name
 
+    @property
+    def contended(self) -> bool:
+        """Whether others had it at some time."""
+        return self._contended is not None
+
     async def find(self) -> Attempt:
         """→ the attempt that was won. Raises what the caller is to be told otherwise."""
         engine, recipe = self._engine, self._recipe

@@ -50,6 +50,7 @@ class Line:
     __slots__ = (
         "_queue",
         "asking",
+        "contended",
         "handed",
         "holdings",
         "key",
@@ -71,6 +72,8 @@ class Line:
         """When this process got the name after it last let others ahead; 0 before that."""
         self.handed = 0
         """How often it was handed on since then."""
+        self.contended = False
+        """Whether others had it when this process last asked the nodes."""
         self.yielded: float | None = None
         """When this process last had used the name up and let others ahead."""
         self._queue: OrderedDict[Place, Terms] = OrderedDict()
