@@ -213,10 +213,12 @@ class Search:
             await asyncio.sleep(pause)
         elif await watch.wait(pause):
             engine.counts.wakeups["push"] += 1
-            pause = 0.0 if self._yielded is None else pacing.courtesy(_clock.now() - self._yielded)
-            if len(engine.multiplexer.nodes) > 1:
+            pause = 0.0
+            if self._yielded is not None:  # no two of them at the same time, so courtesy spreads
+                pause = pacing.courtesy(_clock.now() - self._yielded)
+            elif len(engine.multiplexer.nodes) > 1:
                 # Rivals were woken by the same release: spread out, or the vote is split.
-                pause += engine.spread.width * engine.random()
+                pause = engine.spread.width * engine.random()
             if pause:
                 await asyncio.sleep(pause)
         else:
