@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from asynclock.testing import FaultProxy
 from asynclock.testing.load import quantile
 
+from . import judged
 from .nodes import Nodes
 from .remote import Remote
 from .results import Case, Sample
@@ -101,15 +104,18 @@ def load_sample(replies: Sequence[dict[str, Any]]) -> Sample:
 
 
 async def under_load(
-    round_: Round, names: Sequence[Sequence[str]], workers: Sequence[Remote]
+    round_: Round,
+    names: Sequence[Sequence[str]],
+    workers: Sequence[Remote],
+    folder: Path | None = None,
 ) -> Sample:
-    """Warm up, then load all workers at once and count both sides."""
+    """Warm up, then load all workers at once and count both sides; cycles go into `folder`."""
     seconds, warmup = round_.settings.seconds, round_.settings.warmup
     # Warm without contention: a poller that is interrupted may leave its lock for a whole ttl.
     warm = [[f"{round_.name}:warm:{w}:{i}" for i in range(len(n))] for w, n in enumerate(names)]
     await _load_all(workers, warm, warmup)
     before = await round_.nodes.counters()
-    replies = await _load_all(workers, names, seconds)
+    replies = await _load_all(workers, names, seconds, folder)
     used = await round_.nodes.counters() - before
     sample = load_sample(replies)
     count = max(sum(reply["finished"] for reply in replies), 1)
@@ -121,12 +127,21 @@ async def under_load(
 
 
 async def _load_all(
-    workers: Sequence[Remote], names: Sequence[Sequence[str]], seconds: float
+    workers: Sequence[Remote],
+    names: Sequence[Sequence[str]],
+    seconds: float,
+    folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     patience = seconds + 20
     asks = (
-        worker.ask("load", patience=patience, names=own, seconds=seconds)
-        for worker, own in zip(workers, names, strict=True)
+        worker.ask(
+            "load",
+            patience=patience,
+            names=own,
+            seconds=seconds,
+            record=None if folder is None else str(folder / str(number)),
+        )
+        for number, (worker, own) in enumerate(zip(workers, names, strict=True))
     )
     return await asyncio.gather(*asks)
 
@@ -142,14 +157,25 @@ async def cycle(round_: Round) -> Sample:
 
 async def hot(round_: Round) -> Sample:
     """All tasks of one process want one name."""
-    names = [round_.name] * round_.case.tasks
-    return await under_load(round_, [names], await round_.workers(1))
+    return await contended(round_, [[round_.name] * round_.case.tasks])
 
 
 async def hot4(round_: Round) -> Sample:
     """The tasks of four processes want one name."""
-    names = [round_.name] * (round_.case.tasks // 4)
-    return await under_load(round_, [names] * 4, await round_.workers(4))
+    return await contended(round_, [[round_.name] * (round_.case.tasks // 4)] * 4)
+
+
+async def contended(round_: Round, names: Sequence[Sequence[str]]) -> Sample:
+    """One name under load, and the verdict on its history where leases have fences."""
+    with tempfile.TemporaryDirectory(prefix="asynclock-") as place:
+        folder = Path(place)
+        workers = await round_.workers(len(names))
+        sample = await under_load(round_, names, workers, folder)
+        if round_.system.fences:
+            bodies = judged.recorded([folder / str(number) for number in range(len(names))])
+            sample["violations"] = judged.violations(bodies)
+            sample["waited_bodies"] = judged.longest_wait(bodies, len(names))
+    return sample
 
 
 # ---------------------------------------------------------------- cycles while a node fails
@@ -222,18 +248,24 @@ async def handover(round_: Round) -> Sample:
     """From the call of release in one process to the next body in another."""
     workers = await round_.workers(2)
     latencies: list[float] = []
-    await workers[0].ask("take", name=round_.name)
+    bodies: list[judged.Body] = []
+    taken = await workers[0].ask("take", name=round_.name)
     for turn in range(round_.settings.handovers):
         holder, waiter = workers[turn % 2], workers[(turn + 1) % 2]
         waiting = asyncio.create_task(waiter.ask("take", name=round_.name))
         await asyncio.sleep(0.02 + 0.007 * (turn % 5))  # surely waiting, at no fixed beat
         released = (await holder.ask("drop"))["at"]
-        latencies.append((await waiting)["at"] - released)
+        bodies.append(judged.body(taken, released, turn % 2))
+        taken = await waiting
+        latencies.append(taken["at"] - released)
     latencies.sort()
-    return {
+    sample: Sample = {
         "handover_p50_ms": quantile(latencies, 0.5) * 1000,
         "handover_p99_ms": quantile(latencies, 0.99) * 1000,
     }
+    if round_.system.fences:
+        sample["violations"] = judged.violations(bodies)
+    return sample
 
 
 async def orphan(round_: Round) -> Sample:
@@ -241,14 +273,19 @@ async def orphan(round_: Round) -> Sample:
     (survivor,) = await round_.workers(1)
     holder = await round_.fresh()
     await round_.open(holder)
-    await holder.ask("take", name=round_.name)
+    lost = await holder.ask("take", name=round_.name)
     waiting = asyncio.create_task(survivor.ask("take", patience=60, name=round_.name))
     await asyncio.sleep(0.2)
     await holder.end()
     expiry = time.monotonic() + await round_.nodes.remaining(round_.name)
-    late = (await waiting)["at"] - expiry
-    await survivor.ask("drop")
-    return {"late_ms": late * 1000}
+    taken = await waiting
+    released = (await survivor.ask("drop"))["at"]
+    sample: Sample = {"late_ms": (taken["at"] - expiry) * 1000}
+    if round_.system.fences:
+        # Nobody knows when its body ended: its lease may have been relied on to the last moment.
+        bodies = [judged.body(lost, lost["until"], 0), judged.body(taken, released, 1)]
+        sample["violations"] = judged.violations(bodies)
+    return sample
 
 
 async def waiters(round_: Round) -> Sample:

@@ -30,6 +30,8 @@ class System:
     contends: bool = True
     """Waits for a name that somebody else holds; the limits only lock free names."""
     renews: bool = False
+    fences: bool = False
+    """Its leases carry fences, so that its histories can be judged."""
     options: dict[str, object] = field(default_factory=dict)
     variant_of: str | None = None
     """Set for the same system with other settings: measured only where asked for by name."""
@@ -54,7 +56,7 @@ ENVIRONMENTS = {
 SYSTEMS = {
     system.name: system
     for system in (
-        System("asynclock", "asynclock", "asynclock", "asynclock_", renews=True),
+        System("asynclock", "asynclock", "asynclock", "asynclock_", renews=True, fences=True),
         System("floor", "floor: asyncio.Protocol + hiredis", "floor", "floor", contends=False),
         System(
             "floor-plain",

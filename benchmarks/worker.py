@@ -10,12 +10,14 @@ import asyncio
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import platform
 import resource
 import sys
 import time
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +61,12 @@ def thin(values: Sequence[float]) -> list[float]:
     return [ordered[round(i * step)] for i in range(POINTS)]
 
 
+def write(path: str, cycles: Sequence[load.Cycle]) -> None:
+    """Keep all cycles of a run: too many to be told in an answer."""
+    with open(path, "wb") as file:
+        array("d", itertools.chain.from_iterable(cycles)).tofile(file)
+
+
 def resident_bytes() -> int:
     """Memory of this process that is in RAM now (Linux; elsewhere the peak)."""
     try:
@@ -86,15 +94,19 @@ class Worker:
         await self.adapter.open()
         return {"import": imported - begin, "connect": time.perf_counter() - imported}
 
-    async def load(self, names: list[str], seconds: float) -> dict[str, Any]:
+    async def load(
+        self, names: list[str], seconds: float, record: str | None = None
+    ) -> dict[str, Any]:
         seen = await load.run_load(self.adapter, names, seconds)
+        if record is not None:
+            write(record, seen.cycles)
         return {
             "count": seen.count,
             "finished": len(seen.cycles),
             "seconds": seen.seconds,
             "cpu": seen.cpu,
             "waits": thin(seen.waits),
-            "cycles": thin(seen.cycles),
+            "cycles": thin(seen.durations),
             "gap": seen.gap,
             "overlaps": seen.overlaps,
             "unfinished": seen.unfinished,
@@ -105,7 +117,9 @@ class Worker:
         begin = time.monotonic()
         self.lease = await self.adapter.acquire(name)
         held = time.monotonic()
-        return {"at": held, "took": held - begin}
+        until = held + self.lease.remaining() if hasattr(self.lease, "remaining") else None
+        fence = getattr(self.lease, "fence", 0)
+        return {"at": held, "took": held - begin, "fence": fence, "until": until}
 
     async def drop(self) -> dict[str, Any]:
         at = time.monotonic()

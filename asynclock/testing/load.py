@@ -25,6 +25,11 @@ class Subject(Protocol):
         """Give it back."""
 
 
+Cycle = tuple[float, float, float, float, int]
+"""When acquire was called, the body began, release was called and had ended, on the performance
+clock; and the fence, 0 where a lease has none. No class: the loop around it is what is measured."""
+
+
 @dataclass(slots=True)
 class Load:
     """What one run saw. All times are seconds."""
@@ -33,10 +38,8 @@ class Load:
     """How long tasks began cycles; ``count`` and ``cpu`` belong to this time."""
     count: int = 0
     cpu: float = 0.0
-    waits: list[float] = field(default_factory=list)
-    """From the call of ``acquire`` to the body, of every cycle that was finished."""
-    cycles: list[float] = field(default_factory=list)
-    """From the call of ``acquire`` to the end of ``release``."""
+    cycles: list[Cycle] = field(default_factory=list)
+    """Every one that was finished."""
     gap: float = 0.0
     """The longest time in which no cycle ended."""
     overlaps: int = 0
@@ -44,6 +47,16 @@ class Load:
     unfinished: int = 0
     """Tasks that were still inside a call when the grace was over; they were cancelled."""
     errors: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def waits(self) -> list[float]:
+        """From the call of ``acquire`` to the body, of every cycle that was finished."""
+        return [entered - began for began, entered, *_ in self.cycles]
+
+    @property
+    def durations(self) -> list[float]:
+        """From the call of ``acquire`` to the end of ``release``."""
+        return [ended - began for began, _, _, ended, _ in self.cycles]
 
 
 def processor_seconds() -> float:
@@ -86,14 +99,14 @@ async def run_load(
                     load.overlaps += inside[name] > 1
                     await asyncio.sleep(0)
                     inside[name] -= 1
+                left = clock()
                 await subject.release(lease)
             except Exception as error:
                 load.errors[type(error).__name__] += 1
                 await asyncio.sleep(0.001)
                 continue
             ended = clock()
-            load.waits.append(entered - started)
-            load.cycles.append(ended - started)
+            load.cycles.append((started, entered, left, ended, getattr(lease, "fence", 0)))
             load.gap, last = max(load.gap, ended - last), ended
 
     cpu = processor_seconds()

@@ -42,7 +42,10 @@ def test_a_whole_run(tmp_path: Path) -> None:
     hot = Case("hot", 5, 4)
     assert measured.systems(hot) == ["asynclock"]  # the floor does not wait for a held name
     assert measured.median(hot, "asynclock", "overlaps") == 0
-    assert measured.median(Case("handover", 5, 4), "asynclock", "handover_p50_ms") > 0
+    assert measured.median(hot, "asynclock", "violations") == 0
+    handover = Case("handover", 5, 4)
+    assert measured.median(handover, "asynclock", "handover_p50_ms") > 0
+    assert measured.median(handover, "asynclock", "violations") == 0
     assert measured.median(Case("renewal", 5, 4), "asynclock", "lost") == 0
     frozen = Case("frozen", 5, 4)
     assert measured.median(frozen, "asynclock", "healthy_wait_p50_ms") > 0
@@ -112,7 +115,8 @@ def test_bars_use_only_cells_that_are_measured() -> None:
         for system in cell.systems:
             good = 1e9 if system.startswith("asynclock") else 1.0
             sample = dict.fromkeys(
-                ("client_us", "lost", "overlaps", "late_ms", "cores_percent"), 0.0
+                ("client_us", "lost", "violations", "late_ms", "cores_percent", "waited_bodies"),
+                0.0,
             )
             sample |= {"cycles_per_s": good, "cycle_p50_ms": 1 / good, "least_share": 1.0}
             sample |= {"handover_p50_ms": 0.1, "handover_p99_ms": 0.1, "bytes_per_lease": 1.0}

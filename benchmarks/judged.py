@@ -1,0 +1,49 @@
+"""Histories of contended runs: what the checker says of them, and how long a process waited."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asynclock.testing import Event, check
+
+Body = tuple[float, float, float, int, int]
+"""When its acquire was called, it began and it ended (seconds), its fence, and whose it was."""
+
+
+def recorded(paths: Sequence[Path]) -> list[Body]:
+    """The bodies that some workers have written, in the order in which they began."""
+    found: list[Body] = []
+    for process, path in enumerate(paths):
+        numbers = array("d")
+        numbers.frombytes(path.read_bytes())
+        for began, entered, left, _, fence in zip(*[iter(numbers)] * 5, strict=True):
+            found.append((began, entered, left, int(fence), process))
+    return sorted(found, key=lambda body: body[1])
+
+
+def body(taken: Mapping[str, Any], ended: float, process: int) -> Body:
+    """The body that began with what a worker said when it took the lock."""
+    return taken["at"] - taken["took"], taken["at"], ended, taken["fence"], process
+
+
+def violations(bodies: Iterable[Body]) -> int:
+    """How often mutual exclusion or the order of fences was broken."""
+    events = (
+        Event("acquired", str(n), "hot", str(process), fence, entered, began, left)
+        for n, (began, entered, left, fence, process) in enumerate(bodies)
+    )
+    return len(check(events))
+
+
+def longest_wait(bodies: Sequence[Body], processes: int) -> int:
+    """The most bodies of others that one process has seen between two of its own."""
+    waits = []
+    for process in range(processes):
+        places = [n for n, body in enumerate(bodies) if body[-1] == process]
+        steps = itertools.pairwise([-1, *places, len(bodies)])
+        waits.append(max(after - before - 1 for before, after in steps))
+    return max(waits)
