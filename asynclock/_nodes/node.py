@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +19,14 @@ from .. import _clock
 from .._rules.trust import Facts, Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .debts import Debts
+from .early import Early
 from .handshake import HandshakeError
+from .heartbeat import Reading, watch
 from .link import NOBODY, Failure, Link, Sink
 from .script import Command
 
 _log = logging.getLogger("asynclock.nodes")
 
-HALF_OPEN = 4
-"""A link whose reply is overdue for so many node timeouts (at least a second) is given up."""
 LONGEST_DIAL = 2.0
 """A frozen server answers the pending connection the moment it thaws: waiting beats redialling."""
 
@@ -82,8 +81,7 @@ class Node:
         self._observers = observers
         self._link: Link | None = None
         self._down: Failure | None = None
-        self._early: deque[tuple[Command, Sink, int]] = deque()
-        self._early_timer: asyncio.TimerHandle | None = None
+        self._early = Early(settings.node_timeout, self._give_up_early)
         self.debts = Debts(settings.node_timeout, self._send_again)
         """Releases that it may not have got."""
         self._finished = False
@@ -101,7 +99,7 @@ class Node:
             if self._down is not None:
                 sink.cast(index, self._down)
             else:
-                self._ask_early(command, sink, index)
+                self._early.add(command, sink, index)
         elif link.stalled_since:
             sink.cast(index, Failure(f"no answer for {_clock.now() - link.stalled_since:.1f} s"))
         else:
@@ -123,7 +121,7 @@ class Node:
         if self._link is not None:
             self._link.send(command, sink, index)
         elif self._down is None:
-            self._ask_early(command, sink, index)
+            self._early.add(command, sink, index)
         else:
             self.debts.add((command,))
             sink.cast(index, self._down)
@@ -131,23 +129,13 @@ class Node:
     def _send_again(self, command: Command) -> None:
         self.deliver(command, NOBODY, 0)
 
-    def _ask_early(self, command: Command, sink: Sink, index: int) -> None:
-        self._early.append((command, sink, index))
-        if self._early_timer is None:
-            self._early_timer = asyncio.get_running_loop().call_later(
-                self.settings.node_timeout, self._give_up_early
-            )
-
     def _give_up_early(self) -> None:
         cause = f"no connection within {self.settings.node_timeout:g} s"
         self._fail(Failure(cause))
 
     def _fail(self, failure: Failure) -> None:
         self._note_down(failure)
-        if self._early_timer is not None:
-            self._early_timer.cancel()
-            self._early_timer = None
-        early, self._early = self._early, deque()
+        early = self._early.take()
         self.debts.add(command for command, _, _ in early)
         for _, sink, index in early:
             sink.cast(index, failure)
@@ -177,7 +165,7 @@ class Node:
                     continue
                 failures = 0
                 self._opened(link, facts)
-                await self._watch(link)
+                await watch(self, link)
         finally:
             if self._link is not None:
                 self._link.close("the manager is closed")
@@ -210,11 +198,7 @@ class Node:
         if self._observers:
             self._observers(NodeUp(self.address))
         self.debts.pay()
-        if self._early_timer is not None:
-            self._early_timer.cancel()
-            self._early_timer = None
-        early, self._early = self._early, deque()
-        for command, sink, index in early:
+        for command, sink, index in self._early.take():
             if self.rejected is not None:
                 sink.cast(index, self.rejected)
             else:
@@ -222,25 +206,10 @@ class Node:
         if known is not None:
             self.on_wake(None)  # the wake-ups that were ordered died with the last connection
 
-    async def _watch(self, link: Link) -> None:
-        # An idle link is asked for its clock, so that a jump can't hide between two locks and a
-        # dead connection is noticed; a stalled one is given up after a while.
-        patience = max(1.0, HALF_OPEN * self.settings.node_timeout)
-        idle = self.settings.max_ttl / 3
-        while not link.closed.done():
-            stalled = link.stalled_since
-            pause = patience / 4 if stalled else min(idle, patience)
-            await asyncio.wait([link.closed], timeout=pause)
-            now = _clock.now()
-            if link.stalled_since and now - link.stalled_since >= patience:
-                link.close(f"no answer for {now - link.stalled_since:.1f} s")
-            elif not link.stalled_since and now - self.trust.last_reply >= idle:
-                self.check_clock()
-
     def check_clock(self) -> None:
         """Ask for the node's clock now, if it answers at all."""
         if self._link is not None and not self._link.stalled_since:
-            self._link.send(TIME, _Clock(self, _clock.now()), 0)
+            self._link.send(TIME, Reading(self, _clock.now()), 0)
 
     @property
     def link(self) -> Link | None:
@@ -323,19 +292,3 @@ class Node:
         if self._link is None:
             return self._down.cause if self._down is not None else ""
         return "it does not answer in time" if self._link.stalled_since else ""
-
-
-class _Clock:
-    """The answer to a heartbeat."""
-
-    __slots__ = ("_node", "_sent")
-
-    def __init__(self, node: Node, sent: float) -> None:
-        self._node = node
-        self._sent = sent
-
-    def cast(self, _index: int, reply: Any) -> None:
-        """Tell the node its clock; a Failure shows on the link."""
-        if isinstance(reply, list):
-            clock = int(reply[0]) + int(reply[1]) / 1_000_000
-            self._node.told(clock, self._sent, _clock.now())
