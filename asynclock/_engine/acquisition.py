@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 YIELD = 0.002
-"""A process that kept a name for long lets the wake-ups of others travel before it asks again, even
-if it knows of none: who did not have the name lately asks at once."""
+"""Seconds that a process which used a name up waits where it has met nobody: the wake-up of one it
+does not know of must have the time to travel, and who did not have the name lately asks at once."""
 
 
 class Wish(Acquiring[Lease]):
     """Somebody wants a lock until a deadline (None: for ever), or only if it is free (`once`)."""
 
-    __slots__ = ("_engine", "_once", "_recipe", "_started", "_task", "_terms", "deadline")
+    __slots__ = ("_deadline", "_engine", "_once", "_recipe", "_started", "_task", "_terms")
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Wish(Acquiring[Lease]):
         self._once = once
         self._started = _clock.now()
         self._task: asyncio.Task[Any] | None = None
-        self.deadline = None if timeout is None else self._started + timeout
+        self._deadline = None if timeout is None else self._started + timeout
 
     async def fulfil(self) -> Lease:
         """Get the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
@@ -107,8 +107,8 @@ class Wish(Acquiring[Lease]):
         if ours:
             raise refusals.already_held(self._recipe.name)
         place = line.join(self._terms)
-        if self.deadline is not None:
-            left = max(0.0, self.deadline - _clock.now())
+        if self._deadline is not None:
+            left = max(0.0, self._deadline - _clock.now())
             timer = place.get_loop().call_later(left, line.give_up, place)
             place.add_done_callback(lambda _: timer.cancel())
         return place
@@ -181,7 +181,7 @@ class Wish(Acquiring[Lease]):
     def _search(self, yielded: float | None) -> Search:
         ttl = self._terms.ttl
         return Search(
-            self._engine, self._recipe, ttl, self.deadline, once=self._once, yielded=yielded
+            self._engine, self._recipe, ttl, self._deadline, once=self._once, yielded=yielded
         )
 
     def _won(self, attempt: Attempt, line: Line | None) -> Lease:

@@ -85,11 +85,12 @@ class Engine:
         self.renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
         self.closed = False
         self.ready = multiplexer.ready
-        """Called before anything is asked. Raises ConfigurationError if it can't work."""
+        """Called before anything is asked. Raises ConfigurationError if it can't work, and once
+        we are closed. The nodes' own method, because each acquire calls it."""
         self.searching = 0
         """Tasks that ask the nodes for a lock now."""
         self.refused: set[Search] = set()
-        """Those of them who ask the nodes, and others have it."""
+        """Those of them who were told that others have it."""
         self.deciding: dict[Attempt, None] = {}
         """Votes that are under way; in order, for the sake of simulations."""
         self.complaints: set[str] = set()

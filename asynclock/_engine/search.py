@@ -77,7 +77,7 @@ class Search:
 
     @property
     def contended(self) -> bool:
-        """Whether others had it at some time."""
+        """Whether others had it at some time of this search."""
         return self._contended is not None
 
     async def find(self) -> Attempt:
@@ -214,7 +214,8 @@ class Search:
         elif await watch.wait(pause):
             engine.counts.wakeups["push"] += 1
             pause = 0.0
-            if self._yielded is not None:  # no two of them at the same time, so courtesy spreads
+            if self._yielded is not None:
+                # No two processes let others ahead at the same moment: this spreads rivals, too.
                 pause = pacing.courtesy(_clock.now() - self._yielded)
             elif len(engine.multiplexer.nodes) > 1:
                 # Rivals were woken by the same release: spread out, or the vote is split.

@@ -73,7 +73,7 @@ class Line:
         self.handed = 0
         """How often it was handed on since then."""
         self.contended = False
-        """Whether others had it when this process last asked the nodes."""
+        """Whether others had it when this process last got it from the nodes."""
         self.yielded: float | None = None
         """When this process last had used the name up and let others ahead."""
         self._queue: OrderedDict[Place, Terms] = OrderedDict()
@@ -143,7 +143,11 @@ class Line:
 
 
 def alike(terms: Terms, given_up: Terms) -> bool:
-    """Whether a holding under the one serves the other, as far as it is not a matter of ttl."""
+    """Whether `terms` ask for what `given_up` was, except for the ttl.
+
+    That is compared with the holding's, which `extend` may have changed. `given_up` has no
+    max_hold, or nothing would be handed on.
+    """
     return (
         terms.handoff == given_up.handoff
         and terms.renew == given_up.renew

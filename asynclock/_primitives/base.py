@@ -1,4 +1,4 @@
-"""What all locks have in common: settings, and the two ways to use `acquire`."""
+"""What all locks have in common: settings, and the ways to acquire them."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ BLIND = 2.0
 GRACE = 0.002
 """A server deletes an expired key up to a millisecond late, and says PTTL rounded down."""
 COURTESY = 0.008
+"""A process that has just used up its time with a name waits so long after a release."""
 FADING = 0.1
-"""A process that used up its time with a name waits so long after a release; half as long after so
-many seconds, a third after twice as many. Of four that take turns each is a millisecond ahead of
-the next and the first asks within two; of very many no two are ever equal."""
+"""Half as long after so many seconds, a third after twice as many. Four that take turns of a tenth
+of a second ask 2, 2.7, 4 and 8 ms after a release."""
 EXPIRY_SPREAD = 0.02
 """Waiters of an expired lease come back over this time, not in the same instant."""
 
