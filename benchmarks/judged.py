@@ -43,7 +43,7 @@ def longest_wait(bodies: Sequence[Body], processes: int) -> int:
     """The most bodies of others that one process has seen between two of its own."""
     waits = []
     for process in range(processes):
-        places = [n for n, body in enumerate(bodies) if body[-1] == process]
+        places = [n for n, (*_, whose) in enumerate(bodies) if whose == process]
         steps = itertools.pairwise([-1, *places, len(bodies)])
         waits.append(max(after - before - 1 for before, after in steps))
     return max(waits)

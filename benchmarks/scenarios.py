@@ -170,7 +170,7 @@ async def contended(round_: Round, names: Sequence[Sequence[str]]) -> Sample:
     with tempfile.TemporaryDirectory(prefix="asynclock-") as place:
         folder = Path(place)
         workers = await round_.workers(len(names))
-        sample = await under_load(round_, names, workers, folder)
+        sample = await under_load(round_, names, workers, folder if round_.system.fences else None)
         if round_.system.fences:
             bodies = judged.recorded([folder / str(number) for number in range(len(names))])
             sample["violations"] = judged.violations(bodies)
