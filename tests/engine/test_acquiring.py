@@ -1,0 +1,48 @@
+"""One call of `acquire`, of whichever primitive: awaited or entered, and left only once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock._primitives import lock
+from asynclock.testing import LocalServer
+
+CALLS: dict[str, Callable[[asynclock.LockManager], Any]] = {
+    "lock": lambda locks: locks.lock("a").acquire(timeout=10),
+    "reentrant": lambda locks: locks.reentrant_lock("a").acquire(timeout=10),
+    "multi": lambda locks: locks.multi_lock("a", "b").acquire(timeout=10),
+    "election": lambda locks: locks.election("a").campaign("me", timeout=10),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+async def test_a_call_is_made_when_it_is_used(
+    asynclock_nodes: list[LocalServer], call: Callable[[asynclock.LockManager], Any]
+) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, restart_guard=False) as locks:
+        unused, awaited, entered = call(locks), call(locks), call(locks)
+        assert locks.leases() == ()  # not made yet
+        lease = await awaited
+        assert lease.held
+        await (lease.resign if isinstance(lease, asynclock.Term) else lease.release)()
+        async with entered as lease:
+            assert lease.held
+        assert not lease.held
+        assert locks.leases() == ()
+        for over in (entered, unused):
+            with pytest.raises(RuntimeError, match="never entered"):
+                await over.__aexit__(None, None, None)
+
+
+def test_recipes_are_kept_by_prefix_and_name() -> None:
+    kept = lock.recipe("one:", "a")
+    assert lock.recipe("one:", "a") is kept
+    assert lock.recipe("two:", "a").keys == ("two:a", "two:a:fence")
+    for number in range(2000):
+        lock.recipe("one:", str(number))
+    assert lock.recipe("one:", "a") is not kept  # only so many are
