@@ -15,7 +15,10 @@ Body = tuple[float, float, float, int, int]
 
 
 def recorded(paths: Sequence[Path]) -> list[Body]:
-    """The bodies that some workers have written, in the order in which they began."""
+    """The bodies that some workers have written, in the order in which they began.
+
+    All processes of a machine read one performance clock.
+    """
     found: list[Body] = []
     for process, path in enumerate(paths):
         numbers = array("d")

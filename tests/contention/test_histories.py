@@ -9,7 +9,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ async def test_after_a_killed_holder(
     orders = Orders(
         urls(await asynclock_servers(n)), str(tmp_path / "history.jsonl"), 10, 0.2, ttl=1.5
     )
-    holding = Orders(**{**asdict(orders), "hold": True})
+    holding = replace(orders, hold=True)
     async with processes(holding, 1) as (holder,), processes(orders, 2) as waiters:
         begin(holder)
         assert await said(holder) == "held"
