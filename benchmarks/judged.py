@@ -23,7 +23,7 @@ def recorded(paths: Sequence[Path]) -> list[Body]:
     for process, path in enumerate(paths):
         numbers = array("d")
         numbers.frombytes(path.read_bytes())
-        for began, entered, left, _, fence in zip(*[iter(numbers)] * 5, strict=True):
+        for began, entered, left, fence in zip(*[iter(numbers)] * 4, strict=True):
             found.append((began, entered, left, int(fence), process))
     return sorted(found, key=lambda body: body[1])
 

@@ -61,10 +61,10 @@ def thin(values: Sequence[float]) -> list[float]:
     return [ordered[round(i * step)] for i in range(POINTS)]
 
 
-def write(path: str, cycles: Sequence[load.Cycle]) -> None:
-    """Keep all cycles of a run: too many to be told in an answer."""
+def write(path: str, bodies: Sequence[load.Body]) -> None:
+    """Keep all bodies of a run: too many to be told in an answer."""
     with open(path, "wb") as file:
-        array("d", itertools.chain.from_iterable(cycles)).tofile(file)
+        array("d", itertools.chain.from_iterable(bodies)).tofile(file)
 
 
 def resident_bytes() -> int:
@@ -97,16 +97,16 @@ class Worker:
     async def load(
         self, names: list[str], seconds: float, record: str | None = None
     ) -> dict[str, Any]:
-        seen = await load.run_load(self.adapter, names, seconds)
+        seen = await load.run_load(self.adapter, names, seconds, record=record is not None)
         if record is not None:
-            write(record, seen.cycles)
+            write(record, seen.bodies)
         return {
             "count": seen.count,
             "finished": len(seen.cycles),
             "seconds": seen.seconds,
             "cpu": seen.cpu,
             "waits": thin(seen.waits),
-            "cycles": thin(seen.durations),
+            "cycles": thin(seen.cycles),
             "gap": seen.gap,
             "overlaps": seen.overlaps,
             "unfinished": seen.unfinished,

@@ -25,9 +25,9 @@ class Subject(Protocol):
         """Give it back."""
 
 
-Cycle = tuple[float, float, float, float, int]
-"""When acquire was called, the body began, release was called and had ended, on the performance
-clock; and the fence, 0 where a lease has none. No class: the loop around it is what is measured."""
+Body = tuple[float, float, float, int]
+"""When its acquire was called, it began and its release was called, on the performance clock; and
+its fence, 0 where leases have none."""
 
 
 @dataclass(slots=True)
@@ -38,8 +38,12 @@ class Load:
     """How long tasks began cycles; ``count`` and ``cpu`` belong to this time."""
     count: int = 0
     cpu: float = 0.0
-    cycles: list[Cycle] = field(default_factory=list)
-    """Every one that was finished."""
+    waits: list[float] = field(default_factory=list)
+    """From the call of ``acquire`` to the body, of every cycle that was finished."""
+    cycles: list[float] = field(default_factory=list)
+    """From the call of ``acquire`` to the end of ``release``."""
+    bodies: list[Body] = field(default_factory=list)
+    """Of every finished cycle, if they were to be recorded."""
     gap: float = 0.0
     """The longest time in which no cycle ended."""
     overlaps: int = 0
@@ -47,16 +51,6 @@ class Load:
     unfinished: int = 0
     """Tasks that were still inside a call when the grace was over; they were cancelled."""
     errors: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def waits(self) -> list[float]:
-        """From the call of ``acquire`` to the body, of every cycle that was finished."""
-        return [entered - began for began, entered, *_ in self.cycles]
-
-    @property
-    def durations(self) -> list[float]:
-        """From the call of ``acquire`` to the end of ``release``."""
-        return [ended - began for began, _, _, ended, _ in self.cycles]
 
 
 def processor_seconds() -> float:
@@ -73,9 +67,14 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 async def run_load(
-    subject: Subject, names: Sequence[str], seconds: float, grace: float = 2.0
+    subject: Subject,
+    names: Sequence[str],
+    seconds: float,
+    grace: float = 2.0,
+    *,
+    record: bool = False,
 ) -> Load:
-    """Run one task per name for ``seconds``; equal names contend.
+    """Run one task per name for ``seconds``; equal names contend. ``record``: keep all bodies.
 
     A task begins no cycle after the end. One that is inside a call ``grace`` seconds later is
     cancelled and counted as unfinished. An error is counted by its type and the task goes on.
@@ -106,7 +105,10 @@ async def run_load(
                 await asyncio.sleep(0.001)
                 continue
             ended = clock()
-            load.cycles.append((started, entered, left, ended, getattr(lease, "fence", 0)))
+            load.waits.append(entered - started)
+            load.cycles.append(ended - started)
+            if record:
+                load.bodies.append((started, entered, left, getattr(lease, "fence", 0)))
             load.gap, last = max(load.gap, ended - last), ended
 
     cpu = processor_seconds()

@@ -88,7 +88,7 @@ async def test_four_processes(
     asynclock_servers: StartServers, tmp_path: Path, n: int, handoff: Any
 ) -> None:
     history = tmp_path / "history.jsonl"
-    orders = Orders(urls(await asynclock_servers(n)), str(history), 25, 2.0, handoff)
+    orders = Orders(urls(await asynclock_servers(n)), str(history), 25, 1.0, handoff)
     async with processes(orders, 4) as started:
         for process in started:
             begin(process)

@@ -30,7 +30,11 @@ def sabotaged(name: str) -> Iterator[dict[str, Any]]:
     """Break the library in one way. → options of a run that belong to it."""
     with pytest.MonkeyPatch.context() as patch:
         SABOTAGES[name](patch)
-        yield OPTIONS.get(name, {})
+        lock.recipe.cache_clear()  # what is kept has the good script, or afterwards the bad one
+        try:
+            yield OPTIONS.get(name, {})
+        finally:
+            lock.recipe.cache_clear()
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -106,4 +110,3 @@ def _edit(patch: pytest.MonkeyPatch, old: str, new: str) -> None:
     source = lock.SCRIPT.source
     assert source.count(old) == 1
     patch.setattr(lock, "SCRIPT", Script(source.replace(old, new)))
-    patch.setattr(lock, "recipe", lock.recipe.__wrapped__)  # no kept one with the good script
