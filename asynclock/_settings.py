@@ -31,8 +31,10 @@ def optional_seconds(value: object, what: str, *, zero: bool = False) -> float |
 
 def name(value: object, what: str = "a lock's name") -> str:
     """`value` as the name of a lock: text that can be written and collides with no counter."""
-    if not isinstance(value, str):
-        raise ConfigurationError(f"{what} must be a str, not {type(value).__name__}")
+    if type(value) is not str:
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{what} must be a str, not {type(value).__name__}")
+        value = str.__str__(value)  # a member of an enum may print as something else
     if not value:
         raise ConfigurationError(f"{what} must not be empty")
     if value.endswith(COUNTER):

@@ -45,6 +45,8 @@ class Acquiring(Generic[L]):
         return self.fulfil().__await__()
 
     async def __aenter__(self) -> L:
+        if self._entered is not None:
+            raise RuntimeError("this acquire has been entered already")
         self._entered = await (await self.fulfil()).__aenter__()
         return self._entered
 

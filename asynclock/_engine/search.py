@@ -174,7 +174,7 @@ class Search:
     def _forbid_waiting_for_ourselves(self, attempt: Attempt) -> None:
         # Where one place of a name excludes another, or one name another, no line can tell.
         ours = self._engine.renewals.find(attempt.holder or "")
-        if ours is None or ours.lease is None or (ours.line is not None and ours.line.permits > 1):
+        if ours is None or ours.lease is None or ours.recipe.permits > 1:
             return
         if ours.lease.task is asyncio.current_task():
             raise refusals.already_held(self._recipe.name)

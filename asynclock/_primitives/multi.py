@@ -106,7 +106,7 @@ class MultiLease:
 
     async def release(self) -> bool:
         """Give all names back. → whether all were ours until now; see `Lease.release`."""
-        return all([await lease.release() for lease in reversed(self.leases)])
+        return await _give_back(self.leases)
 
     async def __aenter__(self) -> Self:
         if self._body is None:
@@ -114,7 +114,9 @@ class MultiLease:
             return self
         for lease in self.leases:
             if not lease.held:
-                raise lease.loss_error()
+                error = lease.loss_error()
+                await _give_back(self.leases)
+                raise error
         self._body.enter(self.leases)
         return self
 
@@ -134,6 +136,17 @@ class MultiLease:
         lost += [lease for lease in self.leases if lease.lost_reason is not None]
         if lost and (interrupted or kind is None):
             raise lost[-1].loss_error() from error
+
+
+async def _give_back(leases: Sequence[Lease]) -> bool:
+    """Release all, the last one first. → whether all were ours until now."""
+    if not leases:
+        return True
+    try:
+        ours = await leases[-1].release()
+    finally:  # cancelled once or, in a scope of anyio, at each await: the others go all the same
+        others = await _give_back(leases[:-1])
+    return ours and others
 
 
 class MultiLock:
@@ -210,8 +223,7 @@ class MultiLock:
                 wish = Wish(self._engine, one, self._terms, left, once=once)
                 leases.append(await wish.fulfil())
         except BaseException:
-            for lease in reversed(leases):
-                await lease.release()
+            await _give_back(leases)
             raise
         return MultiLease(self.name, self.names, leases)
 

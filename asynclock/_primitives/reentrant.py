@@ -126,7 +126,9 @@ class ReentrantLease:
 
     async def __aenter__(self) -> Self:
         if not self.held:
-            raise self._nesting.lease.loss_error()
+            error = self._nesting.lease.loss_error()
+            await self.release()  # nobody else would: its body does not begin
+            raise error
         self._body.enter((self._nesting.lease,))
         return self
 

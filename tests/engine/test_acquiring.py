@@ -39,6 +39,40 @@ async def test_a_call_is_made_when_it_is_used(
                 await over.__aexit__(None, None, None)
 
 
+async def test_a_call_that_is_entered_is_not_entered_again(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
+        call = locks.semaphore("a", 2).acquire(timeout=10)
+        async with call as lease:
+            with pytest.raises(RuntimeError, match="entered already"):
+                await call.__aenter__()
+            assert locks.leases() == (lease,)
+        assert locks.leases() == ()
+        async with call:  # one after the other is another matter
+            pass
+
+
+class Member(str):
+    """As a member of a `str, Enum`: how it prints is not what it is."""
+
+    __slots__ = ()
+
+    def __format__(self, _spec: str) -> str:
+        return f"Names.{self.upper()}"
+
+
+async def test_a_name_is_the_text_whatever_its_type_prints(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    node = asynclock_nodes[0]
+    async with asynclock.connect(node.url, restart_guard=False, prefix="a:{") as locks:
+        for name in (Member("orders"), "orders"):
+            async with locks.lock(name) as lease:
+                assert type(lease.name) is str
+                assert await node.command("EXISTS", "a:{orders}")
+
+
 def test_recipes_are_kept_by_prefix_and_name() -> None:
     kept = lock.recipe("one:", "a")
     assert lock.recipe("one:", "a") is kept

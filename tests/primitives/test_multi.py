@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import anyio
 import pytest
 
 import asynclock
@@ -78,6 +79,57 @@ async def test_name_by_name(connect: Connect) -> None:
         assert await got.release()
     assert not lease.held
     assert (await there.multi_lock("a", "b").acquire(timeout=5)).held
+
+
+async def test_cancelled_at_each_await_it_keeps_no_name(setup: Setup, connect: Connect) -> None:
+    """As a scope of anyio does it: cancelled again whenever it awaits something."""
+    names = ("a", "b", "c", "d")
+    here, there = connect(prefix="a:{"), connect(prefix="a:{")
+
+    async def inside() -> None:
+        async with here.multi_lock(*names):
+            await asyncio.sleep(30)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(inside)
+        while len(here.leases()) < len(names):
+            await asyncio.sleep(0.005)
+        group.cancel_scope.cancel()
+    assert here.leases() == ()
+
+    other = await there.lock("d").acquire(timeout=5)
+    async with anyio.create_task_group() as group:
+        group.start_soon(inside)
+        while len(here.leases()) < len(names) - 1:
+            await asyncio.sleep(0.005)
+        group.cancel_scope.cancel()
+    assert here.leases() == ()
+    await other.release()
+    await setup.empty()
+
+
+async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
+    setup: Setup, connect: Connect
+) -> None:
+    here, there = connect(prefix="a:{", ttl=0.6), connect(prefix="a:{")
+    other = await there.lock("c").acquire(timeout=5)
+
+    async def inside() -> None:
+        async with here.multi_lock("a", "b", "c"):
+            raise AssertionError
+
+    waiting = asyncio.create_task(inside())
+    while len(here.leases()) < 2:
+        await asyncio.sleep(0.005)
+    for server in setup.well:
+        await server.command("DEL", "a:{a}")
+    while len(here.leases()) > 1:
+        await asyncio.sleep(0.005)
+    await other.release()
+    with pytest.raises(asynclock.LeaseLostError, match="'a'"):
+        await waiting
+    assert here.leases() == ()
+    await setup.empty()
 
 
 async def test_losing_one_of_several_leases_ends_the_body(setup: Setup, connect: Connect) -> None:

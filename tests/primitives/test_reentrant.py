@@ -117,3 +117,18 @@ async def test_a_body_that_fails_gives_it_back(setup: Setup, connect: Connect) -
             raise ZeroDivisionError
     await setup.empty()
     assert (await lock.acquire(timeout=5)).held
+
+
+async def test_what_was_lost_before_it_was_entered_is_held_no_more(
+    setup: Setup, connect: Connect
+) -> None:
+    lock = connect(ttl=0.6).reentrant_lock("a")
+    lease = await lock.acquire(timeout=5)
+    for server in setup.well:
+        await server.command("DEL", "asynclock:a")
+    await asyncio.wait_for(lease.wait_lost(), 5)
+    with pytest.raises(asynclock.LeaseLostError):
+        async with lease:
+            raise AssertionError
+    async with lock.acquire(timeout=20):
+        pass

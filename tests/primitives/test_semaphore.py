@@ -115,6 +115,22 @@ async def test_one_task_may_hold_several_but_not_wait_for_itself(connect: Connec
             await semaphore.acquire(timeout=5)
 
 
+async def test_who_tried_for_one_permit_may_wait_for_another(connect: Connect) -> None:
+    """A place that was only tried for is in no line: nobody may take it for all there is."""
+    semaphore = connect().semaphore("pool", 2)
+    theirs = await asyncio.create_task(hold(semaphore, timeout=5))
+    mine = await semaphore.try_acquire()
+    assert mine is not None
+    giving_back = asyncio.create_task(_release_soon(theirs))
+    assert (await semaphore.acquire(timeout=20)).part == theirs.part
+    await giving_back
+
+
+async def _release_soon(lease: asynclock.Lease) -> None:
+    await asyncio.sleep(0.1)
+    await lease.release()
+
+
 async def test_cancelled_waiters_leave_nothing(setup: Setup, connect: Connect) -> None:
     here, there = connect(), connect()
     held = [await here.semaphore("pool", 2).acquire(timeout=5) for _ in range(2)]
