@@ -45,6 +45,9 @@ class Recipe:
     """For so many seconds after each refusal the nodes remember that somebody waits: a wish then
     carries a ticket, asks again in half that time and takes the ticket back when it ends; 0: no."""
 
+    queued: bool = False
+    """The nodes keep those who want it in order: of ours only the first has a chance."""
+
     def acquire(
         self,
         owner: str,

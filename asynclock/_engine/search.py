@@ -7,12 +7,12 @@ is bounded by the holder's remaining ttl, by pacing and by the caller's deadline
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import _clock
-from .._nodes.link import NOBODY
+from .._nodes.link import Failure
 from .._nodes.script import Word
-from .._nodes.wakeup import Watch
+from .._nodes.wakeup import Wakeups, Watch
 from .._rules import pacing, validity
 from ..events import Contended, SplitVote, Voted
 from . import refusals
@@ -133,13 +133,16 @@ class Search:
             self._hops += 1
             return other
         self._note_refusal(attempt)
+        if self._recipe.queued:
+            self._tell_first(attempt.holder)
         if other is not None:
             # There is a place, but rivals got in our way: spread out.
             engine.spread.split()
             await asyncio.sleep(engine.spread.width * engine.random())
             return other
         if self._watch is None and engine.multiplexer.tracks():
-            self._watch = engine.multiplexer.wakeups.watch(self._recipe.watched)
+            wakeups, recipe = engine.multiplexer.wakeups, self._recipe
+            self._watch = wakeups.watch(recipe.watched, queued=recipe.queued)
             return self._recipe
         await self._pause(attempt)
         if self._late():
@@ -242,6 +245,12 @@ class Search:
 
     # the nodes' own queue, where a primitive has one
 
+    def _tell_first(self, first: str | None) -> None:
+        # Their order is not always ours: after a failover, say, all of us queued once more.
+        for search in self._engine.refused:
+            if search._ticket and search._ticket[0] == first and search._watch is not None:
+                search._watch.wake()
+
     def _draw_ticket(self) -> tuple[Word, ...]:
         # Remembered by the nodes for as long as we come back in time; not by those we only ask.
         patience = self._recipe.patience
@@ -255,6 +264,20 @@ class Search:
         if self._watch is not None:
             self._watch.close()
         if self._ticket:
-            nodes.broadcast(self._recipe.leave(self._ticket[0]), NOBODY)
-            for key in self._recipe.neighbours:
-                nodes.wakeups.wake(key)
+            nodes.broadcast(self._recipe.leave(self._ticket[0]), Left(nodes.wakeups, self._recipe))
+
+
+class Left:
+    """The sink for answers to a ticket's end: may others of ours go on now?"""
+
+    __slots__ = ("_recipe", "_wakeups")
+
+    def __init__(self, wakeups: Wakeups, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._wakeups = wakeups
+
+    def cast(self, index: int, reply: Any) -> None:
+        """Wake them: servers don't tell us what our own connection changed."""
+        if type(reply) is not Failure and reply[0]:
+            for key in (*self._recipe.watched, *self._recipe.neighbours):
+                self._wakeups.wake(key, index)

@@ -29,9 +29,9 @@ class Wakeups:
         # Dicts for sets: woken in the order of arrival, the same in every run of a simulation.
         self._watched: dict[str, dict[Watch, None]] = {}
 
-    def watch(self, keys: tuple[str, ...]) -> Watch:
-        """Start to watch `keys`; `close` the watch when done."""
-        watch = Watch(self, keys, self._size, self._quorum)
+    def watch(self, keys: tuple[str, ...], *, queued: bool = False) -> Watch:
+        """Start to watch `keys`; `close` the watch when done. `queued`: wake one, not all."""
+        watch = Watch(self, keys, self._size, self._quorum, queued)
         for key in keys:
             self._watched.setdefault(key, {})[watch] = None
         return watch
@@ -48,6 +48,8 @@ class Wakeups:
                 watch.wake()
             else:
                 watch.hear(node)
+            if watch.queued:
+                break  # those behind it would ask in vain
 
     def drop(self, watch: Watch) -> None:
         """Forget a watch."""
@@ -62,15 +64,29 @@ class Wakeups:
 class Watch:
     """One task's interest in some keys."""
 
-    __slots__ = ("_future", "_heard", "_owner", "_patience", "_quorum", "_size", "keys", "woken")
+    __slots__ = (
+        "_future",
+        "_heard",
+        "_owner",
+        "_patience",
+        "_quorum",
+        "_size",
+        "keys",
+        "queued",
+        "woken",
+    )
 
-    def __init__(self, owner: Wakeups, keys: tuple[str, ...], size: int, quorum: int) -> None:
+    def __init__(
+        self, owner: Wakeups, keys: tuple[str, ...], size: int, quorum: int, queued: bool
+    ) -> None:
         self._owner = owner
         self._size = size
         self._quorum = quorum
         self._heard: set[int] = set()
         self._patience: asyncio.TimerHandle | None = None
         self.keys = keys
+        self.queued = queued
+        """Whether only the first of those who watch a key is woken by it."""
         self.woken = False
         self._future: asyncio.Future[None] | None = None
 

@@ -3,7 +3,7 @@
 --       ms at which it is taken for crashed)
 -- acquire … ticket patience   refused unless free and first in the queue; then queued, if not yet,
 --                             and taken for alive for patience ms (0: only asking, not queued)
--- leave   ticket              {1, now}
+-- leave   ticket              {1 = whoever is next may have it | 0, now}
 local function step_out(ticket)
   redis.call('ZREM', KEYS[3], ticket)
   redis.call('ZREM', KEYS[4], ticket)
@@ -11,6 +11,11 @@ end
 
 if op == 'leave' then
   step_out(ARGV[2])
+  local free = redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[3]) == 1
+  if not free then return {0, now} end
+  -- The one who leaves may have been the only one to know of the release: tell it once more.
+  redis.call('SET', KEYS[1], '', 'PX', 1)
+  redis.call('DEL', KEYS[1])
   return {1, now}
 elseif op == 'acquire' and not too_late() then
   local ticket, patience, ms = ARGV[7], tonumber(ARGV[8]), math.floor(now / 1000)

@@ -51,6 +51,7 @@ class FairLock(Lockable):
             watched=(lock,),
             neighbours=(f"{key}queue", f"{key}waiters"),
             patience=PATIENCE,
+            queued=True,
         )
         super().__init__(engine, recipe, terms, timeout)
 

@@ -2,10 +2,10 @@
 -- KEYS: lock, counter; in acquire and leave also: readers (owner -> expiry in ms), intent
 -- acquire … ticket patience   refused while anybody reads or writes; then the intent keeps new
 --                             readers out for patience ms (0: only asking)
--- leave   ticket              {1, now}
+-- leave   ticket              {1 = readers are let in again | 0, now}
 if op == 'leave' then
-  if redis.call('GET', KEYS[4]) == ARGV[2] then redis.call('DEL', KEYS[4]) end
-  return {1, now}
+  local ours = redis.call('GET', KEYS[4]) == ARGV[2]
+  return {ours and redis.call('DEL', KEYS[4]) or 0, now}
 elseif op == 'acquire' and not too_late() then
   local ticket, patience = ARGV[7], tonumber(ARGV[8])
   local holder, left = redis.call('GET', KEYS[1]), 0

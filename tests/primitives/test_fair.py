@@ -85,6 +85,72 @@ async def test_who_gives_up_leaves_the_queue(
     await queued(server, 0)
 
 
+@pytest.mark.parametrize("ours", [True, False])
+async def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(
+    server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    """Who is first has been told of the release and does not ask any more: the next one must."""
+    monkeypatch.setattr(fair, "PATIENCE", 60.0)  # else it would ask by itself, a second later
+    locks = connect_to([server])
+    clock = int((await server.command("TIME"))[0])
+    await server.command("ZADD", "asynclock:a:#queue", 1, "first:there")
+    await server.command("ZADD", "asynclock:a:#waiters", (clock + 600) * 1000, "first:there")
+    late = asyncio.create_task(hold(locks.fair_lock("a"), timeout=1.0))
+    await queued(server, 2)
+    patient = asyncio.create_task(hold(locks.fair_lock("a")))
+    await queued(server, 3)
+    if ours:  # the late one is first then, and does not know it
+        await server.command("ZREM", "asynclock:a:#queue", "first:there")
+    with pytest.raises(asynclock.AcquireTimeoutError):
+        await late
+    if not ours:
+        keys = [f"asynclock:a:#{key}" for key in ("fair", "fair:fence", "queue", "waiters")]
+        source = fair.SCRIPT.source
+        await server.command("EVAL", source, len(keys), *keys, "leave", "first:there")
+    assert (await asyncio.wait_for(patient, 10)).held
+
+
+async def test_of_a_process_only_the_first_is_woken(
+    server: LocalServer, connect_to: Connect
+) -> None:
+    locks = connect_to([server])
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with locks.fair_lock("a"):
+            order.append(number)
+
+    async with locks.fair_lock("a"):
+        tasks = []
+        for number in range(30):
+            tasks.append(asyncio.create_task(work(number)))
+            await queued(server, number + 1)
+        before = locks.statistics().attempts
+    await asyncio.gather(*tasks)
+    assert order == list(range(30))
+    # Each asks once when it is woken; at most some ask by themselves, once a second.
+    assert locks.statistics().attempts - before < 3 * 30
+
+
+async def test_who_is_first_in_the_queue_is_woken_whatever_our_order(
+    server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair, "PATIENCE", 60.0)
+    locks = connect_to([server])
+    holder = await locks.fair_lock("a").acquire(timeout=5)
+    one = asyncio.create_task(hold(locks.fair_lock("a")))
+    await queued(server, 1)
+    two = asyncio.create_task(hold(locks.fair_lock("a")))
+    await queued(server, 2)
+    first, second = await server.command("ZRANGE", "asynclock:a:#queue", 0, -1)
+    await server.command("ZADD", "asynclock:a:#queue", 2, first, 1, second)
+    await holder.release()
+    lease = await asyncio.wait_for(two, 10)
+    assert not one.done()
+    await lease.release()
+    assert (await asyncio.wait_for(one, 10)).held
+
+
 async def test_a_waiter_keeps_its_place_for_long(server: LocalServer, connect_to: Connect) -> None:
     """Longer than the patience of the server: it has said that it is still there."""
     here, there = connect_to([server]), connect_to([server])
