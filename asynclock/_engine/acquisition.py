@@ -107,8 +107,8 @@ class Wish(Acquiring[Lease]):
         if ours:
             raise refusals.already_held(self._recipe.name)
         place = line.join(self._terms)
-        if self._deadline is not None:
-            left = max(0.0, self._deadline - _clock.now())
+        left = self._left()
+        if left is not None:
             timer = place.get_loop().call_later(left, line.give_up, place)
             place.add_done_callback(lambda _: timer.cancel())
         return place
@@ -140,6 +140,8 @@ class Wish(Acquiring[Lease]):
                 if lease is not None:
                     return lease
                 engine.give_back(turn)
+                if self._left() == 0:
+                    raise refusals.too_long_here(self._recipe.name, turn)
                 line.asking += 1
                 asking = True
             elif turn is Ask.YIELDING:
@@ -157,12 +159,19 @@ class Wish(Acquiring[Lease]):
         engine, terms = self._engine, self._terms
         try:
             if holding.next_fence > holding.last_fence or terms.handoff == "strict":
-                await reserve_now(engine, holding, terms)
+                reserved = reserve_now(engine, holding, terms)
+                if reserved is not None:
+                    await asyncio.wait((reserved,), timeout=self._left())
             if holding.valid_until - _clock.now() < holding.ttl / 2:
-                await engine.stretch(holding, holding.ttl)
+                stretched = engine.stretch(holding, holding.ttl)
+                await asyncio.wait((stretched,), timeout=self._left())
         except BaseException:
             engine.give_back(holding)
             raise
+
+    def _left(self) -> float | None:
+        # Seconds until the deadline.
+        return None if self._deadline is None else max(0.0, self._deadline - _clock.now())
 
     def _take_over(self, holding: Holding, least: float) -> Lease | None:
         # None: no fence is ready, or it is valid for no more than `least` seconds.

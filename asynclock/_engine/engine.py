@@ -136,8 +136,8 @@ class Engine:
                 nodes={nodes[i].address: failure.cause for i, failure in failures.items()},
             )
 
-    async def stretch(self, holding: Holding, ttl: float) -> dict[int, Failure]:
-        """Extend at once, and wait until a quorum has answered. → what failed."""
+    def stretch(self, holding: Holding, ttl: float) -> asyncio.Future[dict[int, Failure]]:
+        """Extend at once. → what failed, once a quorum has answered."""
         done: asyncio.Future[dict[int, Failure]] = asyncio.get_running_loop().create_future()
 
         def finish(failures: dict[int, Failure]) -> None:
@@ -145,7 +145,7 @@ class Engine:
                 done.set_result(failures)
 
         self.renewals.extend((holding,), ttl, finish)
-        return await done
+        return done
 
     def _renewed(self, holding: Holding) -> None:
         self.counts.renewed += 1

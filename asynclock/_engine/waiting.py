@@ -220,13 +220,12 @@ def reserve_ahead(engine: Engine, holding: Holding, terms: Terms) -> None:
         Reservation(engine, holding, BLOCK)
 
 
-async def reserve_now(engine: Engine, holding: Holding, terms: Terms) -> None:
-    """Have a fence for the next lease on `holding`, if a quorum can be raised."""
+def reserve_now(engine: Engine, holding: Holding, terms: Terms) -> asyncio.Future[None] | None:
+    """Have a fence for the next lease on `holding`. → what to wait for, unless there is one."""
     if terms.handoff == "strict":
         # One that was left, or is under way, was asked for before this hand-over: too old.
         holding.last_fence = 0
         Reservation(engine, holding, 1)
     elif holding.next_fence > holding.last_fence and holding.reserving is None:
         Reservation(engine, holding, BLOCK)
-    if holding.next_fence > holding.last_fence and holding.reserving is not None:
-        await asyncio.shield(holding.reserving)
+    return holding.reserving if holding.next_fence > holding.last_fence else None

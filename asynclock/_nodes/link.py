@@ -255,7 +255,7 @@ class Link(asyncio.Protocol):
             if late > LAG and now - sent < LAGGING * self.timeout:
                 # It was our own loop that was busy: the reply may lie in the socket already, or
                 # the request was written a moment ago only. Time for it, but not for ever.
-                self._arm(late)
+                self._arm(min(late, self.timeout))
                 return
             self._overdue += 1
             if not self.stalled_since:

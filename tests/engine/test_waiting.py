@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from typing import Any
 
 import pytest
@@ -113,6 +114,25 @@ async def test_who_times_out_leaves_at_once(asynclock_nodes: list[LocalServer]) 
             await asyncio.create_task(_acquire(locks, timeout=0.05))
         assert locks.statistics().waiting == 1
         patient.cancel()
+
+
+async def test_a_turn_that_cannot_be_used_ends_with_the_timeout(
+    asynclock_servers: StartServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fence is to come from a node that is silent: not waited for longer than was asked."""
+    monkeypatch.setattr("asynclock._engine.waiting.KEEP_TIME", 60.0)  # handed on, however late
+    servers = await asynclock_servers(1)
+    async with connect(servers, node_timeout=2.0) as locks:
+        lease = await locks.lock("a", handoff="strict").acquire()
+        waiting = asyncio.create_task(_acquire(locks, timeout=0.5, handoff="strict"))
+        await until(locks.waiters)
+        await servers[0].freeze()
+        began = time.monotonic()
+        await lease.release()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await waiting
+        assert time.monotonic() - began < 2.0
+        await servers[0].thaw()
 
 
 async def _acquire(locks: asynclock.LockManager, **settings: Any) -> asynclock.Lease:

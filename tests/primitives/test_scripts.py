@@ -160,8 +160,9 @@ class ReadersAndWriter(Machine):
     @rule(owner=two)
     def leave(self, owner: str) -> None:
         ticket = f"{owner}:ticket"
-        assert self.call(readwrite.WRITE, self.WRITE, "leave", ticket) == [1]
-        if self.intent == ticket:
+        ours = self.intent == ticket
+        assert self.call(readwrite.WRITE, self.WRITE, "leave", ticket) == [int(ours)]
+        if ours:
             self.intent = None
 
     @rule(owner=two)
@@ -305,9 +306,12 @@ class Queue(Machine):
 
     @rule(owner=owners)
     def leave(self, owner: str) -> None:
-        assert self.call(fair.SCRIPT, self.KEYS, "leave", f"{owner}:ticket") == [1]
+        reply = self.call(fair.SCRIPT, self.KEYS, "leave", f"{owner}:ticket")
         if f"{owner}:ticket" in self.queue:
             self.queue.remove(f"{owner}:ticket")
+        # Ghosts wait too, until somebody who asks finds them dead.
+        waited_for = bool(self.redis.exists("q"))
+        assert reply == [int(self.holder is None and waited_for)]
 
     @invariant()
     def the_queue_is_in_order(self) -> None:
