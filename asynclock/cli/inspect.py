@@ -54,7 +54,7 @@ def inspect(
         asynclock inspect --all --json | jq '.locks[] | select(.agreed | not)'
     """
     if (name is None) == (not all_):
-        raise ConfigurationError("name one lock, or say --all")
+        raise ConfigurationError("name one lock, or say --all, but not both")
     settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
     found = asyncio.run(look(settings, name))
     if name is None:
