@@ -37,17 +37,13 @@ class Acquiring(Generic[L]):
     None at first: those who inherit set that, as one more __init__ would slow each acquire down.
     """
 
-    def fulfil(self) -> Coroutine[Any, Any, L]:
-        """Make the call."""
+    def __await__(self) -> Generator[Any, Any, L]:
         raise NotImplementedError
-
-    def __await__(self) -> Generator[object, None, L]:
-        return self.fulfil().__await__()
 
     async def __aenter__(self) -> L:
         if self._entered is not None:
             raise RuntimeError("this acquire has been entered already")
-        self._entered = await (await self.fulfil()).__aenter__()
+        self._entered = await (await self).__aenter__()
         return self._entered
 
     async def __aexit__(
@@ -71,6 +67,5 @@ class Deferred(Acquiring[L]):
         self._entered = None
         self._make = make
 
-    def fulfil(self) -> Coroutine[Any, Any, L]:
-        """Call it."""
-        return self._make()
+    def __await__(self) -> Generator[Any, Any, L]:
+        return self._make().__await__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from .. import _clock
@@ -26,7 +27,11 @@ does not know of must have the time to travel, and who did not have the name lat
 
 
 class Wish(Acquiring[Lease]):
-    """Somebody wants a lock until a deadline (None: for ever), or only if it is free (`once`)."""
+    """Somebody wants a lock until a deadline (None: for ever), or only if it is free (`once`).
+
+    Awaited it gives the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
+    QuorumUnavailableError or ConfigurationError; cancelled or failed, it leaves nothing.
+    """
 
     __slots__ = ("_deadline", "_engine", "_once", "_recipe", "_started", "_task", "_terms")
 
@@ -48,23 +53,22 @@ class Wish(Acquiring[Lease]):
         self._task: asyncio.Task[Any] | None = None
         self._deadline = None if timeout is None else self._started + timeout
 
-    async def fulfil(self) -> Lease:
-        """Get the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
-        QuorumUnavailableError or ConfigurationError; cancelled or failed, it leaves nothing.
-        """
+    def __await__(self) -> Generator[Any, Any, Lease]:
+        # Not a coroutine inside: this is what a hand-over from task to task costs.
         engine = self._engine
         engine.ready()
         self._task = asyncio.current_task()
         try:
             line = self._line()
             if line is None:
-                return self._won(await self._search(None).find(), None)
+                attempt = yield from self._search(None).find().__await__()
+                return self._won(attempt, None)
             if not line.asking and not line.full:
                 line.asking += 1
-                return await self._as_head(line, Ask.NOW)
+                return (yield from self._as_head(line, Ask.NOW).__await__())
             place = self._join(line)
             try:
-                turn = await place
+                turn = yield from place
             except asyncio.CancelledError:
                 self._leave(line, place)
                 raise
@@ -76,7 +80,7 @@ class Wish(Acquiring[Lease]):
                 lease = self._take_over(turn, turn.ttl / 2)
                 if lease is not None:
                     return lease
-            return await self._as_head(line, turn)
+            return (yield from self._as_head(line, turn).__await__())
         except AsyncLockError as error:
             if engine.observers:
                 outcome = refusals.OUTCOMES.get(type(error), "error")
@@ -99,12 +103,14 @@ class Wish(Acquiring[Lease]):
         return line
 
     def _join(self, line: Line) -> Place:
-        ours = line.full
+        ours = 0
         for holding in line.holdings:
-            ours = ours and holding.lease is not None and holding.lease.task is self._task
-            if holding.next_fence > holding.last_fence and holding.lease is not None:
-                reserve_ahead(self._engine, holding, holding.lease.terms)
-        if ours:
+            lease = holding.lease
+            if lease is not None:
+                ours += lease.task is self._task
+                if holding.next_fence > holding.last_fence:
+                    reserve_ahead(self._engine, holding, lease.terms)
+        if ours == line.permits:
             raise refusals.already_held(self._recipe.name)
         place = line.join(self._terms)
         left = self._left()

@@ -135,13 +135,13 @@ class Lockable:
         """Get the lease if it is free now, else None. An outage raises QuorumUnavailableError."""
         wish = Wish(self._engine, self._wanted(), self._terms, None, once=True)
         try:
-            return await wish.fulfil()
+            return await wish
         except NotAcquiredError:
             return None
 
     async def __aenter__(self) -> Lease:
         wish = Wish(self._engine, self._wanted(), self._terms, self._timeout)
-        lease = (await wish.fulfil()).enter()
+        lease = (await wish).enter()
         self._entered.append(lease)
         return lease
 

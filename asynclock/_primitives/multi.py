@@ -221,7 +221,7 @@ class MultiLock:
             for one in self._recipes:
                 left = None if deadline is None else max(0.0, deadline - _clock.now())
                 wish = Wish(self._engine, one, self._terms, left, once=once)
-                leases.append(await wish.fulfil())
+                leases.append(await wish)
         except BaseException:
             await _give_back(leases)
             raise
