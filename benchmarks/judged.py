@@ -30,7 +30,7 @@ def recorded(paths: Sequence[Path]) -> list[Body]:
 
 def body(taken: Mapping[str, Any], ended: float, process: int) -> Body:
     """The body that began with what a worker said when it took the lock."""
-    return taken["at"] - taken["took"], taken["at"], ended, taken["fence"], process
+    return taken["at"] - taken["took"], taken["at"], ended, taken.get("fence", 0), process
 
 
 def violations(bodies: Iterable[Body]) -> int:
