@@ -14,6 +14,7 @@ from ._primitives.multi import MultiLease, MultiLock
 from ._primitives.readwrite import ReadLock, ReadWriteLock, WriteLock
 from ._primitives.reentrant import ReentrantLease, ReentrantLock
 from ._primitives.semaphore import Semaphore
+from ._reports import NodeHealth, Statistics
 from .errors import (
     AcquireTimeoutError,
     AlreadyHeldError,
@@ -24,7 +25,7 @@ from .errors import (
     QuorumUnavailableError,
     UnsupportedDeploymentError,
 )
-from .manager import LockManager, NodeHealth, Statistics, connect
+from .manager import LockManager, connect
 
 __all__ = [
     "AcquireTimeoutError",

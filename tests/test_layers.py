@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "asynclock"
 # First match wins; the number is the layer. Leaves (observe, testing, …) may use everything.
 LAYERS = [
     (0, ("asynclock.errors", "asynclock.events", "asynclock._clock", "asynclock._background")),
-    (0, ("asynclock._settings",)),
+    (0, ("asynclock._settings", "asynclock._reports")),
     (1, ("asynclock._rules",)),
     (2, ("asynclock._nodes",)),
     (3, ("asynclock._engine",)),

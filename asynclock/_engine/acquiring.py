@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -26,7 +27,7 @@ class Enterable(Protocol):
 L = TypeVar("L", bound=Enterable)
 
 
-class Acquiring(Generic[L]):
+class Acquiring(ABC, Generic[L]):
     """A call of `acquire` that is not made yet: awaited it gives the lease, entered it holds it."""
 
     __slots__ = ("_entered",)
@@ -37,8 +38,9 @@ class Acquiring(Generic[L]):
     None at first: those who inherit set that, as one more __init__ would slow each acquire down.
     """
 
+    @abstractmethod
     def __await__(self) -> Generator[Any, Any, L]:
-        raise NotImplementedError
+        """Make the call."""
 
     async def __aenter__(self) -> L:
         if self._entered is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from .. import _settings
+from .._reports import NodeHealth
 from ..errors import (
     AsyncLockError,
     ConfigurationError,
@@ -23,7 +24,6 @@ from ..errors import (
 )
 from ..fencing._naming import fill_in
 from ..fencing.stamp import StaleFenceError
-from ..manager import NodeHealth
 
 _log = logging.getLogger("asynclock.web")
 

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 import asynclock
 from asynclock._engine.waiting import Line
-from asynclock.testing import Event, History, LocalServer, check
+from asynclock.testing import Event, History, LocalServer, check, until
 from asynclock.testing.plugin import StartServers
 from tests.contention.worker import Orders, work
 
@@ -56,6 +57,10 @@ async def said(process: asyncio.subprocess.Process) -> str:
 def begin(process: asyncio.subprocess.Process) -> None:
     assert process.stdin is not None
     process.stdin.close()
+
+
+async def waits(locks: asynclock.LockManager) -> bool:
+    return bool(locks.waiters())
 
 
 def urls(servers: list[LocalServer]) -> list[str]:
@@ -115,7 +120,7 @@ async def test_after_a_killed_holder(
             waiting = asyncio.create_task(work(locks, history, orders))
             for waiter in waiters:
                 begin(waiter)
-            await asyncio.sleep(0.1)  # so that they wait, not that they come too late
+            await until(partial(waits, locks), "somebody waits for it")
             holder.kill()
             await waiting
             assert [await waiter.wait() for waiter in waiters] == [0, 0]
