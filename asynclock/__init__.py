@@ -1,33 +1,71 @@
-"""asynclock: an asyncio-native distributed lock on Redis."""
+"""asynclock: an asyncio-native distributed lock on Redis.
+
+The public names are imported when the first of them is used. Otherwise the command line would have
+to import the whole library before it could handle Ctrl-C or print its version.
+"""
 
 from __future__ import annotations
 
-from ._engine.inspection import Inspection, NodeView
-from ._engine.lease import Lease
-from ._primitives.barrier import Barrier
-from ._primitives.election import Election, Leader, Term
-from ._primitives.event import SharedEvent
-from ._primitives.fair import FairLock
-from ._primitives.latch import Latch
-from ._primitives.lock import Lock
-from ._primitives.multi import MultiLease, MultiLock
-from ._primitives.readwrite import ReadLock, ReadWriteLock, WriteLock
-from ._primitives.reentrant import ReentrantLease, ReentrantLock
-from ._primitives.semaphore import Semaphore
-from ._reports import NodeHealth, Statistics
-from .errors import (
-    AcquireTimeoutError,
-    AlreadyHeldError,
-    AsyncLockError,
-    ConfigurationError,
-    LeaseLostError,
-    NotAcquiredError,
-    QuorumUnavailableError,
-    UnsupportedDeploymentError,
-)
-from .manager import LockManager, connect
+TYPE_CHECKING = False  # type checkers know this name; importing typing would take longer
+if TYPE_CHECKING:
+    __version__: str
+    from ._surface import (
+        AcquireContext,
+        AcquireTimeoutError,
+        AlreadyHeldError,
+        AsyncLockError,
+        Barrier,
+        ConfigurationError,
+        Election,
+        FairLock,
+        Inspection,
+        Latch,
+        Leader,
+        Lease,
+        LeaseLostError,
+        Lock,
+        LockManager,
+        MultiLease,
+        MultiLock,
+        NodeHealth,
+        NodeView,
+        NotAcquiredError,
+        QuorumUnavailableError,
+        ReadLock,
+        ReadWriteLock,
+        ReentrantLease,
+        ReentrantLock,
+        Semaphore,
+        SharedEvent,
+        Statistics,
+        Term,
+        UnsupportedDeploymentError,
+        WriteLock,
+        connect,
+    )
+else:
+
+    def __getattr__(name: str) -> object:
+        if not name.startswith("_"):
+            from . import _surface
+
+            globals().update(
+                (one, getattr(_surface, one)) for one in vars(_surface).keys() & __all__
+            )
+            if name in globals():
+                return globals()[name]
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("asynclock")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
+    "AcquireContext",
     "AcquireTimeoutError",
     "AlreadyHeldError",
     "AsyncLockError",
@@ -58,5 +96,6 @@ __all__ = [
     "Term",
     "UnsupportedDeploymentError",
     "WriteLock",
+    "__version__",
     "connect",
 ]

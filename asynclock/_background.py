@@ -1,22 +1,44 @@
-"""The only creator of tasks: each has an owner, and `aclose` waits for it to end."""
+"""The only module that creates tasks: each task has an owner, whose `aclose` waits for its end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any
+
+import anyio
+
+
+async def wait_out(task: asyncio.Task[Any]) -> None:
+    """Wait until `task` has ended, even when cancelled; raise the cancellation afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    # The scope keeps out anyio's cancellation, which repeats in every round of the loop.
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 class Background:
     """The tasks of one manager; none outlives `aclose`."""
 
     def __init__(self) -> None:
-        # In order of birth, so that a simulation ends them in the same order every time.
+        # In order of creation, so that a simulation ends them in the same order every time.
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[Any]:
-        """Start `work`. What it raises goes to the loop's exception handler, never lost."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        """Start `work` in a task. Its exceptions go to the loop's exception handler.
+
+        The task gets an empty context. Otherwise it would keep the context variables of the caller
+        that happened to start it, and use them in its work for other callers.
+        """
+        create = asyncio.get_running_loop().create_task
+        task = Context().run(create, work, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task

@@ -1,9 +1,8 @@
-"""The only reader of time.
+"""The only module that reads the time.
 
-Deadlines live on the boot-time clock where there is one: it never jumps, and unlike the monotonic
-clock it goes on while the machine is suspended, so that a laptop wakes up to an expired lease.
-Others call `_clock.now()` through the module, so that a simulation can put virtual time in its
-place.
+Deadlines are on the boot-time clock if the system has one. It never jumps, and unlike the monotonic
+clock it goes on while the machine is suspended, so a lease expires during the suspension. Callers
+must write `_clock.now()`, with the module, so that a simulation can replace it by virtual time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import partial
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 now: Callable[[], float] = time.monotonic if _BOOT is None else partial(time.clock_gettime, _BOOT)
-"""Seconds on a clock that never jumps; only differences mean anything."""
+"""Seconds on a clock that never jumps; only differences have a meaning."""
 
 wall = time.time
-"""Seconds since 1970: the seed of fences before any node's clock is known, and for labels."""
+"""Seconds since 1970, for in-memory nodes and the doctor's check of clocks; locks never use it."""

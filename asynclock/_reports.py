@@ -1,4 +1,4 @@
-"""What a manager says of itself: how its nodes are, and what it has done."""
+"""The reports of a manager: the health of its nodes, and its statistics."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """How one node is, as this manager sees it."""
+    """The health of one node, as this manager sees it."""
 
     node: str
     state: str
     """"up", "connecting", "stalled", "down", "quarantined" (a guard) or "rejected"."""
     cause: str
-    """Why it is not up; "" when it is."""
+    """Why the node is not up; "" if it is."""
     votes_in: float
-    """Seconds until a guard lets it vote again; 0 when it may."""
+    """Seconds until the node may vote again; 0 if it may vote now."""
     round_trip: float | None
-    """Smoothed seconds from question to answer; None before the first."""
+    """Smoothed seconds from a request to its reply; None before the first reply."""
     version: str | None
     role: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a manager has done since it was made, and what it does now."""
+    """Present numbers of a manager, and its counts since it was made."""
 
     held: int
-    """Leases that are held now."""
+    """Number of leases held now."""
     waiting: int
-    """Tasks that ask the nodes now, or wait for their turn to."""
+    """Number of tasks that ask the nodes now or wait in a local queue."""
     acquired: int
-    """Leases that were granted, hand-overs included."""
+    """Number of leases granted, including hand-overs."""
     released: int
-    """Leases that their holders gave back."""
+    """Number of leases that their holders released."""
     lost: int
-    """Leases that ended against the will of their holders."""
+    """Number of leases that were lost."""
     renewed: int
-    """Renewals that reached a quorum."""
+    """Number of renewals that reached a quorum."""
     attempts: int
-    """Votes that were asked for: several per acquire if others have it."""
+    """Number of votes; an acquire needs several if others have the lock."""
     refused: int
-    """Attempts after which the caller had to wait, or was told that somebody else has it."""
+    """Number of attempts that failed because others had the lock."""
     split_votes: int
-    """Attempts that nobody won, because rivals asked at once."""
+    """Number of attempts that no one won because rivals asked at the same time."""
     write_backs: int
-    """Acquires that needed a second round trip because the nodes' counters disagreed."""
+    """Number of acquires with a second round trip because the nodes' counters disagreed."""
     handovers: int
-    """Leases that passed from task to task of this process."""
+    """Number of leases handed over between tasks of this process."""
     wakeups: dict[str, int]
-    """Ends of waits by cause: "push" (a server's), "expiry" (the holder's ttl was over), "pacing"
-    (time to ask again), "turn" (in the local line)."""
+    """Number of ended waits by cause: "push" (from a server), "expiry" (the holder's ttl was over),
+    "pacing" (time to ask again), "turn" (in the local queue)."""

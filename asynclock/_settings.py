@@ -1,46 +1,67 @@
-"""Borders parse: every setting is checked at the call that takes it, relations included."""
+"""Checks of settings: the call that takes a setting checks it, including its relation to others."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from datetime import timedelta
 
 from .errors import ConfigurationError
 
-HASH_TAG = "{"
-"""What a prefix ends with on a Cluster, where the keys of a name must share a slot."""
-COUNTER = ":fence"
-"""What a lock's name must not end with: it is how the counter of another lock is called."""
-PART = ":#"
-"""What no name may contain: after it comes the part of a primitive that has several keys."""
+NAMED_HERE = {
+    "blocking": "try_acquire() instead of blocking=False",
+    "blocking_timeout": "timeout= (seconds to wait)",
+    "acquire_timeout": "timeout= (seconds to wait)",
+    "lock_timeout": "ttl= (seconds that the lease lives without renewal)",
+    "auto_release_time": "ttl= (seconds that the lease lives without renewal)",
+    "expire": "ttl= (seconds that the lease lives without renewal)",
+    "auto_renewal": "renew=",
+    "retry_count": "timeout= (seconds to wait)",
+    "retry_delay": "nothing: waiting does not poll",
+    "sleep": "nothing: waiting does not poll",
+    "thread_local": "nothing: a lease is an object of its own",
+}
+"""Arguments of other lock libraries, and what to write instead."""
+LONGEST = 1e10
+"""Maximum number of seconds of a setting; a server can still count them in milliseconds."""
+
+
+def unknown(given: Iterable[str]) -> TypeError:
+    """Return the error for unknown arguments; for those of other libraries it names ours."""
+    name = min(given)
+    hint = f": write {NAMED_HERE[name]}" if name in NAMED_HERE else ""
+    return TypeError(f"unexpected keyword argument {name!r}{hint}")
 
 
 def seconds(value: object, what: str, *, zero: bool = False) -> float:
-    """`value` as a finite number of seconds above zero (or from zero on)."""
+    """Return `value` as a finite number of seconds above zero, or at least zero with `zero`.
+
+    This and all other checks raise ConfigurationError.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(f"{what} must be a number of seconds, not {value!r}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        hint = f": write {value.total_seconds():g}" if isinstance(value, timedelta) else ""
+        raise ConfigurationError(f"{what} must be a number of seconds, not {value!r}{hint}")
+    if value != value or value in (math.inf, -math.inf) or value < 0 or (value == 0 and not zero):
         least = "at least 0" if zero else "above 0"
         raise ConfigurationError(f"{what} must be finite and {least}, not {value!r}")
+    if value > LONGEST:
+        raise ConfigurationError(f"{what} must be at most {LONGEST:g} seconds")
     return float(value)
 
 
 def optional_seconds(value: object, what: str, *, zero: bool = False) -> float | None:
-    """The same, or None."""
+    """Return `value` as a number of seconds, as `seconds` does, or None."""
     return None if value is None else seconds(value, what, zero=zero)
 
 
 def name(value: object, what: str = "a lock's name") -> str:
-    """`value` as the name of a lock: text that can be written and collides with no counter."""
+    """Return `value` as the name of a lock: text that can be written as UTF-8."""
     if type(value) is not str:
         if not isinstance(value, str):
             raise ConfigurationError(f"{what} must be a str, not {type(value).__name__}")
-        value = str.__str__(value)  # a member of an enum may print as something else
+        value = str.__str__(value)  # a member of an enum may format as another text
     if not value:
         raise ConfigurationError(f"{what} must not be empty")
-    if value.endswith(COUNTER):
-        raise ConfigurationError(f"{what} must not end with {COUNTER!r}: {value!r}")
-    if PART in value:
-        raise ConfigurationError(f"{what} must not contain {PART!r}: {value!r}")
     if not value.isascii():
         try:
             value.encode()
@@ -50,14 +71,14 @@ def name(value: object, what: str = "a lock's name") -> str:
 
 
 def count(value: object, what: str, most: int) -> int:
-    """`value` as a whole number from 1 to `most`."""
+    """Return `value` as a whole number from 1 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ConfigurationError(f"{what} must be a whole number from 1 to {most}, not {value!r}")
     return value
 
 
 def ttl(value: object, *, node_timeout: float, max_ttl: float) -> float:
-    """`value` as a ttl that leaves time to ask the nodes and stays within the fleet's longest."""
+    """Return `value` as a ttl above the node timeout and at most the fleet's `max_ttl`."""
     checked = seconds(value, "ttl")
     if checked <= node_timeout:
         raise ConfigurationError(

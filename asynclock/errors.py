@@ -1,8 +1,8 @@
-"""The error tree: each class answers "what do I do now?" and carries its evidence as data.
+"""The errors: each class says what the caller can do, and carries the evidence as data.
 
-Nothing in an error is live: no client, no node, no lease; so errors can be kept, sent and pickled.
-Holder labels come from a server and are untrusted: they stand in attributes, and in messages only
-by `repr`.
+No error contains a live object such as a client, a node or a lease, so errors can be kept, sent and
+pickled. Holder labels come from a server and are untrusted: attributes contain them as they are,
+messages only by `repr`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from collections.abc import Mapping
 
 
 class AsyncLockError(Exception):
-    """Every error of this library, so that one `except` can name them all."""
+    """The base class of all errors of this library."""
 
     def __init__(self, message: str, *, name: str | None = None) -> None:
         super().__init__(message)
         self.name = name
-        """The lock the error is about, or None where it is about no single one."""
+        """The name of the lock, or None if the error concerns no particular lock."""
 
 
 class NotAcquiredError(AsyncLockError):
-    """Somebody else has it: come back later (in a web handler: 409 or 423).
+    """Another holder has the lock: try again later (in a web handler: 409 or 423).
 
-    `holder` is the label the holder chose, `owner` its random id, `remaining` the seconds its lease
-    has left without renewal, each None where no node said; `retry_after` is a polite pause in
-    seconds; `votes` counts the nodes that granted, refused and did not answer.
+    `holder` is the holder's label, `owner` its random id, `remaining` the seconds that its lease
+    has left without renewal; each is None if no node reported it. `retry_after` is a good pause
+    before another try, in seconds. `votes` has the number of nodes by vote: "granted", "refused"
+    and "unknown" (no answer).
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class NotAcquiredError(AsyncLockError):
 
 
 class AcquireTimeoutError(NotAcquiredError, TimeoutError):
-    """Somebody else had it for as long as the caller was willing to wait."""
+    """Others had the lock until the caller's timeout ended."""
 
 
 class QuorumUnavailableError(AsyncLockError, ConnectionError):
     """Too few nodes answered to decide: an outage, not contention (in a web handler: 503).
 
-    `nodes` says for each node what it did: `{"10.0.0.1:6379": "no answer within 0.25 s", …}`;
-    `retry_after` is a pause in seconds after which trying again makes sense.
+    `nodes` has the cause at each node: `{"10.0.0.1:6379": "no answer within 0.25 s", …}`.
+    `retry_after` is the pause in seconds after which another try makes sense.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class QuorumUnavailableError(AsyncLockError, ConnectionError):
 
 
 class LeaseLostError(AsyncLockError):
-    """The lease was held and no longer is: abandon what it protected, commit nothing.
+    """The lease was lost: abandon the work that it protected, and commit nothing.
 
-    `reason` says how it was lost, `owner` and `fence` which lease it was.
+    `reason` says why it was lost; `owner` and `fence` say which lease it was.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class LeaseLostError(AsyncLockError):
 
 
 class AlreadyHeldError(AsyncLockError, RuntimeError):
-    """The calling task holds this very lock: waiting for it would wait for ever."""
+    """The calling task is inside an `async with` on this very lock and would wait for itself."""
 
 
 class ConfigurationError(AsyncLockError, ValueError):
-    """It can never work like this: mend the code or the settings; trying again is of no use."""
+    """The call can never succeed as configured: fix the code or the settings; don't retry."""
 
 
 class UnsupportedDeploymentError(ConfigurationError):
-    """This deployment cannot carry the promise that was asked of it."""
+    """This deployment can't give the guarantee that the call or the settings ask for."""

@@ -1,7 +1,7 @@
-"""What happens, as frozen values for whoever listens: logs, telemetry, a live page.
+"""Events for observers such as logs, telemetry and a live page, as frozen values.
 
-The engine imports no listener. Without one, no event is even made; one that fails is logged once
-per kind of failure and never breaks a lock.
+The engine imports no observer. Without observers no event is created. An observer that fails is
+logged once per kind of failure and never breaks a lock.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _log = logging.getLogger("asynclock")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened; times are seconds."""
+    """The base class of all events; all times are in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEvent(Event):
-    """Something that happened to one lease."""
+    """The base class of events of one lease."""
 
     name: str
     owner: str
@@ -29,9 +29,9 @@ class LeaseEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class Acquired(LeaseEvent):
-    """A lease was granted after `waited` seconds, by `votes` nodes at the moment of decision.
+    """A lease was granted after `waited` seconds, by `votes` nodes when the vote was decided.
 
-    `handed_over` is True when it came from another task of this process without asking the nodes.
+    `handed_over` is True if another task of this process handed the lock over, without a vote.
     """
 
     waited: float
@@ -48,7 +48,7 @@ class Renewed(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class Released(LeaseEvent):
-    """A lease was given back after `held` seconds, with `remaining` seconds of validity left."""
+    """A lease was released after `held` seconds, with `remaining` seconds of validity left."""
 
     held: float
     remaining: float
@@ -56,7 +56,7 @@ class Released(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class Lost(LeaseEvent):
-    """A lease ended against the will of its holder, after `held` seconds."""
+    """A lease was lost after `held` seconds."""
 
     reason: str
     held: float
@@ -64,7 +64,7 @@ class Lost(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class Contended(Event):
-    """An attempt was refused: somebody else (`holder`, a label from outside) has the lock."""
+    """An attempt was refused: another holder has the lock. `holder` is its label, untrusted."""
 
     name: str
     holder: str | None
@@ -73,9 +73,9 @@ class Contended(Event):
 
 @dataclass(frozen=True, slots=True)
 class Voted(Event):
-    """An attempt was decided. `votes`: node → "granted", "refused", "failed", or "open".
+    """An attempt was decided. `votes` maps each node to "granted", "refused", "failed" or "open".
 
-    "open" is a node whose answer was not needed any more.
+    "open" means that the node's answer was no longer needed.
     """
 
     name: str
@@ -84,14 +84,18 @@ class Voted(Event):
 
 @dataclass(frozen=True, slots=True)
 class SplitVote(Event):
-    """Rivals asked at once and none got a quorum; each tries again after a random pause."""
+    """Rivals asked at the same time and none got a quorum; each retries after a random pause."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed(Event):
-    """An acquire ended without a lease after `waited` seconds: "timeout", "refused", "outage"."""
+    """An acquire ended without a lease after `waited` seconds.
+
+    `outcome` is "timeout" (others had the lock for too long), "refused" (try_acquire found it
+    held), "outage" (too few nodes answered) or "error" (AlreadyHeldError or ConfigurationError).
+    """
 
     name: str
     outcome: str
@@ -100,7 +104,7 @@ class Failed(Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent(Event):
-    """Something that happened to one node, named by its address."""
+    """The base class of events of one node; `node` is its address."""
 
     node: str
 
@@ -112,7 +116,7 @@ class NodeUp(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeDown(NodeEvent):
-    """The node can't be used just now."""
+    """The node can't be used at present."""
 
     cause: str
 
@@ -126,11 +130,11 @@ class NodeQuarantined(NodeEvent):
 
 
 Observer = Callable[[Event], None]
-"""Called with each event, in the event loop, synchronously: be quick, never block."""
+"""Called with each event, synchronously in the event loop: it must be quick and never block."""
 
 
 class Observers(list[Observer]):
-    """Those who listen. Falsy when there are none, so that callers need not make the event."""
+    """The observers of a manager; false without observers, so that no event need be created."""
 
     __slots__ = ("_failed",)
 
@@ -139,7 +143,7 @@ class Observers(list[Observer]):
         self._failed: set[tuple[int, str]] = set()
 
     def __call__(self, event: Event) -> None:
-        for listener in tuple(self):  # one may leave when it hears
+        for listener in tuple(self):  # an observer may remove itself when it is called
             try:
                 listener(event)
             except Exception as error:  # an observer must never break a lock

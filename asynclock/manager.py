@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
+import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Never, TypedDict
 
 from . import _clock, _settings
 from ._background import Background
@@ -17,9 +17,9 @@ from ._engine.engine import Engine, EngineSettings
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import HandOff, Lease
 from ._nodes.acks import Acks
-from ._nodes.deployment import make_nodes, naming
+from ._nodes.deployment import NodeAddress, make_nodes, naming
 from ._nodes.multiplexer import Multiplexer
-from ._nodes.node import NodeSettings
+from ._nodes.node import Node, NodeSettings
 from ._primitives import lock as _lock
 from ._primitives.base import Defaults
 from ._primitives.catalogue import SCRIPTS, Catalogue
@@ -29,8 +29,24 @@ from .errors import ConfigurationError
 from .events import Observer, Observers
 
 
+class ConnectSettings(TypedDict, total=False):
+    """The keyword arguments of `connect`, for functions that pass them on."""
+
+    ttl: float
+    max_ttl: float | None
+    node_timeout: float
+    acks: int | Literal["majority", "all"]
+    durable: bool
+    prefix: str
+    label: str | None
+    restart_guard: bool
+    clock_guard: bool
+    strict: bool
+    observers: Sequence[Observer]
+
+
 def connect(
-    *nodes: object,
+    *nodes: NodeAddress,
     ttl: float = 10.0,
     max_ttl: float | None = None,
     node_timeout: float = 0.25,
@@ -43,19 +59,21 @@ def connect(
     strict: bool = False,
     observers: Sequence[Observer] = (),
 ) -> LockManager:
-    """A manager for locks on `nodes`: URLs, or `redis.asyncio.Redis` clients to read settings from.
+    """Make a manager for locks on `nodes`: URLs, or `redis.asyncio.Redis` clients (for settings).
 
-    One node, or three and more independent ones (Redlock); a node is a server, a group behind
-    Sentinels (`redis+sentinel://s1,s2,s3/service`) or a Cluster (`redis+cluster://h1,h2`). Does no
-    I/O: connections open on first use and heal by themselves; `async with` awaits the first ones.
+    Pass one node, or at least three independent ones (Redlock). A node is a server, a group behind
+    Sentinels (`redis+sentinel://s1,s2,s3/service`) or a Cluster (`redis+cluster://h1,h2`). This
+    does no I/O: connections open on first use and reconnect by themselves; `async with` waits for
+    the first ones.
 
-    `ttl`: seconds a lease lives without renewal. `max_ttl`: the longest ttl of the whole fleet
-    (default: the larger of `ttl` and 10); guards wait for it. `node_timeout`: seconds each node
-    has to answer. `acks`: a grant counts once so many replicas of the node have it too;
-    `durable`: and once it is on disk (Redis 7.2). `prefix` comes before all keys. `label` names
-    this process to people (default: host:pid). `restart_guard`, `clock_guard`: whether nodes that
-    may have forgotten leases, or whose clock jumped, wait before they vote. `strict`: an evicting
-    server is an error. `observers` are called with each event. Raises ConfigurationError.
+    `ttl` is the number of seconds that a lease lives without renewal. `max_ttl` is the longest ttl
+    in the whole fleet (default: the larger of `ttl` and 10), for which the guards wait.
+    `node_timeout` is the number of seconds in which each node must answer. With `acks`, a grant
+    counts once that many replicas have it; with `durable`, once it is on disk (Redis 7.2). `prefix`
+    comes before all keys. `label` names this process for people (default: host:pid).
+    `restart_guard` and `clock_guard`: whether nodes that may have forgotten leases, or whose clock
+    jumped, wait before they vote. With `strict`, a server that may evict keys is an error.
+    `observers` are called with each event. Raises ConfigurationError.
     """
     return LockManager(
         nodes,
@@ -73,11 +91,15 @@ def connect(
 
 
 class LockManager(Catalogue):
-    """Makes locks on one set of nodes; made by `connect`, ended by `aclose` or `async with`."""
+    """Makes locks on one set of nodes. `connect` makes it; `aclose` or `async with` closes it.
+
+    Entering a closed manager opens it again, so `async with locks` also works in the next event
+    loop. Lock objects from before the close stay closed: make new ones.
+    """
 
     def __init__(
         self,
-        nodes: Sequence[object],
+        nodes: Sequence[NodeAddress],
         *,
         ttl: float,
         max_ttl: float | None,
@@ -102,19 +124,16 @@ class LockManager(Catalogue):
             guard_first=len(nodes) > 1,
             clock_guard=bool(clock_guard),
         )
-        self._background = Background()
-        multiplexer = Multiplexer(
-            make_nodes(nodes, settings, SCRIPTS, self._observers, acks=acks, prefix=prefix),
-            self._background,
-            strict=strict,
-            batch=batch,
-        )
-        self._engine = Engine(
-            multiplexer,
-            self._background,
-            EngineSettings(node_timeout, self._defaults.max_ttl, _label(label)),
-            self._observers,
-        )
+        engine_settings = EngineSettings(node_timeout, self._defaults.max_ttl, _label(label))
+
+        def make_engine() -> Engine:
+            made = make_nodes(nodes, settings, SCRIPTS, self._observers, acks=acks, prefix=prefix)
+            background = Background()
+            multiplexer = Multiplexer(made, background, strict=strict, batch=batch)
+            return Engine(multiplexer, background, engine_settings, self._observers)
+
+        self._make_engine = make_engine
+        self._engine = make_engine()
 
     def lock(
         self,
@@ -126,30 +145,41 @@ class LockManager(Catalogue):
         max_hold: float | None = None,
         interrupt: bool = True,
         handoff: HandOff = True,
+        **unknown: Never,
     ) -> Lock:
-        """A mutex on `name`.
+        """Make a mutex on `name`.
 
-        `ttl`: seconds the lease lives without renewal (default: the manager's). `timeout`:
-        seconds to wait for it (None: for ever). `renew`: keep it alive while it is held, for at
-        most `max_hold` seconds. `interrupt`: end the body of `async with` when the lease is lost.
-        `handoff`: whether a task of this process that waits gets the live lease without asking
-        the nodes: True (fences from a reserved block), "strict" (one round trip; fences keep
-        their order even after a loss nobody noticed), or False. Raises ConfigurationError.
+        `ttl` is the number of seconds that a lease lives without renewal (default: the manager's).
+        `timeout` is the number of seconds to wait for the lock (None: no limit). With `renew`, the
+        lease is renewed while it is held, for at most `max_hold` seconds. With `interrupt`, a loss
+        interrupts the body of `async with`. `handoff` says how a released lock passes to a waiting
+        task of this process: True (without asking the nodes, with a fence from a reserved block),
+        "strict" (with one round trip; fences keep their order even after an unnoticed loss) or
+        False (never). Raises ConfigurationError.
         """
+        if unknown:
+            raise _settings.unknown(unknown)
         terms = self._defaults.terms(
             ttl=ttl, renew=renew, max_hold=max_hold, interrupt=interrupt, handoff=handoff
         )
         recipe = _lock.recipe(self._defaults.prefix, _settings.name(name))
         return Lock(self._engine, recipe, terms, timeout)
 
+    def _another(self) -> LockManager:
+        """Return a manager with the same nodes and settings, and connections of its own."""
+        other = copy(self)
+        other._nestings = {}
+        other._engine = self._make_engine()
+        return other
+
     async def inspect(self, name: str) -> Inspection:
-        """Who holds the mutex `name`, node by node; takes at most one node timeout."""
+        """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""
         return await inspect(
             self._engine, _lock.recipe(self._defaults.prefix, _settings.name(name))
         )
 
     def nodes(self) -> tuple[NodeHealth, ...]:
-        """How each node is; asks nobody."""
+        """Return the health of each node, without asking the nodes."""
         now = _clock.now()
         found = []
         for node in self._engine.multiplexer.nodes:
@@ -168,19 +198,19 @@ class LockManager(Catalogue):
         return tuple(found)
 
     def leases(self) -> tuple[Lease, ...]:
-        """The leases that are held through this manager, oldest first."""
+        """Return the leases that are held through this manager, oldest first."""
         held = self._engine.renewals.holdings()
-        return tuple(holding.lease for holding in held if holding.lease is not None)
+        return tuple(lease for holding in held if (lease := holding.lease) is not None)
 
     def waiters(self) -> dict[str, int]:
-        """How many tasks of this manager wait for each name that others have now."""
+        """Return the number of this manager's tasks that wait for each name that is held now."""
         found = Counter(search.name for search in self._engine.refused)
         for line in self._engine.lines.values():
             found[line.name] += len(line)
         return {name: count for name, count in found.items() if count}
 
     def statistics(self) -> Statistics:
-        """What has been done so far; asks nobody."""
+        """Return the manager's counts, without asking the nodes."""
         engine, counts = self._engine, self._engine.counts
         return Statistics(
             held=len(self.leases()),
@@ -198,16 +228,16 @@ class LockManager(Catalogue):
         )
 
     def observe(self, observer: Observer) -> None:
-        """Tell `observer` of every event from now on."""
+        """Call `observer` with every event from now on."""
         self._observers.append(observer)
 
     def unobserve(self, observer: Observer) -> None:
-        """Tell `observer` nothing more."""
+        """Stop calling `observer`; does nothing if it isn't an observer."""
         if observer in self._observers:
             self._observers.remove(observer)
 
     async def ready(self) -> None:
-        """Wait until each node has been reached, or has failed, or one node timeout has passed.
+        """Wait until each node is connected or has failed, at most one node timeout.
 
         Raises ConfigurationError if this set of nodes can never work.
         """
@@ -220,20 +250,25 @@ class LockManager(Catalogue):
         self._engine.ready()
 
     async def aclose(self) -> None:
-        """Give back what is still held, then end every connection and task; idempotent.
+        """Release all leases, then end every connection and task; a second call does nothing.
 
-        Whoever still holds a lease loses it; whoever still waits gets ConfigurationError.
+        Tasks that still hold a lease lose it; waiting tasks get ConfigurationError. This waits at
+        most three node timeouts for the nodes to execute the releases. A cancellation takes effect
+        after the work is done. In a forked child this does nothing. Raises ConfigurationError in
+        another event loop than the one that used the manager.
         """
-        self._engine.close()
-        nodes = self._engine.multiplexer.nodes
-        await asyncio.gather(*(node.finish() for node in nodes))
-        await self._background.aclose()
-        # A connection that was being opened is aborted now; its socket closes in the next rounds
-        # of the loop, which may be the last ones.
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await self._engine.aclose()
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)  # not set if the arguments were wrong
+        if engine is not None and engine.multiplexer.loop is not None and not engine.closed:
+            addresses = ", ".join(node.address for node in engine.multiplexer.nodes)
+            text = f"the LockManager on {addresses} was dropped without being closed"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     async def __aenter__(self) -> LockManager:
+        if self._engine.closed:
+            self._engine = self._make_engine()
         try:
             await self.ready()
         except BaseException:
@@ -250,9 +285,29 @@ class LockManager(Catalogue):
         await self.aclose()
 
 
-def _label(label: str | None) -> str:
+def _label(label: str | None) -> str | None:
     if label is None:
-        return f"{socket.gethostname()}:{os.getpid()}"
+        return None
     if not isinstance(label, str) or len(label) > 200:
         raise ConfigurationError(f"label must be a str of at most 200 characters, not {label!r}")
     return _settings.name(label, "label") if label else ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """The nodes behind a manager, for the package's own tools (`asynclock._inspect`)."""
+
+    nodes: Sequence[Node]
+    quorum: int
+    prefix: str
+    """Prefix of every key."""
+
+
+def node_access(locks: LockManager) -> NodeAccess:
+    """Return the nodes behind `locks`, which connect now if they have not yet.
+
+    Raises ConfigurationError if the manager is closed or its nodes can never work.
+    """
+    engine = locks._engine
+    engine.ready()
+    return NodeAccess(engine.multiplexer.nodes, engine.multiplexer.quorum, locks._defaults.prefix)

@@ -1,5 +1,5 @@
 """Side-by-side measurements of asynclock, its peers and the limit: ``python -m benchmarks``.
 
-This package is imported in the environments of the peers too, so nothing but the standard
-library may be imported here, in ``worker.py`` and in ``adapters/__init__.py``.
+The environments of the peers import this package too. So this file, ``worker.py`` and
+``adapters/__init__.py`` may import only the standard library.
 """

@@ -1,7 +1,7 @@
-"""What acknowledgements cost: `python -m benchmarks.acks`.
+"""Measures the cost of acknowledgements: `python -m benchmarks.acks`.
 
-One primary with replicas on this machine; the same tasks lock a name each, with and without
-waiting for a replica, in turns, so that whatever else the machine does hits both alike.
+There is one primary with replicas on this machine. The same tasks lock a name each, with and
+without waiting for a replica, in turns, so that other load on the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asynclock.testing import Replicated
 
 
 async def cycles(locks: asynclock.LockManager, tasks: int, seconds: float) -> float:
-    """Locks taken and given back per second."""
+    """Number of locks acquired and released per second."""
     until = perf_counter() + seconds
     done = 0
 
@@ -33,11 +33,11 @@ async def cycles(locks: asynclock.LockManager, tasks: int, seconds: float) -> fl
 
 
 async def measure(tasks: int, replicas: int, rounds: int, seconds: float) -> dict[int, float]:
-    """Acks → the median of its rounds."""
+    """Return the median of the rounds for each number of acks."""
     wanted = range(replicas + 1)
     found: dict[int, list[float]] = {acks: [] for acks in wanted}
     async with Replicated(replicas) as group:
-        # Nothing is to be lost here, and a fresh server would not vote for a while.
+        # No node restarts here, and with the guard a new server would not vote for a while.
         managers = {
             acks: asynclock.connect(
                 *group.addresses, acks=acks, node_timeout=2, restart_guard=False

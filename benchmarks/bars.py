@@ -1,4 +1,4 @@
-"""What asynclock is held to: each bar names its figures, its limit and how both are measured."""
+"""The performance bars of asynclock: each has its figures, its limit and its way to measure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Verdict = tuple[str, bool]
 
 @dataclass(frozen=True)
 class Bar:
-    """One line of the table. ``judge`` says the measured figure and whether it is enough."""
+    """One line of the table. ``judge`` returns the measured figure and whether it meets the bar."""
 
     title: str
     required: str
@@ -28,7 +28,7 @@ class Bar:
 
 
 def times_faster(case: Case, peers: Sequence[str], factor: float) -> Bar:
-    """Our pace against the fastest of the peers."""
+    """Compare our pace with that of the fastest peer."""
 
     def judge(results: Results) -> Verdict:
         ours = results.median(case, OURS, "cycles_per_s")
@@ -41,7 +41,7 @@ def times_faster(case: Case, peers: Sequence[str], factor: float) -> Bar:
 
 
 def latency_ratio(case: Case, peers: Sequence[str], factor: float) -> Bar:
-    """Our median cycle against the shortest of the peers."""
+    """Compare our median cycle with that of the fastest peer."""
 
     def judge(results: Results) -> Verdict:
         ours = results.median(case, OURS, "cycle_p50_ms")
@@ -54,7 +54,7 @@ def latency_ratio(case: Case, peers: Sequence[str], factor: float) -> Bar:
 
 
 def at_most(case: Case, metric: str, limit: float, unit: str, system: str = OURS) -> Bar:
-    """One of our figures against a fixed limit."""
+    """Compare one of our figures with a fixed limit."""
 
     def judge(results: Results) -> Verdict:
         value = results.median(case, system, metric)
@@ -64,7 +64,7 @@ def at_most(case: Case, metric: str, limit: float, unit: str, system: str = OURS
 
 
 def never(case: Case, metric: str) -> Bar:
-    """Something that may not happen in any round."""
+    """Require that something happens in no round."""
 
     def judge(results: Results) -> Verdict:
         spread = results.spread(case, OURS, metric)
@@ -74,7 +74,7 @@ def never(case: Case, metric: str) -> Bar:
 
 
 def as_healthy(case: Case, metric: str, factor: float) -> Bar:
-    """A figure with a failing node against the same figure just before."""
+    """Compare a figure with a failing node with the same figure just before."""
 
     def judge(results: Results) -> Verdict:
         failing = results.median(case, OURS, metric)
@@ -86,7 +86,7 @@ def as_healthy(case: Case, metric: str, factor: float) -> Bar:
 
 
 def least_share(case: Case, share: float) -> Bar:
-    """No process may be starved by the others."""
+    """Require that no process starves."""
 
     def judge(results: Results) -> Verdict:
         value = results.median(case, OURS, "least_share")
@@ -96,7 +96,7 @@ def least_share(case: Case, share: float) -> Bar:
 
 
 def cheap(case: Case, without: str, share: float) -> Bar:
-    """What a feature costs: our pace with it against the pace without."""
+    """Compare our pace with a feature with the pace without it."""
 
     def judge(results: Results) -> Verdict:
         on = results.median(case, OURS, "cycles_per_s")
@@ -108,7 +108,7 @@ def cheap(case: Case, without: str, share: float) -> Bar:
 
 
 def two_round_trips(case: Case, reference: Case) -> Bar:
-    """A hand-over against the floor's cycle, which is two round trips."""
+    """Compare a hand-over with the floor's cycle, which is two round trips."""
 
     def judge(results: Results) -> Verdict:
         value = results.median(case, OURS, "handover_p50_ms")
@@ -144,7 +144,7 @@ HISTORIES = (
     *(HOT, HOT_FIVE, APART, APART_FIVE, SHARE, SHARE_FIVE),
     *(HAND, HAND_FIVE, ORPHAN, ORPHAN_FIVE),
 )
-"""Where one name is wanted by many: each body is recorded and the checker judges them all."""
+"""The cases with one name for many tasks: each body is recorded, and the checker checks all."""
 WAITERS, WAITERS_FIVE = Case("waiters", 1, 1000), Case("waiters", 5, 1000)
 FROZEN, KILLED = Case("frozen", 5, 10), Case("killed", 5, 10)
 RENEWAL, MEMORY = Case("renewal", 3, 10_000), Case("memory", 5, 5000)
@@ -179,7 +179,7 @@ CELLS = (
     Cell(FROZEN, (OURS,)),
     Cell(KILLED, (OURS,), (("rounds", 2),)),
 )
-"""Everything that the bars compare, and a few peers more for the charts."""
+"""All that the bars compare, and some more peers for the charts."""
 
 BARS = (
     times_faster(WIDE, PYTHON_REDLOCKS, 20),
@@ -221,7 +221,7 @@ BARS = (
 
 
 def judge(results: Results, bars: Sequence[Bar] = BARS) -> list[dict[str, Any]]:
-    """Every bar with what was measured; a missing figure is not met."""
+    """Return every bar with its measured figure; a missing figure fails the bar."""
     lines = []
     for bar in bars:
         measured, met = bar.judge(results)

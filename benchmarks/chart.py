@@ -1,4 +1,4 @@
-"""The picture of the README, drawn from a committed result so that anybody can check it."""
+"""Draws the README's picture from a committed result, so that anyone can check it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw(results: Results, target: Path) -> None:
     panels = [(title, case) for title, case in PANELS if case in results.cases()]
     if not panels:
         raise ValueError("the result holds none of the cases of the chart")
-    # A fixed salt and no date: the same result gives the same bytes.
+    # A fixed salt and no date, so that the same result gives the same bytes.
     with mpl.rc_context({"svg.hashsalt": "asynclock", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(4.2 * len(panels), 3.1), layout="constrained")
         for axes, (title, case) in zip(

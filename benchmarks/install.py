@@ -1,4 +1,4 @@
-"""Make the environments of the systems under ``.bench/``; what fails is said, not skipped."""
+"""Makes the environments of the systems under ``.bench/``, and reports each failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def folder(environment: Environment) -> Path:
 
 
 def command(system: System, loop: str) -> list[str] | None:
-    """What starts a worker, or None where the environment is missing."""
+    """Return the command that starts a worker, or None if the environment is missing."""
     environment = ENVIRONMENTS[system.environment]
     place = folder(environment)
     if not (place / "ready").exists():
@@ -30,12 +30,12 @@ def command(system: System, loop: str) -> list[str] | None:
 
 
 def command_here(system: System, loop: str) -> list[str]:
-    """A worker in this very interpreter, for systems whose packages it has."""
+    """Return the command for a worker in this interpreter, for systems whose packages it has."""
     return [sys.executable, "-m", "benchmarks.worker", system.adapter, loop]
 
 
 def install(names: Iterable[str], again: bool = False) -> dict[str, str]:
-    """Return what became of each environment: "ready" or the reason why not."""
+    """Return the result for each environment: "ready" or the reason of the failure."""
     HOME.mkdir(exist_ok=True)
     (HOME / ".gitignore").write_text("*\n")
     return {name: _one(ENVIRONMENTS[name], again) for name in names}
@@ -78,11 +78,11 @@ def _node(environment: Environment, place: Path) -> None:
 
 
 def _interpreter(version: str | None) -> str:
-    """This Python, or the newest one that an old package still runs on."""
+    """Return this Python, or the newest one on which an old package still runs."""
     if version is None or sys.version_info[:2] <= tuple(map(int, version.split("."))):
         return sys.executable
     for path in (shutil.which(f"python{version}"), *_pyenv(version)):
-        # A shim may exist and only print an apology.
+        # The command may be a shim that can't start Python, so try it.
         if path and _says_version(path, version):
             return path
     raise LookupError(f"needs Python {version}, which this machine lacks")

@@ -22,7 +22,7 @@ import asynclock
 
 RECORD = Path(__file__).parent / "instructions.json"
 TOLERANCE = 0.05
-"""Above the noise of the count and of patch releases of Python, below anything worth a look."""
+"""Allowed increase: above the noise of the count and of patch releases of Python."""
 COUNT = 400
 PATIENCE = 300.0
 
@@ -37,7 +37,7 @@ async def counted(url: str) -> None:
 
 
 def _switch_on() -> None:
-    """Have valgrind count from here. It can be told only while this process wakes now and then."""
+    """Make valgrind count from here; it only accepts commands while this process wakes at times."""
     switch = subprocess.Popen(["vgdb", f"--pid={os.getpid()}", "instrumentation", "on"])
     while switch.poll() is None:
         time.sleep(0.02)
@@ -51,7 +51,7 @@ async def _cycles(locks: asynclock.LockManager, count: int) -> None:
 
 
 async def measure() -> int:
-    """Instructions per cycle in this interpreter. LookupError without valgrind."""
+    """Count the instructions per cycle here. Raises LookupError without valgrind."""
     from asynclock.testing import local_servers
 
     if not shutil.which("valgrind"):

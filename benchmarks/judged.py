@@ -1,4 +1,4 @@
-"""Histories of contended runs: what the checker says of them, and how long a process waited."""
+"""Checks the histories of contended runs, and how long a process waited."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from asynclock.testing import Event, check
 
 Body = tuple[float, float, float, int, int]
-"""When its acquire was called, it began and it ended (seconds), its fence, and whose it was."""
+"""A body: when its acquire was called, its begin and end (seconds), its fence, its worker."""
 
 
 def recorded(paths: Sequence[Path]) -> list[Body]:
-    """The bodies that some workers have written, in the order in which they began.
+    """Read the bodies that some workers have written, in the order in which they began.
 
     All processes of a machine read one performance clock.
     """
@@ -29,12 +29,12 @@ def recorded(paths: Sequence[Path]) -> list[Body]:
 
 
 def body(taken: Mapping[str, Any], ended: float, process: int) -> Body:
-    """The body that began with what a worker said when it took the lock."""
+    """Make the body from a worker's answer when it got the lock."""
     return taken["at"] - taken["took"], taken["at"], ended, taken.get("fence", 0), process
 
 
 def violations(bodies: Iterable[Body]) -> int:
-    """How often mutual exclusion or the order of fences was broken."""
+    """Return the number of violations of mutual exclusion or of the order of fences."""
     events = (
         Event("acquired", str(n), "hot", str(process), fence, entered, began, left)
         for n, (began, entered, left, fence, process) in enumerate(bodies)
@@ -43,7 +43,7 @@ def violations(bodies: Iterable[Body]) -> int:
 
 
 def longest_wait(bodies: Sequence[Body], processes: int) -> int:
-    """The most bodies of others that one process has seen between two of its own."""
+    """Return the maximum number of bodies of other processes between two of the same process."""
     waits = []
     for process in range(processes):
         places = [n for n, (*_, whose) in enumerate(bodies) if whose == process]

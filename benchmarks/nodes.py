@@ -1,4 +1,4 @@
-"""The servers under load: local ones with every fault, and what they say about their own work."""
+"""The servers under load: local ones with every fault, and their own figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Counters:
     commands: int
 
     def __sub__(self, other: Counters) -> Counters:
-        """What was done in between, without the one INFO per node that asked."""
+        """Return the difference, without the INFO per node that read it."""
         commands = self.commands - other.commands - self.nodes
         return Counters(self.nodes, self.cpu - other.cpu, commands)
 
@@ -44,11 +44,11 @@ class Nodes:
         return str(self.servers[0].binary)
 
     async def flush(self) -> None:
-        """Empty all nodes: an interrupted peer leaves keys."""
+        """Remove all keys from all nodes, because an interrupted peer leaves keys."""
         await asyncio.gather(*(server.flush() for server in self.servers))
 
     async def counters(self) -> Counters:
-        """The server side of a measurement, of the nodes that answer at this moment."""
+        """Read the figures of all nodes that answer at this moment."""
         able = [server for server in self.servers if server.alive and not server.frozen]
         infos = await asyncio.gather(*map(_info, able))
         cpu = sum(float(i["used_cpu_user"]) + float(i["used_cpu_sys"]) for i in infos)
@@ -61,17 +61,17 @@ class Nodes:
         self._started[index] = time.monotonic()
 
     async def settled(self, seconds: float) -> None:
-        """Wait until every node is older than ``seconds``: a young one has no vote.
+        """Wait until every node has run for more than ``seconds``, because a young one has no vote.
 
-        Uptime is told in whole seconds and not taken at its word, hence 3 s more.
+        INFO has the uptime in whole seconds, and the guard subtracts 2 s: so wait 3 s more.
         """
         youngest = max(self._started[i] for i in range(len(self.servers)))
         await asyncio.sleep(max(0.0, youngest + seconds * 1.01 + 3.0 - time.monotonic()))
 
     async def remaining(self, name: str) -> float:
-        """Seconds until the lock key of ``name`` is gone from every node.
+        """Return the seconds until the lock key of ``name`` has expired on every node.
 
-        A counter that is kept beside the lock lives longer, so the shortest of a node counts.
+        A counter beside the lock lives longer, so the shortest ttl on a node counts.
         """
         left = [0.0]
         for server in self.servers:

@@ -1,10 +1,10 @@
-"""What each primitive costs beside the mutex: `python -m benchmarks.primitives`.
+"""Compares the cost of each primitive with the mutex: `python -m benchmarks.primitives`.
 
 `python -m benchmarks.primitives writers` shows how long writers wait among readers (writers.py).
 
-Costs: uncontended acquire and release by one task on local servers, in short blocks taken in turns
-so that whatever else the machine does hits all alike. A ratio is the median of those to the mutex
-of the same turn.
+The cost is that of an uncontended acquire and release by one task on local servers, in short blocks
+in turns, so that other load on the machine affects all alike. A ratio is the median of the ratios
+to the mutex of the same turn.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from asynclock.testing import local_servers
 from benchmarks import writers
 
 BAR = 1.5
-"""No primitive may cost more than so many mutexes."""
+"""Maximum cost of a primitive, as a multiple of the mutex."""
 
 Cycle = Callable[[], Awaitable[object]]
 Entered = AbstractAsyncContextManager[object]
 
 
 def cycles(locks: asynclock.LockManager, *, fair: bool) -> dict[str, Cycle]:
-    """One use of each primitive by one task that meets nobody: taken and given back, or changed."""
+    """Return one use of each primitive without rivals: acquire and release, or a change."""
     rwlock, election, event = locks.rwlock("rw"), locks.election("crown"), locks.event("bell")
     barrier, turns = locks.barrier("door", 1), itertools.count()
     wanted: dict[str, Entered] = {
@@ -73,11 +73,11 @@ def _cycle(lock: Entered) -> Cycle:
 
 
 Taken = dict[str, list[float]]
-"""Primitive → seconds per cycle in each turn."""
+"""The seconds per cycle of each primitive, in each turn."""
 
 
 async def measure(nodes: int, blocks: int, per_block: int) -> Taken:
-    """What each primitive takes on so many nodes."""
+    """Measure each primitive on this number of nodes."""
     async with local_servers(nodes) as servers:
         urls = [server.url for server in servers]
         async with asynclock.connect(*urls, restart_guard=False) as locks:
@@ -95,7 +95,7 @@ async def measure(nodes: int, blocks: int, per_block: int) -> Taken:
 
 
 def report(nodes: int, taken: Taken) -> bool:
-    """Print a table. → whether each primitive is within the bar."""
+    """Print a table; return whether each primitive is within the bar."""
     mutex = taken["lock"]
     print(f"N = {nodes}: mutex {statistics.median(mutex) * 1e6:.0f} µs per cycle")
     within = True
@@ -107,7 +107,7 @@ def report(nodes: int, taken: Taken) -> bool:
 
 
 def main() -> int:
-    """Measure one server and a quorum of five. → 0 if all is within the bars."""
+    """Measure one server and a quorum of five; return 0 if all is within the bars."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("section", nargs="?", choices=("cost", "writers"), default="cost")
     parser.add_argument("--cycles", type=int, default=20, help="cycles in one block")

@@ -1,4 +1,4 @@
-"""The runner's end of a worker process: ask and await, with a bound on every answer."""
+"""The runner's end of a worker process: sends requests and limits the time of every answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_SECONDS = 20.0
 
 
 class WorkerError(Exception):
-    """The worker answered with an error, not at all, or could not start."""
+    """The worker answered with an error, gave no answer, or could not start."""
 
 
 class Remote:
@@ -26,7 +26,7 @@ class Remote:
         self.command = command
         self.versions: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None
-        # A pipe that nobody drains would stop the worker; the file lives as long as this object.
+        # A full pipe would block the worker, so use a file, which lives as long as this object.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
 
     async def __aenter__(self) -> Remote:
@@ -62,7 +62,7 @@ class Remote:
     async def ask(self, op: str, patience: float = 30.0, **fields: object) -> dict[str, Any]:
         """Send one request and return its answer; ``patience`` is in seconds.
 
-        After an answer that did not come the process is ended: it can never be in step again.
+        If no answer comes, the process is ended, because later answers would no longer match.
         """
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
@@ -76,7 +76,7 @@ class Remote:
         return answer
 
     async def end(self) -> None:
-        """Kill it, at once: a worker owes nothing."""
+        """Kill the worker at once: there is nothing to clean up."""
         if self._process is None:
             self._errors.close()
             return

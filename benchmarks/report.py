@@ -1,4 +1,4 @@
-"""A result as Markdown and as one HTML page that needs nothing else."""
+"""Writes a result as Markdown and as one self-contained HTML page."""
 
 from __future__ import annotations
 

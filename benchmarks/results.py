@@ -1,4 +1,4 @@
-"""What was measured: rounds of samples, their medians and spread, as JSON and back."""
+"""The results: rounds of samples, their medians and spread, to and from JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and what the rounds around it said."""
+    """A median and the spread of the rounds."""
 
     median: float
     low: float
@@ -61,13 +61,13 @@ class Results:
         self.samples[case, system].append(sample)
 
     def spread(self, case: Case, system: str, metric: str) -> Spread | None:
-        """Over the rounds; None where the system gave no such figure."""
+        """Return median and spread over the rounds; None if the system gave no such figure."""
         rounds = self.samples.get((case, system), [])
         values = [s[metric] for s in rounds if metric in s and not math.isnan(s[metric])]
         return Spread.over(values) if values else None
 
     def median(self, case: Case, system: str, metric: str) -> float:
-        """The median over the rounds, nan where there is none."""
+        """Return the median over the rounds; nan if there is none."""
         spread = self.spread(case, system, metric)
         return spread.median if spread else math.nan
 

@@ -1,4 +1,4 @@
-"""Plays scenarios in rounds that interleave the systems, so that a drifting machine hurts all."""
+"""Runs scenarios in rounds that interleave the systems, so that load changes affect all alike."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def matrix(
     tasks: Sequence[int],
     loops: Sequence[str],
 ) -> list[Cell]:
-    """The cells of the scenarios; an empty choice means what each scenario names."""
+    """Return the cells of the scenarios; an empty choice means all that each scenario names."""
     usual = tuple(name for name, system in SYSTEMS.items() if system.variant_of is None)
     return [
         Cell(Case(name, n, t, loop), tuple(systems) or SCENARIOS[name].systems or usual)

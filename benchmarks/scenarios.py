@@ -1,4 +1,4 @@
-"""What is done to the systems. Each scenario measures one round of one system in one case.
+"""The scenarios. Each one measures one round of one system in one case.
 
 Latencies are in milliseconds, CPU in microseconds per cycle; a cycle is acquire and release.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from asynclock.testing import FaultProxy
-from asynclock.testing.load import quantile
+from asynclock.testing.history.load import quantile
 
 from . import judged
 from .nodes import Nodes

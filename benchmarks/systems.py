@@ -1,4 +1,4 @@
-"""What is measured, and the environment each system needs. Data only."""
+"""The systems that are measured, and the environment of each. Data only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class System:
     adapter: str
     nodes: tuple[int, ...] = ANY
     contends: bool = True
-    """Waits for a name that somebody else holds; the limits only lock free names."""
+    """Whether it waits for a held name; the limits only lock free names."""
     renews: bool = False
     fences: bool = False
     """Its leases carry fences, so that its histories can be judged."""

@@ -1,7 +1,7 @@
-"""One system in an interpreter of its own: JSON lines in, JSON lines out.
+"""One system in its own interpreter: JSON lines in, JSON lines out.
 
-``python -m benchmarks.worker ADAPTER LOOP`` says hello, then answers one request per line, in
-order, until its input ends. Only ``wait`` leaves work behind that goes on meanwhile.
+``python -m benchmarks.worker ADAPTER LOOP`` prints a greeting, then answers one request per line,
+in order, until its input ends. Only ``wait`` starts work that goes on after the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.adapters import Adapter
 
 POINTS = 2000
-"""A run reports at most so many latencies, evenly taken from the ordered whole."""
+"""Maximum number of latencies that a run reports, evenly spaced among all sorted ones."""
 BURST = 200
 """Leases taken at once where many are held: no socket buffer or pool minds."""
 
@@ -37,7 +37,7 @@ _LIBRARIES = (
 
 def _load_by_path() -> Any:
     """Import the load generator without its package, whose dependencies a peer's place lacks."""
-    path = Path(__file__).parent.parent / "asynclock" / "testing" / "load.py"
+    path = Path(__file__).parent.parent / "asynclock" / "testing" / "history" / "load.py"
     spec = importlib.util.spec_from_file_location("load_generator", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -47,7 +47,7 @@ def _load_by_path() -> Any:
 
 
 if TYPE_CHECKING:
-    from asynclock.testing import load
+    from asynclock.testing.history import load
 else:
     load = _load_by_path()
 
@@ -62,7 +62,7 @@ def thin(values: Sequence[float]) -> list[float]:
 
 
 def write(path: str, bodies: Sequence[load.Body]) -> None:
-    """Keep all bodies of a run: too many to be told in an answer."""
+    """Write all bodies of a run to a file: they are too many for an answer."""
     with open(path, "wb") as file:
         array("d", itertools.chain.from_iterable(bodies)).tofile(file)
 
@@ -158,7 +158,7 @@ class Worker:
 
 
 def hello(loop: str) -> dict[str, Any]:
-    """Who answers here."""
+    """Return the versions of Python and of the libraries in this worker."""
     versions = {"python": platform.python_version()}
     for library in _LIBRARIES:
         try:
@@ -179,7 +179,7 @@ async def serve(adapter: str, loop_name: str, out: int) -> None:
         request = json.loads(line)
         try:
             answer = await getattr(worker, request.pop("op"))(**request)
-        except Exception as error:  # whatever a peer raises is its result, not our end
+        except Exception as error:  # an exception of a peer is its result and must not end us
             answer = {"failed": f"{type(error).__name__}: {error}"}
         _write(out, answer)
 
@@ -195,7 +195,7 @@ def main() -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # peers: a socket per task and node
     out = os.dup(1)
-    os.dup2(2, 1)  # what a library prints must not get between the answers
+    os.dup2(2, 1)  # output of a library must not get between the answers
     serving = serve(adapter, loop, out)
     if loop == "uvloop":
         import uvloop

@@ -1,9 +1,9 @@
 """How long writers wait while nine of ten want to read: a section of `benchmarks.primitives`.
 
 Readers in several managers read all the time, so without preference a writer would never find the
-name free. Whoever writes waits for the readers that are inside already, which the longest of them
-bounds, and then for the way of the wake-up and the vote: that is the bar. One of several writers
-also waits for those that come first, each with readers of its own.
+name free. A writer waits for the present readers, at most for the longest of them, and then for the
+wake-up and the vote: that is the bar. With several writers, a writer also waits for the earlier
+ones, each with its own readers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import asynclock
 from asynclock.testing import local_servers
-from asynclock.testing.load import quantile
+from asynclock.testing.history.load import quantile
 
 BAR = 0.2
 """Seconds that a writer's wait may be above the longest reader, in 99 of 100 cases."""
@@ -102,7 +102,7 @@ async def _write(
 
 
 def report(nodes: int, writers: int, seen: Seen) -> bool:
-    """Print a line. → whether writers waited within the bar and alone."""
+    """Print a line; return whether writers waited within the bar and wrote alone."""
     waits = sorted(seen.waits)
     p50, p99, last = quantile(waits, 0.5), quantile(waits, 0.99), waits[-1]
     share = seen.reads / (seen.reads + len(waits))
@@ -116,7 +116,7 @@ def report(nodes: int, writers: int, seen: Seen) -> bool:
 
 
 def measure(wanted: int, numbers: Sequence[int] = (1, 2, 5)) -> bool:
-    """One server and a quorum of five, one writer and several. → whether all is within the bar."""
+    """Measure one server and a quorum of five; return whether all runs are within the bar."""
     within = [
         report(nodes, writers, asyncio.run(scenario(nodes, writers, wanted)))
         for nodes in (1, 5)

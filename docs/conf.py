@@ -1,15 +1,18 @@
 """Sphinx settings; built with warnings as errors by `nox -s docs`."""
 
+import dataclasses
 import re
 from importlib.metadata import version as installed_version
-from typing import Any
+from typing import Any, cast
 
 project = "asynclock"
 author = "The asynclock authors"
 copyright = "The asynclock authors"
 version = release = installed_version("asynclock")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = False
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
@@ -17,12 +20,43 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "asynclock"
 # Nothing is fetched from elsewhere: the built site reads as well from a folder.
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_theme_options = {"navigation_with_keys": True}
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autoclass_content = "class"
+
+# Every reference must lead somewhere (`-n`), except into what has no pages of ours.
+nitpick_ignore_regex = [
+    # The standard library and other projects: their pages are elsewhere, and nothing is fetched.
+    ("py:class", r"(collections\.abc|pathlib|os|ssl|logging|weakref|_?asyncio|contextlib)\..*"),
+    ("py:class", r"(starlette|aiohttp|web|fastapi|opentelemetry|redis|Redis|FastAPI)(\..*)?"),
+    ("py:class", r"AbstractAsyncContextManager|Path"),
+    # Variables of types.
+    ("py:class", r"(asynclock\..*\.)?[A-Z]"),
+    # What a signature names and a reader need not call.
+    ("py:class", r"NodeAddress|ConnectSettings|asynclock\._(primitives|engine)\..*"),
+    ("py:class", r"asynclock\.(blocking|contrib|testing)\..*"),
+    ("py:class", r"Async(Lease|Lock|LockManager)"),
+]
+# Lease, Lock and LockManager are names in two modules; each page is about one of them.
+suppress_warnings = ["ref.python"]
+
+
+def made_elsewhere(
+    app: Any, what: str, name: str, thing: object, options: Any, signature: str | None, result: Any
+) -> tuple[str, Any] | None:
+    """Hide how an object is made that another one makes, and the mark of an argument not given."""
+    factory_made = what == "class" and re.match(r"asynclock\.(blocking\.)?[A-Z]", name)
+    data = dataclasses.is_dataclass(thing)
+    if factory_made and not data and not issubclass(cast(type, thing), Exception):
+        return "", None
+    if signature is None or "_Unset" not in signature:
+        return None
+    shown = re.sub(r" \| ~?[\w.]*_Unset", "", signature)
+    return re.sub(r" = <[^>]*_Unset[^>]*>", " = ...", shown), result
 
 
 def plain_text(
@@ -50,3 +84,4 @@ def plain_text(
 
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", plain_text)
+    app.connect("autodoc-process-signature", made_elsewhere)

@@ -1,4 +1,4 @@
-"""What the examples share: Redis servers of their own, and processes that end with them."""
+"""Helpers of the examples: their own Redis servers, and processes that end with them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from asynclock.testing import LocalServer, local_servers
 
 PATIENCE = 60.0
-"""Seconds until something that has not happened yet never will, on a very busy machine."""
+"""Maximum seconds to wait for an expected event, even on a very busy machine."""
 
 
 @contextlib.asynccontextmanager
 async def stage(nodes: int) -> AsyncIterator[tuple[Path, list[LocalServer]]]:
-    """A folder and some embedded Redis servers, gone afterwards."""
+    """Start some embedded Redis servers and make a folder; both are removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="asynclock-example-") as folder:
         async with local_servers(nodes) as servers:
             yield Path(folder), servers
@@ -46,7 +46,7 @@ async def process(
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """End it and wait until it has ended."""
+    """End the process and wait until it has ended."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -56,7 +56,7 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 async def until(true: Callable[[], bool], what: str) -> None:
-    """Wait for something to happen; TimeoutError names what did not."""
+    """Wait until a condition holds. Raises TimeoutError with what did not happen."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not true():
@@ -66,12 +66,12 @@ async def until(true: Callable[[], bool], what: str) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which so large a share of `values` lies."""
+    """Return the value below which this share of `values` lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -1,4 +1,4 @@
-"""One worker per order, whatever the queue delivers twice: the synchronized decorator."""
+"""One worker per order, even if the queue delivers a message twice: the synchronized decorator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def main() -> None:
                 assert lease is not None
                 if order_id in shipped:
                     return f"order {order_id} was shipped under fence {shipped[order_id]}"
-                await asyncio.sleep(0.01)  # the other delivery waits meanwhile
+                await asyncio.sleep(0.01)  # the other delivery waits in the meantime
                 shipped[order_id] = lease.fence
                 return f"order {order_id} shipped"
 

@@ -15,7 +15,7 @@ async def add_item(locks: asynclock.LockManager, cart: list[str], item: str) -> 
 
 
 async def add_bundle(locks: asynclock.LockManager, cart: list[str]) -> None:
-    async with locks.reentrant_lock("cart"):  # both items or none of somebody else's between
+    async with locks.reentrant_lock("cart"):  # no other task comes between the two items
         await add_item(locks, cart, "lamp")
         await add_item(locks, cart, "bulb")
 

@@ -1,4 +1,4 @@
-"""A paid service allows three requests at a time, for all our processes together: a semaphore."""
+"""A paid service allows all our processes together three requests at a time: a semaphore."""
 
 from __future__ import annotations
 

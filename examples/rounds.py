@@ -12,13 +12,13 @@ ROUNDS = 2
 
 
 async def worker(urls: list[str], number: int) -> None:
-    async with asynclock.connect(*urls, restart_guard=False) as locks:  # a process of its own
+    async with asynclock.connect(*urls, restart_guard=False) as locks:  # like a process
         await locks.event("start").wait()
         for step in range(ROUNDS):
             await asyncio.sleep(0.01 * number)
             print(f"worker {number} did round {step}")
             place = await locks.barrier("round", WORKERS).wait(timeout=10)
-            if place == WORKERS - 1:  # the last to come, exactly one
+            if place == WORKERS - 1:  # exactly one party, the last to arrive
                 print(f"round {step} is complete")
         await locks.latch("finished", WORKERS).count_down()
 

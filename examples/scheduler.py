@@ -1,4 +1,4 @@
-"""One scheduler at a time, and everybody knows where it is: a leader election."""
+"""One scheduler at a time, and all processes know its address: a leader election."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from asynclock.testing import local_servers
 
 async def candidate(urls: list[str], address: str, retire: asyncio.Event) -> None:
     async with (
-        asynclock.connect(*urls, restart_guard=False) as locks,  # a process of its own
+        asynclock.connect(*urls, restart_guard=False) as locks,  # normally a separate process
         locks.election("scheduler").campaign(address) as term,
     ):
         await term.publish(f"{address}, on duty")
-        await retire.wait()  # meanwhile it schedules
+        await retire.wait()  # here it schedules
 
 
 async def main() -> None:

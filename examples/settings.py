@@ -1,4 +1,4 @@
-"""Many read the settings, one rewrites them: a read-write lock."""
+"""Many tasks read the settings, one task rewrites them: a read-write lock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def read(locks: asynclock.LockManager, number: int) -> None:
 
 async def rewrite(locks: asynclock.LockManager) -> None:
     async with locks.rwlock("settings").write() as lease:
-        settings["color"] = "half"  # nobody ever reads this
+        settings["color"] = "half"  # no reader ever sees this
         await asyncio.sleep(0.01)
         settings["color"], settings["version"] = "green", 2
         print(f"rewritten under fence {lease.fence}")

@@ -9,7 +9,7 @@ from asynclock.testing import local_servers
 
 
 async def customer(url: str, number: int, served: list[int]) -> None:
-    async with asynclock.connect(url) as locks:  # a process of its own
+    async with asynclock.connect(url) as locks:  # normally a separate process
         async with locks.fair_lock("counter", timeout=10):
             served.append(number)
             print(f"customer {number} is served")

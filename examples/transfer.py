@@ -1,4 +1,4 @@
-"""Move money between accounts without a deadlock, in whatever order they are named: multi_lock."""
+"""Move money between accounts without a deadlock, whatever the order of their names: multi_lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ accounts = {"anna": 100, "ben": 100, "cleo": 100}
 async def transfer(locks: asynclock.LockManager, source: str, target: str, amount: int) -> None:
     async with locks.multi_lock(f"account:{source}", f"account:{target}", timeout=10):
         balance = accounts[source]
-        await asyncio.sleep(0.001)  # a race would lose money here
+        await asyncio.sleep(0.001)  # without the lock, a race would lose money here
         accounts[source] = balance - amount
         accounts[target] += amount
 

@@ -8,6 +8,8 @@ listed below with the reason.
 from __future__ import annotations
 
 import ast
+import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +19,24 @@ PACKAGE = Path(__file__).parents[1] / "asynclock"
 
 # First match wins; the number is the layer. Leaves (observe, testing, …) may use everything.
 LAYERS = [
-    (0, ("asynclock.errors", "asynclock.events", "asynclock._clock", "asynclock._background")),
-    (0, ("asynclock._settings", "asynclock._reports")),
+    (
+        0,
+        (
+            "asynclock.errors",
+            "asynclock.events",
+            "asynclock._clock",
+            "asynclock._background",
+            "asynclock._forks",
+        ),
+    ),
+    (0, ("asynclock._keys", "asynclock._settings", "asynclock._reports")),
     (1, ("asynclock._rules",)),
     (2, ("asynclock._nodes",)),
     (3, ("asynclock._engine",)),
     (4, ("asynclock._primitives",)),
     (5, ("asynclock.manager",)),
-    (6, ("asynclock",)),
+    (6, ("asynclock._inspect",)),
+    (7, ("asynclock",)),
 ]
 
 # Parts of the standard library and of our dependencies that only some modules may import.
@@ -35,12 +47,20 @@ CONFINED = {
 }
 # Leaves talk to servers and clocks on their own account: they are not on the way of a lock.
 LEAVES = (
+    "asynclock.blocking",
     "asynclock.testing",
     "asynclock.cli",
     "asynclock.contrib",
     "asynclock.fencing",
     "asynclock.observe",
 )
+# Leaves that another leaf builds on: one way, so that no two depend on each other.
+BUILT_ON = {
+    "asynclock.cli": {"asynclock.contrib", "asynclock.testing"},
+    "asynclock.contrib": {"asynclock.fencing"},
+}
+# Tools that look at managers from outside, through `manager.node_access` and public names only.
+OUTSIDERS = ("asynclock._inspect", "asynclock.cli", "asynclock.contrib")
 # Decisions are plain functions of what they are given.
 PURE = "asynclock._rules"
 IMPURE = {"asyncio", "anyio", "redis", "hiredis", "time", "random", "secrets", "os", "socket"}
@@ -94,16 +114,23 @@ def absolute(module: str, path: Path, node: ast.ImportFrom) -> str:
     return ".".join([*base, node.module] if node.module else base)
 
 
-def imported(module: str, path: Path) -> Iterator[str]:
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@functools.cache
+def imported(module: str, path: Path) -> frozenset[str]:
     """Every module that this one imports, in absolute terms."""
-    for node in walk(ast.parse(path.read_text("utf-8"))):
+    found: set[str] = set()
+    for node in walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = absolute(module, path, node)
-            for alias in node.names:
-                full = f"{base}.{alias.name}"
-                yield full if full in MODULES else base
+            full = {f"{base}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else base for name in full}
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -124,6 +151,40 @@ def test_the_core_does_not_know_its_leaves(module: str) -> None:
     assert allowed or not leaves, f"{module} imports {leaves}"
 
 
+def test_the_core_names_one_leaf_by_a_string() -> None:
+    """`memory://` nodes are imported by name, and only when a URL asks for them."""
+    found = {
+        (module, node.value)
+        for module in CORE
+        for node in ast.walk(ast.parse(MODULES[module].read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_leaf(node.value)
+    }
+    assert found == {("asynclock._nodes.endpoint", "asynclock.testing.memory")}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if is_leaf(m)])
+def test_leaves_build_on_each_other_one_way(module: str) -> None:
+    own = next(leaf for leaf in LEAVES if inside(module, leaf))
+    others = {
+        leaf for name in imported(module, MODULES[module]) for leaf in LEAVES if inside(name, leaf)
+    }
+    assert others <= {own} | BUILT_ON.get(own, set())
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if any(inside(m, o) for o in OUTSIDERS)])
+def test_tools_use_no_private_attribute_of_a_manager(module: str) -> None:
+    nodes = ast.walk(tree(MODULES[module]))
+    private = [ast.unparse(node) for node in nodes if _is_private(node)]
+    assert set(private) <= {"os._exit"}
+
+
+def _is_private(node: ast.AST) -> bool:
+    """Whether this is `other._name`."""
+    if not isinstance(node, ast.Attribute) or not re.match("_[^_]", node.attr):
+        return False
+    return ast.unparse(node.value) not in {"self", "cls"}
+
+
 @pytest.mark.parametrize("module", CORE)
 def test_confined_imports(module: str) -> None:
     tops = {name.split(".")[0] for name in imported(module, MODULES[module])}
@@ -140,7 +201,7 @@ def test_rules_are_pure(module: str) -> None:
     path = MODULES[module]
     tops = {name.split(".")[0] for name in imported(module, path)}
     assert not tops & IMPURE
-    awaits = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if _suspends(n)]
+    awaits = [n for n in ast.walk(tree(path)) if _suspends(n)]
     assert not awaits, f"{module} awaits in line {getattr(awaits[0], 'lineno', '?')}"
 
 
@@ -152,7 +213,7 @@ def _suspends(node: ast.AST) -> bool:
 def test_only_background_makes_tasks(module: str) -> None:
     made = [
         node.lineno
-        for node in walk(ast.parse(MODULES[module].read_text("utf-8")))
+        for node in walk(tree(MODULES[module]))
         if isinstance(node, ast.Call) and _called(node) in TASK_MAKERS
     ]
     assert not made, f"{module} makes tasks in lines {made}; ask {TASK_MAKER}"
@@ -161,7 +222,7 @@ def test_only_background_makes_tasks(module: str) -> None:
 @pytest.mark.parametrize("module", [m for m in CORE if m != "asynclock._clock"])
 def test_only_the_clock_reads_time(module: str) -> None:
     """`loop.time()` is a clock too: the wrong one for a lease, since it stops in a suspend."""
-    read = list(_clock_readings(ast.parse(MODULES[module].read_text("utf-8"))))
+    read = list(_clock_readings(tree(MODULES[module])))
     assert not read, f"{module} reads a clock in lines {read}; ask asynclock._clock"
 
 
@@ -189,9 +250,9 @@ def _reads_clock(node: ast.Call) -> bool:
 def test_the_checks_bite() -> None:
     """A check that cannot fail proves nothing: the helpers see what they are meant to see."""
     assert layer("asynclock._rules.quorum") < layer("asynclock._nodes.link")
-    tree = ast.parse("loop.time(); asyncio.create_task(x); scope.reschedule(loop.time())")
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    assert len(list(_clock_readings(tree))) == 1
+    text = "loop.time(); asyncio.create_task(x); scope.reschedule(loop.time())"
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    assert len(list(_clock_readings(ast.parse(text)))) == 1
     assert any(_called(call) in TASK_MAKERS for call in calls)
     relative = ast.parse("from ..manager import LockManager").body[0]
     assert isinstance(relative, ast.ImportFrom)

@@ -7,17 +7,21 @@ business. What is public has a docstring.
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import asynclock
+import asynclock.blocking
 import asynclock.errors
 import asynclock.events
 
 NAMES = {
+    "AcquireContext",
     "AcquireTimeoutError",
     "AlreadyHeldError",
     "AsyncLockError",
@@ -51,6 +55,17 @@ NAMES = {
     "connect",
 }
 
+BLOCKING = {
+    "Lease",
+    "Lock",
+    "LockManager",
+    "LockSettings",
+    "MultiLease",
+    "MultiLock",
+    "ReadWriteLock",
+    "connect",
+}
+
 # The error tree: a class and those it can be caught as.
 ERRORS = {
     "AsyncLockError": {Exception},
@@ -68,9 +83,17 @@ def test_names() -> None:
     assert set(asynclock.__all__) - {"__version__"} == NAMES
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_documented(name: str) -> None:
-    thing = getattr(asynclock, name)
+def test_names_for_code_that_blocks() -> None:
+    assert set(asynclock.blocking.__all__) == BLOCKING
+
+
+THINGS = [(asynclock, name) for name in sorted(NAMES)]
+THINGS += [(asynclock.blocking, name) for name in sorted(BLOCKING)]
+
+
+@pytest.mark.parametrize(("module", "name"), THINGS)
+def test_documented(module: ModuleType, name: str) -> None:
+    thing = getattr(module, name)
     assert inspect.getdoc(thing)
     if inspect.isclass(thing):
         bare = [
@@ -98,7 +121,7 @@ def test_dir_lists_nothing_unknown(module: ModuleType) -> None:
         name
         for name, value in vars(module).items()
         if not name.startswith("_") and name not in module.__all__
-        if not inspect.ismodule(value) and name != "annotations"
+        if not inspect.ismodule(value) and name not in ("annotations", "TYPE_CHECKING")
     ]
     assert not loose
 
@@ -115,3 +138,12 @@ def test_import_is_quiet_and_light() -> None:
         "assert not heavy and not leaves, (heavy, leaves)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(("module", "name"), THINGS)
+def test_the_reference_has_it(module: ModuleType, name: str) -> None:
+    """Errors and events are listed by their modules."""
+    folder = Path(__file__).parents[1] / "docs"
+    pages = [(folder / page).read_text("utf-8") for page in ("api.md", "blocking.md")]
+    listed = any(re.search(rf":: {module.__name__}\.{name}$", page, re.MULTILINE) for page in pages)
+    assert listed or name in ERRORS or name == "LockSettings"

@@ -1,9 +1,10 @@
-"""From wanting a lock to a lease: through the line of this process, then through the nodes."""
+"""Acquires a lease: first through the local queue of this process, then from the nodes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import _clock
@@ -11,7 +12,7 @@ from .._rules import pacing
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed
 from . import refusals
-from .acquiring import Acquiring
+from .acquiring import REUSED, UNUSED, AcquireContext
 from .attempt import Attempt
 from .lease import Holding, Lease, Terms
 from .recipe import Recipe
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 YIELD = 0.002
-"""Seconds that a process which used a name up waits where it has met nobody: the wake-up of one it
-does not know of must have the time to travel, and who did not have the name lately asks at once."""
+"""Seconds a process pauses after it has used up its turn and has seen no rival. An unknown waiter's
+wake-up has that time to arrive; a process that did not just have the name asks without a pause."""
 
 
-class Wish(Acquiring[Lease]):
-    """Somebody wants a lock until a deadline (None: for ever), or only if it is free (`once`).
+class Wish(AcquireContext[Lease]):
+    """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free (`once`).
 
-    Awaited it gives the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
-    QuorumUnavailableError or ConfigurationError; cancelled or failed, it leaves nothing.
+    Awaiting it returns the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
+    QuorumUnavailableError or ConfigurationError. After an error or a cancellation nothing is held.
     """
 
-    __slots__ = ("_deadline", "_engine", "_once", "_recipe", "_started", "_task", "_terms")
+    __slots__ = ("_deadline", "_engine", "_once", "_recipe", "_started", "_terms")
 
     def __init__(
         self,
@@ -43,21 +44,27 @@ class Wish(Acquiring[Lease]):
         timeout: float | None,
         *,
         once: bool = False,
+        since: float | None = None,
     ) -> None:
-        self._entered = None
+        self._entered = UNUSED
         self._engine = engine
         self._recipe = recipe
         self._terms = terms
         self._once = once
-        self._started = _clock.now()
-        self._task: asyncio.Task[Any] | None = None
+        self._started = _clock.now() if since is None else since
         self._deadline = None if timeout is None else self._started + timeout
 
+    @property
+    def _name(self) -> str:
+        return self._recipe.name
+
     def __await__(self) -> Generator[Any, Any, Lease]:
-        # Not a coroutine inside: this is what a hand-over from task to task costs.
+        # No coroutine in here: a hand-over between tasks runs only this, and must be cheap.
+        if self._entered is not UNUSED:
+            raise RuntimeError(REUSED)
+        self._entered = None
         engine = self._engine
         engine.ready()
-        self._task = asyncio.current_task()
         try:
             line = self._line()
             if line is None:
@@ -69,7 +76,10 @@ class Wish(Acquiring[Lease]):
             place = self._join(line)
             try:
                 turn = yield from place
-            except asyncio.CancelledError:
+            except GeneratorExit:
+                engine.soon(partial(self._leave, line, place))
+                raise
+            except BaseException:
                 self._leave(line, place)
                 raise
             if turn is None:
@@ -89,7 +99,7 @@ class Wish(Acquiring[Lease]):
             raise
 
     def _line(self) -> Line | None:
-        # Who only asks whether it is free waits for nobody: unless we have it, the nodes tell.
+        # try_acquire never queues: fail at once if this process holds it, else ask the nodes.
         recipe, lines = self._recipe, self._engine.lines
         if recipe.line is None:
             return None
@@ -103,15 +113,16 @@ class Wish(Acquiring[Lease]):
         return line
 
     def _join(self, line: Line) -> Place:
-        ours = 0
+        ours, task = 0, asyncio.current_task()
         for holding in line.holdings:
             lease = holding.lease
             if lease is not None:
-                ours += lease.task is self._task
+                ours += lease.inside(task)
                 if holding.next_fence > holding.last_fence:
                     reserve_ahead(self._engine, holding, lease.terms)
-        if ours == line.permits:
-            raise refusals.already_held(self._recipe.name)
+        recipe = self._recipe
+        if ours == line.permits or (recipe.shared and self._engine.shares(recipe, task)):
+            raise refusals.already_held(recipe.name)
         place = line.join(self._terms)
         left = self._left()
         if left is not None:
@@ -120,8 +131,9 @@ class Wish(Acquiring[Lease]):
         return place
 
     def _leave(self, line: Line, place: Place) -> None:
-        # Cancelled in the moment it was our turn: the next one gets it just so, if it fits.
+        # Cancelled or closed just after our turn came: pass the turn on, if the options match.
         turn = line.leave(place)
+        place.cancel()  # has no effect if a turn was given; otherwise it stops the timer
         if turn is None:
             return
         if isinstance(turn, Holding):
@@ -152,7 +164,9 @@ class Wish(Acquiring[Lease]):
                 asking = True
             elif turn is Ask.YIELDING:
                 pause = pacing.courtesy(0.0) if line.contended else YIELD
-                await asyncio.sleep(pause + engine.random() * engine.spread.width)
+                pause += engine.random() * engine.spread.width
+                left = self._left()
+                await asyncio.sleep(pause if left is None else min(pause, left))
             search = self._search(line.yielded)
             attempt = await search.find()
             line.contended = search.contended
@@ -169,7 +183,7 @@ class Wish(Acquiring[Lease]):
                 if reserved is not None:
                     await asyncio.wait((reserved,), timeout=self._left())
             if holding.valid_until - _clock.now() < holding.ttl / 2:
-                stretched = engine.stretch(holding, holding.ttl)
+                stretched = engine.stretch(holding)
                 await asyncio.wait((stretched,), timeout=self._left())
         except BaseException:
             engine.give_back(holding)
@@ -180,7 +194,7 @@ class Wish(Acquiring[Lease]):
         return None if self._deadline is None else max(0.0, self._deadline - _clock.now())
 
     def _take_over(self, holding: Holding, least: float) -> Lease | None:
-        # None: no fence is ready, or it is valid for no more than `least` seconds.
+        # Returns None if no fence is ready, or if at most `least` seconds of validity are left.
         now = _clock.now()
         fence = holding.next_fence
         if fence > holding.last_fence or holding.valid_until - now <= least:
@@ -188,7 +202,7 @@ class Wish(Acquiring[Lease]):
         holding.next_fence = fence + 1
         engine = self._engine
         engine.counts.handovers += 1
-        lease = engine.grant(holding, fence, self._terms, self._task, now)
+        lease = engine.grant(holding, fence, self._terms, now)
         if engine.observers:
             self._announce(lease, votes=0, handed_over=True)
         return lease
@@ -196,7 +210,13 @@ class Wish(Acquiring[Lease]):
     def _search(self, yielded: float | None) -> Search:
         ttl = self._terms.ttl
         return Search(
-            self._engine, self._recipe, ttl, self._deadline, once=self._once, yielded=yielded
+            self._engine,
+            self._recipe,
+            ttl,
+            self._deadline,
+            once=self._once,
+            asked=self._started,
+            yielded=yielded,
         )
 
     def _won(self, attempt: Attempt, line: Line | None) -> Lease:
@@ -211,12 +231,13 @@ class Wish(Acquiring[Lease]):
             attempt.valid_until,
             ballot.claims,
         )
-        now = holding.since = _clock.now()
+        holding.asked_since = attempt.started
+        now = _clock.now()
         if line is not None:
             holding.line = line
             line.holdings.append(holding)
             line.since = line.since or now
-        lease = engine.grant(holding, ballot.fence, terms, self._task, now)
+        lease = engine.grant(holding, ballot.fence, terms, now)
         engine.renewals.add(holding, attempt.started)
         if engine.observers:
             self._announce(lease, votes=len(ballot.claims), handed_over=False)

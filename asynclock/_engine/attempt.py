@@ -1,7 +1,7 @@
-"""One try at one name: a vote over all nodes, and what to clean up when it fails.
+"""One attempt at one name: a vote of all nodes, and the clean-up when it fails.
 
-Answers are cast straight from the sockets. The verdict resolves one future at the first moment it
-is certain; everything still out is outlived, not cancelled.
+Each reply comes straight from its socket to `cast`. The verdict resolves one future at the first
+moment it is certain. Requests without a reply by then are not cancelled; their replies are ignored.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from .._nodes.script import Word
 from .._rules import validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
+from .left import Left
 from .recipe import Recipe
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 OPEN, WON = Verdict.OPEN, Verdict.WON
 TOO_LATE = Failure("the request reached it too late")
-QUARANTINED = Failure("it was quarantined meanwhile")
-"""A guard struck after the request was sent, perhaps by what this very reply told."""
+QUARANTINED = Failure("it was quarantined after the request was sent")
+"""The node was quarantined after the request was sent, possibly because of this very reply."""
 
 
 class Attempt:
-    """A vote on one owner's request. `won` tells how it ended; a lost one must be abandoned."""
+    """A vote on one owner's request; `decide` returns whether it was won."""
 
     __slots__ = (
         "_asked",
@@ -40,6 +41,7 @@ class Attempt:
         "_ticket",
         "_ttl",
         "ballot",
+        "cut",
         "failures",
         "hints",
         "owner",
@@ -56,16 +58,18 @@ class Attempt:
         self.owner = engine.new_owner()
         self.failures: dict[int, Failure] = {}
         self.refusals: list[tuple[float | None, str]] = []
-        """(seconds the holder has left or None, its owner) of each node that refused."""
+        """For each refusing node: the seconds that the holder has left, or None, and its owner."""
         self.hints: tuple[bytes, ...] = ()
-        """What nodes that refused said of other places of the name."""
+        """What refusing nodes reported about the other slots of the name."""
+        self.cut = False
+        """Whether the caller's timeout ended before the nodes had answered."""
         self._engine = engine
         self._ttl = ttl
         self._ticket = ticket
         self._nodes = engine.multiplexer.nodes
         self._future: asyncio.Future[None] | None = None
         self._asked: list[int] = []
-        # Sets of nodes, a bit for each:
+        # Sets of nodes, one bit per node:
         self._open = 0
         self._raising = 0
         self._refusers = 0
@@ -74,25 +78,28 @@ class Attempt:
         self.valid_until = validity.valid_until(self.started, ttl)
 
     async def decide(self, *, armed: bool, limit: float | None) -> bool:
-        """Ask all nodes, wait for the verdict at most `limit` seconds. → whether it was won.
+        """Ask all nodes, wait at most `limit` seconds for the verdict, return whether it was won.
 
-        If this is cancelled or lost, the nodes that may have granted are told to release before
-        this returns, without waiting for them.
+        If the vote is lost or this call is cancelled, a release is sent to every node that may have
+        granted before this returns; the replies are not awaited.
         """
         deciding = self._engine.deciding
         deciding[self] = None
         try:
             self._ask(armed=armed)
             if self.ballot.verdict is not OPEN:
-                await asyncio.sleep(0)  # fail-fast must not starve the loop
+                await asyncio.sleep(0)  # an attempt that fails at once must not starve the loop
             elif limit is None:
                 self._future = asyncio.get_running_loop().create_future()
                 await self._future
             else:
                 await self._verdict(limit)
-            # Closed meanwhile, it is abandoned already.
+            # If the manager was closed in the meantime, this attempt was abandoned already.
             won = self in deciding and self.ballot.verdict is WON
             if won and _clock.now() < self.valid_until:
+                if self._ticket:
+                    for index in self._engine.multiplexer.everyone:
+                        self._take_back(index)
                 return True
         except BaseException:
             self.abandon()
@@ -105,14 +112,17 @@ class Attempt:
     def _ask(self, *, armed: bool) -> None:
         engine, nodes = self._engine, self._engine.multiplexer
         until = self.started + LAGGING * engine.settings.node_timeout
+        floor, not_after = nodes.floor(self.started), nodes.not_after(until)
         command = self.recipe.acquire(
             self.owner,
             self._ttl,
-            nodes.floor(self.started),
-            nodes.not_after(until),
+            floor,
+            not_after,
             engine.retention,
             self._ticket,
         )
+        if not not_after:  # too few clocks are known: each node reports its own in the handshake
+            command.give_up_at = until
         asked = self._asked
         for index, node in enumerate(self._nodes):
             obstacle = node.obstacle(self.started)
@@ -139,16 +149,17 @@ class Attempt:
             timer.cancel()
 
     def _expire(self) -> None:
+        self.cut = True
         too_long = Failure("no answer before the caller's timeout")
         for index in self._asked:
             self.cast(index, too_long)
             self.cast_raise(index, too_long)
 
     def cast(self, index: int, reply: Any) -> None:
-        """Count the answer of a node to the acquire."""
+        """Count the reply of node `index` to the acquire."""
         bit = 1 << index
         if not self._open & bit:
-            return  # given up on before; the release is behind it
+            return  # it was counted as failed before; a release was sent after the request
         ballot = self.ballot
         if type(reply) is Failure:
             self._failed(index, reply)
@@ -171,12 +182,14 @@ class Attempt:
         self._open ^= bit
         if ballot.verdict is not OPEN:
             self._conclude()
+            if self._ticket and ballot.verdict is WON:
+                self._take_back(index)
 
     def cast_raise(self, index: int, reply: Any) -> None:
-        """Count the answer of a node to the write-back of the fence."""
+        """Count the reply of node `index` to the write-back of the fence."""
         ballot, bit = self.ballot, 1 << index
         if not self._raising & bit:
-            return  # given up on before
+            return  # it was counted as failed before
         if type(reply) is Failure:
             self._failed(index, reply)
         elif reply[0] == 1 and self.started >= self._nodes[index].trust.votes_from:
@@ -200,38 +213,45 @@ class Attempt:
             self._raising |= 1 << index
             self._nodes[index].ask(command, sink, index)
 
+    def _take_back(self, index: int) -> None:
+        # The vote is won: a node that did not grant would go on keeping others out for our ticket.
+        if index not in self.ballot.claims and not self._open >> index & 1:
+            wakeups = self._engine.multiplexer.wakeups
+            left = Left(wakeups, self.recipe)
+            self._nodes[index].ask(self.recipe.leave(self._ticket[0]), left, index)
+
     def _conclude(self) -> None:
         future = self._future
         if future is not None and not future.done():
             future.set_result(None)
 
     def abandon(self) -> None:
-        """Release wherever it may have been granted; queued behind the request."""
+        """Send a release, after the request, to each node that may have granted."""
         maybe = [index for index in self._asked if not self._refusers >> index & 1]
         if maybe:
-            command = self.recipe.release(self.owner, _clock.now() + self._ttl)
+            command = self.recipe.release(self.owner, self.started, _clock.now() + self._ttl)
             self._engine.multiplexer.deliver(command, NOBODY, maybe)
 
     # why it was lost
 
     @property
     def outage(self) -> bool:
-        """Whether too few nodes answered to call it contention."""
+        """Whether too few nodes answered to be sure that others have the name."""
         return len(self._nodes) - self.ballot.unknown < self.ballot.quorum
 
     @property
     def barred(self) -> float:
-        """Seconds for which guards keep so many nodes from voting that no quorum is left; or 0."""
+        """Seconds until enough nodes for a quorum are out of quarantine; 0 if they are now."""
         now = _clock.now()
         left = sorted(max(0.0, node.trust.votes_from - now) for node in self._nodes)
         return left[self.ballot.quorum - 1]
 
     @property
     def split(self) -> bool:
-        """Whether rivals kept each other from a quorum: nobody's owner has one.
+        """Whether rivals kept each other from a quorum, so that no owner has one.
 
-        Never for those who share, such as readers: they are many, rival only those who exclude
-        them, and need no more room than a wake-up from these gives.
+        Always False for holders that share the name, such as readers: they compete only with
+        writers, so an extra back-off would only slow them down.
         """
         if self.recipe.line is None:
             return False
@@ -247,12 +267,12 @@ class Attempt:
 
     @property
     def holder(self) -> str | None:
-        """The owner that most nodes named."""
+        """The owner that most refusing nodes named; None if no node refused."""
         owners = [owner for _, owner in self.refusals]
         return max(owners, key=owners.count) if owners else None
 
     def votes(self) -> dict[str, str]:
-        """What each node has said so far: see `events.Voted`."""
+        """Return the vote of each node so far, by address: see `events.Voted`."""
         found = {}
         for index, node in enumerate(self._nodes):
             if index in self.ballot.claims:
@@ -264,13 +284,13 @@ class Attempt:
         return found
 
     def causes(self) -> dict[str, str]:
-        """What each node did that did not grant."""
+        """Return the cause of each failure by the node's address."""
         failures = sorted(self.failures.items())
         return {self._nodes[i].address: failure.cause for i, failure in failures}
 
 
 class _Raise:
-    """The sink for answers to a write-back."""
+    """Passes the replies to a write-back on to its attempt."""
 
     __slots__ = ("_attempt",)
 
@@ -278,5 +298,5 @@ class _Raise:
         self._attempt = attempt
 
     def cast(self, index: int, reply: Any) -> None:
-        """Count it."""
+        """Count the reply of node `index`."""
         self._attempt.cast_raise(index, reply)

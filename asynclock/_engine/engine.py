@@ -1,26 +1,32 @@
-"""What all locks of one manager share, and the few things that are done to a lease.
+"""The state that all locks of one manager share, and the operations on a lease.
 
-One engine for all primitives and deployments: it knows recipes and nodes, never a kind of lock.
+There is one engine for all primitives and deployments. It knows recipes and nodes, but no kind of
+lock in particular.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
+import socket
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import _clock
-from .._background import Background
+from .. import _clock, _forks
+from .._background import Background, wait_out
 from .._nodes.link import Failure
 from .._nodes.multiplexer import Multiplexer
 from .._rules.pacing import Spread
 from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Lost, Observers, Released, Renewed
-from .lease import Holding, Lease, Terms
+from .lease import Holding, Lease, LeaseReference, Terms
+from .recipe import QueueKey, Recipe
 from .release import Release
 from .renewal import Renewals
 from .waiting import SPARE, Ask, Line, reserve_ahead
@@ -31,22 +37,25 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("asynclock")
 
+NAMES_LOGGED = 10
+"""Maximum number of names in one log record."""
 RETENTION = 24 * 3600.0
 """Seconds a fence counter outlives its last use: long enough for any late write, no longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the engine needs to know; seconds."""
+    """Settings of one manager; times in seconds."""
 
     node_timeout: float
     max_ttl: float
-    label: str
+    label: str | None
+    """The readable part of owner ids; None stands for the host name and the process id."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What has happened since the manager was made."""
+    """Numbers of what has happened since the manager was made."""
 
     acquired: int = 0
     released: int = 0
@@ -63,7 +72,7 @@ class Counts:
 
 
 class Engine:
-    """The nodes, the renewals, the lines and the counts of one manager."""
+    """The nodes, the renewals, the local queues and the counts of one manager."""
 
     def __init__(
         self,
@@ -77,29 +86,36 @@ class Engine:
         self.settings = settings
         self.observers = observers
         self.counts = Counts()
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[QueueKey, Line] = {}
         self.spread = Spread()
-        self.random: Callable[[], float] = random.Random().random
+        self._generator = random.Random()
+        self.random: Callable[[], float] = self._generator.random
         self.entropy: Callable[[int], bytes] = os.urandom
         self.retention = int(max(RETENTION, 10 * settings.max_ttl) * 1000)
         self.renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
         self.closed = False
         self.ready = multiplexer.ready
-        """Called before anything is asked. Raises ConfigurationError if it can't work, and once
-        we are closed. The nodes' own method, because each acquire calls it."""
+        """Called before each request. Raises ConfigurationError if no request can succeed, or if
+        the manager is closed. This is the nodes' own method, to keep each acquire fast."""
         self.searching = 0
-        """Tasks that ask the nodes for a lock now."""
+        """Number of tasks that are asking the nodes for a lock."""
         self.refused: set[Search] = set()
-        """Those of them who were told that others have it."""
+        """The searches of those tasks to which the nodes replied that others have the lock."""
         self.deciding: dict[Attempt, None] = {}
-        """Votes that are under way; in order, for the sake of simulations."""
+        """Votes that are under way; a dict keeps their order, so that simulations repeat."""
         self.complaints: set[str] = set()
-        """Why nodes have refused releases; each is told once."""
-        self._suffix = f":{settings.label}"
+        """Causes of refused releases that were logged; each is logged once."""
+        self._suffix = _suffix(settings.label)
+        self.inherited = False
+        """Whether the connections belong to the process that this one was forked from."""
+        self._closing: asyncio.Task[None] | None = None
+        _forks.tell_child(self)
+        self.on_drop: Callable[[LeaseReference], None] = self._dropped
+        """Called with the reference to a lease that was garbage-collected without a release."""
         multiplexer.on_stood_still = self.renewals.shorten
 
     def new_owner(self) -> str:
-        """128 random bits, made before the first byte is sent, and our label for people."""
+        """Return a new owner id: 128 random bits, and the manager's label for people to read."""
         return self.entropy(16).hex() + self._suffix
 
     # a lease begins
@@ -109,26 +125,25 @@ class Engine:
         holding: Holding,
         fence: int,
         terms: Terms,
-        task: asyncio.Task[Any] | None,
         now: float,
     ) -> Lease:
-        """Make the lease of whoever holds `holding` from `now` on."""
+        """Make the lease through which a task holds `holding` from `now` on."""
         holding.fence = fence
+        holding.since = now
         self.counts.acquired += 1
         few = holding.last_fence - fence < SPARE
         if few and holding.line is not None and len(holding.line):
             reserve_ahead(self, holding, terms)
-        return Lease(self, holding, fence, terms, task, now)
+        return Lease(self, holding, fence, terms, now)
 
     # a lease goes on
 
     async def extend(self, lease: Lease, holding: Holding, ttl: float | None) -> None:
-        """Renew now. Raises LeaseLostError or QuorumUnavailableError."""
-        before = holding.valid_until
-        failures = await self.stretch(holding, holding.ttl if ttl is None else ttl)
+        """Renew the lease now. Raises LeaseLostError or QuorumUnavailableError."""
+        failures = await self.stretch(holding, ttl)
         if not lease.held:
             raise lease.loss_error()
-        if holding.valid_until == before:
+        if failures is not None:
             nodes = self.multiplexer.nodes
             raise QuorumUnavailableError(
                 f"too few nodes answered to extend {lease.name!r}",
@@ -136,34 +151,39 @@ class Engine:
                 nodes={nodes[i].address: failure.cause for i, failure in failures.items()},
             )
 
-    def stretch(self, holding: Holding, ttl: float) -> asyncio.Future[dict[int, Failure]]:
-        """Extend at once. → what failed, once a quorum has answered."""
-        done: asyncio.Future[dict[int, Failure]] = asyncio.get_running_loop().create_future()
+    def stretch(
+        self, holding: Holding, ttl: float | None = None
+    ) -> asyncio.Future[dict[int, Failure] | None]:
+        """Ask all nodes to extend `holding` now, to the ttl that it has or to another one.
 
-        def finish(failures: dict[int, Failure]) -> None:
+        The future's result is None once a quorum has extended, otherwise the failures by node.
+        """
+        done = asyncio.get_running_loop().create_future()
+
+        def finish(failures: dict[int, Failure] | None) -> None:
             if not done.done():
                 done.set_result(failures)
 
-        self.renewals.extend((holding,), ttl, finish)
+        self.renewals.extend_one(holding, ttl, finish)
         return done
 
     def _renewed(self, holding: Holding) -> None:
         self.counts.renewed += 1
-        if self.observers and holding.lease is not None:
+        if self.observers and holding.reference is not None:
             left = holding.valid_until - _clock.now()
             self.observers(Renewed(holding.recipe.name, holding.owner, holding.fence, left))
 
     # a lease ends
 
     def let_go(self, lease: Lease, holding: Holding, now: float) -> Release | None:
-        """End `lease`. → the release that is on its way, or None: the next in line has it."""
+        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
         if self.observers:
             left = max(0.0, holding.valid_until - now)
             self.observers(
                 Released(lease.name, lease.owner, lease.fence, now - lease.acquired_at, left)
             )
         lease.ended(None)
-        holding.lease = None
+        holding.reference = None
         self.counts.released += 1
         line = holding.line
         if line is None:
@@ -175,12 +195,12 @@ class Engine:
         return release
 
     def lost_before(self, lease: Lease, holding: Holding) -> None:
-        """The nodes say at the release that it was no longer ours."""
+        """Report a loss that the nodes' replies to the release revealed."""
         lease.lost_reason = "the nodes no longer held it for us when it was released"
-        self._report_loss(holding, lease, lease.lost_reason)
+        self._report_loss(holding, lease.lost_reason)
 
     def give_back(self, holding: Holding) -> Release:
-        """Tell all nodes to release; on its way when this returns."""
+        """Send a release to all nodes; it has been sent when this returns."""
         self.renewals.remove(holding)
         holding.valid_until = 0.0
         if holding.line is not None:
@@ -188,14 +208,14 @@ class Engine:
         nodes = self.multiplexer
         recipe = holding.recipe
         release = Release(len(nodes.nodes), nodes.quorum, self.complaints)
-        command = recipe.release(holding.owner, _clock.now() + holding.ttl)
+        command = recipe.release(holding.owner, holding.asked_since, _clock.now() + holding.ttl)
         nodes.deliver(command, release, nodes.everyone)
         for key in recipe.watched if recipe.wakes is None else recipe.wakes:
-            nodes.wakeups.wake(key)  # servers don't tell us what our own connection changed
+            nodes.wakeups.wake(key)  # servers send no push for changes by our own connection
         return release
 
     def next_in_line(self, line: Line, *, yielding: bool = False) -> None:
-        """Let the next one ask if nobody does and there is room; forget a line nobody needs."""
+        """Let the next waiter ask, unless a task asks or all is held; drop the queue if unused."""
         if yielding:
             line.since, line.handed, line.yielded = 0.0, 0, _clock.now()
         if line.asking or line.full:
@@ -206,50 +226,143 @@ class Engine:
             del self.lines[line.key]
 
     def lose(self, holding: Holding, reason: str) -> None:
-        """It is no longer ours: end the body, tell once, let the next in line ask."""
+        """Mark `holding` as lost: interrupt the body, report it once, let the next waiter ask."""
         if holding.lost_reason is not None:
             return
         holding.lost_reason = reason
-        lease, holding.lease = holding.lease, None
-        line = holding.line
-        self.give_back(holding)  # nodes that still keep it for us should not
+        lease, was_held, line = holding.lease, holding.reference is not None, holding.line
+        holding.reference = None
+        self.give_back(holding)  # for the nodes that still keep it for us
         if lease is not None:
             lease.ended(reason)
-            self._report_loss(holding, lease, reason)
-        if line is not None and lease is not None:
-            self.next_in_line(line)
+        if was_held:
+            self._report_loss(holding, reason)
+            if line is not None:
+                self.next_in_line(line)
 
-    def _report_loss(self, holding: Holding, lease: Lease, reason: str) -> None:
+    def _dropped(self, reference: LeaseReference) -> None:
+        for holding in self.renewals.holdings():
+            if holding.reference is reference and not self.closed:
+                self.soon(partial(self._abandon, holding))
+                warnings.warn(
+                    f"the lease on {holding.recipe.name!r} (fence {holding.fence}) was dropped "
+                    "without being released: it is no longer renewed and ends with its ttl",
+                    ResourceWarning,
+                    stacklevel=2,
+                )
+
+    @staticmethod
+    def _abandon(holding: Holding) -> None:
+        # No release is sent: the code that dropped the lease may still use what the lock protects.
+        holding.renew_until = 0.0
+
+    def soon(self, act: Callable[[], None]) -> None:
+        """Call `act` in the manager's loop, unless that loop is closed.
+
+        The garbage collector may call this in any thread and in the middle of any of our functions.
+        """
+        if self.multiplexer.loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self.multiplexer.loop.call_soon_threadsafe(act)
+
+    def shares(self, recipe: Recipe, task: asyncio.Task[Any] | None) -> bool:
+        """Whether `task` shares (as a reader does) the name that `recipe` wants to have alone."""
+        return any(
+            holding.recipe.keys[0] == recipe.shared and lease.inside(task)
+            for holding in self.renewals.holdings()
+            if (lease := holding.lease) is not None
+        )
+
+    def _report_loss(self, holding: Holding, reason: str) -> None:
         self.counts.lost += 1
         now = _clock.now()
-        held = now - lease.acquired_at
-        causes = ((node.address, node.cause(now)) for node in self.multiplexer.nodes)
-        _log.error(
-            "lost the lease on %r (fence %d) after %.3f s: %s%s",
-            holding.recipe.name,
-            lease.fence,
-            held,
-            reason,
-            "".join(f"; {address}: {cause}" for address, cause in causes if cause),
-        )
+        held = now - holding.since
+        if not self.closed:  # `close` logs one line for all of them
+            causes = ((node.address, node.cause(now)) for node in self.multiplexer.nodes)
+            _log.error(
+                "lost the lease on %r (fence %d) after %.3f s: %s%s",
+                holding.recipe.name,
+                holding.fence,
+                held,
+                reason,
+                "".join(f"; {address}: {cause}" for address, cause in causes if cause),
+                extra={
+                    "asynclock_name": holding.recipe.name,
+                    "asynclock_fence": holding.fence,
+                    "asynclock_reason": reason,
+                    "asynclock_held": held,
+                },
+            )
         if self.observers:
-            self.observers(Lost(lease.name, lease.owner, lease.fence, reason, held))
+            self.observers(Lost(holding.recipe.name, holding.owner, holding.fence, reason, held))
 
     def close(self) -> None:
-        """Give back what is held; after that nothing more is done."""
+        """Release all leases and refuse every later call; sends, but waits for no reply."""
         if self.closed:
             return
         self.closed, self.ready = True, _refuse
+        cut_off: list[str] = []
         for holding in self.renewals.holdings():
-            if holding.lease is not None:
+            if holding.reference is not None:
+                cut_off.append(holding.recipe.name)
                 self.lose(holding, "the manager was closed")
             else:
                 self.give_back(holding)
+        if cut_off:
+            _log.warning(
+                "the manager was closed, which ends %d held lease%s: %s",
+                len(cut_off),
+                "s" if len(cut_off) > 1 else "",
+                ", ".join(map(repr, cut_off[:NAMES_LOGGED]))
+                + ", …" * (len(cut_off) > NAMES_LOGGED),
+                extra={"asynclock_names": tuple(cut_off)},
+            )
         for attempt in self.deciding:
-            attempt.abandon()  # later, no connection would be left to send the release
+            attempt.abandon()  # now, because later no connection is left to send the release
         self.deciding.clear()
         self.renewals.close()
         self.multiplexer.wakeups.wake(None)
+
+    def forked(self) -> None:
+        """In a forked child: renew the label and the random seed; hold and send nothing."""
+        self._generator.seed()
+        self._suffix = _suffix(self.settings.label)
+        if self.multiplexer.started:
+            self.inherited = self.closed = True
+            self.ready = _refuse_inherited
+            self.renewals.forked()
+            self.deciding.clear()
+
+    async def aclose(self) -> None:
+        """Close, and wait until all work has ended; a cancellation takes effect after that."""
+        if self.inherited:
+            return
+        self.multiplexer.check_loop()
+        self.close()
+        if self._closing is None:
+            self._closing = self.background.spawn(self._finish(), "asynclock: close")
+        await wait_out(self._closing)
+
+    async def _finish(self) -> None:
+        try:
+            await self.multiplexer.finish()
+        finally:
+            await self.background.aclose()
+            # Connections that were still being opened have been aborted. Their sockets close in the
+            # next rounds of the loop, so give it some: the program may stop the loop after this.
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+
+def _suffix(label: str | None) -> str:
+    return f":{socket.gethostname()}:{os.getpid()}" if label is None else f":{label}"
+
+
+def _refuse_inherited() -> None:
+    raise ConfigurationError(
+        "this manager was used before this process was forked and belongs to the parent process: "
+        "make one with connect() in each process, after the fork"
+    )
 
 
 def _refuse() -> None:

@@ -1,4 +1,4 @@
-"""Who has a name, node by node: for people, never for decisions."""
+"""Reports node by node which owner has a name. For people to read, never for decisions."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ from .refusals import label
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What one node says of a name; texts come from outside, never print them raw."""
+    """What one node reports about a name. Its texts are untrusted: never print them raw."""
 
     node: str
     owner: str | None
-    """Whom it keeps the name for; None: nobody, or no answer."""
+    """The id of the owner; None without an owner or without an answer."""
     remaining: float | None
-    """Seconds until it frees the name by itself; None: no owner, or a key without a ttl."""
+    """Seconds until the node frees the name by itself; None without an owner or without a ttl."""
     fence: int
-    """The highest fence it has given out; 0: none that it remembers."""
+    """The highest fence that the node has given out; 0 if it remembers none."""
     error: str | None = None
-    """Why there was no answer."""
+    """Why the node gave no answer; None if it did."""
     value: str | None = None
-    """What it keeps of an event, latch or barrier, which nobody owns."""
+    """The stored value of an event, latch or barrier, which has no owner."""
 
     @property
     def holder(self) -> str | None:
-        """The label in the owner's id."""
+        """The owner's label, for people to read; None without an owner."""
         return label(self.owner)
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Who has a name."""
+    """What all nodes report about a name."""
 
     name: str
     nodes: tuple[NodeView, ...]
     quorum: int
     kind: str = "lock"
-    """What the name is: "lock", "semaphore", "rwlock", …"""
+    """The kind of primitive: "lock", "semaphore", "rwlock", …"""
     part: str = ""
-    """Which of several places this is; "" where there is one, or for the name as a whole."""
+    """The part of the name that this is about, such as a slot; "" for the name as a whole."""
     parts: tuple[Inspection, ...] = ()
-    """Each place of its own, where there are several: slots, the writer and readers."""
+    """One inspection per part if there are several: a semaphore's slots, or writer and readers."""
 
     @property
     def owner(self) -> str | None:
-        """Whoever has a quorum of nodes; None: nobody has."""
+        """The id of the owner that a quorum of nodes names; None if there is none."""
         owners = [view.owner for view in self.nodes if view.owner is not None]
         most = max(owners, key=owners.count, default=None)
         return most if most is not None and owners.count(most) >= self.quorum else None
 
     @property
     def holder(self) -> str | None:
-        """The label of the owner."""
+        """The owner's label, for people to read; None without an owner."""
         return label(self.owner)
 
     @property
     def fence(self) -> int:
-        """The highest number that a quorum has reached: the fence, or the block it is taken from.
+        """The highest number that a quorum has reached: the fence, or the end of its block.
 
-        A node alone may be ahead: it granted when the others had decided already.
+        A single node may be ahead: it granted an acquire that the others had already decided.
         """
         highest = sorted((view.fence for view in self.nodes), reverse=True)
         return highest[self.quorum - 1] if len(highest) >= self.quorum else 0
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until a quorum no longer keeps it, if nobody renews."""
+        """Seconds until no quorum keeps the lock, without renewal; None if there is no owner."""
         owner = self.owner
         left = [v.remaining for v in self.nodes if v.owner == owner and v.remaining is not None]
         kept = sorted(left, reverse=True)
@@ -86,7 +86,7 @@ class Inspection:
 
 
 async def inspect(engine: Engine, recipe: Recipe, kind: str = "lock") -> Inspection:
-    """Ask every node; takes at most one node timeout."""
+    """Ask every node about one name; takes at most one node timeout."""
     nodes = engine.multiplexer.nodes
     replies = await ask_all(engine, recipe.inspect())
     views = tuple(_view(node.address, replies[i]) for i, node in enumerate(nodes))
@@ -94,13 +94,13 @@ async def inspect(engine: Engine, recipe: Recipe, kind: str = "lock") -> Inspect
 
 
 async def inspect_parts(engine: Engine, kind: str, recipes: Sequence[Recipe]) -> Inspection:
-    """Ask every node about every place of a name, all at once."""
+    """Ask every node about all parts of a name at the same time."""
     parts = await asyncio.gather(*(inspect(engine, recipe, kind) for recipe in recipes))
     return whole(recipes[0].name, kind, parts)
 
 
 def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:
-    """A name whose places are these: nobody owns it as a whole, its fence is the highest."""
+    """Combine the inspections of all parts: the whole has no owner and the highest fence."""
     views = []
     for same in zip(*(part.nodes for part in parts), strict=True):
         errors = [view.error for view in same if view.error is not None]
@@ -110,9 +110,9 @@ def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:
 
 
 async def ask_all(engine: Engine, command: Command, *, enough: int | None = None) -> dict[int, Any]:
-    """Ask every node, but wait for no more than `enough` replies. Takes one node timeout at most.
+    """Send `command` to every node and wait for at most `enough` replies (default: for all).
 
-    → a reply or Failure under the number of each node that has answered.
+    Takes at most one node timeout. Return the reply or Failure of each node by its number.
     """
     engine.ready()
     size = len(engine.multiplexer.nodes)
@@ -135,7 +135,7 @@ def _view(address: str, reply: Any) -> NodeView:
 
 
 class _Replies:
-    """The sink that waits for all, or for so many that are no failures."""
+    """Collects replies until all nodes, or `enough` nodes without a failure, have answered."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int, enough: int) -> None:
         self._enough = enough
@@ -144,7 +144,7 @@ class _Replies:
         self._size = size
 
     def cast(self, index: int, reply: Any) -> None:
-        """Keep one node's answer."""
+        """Keep the reply of node `index`."""
         self.found[index] = reply
         self._enough -= not isinstance(reply, Failure)
         done = len(self.found) == self._size or self._enough <= 0

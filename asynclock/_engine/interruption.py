@@ -1,8 +1,8 @@
-"""Ends the body of a task when what it stands on is gone.
+"""Interrupts the body of an `async with` when its lease is lost.
 
-As `asyncio.timeout` does it, without a clock (docs/decisions/0004): the task is cancelled once,
-and `uncancel` tells this cancellation from everybody else's. An anyio scope can't be used, for it
-must be left in the task that entered it. See the documentation of asyncio.Task.uncancel.
+This works like `asyncio.timeout` without a clock (docs/decisions/0004): it cancels the task once,
+and `uncancel` tells this cancellation from all others (see asyncio.Task.uncancel). An anyio scope
+doesn't work here, because it must be left in the task that entered it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Interruption:
-    """Around one body of the task that makes it."""
+    """Guards one body, which runs in the task that creates this object."""
 
     __slots__ = ("_before", "_handle", "_struck", "task")
 
@@ -21,14 +21,21 @@ class Interruption:
         if task is None:
             raise RuntimeError("a lease can only be entered inside a task")
         self.task: asyncio.Task[Any] = task
-        """Whose body it is."""
+        """The task that runs the body."""
         self._before = task.cancelling()
         self._handle: asyncio.Handle | None = None
         self._struck = False
 
+    def move(self) -> None:
+        """Note that the body continues in the calling task."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a lease can only be held inside a task")
+        self.task, self._before = task, task.cancelling()
+
     def strike(self) -> None:
-        """Cancel what the body awaits."""
-        # Soon, not now: the body itself may be running, and must be able to leave before.
+        """Cancel what the body awaits, in the next round of the loop."""
+        # Not at once: the body itself may be running now, and may end before that.
         if self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._cancel)
 
@@ -37,7 +44,7 @@ class Interruption:
         self.task.cancel()
 
     def leave(self, kind: type[BaseException] | None) -> bool:
-        """The body has ended with `kind`. → whether it was this that ended it."""
+        """Note that the body has ended with `kind`; return whether this interruption ended it."""
         if self._handle is None:
             return False
         self._handle.cancel()

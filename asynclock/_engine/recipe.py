@@ -1,7 +1,7 @@
-"""What a primitive tells the engine, and the commands that follow from it.
+"""Describes to the engine how a primitive is locked, and builds its commands.
 
-A primitive owns no loop and no connection: it names keys and a script that understands the five
-operations (see prelude.lua). Everything else is the engine's and the same for all.
+A primitive has no loop and no connection. It names keys and a script that understands the
+operations listed in prelude.lua. The engine does everything else, in the same way for all.
 """
 
 from __future__ import annotations
@@ -12,41 +12,47 @@ from dataclasses import dataclass
 from .._nodes.script import Command, Script, Word
 
 Elsewhere = Callable[[Sequence[bytes], int, float], "Recipe | None"]
-"""(hints of the nodes that refused, how many refusals a place may have and still be won, a random
-number in [0, 1)) → the place to try at once, or None: wait."""
+"""Takes the hints of the refusing nodes, the number of refusals that a slot can have and still be
+won, and a random number in [0, 1). Returns the slot to try next, or None to wait."""
+
+
+QueueKey = str | tuple[str | int, ...]
+"""Identifies a local queue: a key, or a tuple, which can't be mistaken for a key."""
 
 
 @dataclass(slots=True, eq=False)
 class Recipe:
-    """How one name is locked. Never changed; to enforce that would triple the price of one."""
+    """How to lock one name. Treat as immutable; it isn't `frozen`, which triples creation time."""
 
     name: str
-    """As the user said it."""
+    """The name as the user wrote it."""
     script: Script
     keys: tuple[str, ...]
-    """As the script wants them; the first is the one whose change may free the name."""
+    """The keys in the script's order; a change of the first one may free the name."""
     extra: tuple[Word, ...] = ()
     """Arguments of acquire after the standard ones."""
-    line: str | None = None
-    """Those with the same line wait for each other inside the process; None: nobody waits."""
+    line: QueueKey | None = None
+    """The local queue in which tasks of this process wait for each other; None: no queue."""
     permits: int = 1
-    """So many of one line may hold at once."""
+    """Maximum number of tasks in one local queue that may hold at the same time."""
     watched: tuple[str, ...] = ()
     """The keys whose change is worth a new attempt."""
     wakes: tuple[str, ...] | None = None
-    """The keys that a release changes, if not the watched ones."""
+    """The keys that a release changes; None: the watched keys."""
     part: str = ""
-    """Which of several places of its name this is, such as a semaphore's slot."""
+    """The part of the name that this locks, such as a semaphore's slot; "" for the whole name."""
     neighbours: tuple[str, ...] = ()
-    """Keys that acquire looks at besides its own."""
+    """Keys that acquire reads besides its own."""
     elsewhere: Elsewhere | None = None
-    """Asked after a refusal: which other place of the name is worth trying at once?"""
+    """Called after a refusal to choose another slot of the name to try at once."""
     patience: float = 0.0
-    """For so many seconds after each refusal the nodes remember that somebody waits: a wish then
-    carries a ticket, asks again in half that time and takes the ticket back when it ends; 0: no."""
+    """Seconds the nodes remember a refused waiter's ticket. The waiter asks again within half of
+    that and removes the ticket when it stops; 0 disables tickets."""
 
+    shared: str = ""
+    """First key of the holders that share the name; such a holder may not wait to have it alone."""
     queued: bool = False
-    """The nodes keep those who want it in order: of ours only the first has a chance."""
+    """Whether the nodes keep the waiters in order, so that only our first one has a chance."""
 
     def acquire(
         self,
@@ -57,29 +63,39 @@ class Recipe:
         retention: int,
         ticket: tuple[Word, ...] = (),
     ) -> Command:
-        """Take it for `ttl` seconds; the ticket says who waits, and how long to remember it."""
+        """Build an acquire for `ttl` seconds; the ticket names the waiter and how long it lasts."""
         args = ("acquire", owner, ms(ttl), floor, not_after, retention, *self.extra, *ticket)
         return Command(self.script, self.keys + self.neighbours, args)
 
+    def restore(
+        self, owner: str, ttl: float, fence: int, not_after: int, retention: int
+    ) -> Command:
+        """Build an acquire that puts an owner's key back, with a fence of at least `fence`.
+
+        Its ticket stands for no waiter, so the tickets of others don't keep the owner out.
+        """
+        return self.acquire(owner, ttl, fence, not_after, retention, (owner, 0))
+
     def leave(self, ticket: Word) -> Command:
-        """Nobody waits with this ticket any more."""
+        """Build the command that removes a waiter's ticket."""
         return Command(self.script, self.keys + self.neighbours, ("leave", ticket))
 
     def write_back(self, owner: str, fence: int, retention: int) -> Command:
-        """Raise the counter to `fence`, while we own it."""
+        """Build the command that raises the counter to `fence` if `owner` has the name."""
         return Command(self.script, self.keys, ("raise", owner, fence, retention))
 
-    def release(self, owner: str, owed_until: float) -> Command:
-        """Give it back; owed to a node that can't be reached until `owed_until`."""
-        command = Command(self.script, self.keys, ("release", owner))
-        command.owed_until = owed_until
-        return command
+    def release(self, owner: str, asked_since: float, retry_until: float) -> Command:
+        """Build a release.
+
+        It is resent until `retry_until` to nodes that were asked after `asked_since`.
+        """
+        return Command.release(self.script, self.keys, owner, asked_since, retry_until)
 
     def inspect(self) -> Command:
-        """Ask who has it."""
+        """Build the command that asks for the owner, its remaining time and the fence."""
         return Command(self.script, self.keys, ("inspect",))
 
 
 def ms(seconds: float) -> int:
-    """Seconds as Redis wants them: whole milliseconds, at least one."""
+    """Convert seconds into the whole milliseconds that Redis takes, at least one."""
     return max(1, round(seconds * 1000))

@@ -1,4 +1,4 @@
-"""What is said when there is no lease, and why: errors with their evidence."""
+"""Builds the errors that explain why there is no lease, with their evidence."""
 
 from __future__ import annotations
 
@@ -21,21 +21,34 @@ OUTCOMES: dict[type[AsyncLockError], str] = {
     AcquireTimeoutError: "timeout",
     QuorumUnavailableError: "outage",
 }
-"""How events call the ways in which an acquire fails."""
+"""The outcome that an event names for each error; "error" for all others."""
+ID_DIGITS = 32
+"""Length of the random part of an owner id of this library."""
+SHOWN = 8
+"""Maximum number of characters shown of an id that another library wrote."""
 
 
 def label(owner: str | None) -> str | None:
-    """The holder's label in an owner id; untrusted text. The whole id where it isn't ours."""
-    return None if owner is None else owner.partition(":")[2] or owner
+    """Return what people may see of an owner id; untrusted text.
+
+    That is the holder's label, or the beginning of an id that another library wrote: with the
+    whole id anyone could release the lock.
+    """
+    if owner is None:
+        return None
+    digits, colon, text = owner.partition(":")
+    if colon and len(digits) == ID_DIGITS:
+        return text
+    return owner if len(owner) <= SHOWN else f"{owner[:SHOWN]}…"
 
 
 def refused(attempt: Attempt) -> NotAcquiredError:
-    """Others had it, and the caller would not wait."""
+    """Return the error for a caller that doesn't wait, when others have the name."""
     return _contended(NotAcquiredError, "is held by", attempt)
 
 
 def too_long(attempt: Attempt) -> NotAcquiredError:
-    """Others had it for as long as the caller would wait."""
+    """Return the error for a caller whose timeout ended while others had the name."""
     return _contended(AcquireTimeoutError, "was not free in time; it is held by", attempt)
 
 
@@ -55,14 +68,23 @@ def _contended(kind: type[NotAcquiredError], text: str, attempt: Attempt) -> Not
     )
 
 
+def out_of_time(name: str) -> NotAcquiredError:
+    """Return the error for a timeout that left the nodes no time to answer.
+
+    The time went into waiting for the turn, or for an earlier one of several names.
+    """
+    text = f"the timeout for {name!r} ended before the nodes could answer"
+    return AcquireTimeoutError(text, name=name)
+
+
 def held_here(name: str, holding: Holding) -> NotAcquiredError:
-    """This process has it: no node need be asked."""
+    """Return the error for try_acquire when this process itself has the name."""
     return _in_this_process(NotAcquiredError, f"{name!r} is held by this process", name, holding)
 
 
 def too_long_here(name: str, holding: Holding | None) -> NotAcquiredError:
-    """Others of this process stood before the caller in the line."""
-    text = f"{name!r} was not free in time; others of this process want it too"
+    """Return the error for a timeout in the local queue."""
+    text = f"{name!r} was not free in time; other tasks of this process hold it or wait for it"
     return _in_this_process(AcquireTimeoutError, text, name, holding)
 
 
@@ -77,7 +99,7 @@ def _in_this_process(
 
 
 def already_held(name: str) -> AlreadyHeldError:
-    """The caller would wait for itself."""
+    """Return the error for a task that would wait for itself."""
     return AlreadyHeldError(
         f"this task already holds {name!r}; waiting for it would never end "
         "(reentrant_lock may be nested)",
@@ -86,7 +108,7 @@ def already_held(name: str) -> AlreadyHeldError:
 
 
 def hopeless(attempt: Attempt, size: int) -> ConfigurationError | None:
-    """So many nodes will never grant it that trying again is of no use; None if it may be."""
+    """Return the ConfigurationError if permanent failures rule out a quorum, else None."""
     never = [failure for failure in attempt.failures.values() if failure.permanent]
     if size - len(never) >= attempt.ballot.quorum:
         return None
@@ -97,7 +119,7 @@ def hopeless(attempt: Attempt, size: int) -> ConfigurationError | None:
 
 
 def outage(attempt: Attempt) -> QuorumUnavailableError:
-    """Too few nodes answered."""
+    """Return the error for too few answers, with the cause at each node."""
     causes, name = attempt.causes(), attempt.recipe.name
     return QuorumUnavailableError(
         f"too few nodes answered to decide on {name!r}: {_listed(causes)}",
@@ -108,8 +130,8 @@ def outage(attempt: Attempt) -> QuorumUnavailableError:
 
 
 def closed() -> ConfigurationError:
-    """The manager was closed meanwhile."""
-    return ConfigurationError("the manager was closed while this waited")
+    """Return the error for a call that waited while the manager was closed."""
+    return ConfigurationError("the manager was closed while this call waited")
 
 
 def _listed(causes: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Giving back, as the nodes confirm it."""
+"""Counts the nodes' replies to a release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger("asynclock")
 
 
 class Release:
-    """The sink for answers to a release: resolved once a quorum confirmed, or all have spoken."""
+    """One release; it is done once a quorum agrees or every node has answered."""
 
     __slots__ = ("_complaints", "_deleted", "_foreign", "_future", "_left", "_quorum", "_spare")
 
@@ -25,7 +25,7 @@ class Release:
         self._future: asyncio.Future[None] | None = None
 
     def cast(self, _index: int, reply: Any) -> None:
-        """Count one node's answer."""
+        """Count the reply of one node."""
         if type(reply) is Failure:
             if reply.permanent:
                 self._complain(reply.cause)
@@ -39,7 +39,7 @@ class Release:
             future.set_result(None)
 
     def _complain(self, cause: str) -> None:
-        # No error: it was ours until now. But nobody else gets it before its ttl has passed.
+        # Not an error, because the lease was ours until now. But others must wait for its ttl.
         if cause not in self._complaints:
             self._complaints.add(cause)
             _log.warning("a node refuses releases, so locks last for their whole ttl: %s", cause)
@@ -47,9 +47,9 @@ class Release:
     def _certain(self) -> bool:
         return not self._left or self._deleted >= self._quorum or self._foreign > self._spare
 
-    async def confirmed(self) -> bool:
-        """Wait, at most one node timeout. → whether it was no longer ours at a quorum."""
+    async def confirmed(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Wait at most one node timeout; return whether the nodes no longer kept the lease."""
         if not self._certain():
-            self._future = asyncio.get_running_loop().create_future()
+            self._future = loop.create_future()
             await self._future
         return self._foreign > self._spare

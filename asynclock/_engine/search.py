@@ -1,36 +1,41 @@
-"""Asking the nodes until they grant: attempts, and the pauses between them.
+"""Asks the nodes until they grant: attempts, and the pauses between them.
 
-Refused, it arms a wake-up, asks again, then waits: a release in between is not missed. Every wait
-is bounded by the holder's remaining ttl, by pacing and by the caller's deadline.
+After a refusal a search arms a wake-up, asks once more, and only then waits, so it can't miss a
+release. Every wait is bounded by the holder's remaining ttl, by pacing and by the caller's
+deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import _clock
-from .._nodes.link import Failure
 from .._nodes.script import Word
-from .._nodes.wakeup import Wakeups, Watch
+from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
 from ..events import Contended, SplitVote, Voted
 from . import refusals
 from .attempt import Attempt
+from .lease import FOREVER
+from .left import Left
 from .recipe import Recipe, ms
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 HOPS = 5
-"""So many other places of a name are tried at once; then rivals get some room. Enough for a
-semaphore to look at every slot and then take the one that is free."""
+"""Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
+every slot and then take a free one."""
 OUTAGE = 3.0
-"""Who waits for ever rides out an outage of the longest quarantine and so many seconds more."""
+"""Without a timeout, an outage is tolerated for the longest quarantine plus this many seconds."""
+WHOLE = 3
+"""Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
+for the request, and one to write the fence back."""
 
 
 class Search:
-    """One task's way to a grant; `find` is its only use."""
+    """Asks the nodes for one task; call `find` once."""
 
     __slots__ = (
         "_contended",
@@ -43,6 +48,7 @@ class Search:
         "_recipe",
         "_ticket",
         "_ttl",
+        "_until",
         "_watch",
         "_yielded",
     )
@@ -55,6 +61,7 @@ class Search:
         deadline: float | None,
         *,
         once: bool,
+        asked: float,
         yielded: float | None,
     ) -> None:
         self._engine = engine
@@ -62,37 +69,41 @@ class Search:
         self._ttl = ttl
         self._deadline = deadline
         self._once = once
+        self._until = FOREVER
+        """When the caller gets an answer; the nodes have at least one node timeout to give it."""
+        if deadline is not None:
+            self._until = max(deadline, asked + engine.settings.node_timeout)
+        elif once:
+            self._until = asked + engine.settings.node_timeout
         self._yielded = yielded
         self._ticket = self._draw_ticket()
         self._watch: Watch | None = None
         self._pauses = self._hops = 0
         self._outage_since: float | None = None
         self._contended: Attempt | None = None
-        """The last attempt that others won."""
+        """The last attempt that was lost to other holders."""
 
     @property
     def name(self) -> str:
-        """What is wanted."""
+        """The name of the lock."""
         return self._recipe.name
 
     @property
     def contended(self) -> bool:
-        """Whether others had it at some time of this search."""
+        """Whether others had the lock at some time during this search."""
         return self._contended is not None
 
     async def find(self) -> Attempt:
-        """→ the attempt that was won. Raises what the caller is to be told otherwise."""
+        """Return the attempt that was won, or raise the error that the caller is to get."""
         engine, recipe = self._engine, self._recipe
         engine.searching += 1
         try:
             while not engine.closed:
                 attempt = Attempt(engine, recipe, self._ttl, self._ticket)
                 engine.counts.attempts += 1
-                watch, limit = self._watch, None
+                watch, limit = self._watch, self._limit(attempt.started)
                 if watch is not None:
                     watch.reset()
-                if watch is not None or self._pauses:
-                    limit = self._limit(attempt.started)
                 won = await attempt.decide(armed=watch is not None, limit=limit)
                 if engine.observers:
                     engine.observers(Voted(self._recipe.name, attempt.votes()))
@@ -106,6 +117,8 @@ class Search:
                     recipe = self._recipe
                     self._judge_outage(attempt)
                     await self._pause(attempt)
+                    if self._late():
+                        raise refusals.outage(attempt)
                 else:
                     recipe = await self._wait_for_others(attempt)
             raise refusals.closed()
@@ -115,30 +128,35 @@ class Search:
                 self._leave()
 
     def _limit(self, now: float) -> float | None:
-        # Only near the deadline: an attempt ends by itself within two node timeouts.
-        if self._deadline is None or self._once:
+        # An attempt needs a limit only near the deadline; otherwise it ends by itself before. A
+        # try_acquire has no deadline, but begins no attempt after `until`.
+        if self._deadline is None:
             return None
-        left = self._deadline - now
-        return left if left < 2 * self._engine.settings.node_timeout else None
+        left = self._until - now
+        if left <= 0:
+            raise refusals.out_of_time(self._recipe.name)
+        return left if left < WHOLE * self._engine.settings.node_timeout else None
 
     # others have it
 
     async def _wait_for_others(self, attempt: Attempt) -> Recipe:
-        """→ what to ask for next, once it is time."""
+        """Wait until it is time for the next attempt and return the recipe to ask for."""
         engine = self._engine
         engine.refused.add(self)
         self._outage_since, self._contended = None, attempt
         other = self._elsewhere(attempt)
-        if other is not None and self._hops < HOPS:
+        if other is not None and self._hops < HOPS and _clock.now() < self._until:
             self._hops += 1
             return other
         self._note_refusal(attempt)
         if self._recipe.queued:
             self._tell_first(attempt.holder)
         if other is not None:
-            # There is a place, but rivals got in our way: spread out.
+            # There is a free slot, but rivals competed with us for it: back off at random.
             engine.spread.split()
-            await asyncio.sleep(engine.spread.width * engine.random())
+            await self._sleep(engine.spread.width * engine.random())
+            if self._late():
+                raise refusals.too_long(attempt)
             return other
         if self._watch is None and engine.multiplexer.tracks():
             wakeups, recipe = engine.multiplexer.wakeups, self._recipe
@@ -175,12 +193,15 @@ class Search:
             raise refusals.too_long(attempt)
 
     def _forbid_waiting_for_ourselves(self, attempt: Attempt) -> None:
-        # Where one place of a name excludes another, or one name another, no line can tell.
-        ours = self._engine.renewals.find(attempt.holder or "")
-        if ours is None or ours.lease is None or ours.recipe.permits > 1:
-            return
-        if ours.lease.task is asyncio.current_task():
-            raise refusals.already_held(self._recipe.name)
+        # The local queue doesn't know of conflicts between reader and writer or of several names,
+        # so check whether the reported holder is our own task.
+        engine, task = self._engine, asyncio.current_task()
+        ours = engine.renewals.find(attempt.holder or "")
+        lease = None if ours is None or ours.recipe.permits > 1 else ours.lease
+        recipe = self._recipe
+        alone = not (recipe.shared and engine.shares(recipe, task))
+        if not alone or (lease is not None and lease.inside(task)):
+            raise refusals.already_held(recipe.name)
 
     def _late(self) -> bool:
         return self._deadline is not None and _clock.now() >= self._deadline
@@ -189,9 +210,13 @@ class Search:
 
     def _judge_outage(self, attempt: Attempt) -> None:
         now, settings = _clock.now(), self._engine.settings
-        if self._late() and self._contended and now - attempt.started < settings.node_timeout:
-            # The caller's time was up before the nodes' own was: no outage, as far as we know.
-            raise refusals.too_long(self._contended)
+        took = now - attempt.started
+        if self._late() and took < settings.node_timeout:
+            # The caller's timeout ended before the nodes' own, so this may be no outage.
+            if self._contended:
+                raise refusals.too_long(self._contended)
+            if attempt.cut and self._outage_since is None and took < 0.9 * settings.node_timeout:
+                raise refusals.out_of_time(self._recipe.name)
         hopeless = refusals.hopeless(attempt, len(self._engine.multiplexer.nodes))
         if hopeless is not None:
             raise hopeless
@@ -218,15 +243,20 @@ class Search:
             engine.counts.wakeups["push"] += 1
             pause = 0.0
             if self._yielded is not None:
-                # No two processes let others ahead at the same moment: this spreads rivals, too.
+                # Processes yielded at different moments, so this pause also spreads rivals.
                 pause = pacing.courtesy(_clock.now() - self._yielded)
             elif len(engine.multiplexer.nodes) > 1:
-                # Rivals were woken by the same release: spread out, or the vote is split.
+                # The same release woke our rivals: a random pause prevents a split vote.
                 pause = engine.spread.width * engine.random()
             if pause:
-                await asyncio.sleep(pause)
+                await self._sleep(pause)
         else:
             engine.counts.wakeups["expiry"] += 1
+
+    async def _sleep(self, seconds: float) -> None:
+        if self._deadline is not None:
+            seconds = min(seconds, max(0.0, self._deadline - _clock.now()))
+        await asyncio.sleep(seconds)
 
     def _length(self, attempt: Attempt, *, listening: bool) -> float:
         random = self._engine.random()
@@ -246,13 +276,13 @@ class Search:
     # the nodes' own queue, where a primitive has one
 
     def _tell_first(self, first: str | None) -> None:
-        # Their order is not always ours: after a failover, say, all of us queued once more.
+        # The nodes' order may differ from ours: after a failover, for example, all queue again.
         for search in self._engine.refused:
             if search._ticket and search._ticket[0] == first and search._watch is not None:
                 search._watch.wake()
 
     def _draw_ticket(self) -> tuple[Word, ...]:
-        # Remembered by the nodes for as long as we come back in time; not by those we only ask.
+        # The nodes remember a ticket while its waiter keeps asking; 0 stores none (try_acquire).
         patience = self._recipe.patience
         if not patience:
             return ()
@@ -265,19 +295,3 @@ class Search:
             self._watch.close()
         if self._ticket:
             nodes.broadcast(self._recipe.leave(self._ticket[0]), Left(nodes.wakeups, self._recipe))
-
-
-class Left:
-    """The sink for answers to a ticket's end: may others of ours go on now?"""
-
-    __slots__ = ("_recipe", "_wakeups")
-
-    def __init__(self, wakeups: Wakeups, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self._wakeups = wakeups
-
-    def cast(self, index: int, reply: Any) -> None:
-        """Wake them: servers don't tell us what our own connection changed."""
-        if type(reply) is not Failure and reply[0]:
-            for key in (*self._recipe.watched, *self._recipe.neighbours):
-                self._wakeups.wake(key, index)

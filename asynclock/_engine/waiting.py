@@ -1,10 +1,10 @@
-"""The line of one name inside one process: only its head asks the nodes.
+"""The local queue of one name: of a process's waiters, only the first one asks the nodes.
 
-A holding that is given back goes to the next in line, if that is fair and safe: it is still well
-valid, the terms are the same, and neither the count nor the time that one process may keep a
-name is used up. The next holder gets a fence of its own from a block that was reserved at a
-quorum (docs/fencing.md, "Handing a lease over"): by default many at once, ahead of need, so that
-handing on needs no network; with handoff="strict" one at each hand-over.
+A released holding goes to the next waiter if that is fair and safe: the holding is still valid, the
+options are the same, and the process has not used up the number of hand-overs or the time that it
+may keep a name. The next holder gets its own fence from a block that was reserved at a quorum
+(docs/fencing.md, "Handing a lease over"). By default many fences are reserved at once and ahead of
+need, so that a hand-over needs no network; handoff="strict" reserves one at each hand-over.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any
 from .. import _clock
 from .._nodes.link import Failure
 from .lease import Holding, Terms
+from .recipe import QueueKey
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 BLOCK = 1024
-"""Fences reserved at once. They run ahead of the clock by as many microseconds, no more."""
+"""Number of fences reserved at once; fences then run ahead of the clock by that many µs at most."""
 SPARE = BLOCK // 4
-"""With fewer left than that, the next block is reserved."""
+"""Number of remaining fences below which the next block is reserved."""
 KEEP_COUNT = 8192
 KEEP_TIME = 0.1
-"""So often, and for so many seconds, may a process hand a name on before others get a chance."""
+"""Limits on consecutive local hand-overs (their number, and seconds) before other processes go
+first."""
 
 
 class Ask(Enum):
@@ -35,17 +37,17 @@ class Ask(Enum):
 
     NOW = "now"
     YIELDING = "yielding"
-    """Others are let ahead first: the process kept the name for long enough."""
+    """Pause first, so that other processes go first: this process used up its turn."""
 
 
 Turn = Holding | Ask
-"""What the one next in line is given: a live holding to take over, or the right to ask."""
+"""What the next waiter gets: a live holding to take over, or the right to ask the nodes."""
 Place = asyncio.Future[Turn | None]
-"""Of one who waits; None when its time was up before its turn came."""
+"""One waiter in the queue; its result is None if its timeout ended before its turn came."""
 
 
 class Line:
-    """Those of this process who want one name: some hold, one asks, the rest wait in order."""
+    """The tasks of this process that want one name: some hold, one asks, the rest wait in order."""
 
     __slots__ = (
         "_queue",
@@ -60,22 +62,22 @@ class Line:
         "yielded",
     )
 
-    def __init__(self, name: str, key: str, permits: int) -> None:
+    def __init__(self, name: str, key: QueueKey, permits: int) -> None:
         self.name = name
         self.key = key
         self.permits = permits
-        """How many may hold at once; each with this key says the same."""
+        """Maximum number of tasks that may hold at once; the same for all with this key."""
         self.holdings: list[Holding] = []
         self.asking = 0
-        """How many ask the nodes, or have just been given the turn to."""
+        """Number of tasks that are asking the nodes or have just been told to."""
         self.since = 0.0
-        """When this process got the name after it last let others ahead; 0 before that."""
+        """When this process got the name after it last yielded to others; 0 before that."""
         self.handed = 0
-        """How often it was handed on since then."""
+        """Number of hand-overs since then."""
         self.contended = False
-        """Whether others had it when this process last got it from the nodes."""
+        """Whether this process had to wait for others when it last got the name from the nodes."""
         self.yielded: float | None = None
-        """When this process last had used the name up and let others ahead."""
+        """When this process last used up its turn and yielded to others."""
         self._queue: OrderedDict[Place, Terms] = OrderedDict()
 
     def __len__(self) -> int:
@@ -83,37 +85,40 @@ class Line:
 
     @property
     def full(self) -> bool:
-        """Whether this process holds all there is."""
+        """Whether this process holds all permits of the name."""
         return len(self.holdings) >= self.permits
 
     def drop(self, holding: Holding) -> None:
-        """It is held no more."""
+        """Remove `holding` from the holdings, if it is there."""
         if holding in self.holdings:
             self.holdings.remove(holding)
 
     def join(self, terms: Terms) -> Place:
-        """A place at the end of the line: await it for the turn."""
+        """Add a waiter at the end of the queue; the returned future gives it its turn."""
         place: Place = asyncio.get_running_loop().create_future()
         self._queue[place] = terms
         return place
 
     def leave(self, place: Place) -> Turn | None:
-        """It is awaited no more. → the turn that it had been given already: pass that on."""
+        """Remove a waiter. Return the turn that it has already got: the caller must pass it on."""
         self._queue.pop(place, None)
         return place.result() if place.done() and not place.cancelled() else None
 
     def give_up(self, place: Place) -> None:
-        """Its time is up: wake it with nothing, unless it has just got its turn."""
+        """End a waiter's wait without a turn, unless it has just got one."""
         if self._queue.pop(place, None) is not None and not place.done():
             place.set_result(None)
 
     def used_up(self, now: float) -> bool:
-        """Whether this process kept the name for so long that others come first."""
+        """Whether this process has had the name for so long that others must go first."""
         return self.handed >= KEEP_COUNT or now - self.since >= KEEP_TIME
 
     def hand_on(self, holding: Holding, given_up: Terms, now: float) -> bool:
-        """Give the holding to the next in line, if it is good, that is fair, and as asked for."""
-        # A bound on renewal belongs to one lease: its holding is not passed on.
+        """Give the holding to the next waiter; return False if nobody may take it over.
+
+        The holding must be valid, the process's turn not used up, and the waiter's options alike.
+        """
+        # `max_hold` limits the holding of one lease, so that holding is not passed on.
         if not given_up.handoff or given_up.max_hold is not None:
             return False
         if now >= holding.valid_until or self.used_up(now):
@@ -121,7 +126,7 @@ class Line:
         queue = self._queue
         while queue:
             place, terms = queue.popitem(last=False)
-            if place.done():  # it is being cancelled and only not gone yet
+            if place.done():  # it was cancelled, but its task has not run since
                 continue
             if terms.ttl == holding.ttl and (terms is given_up or alike(terms, given_up)):
                 place.set_result(holding)
@@ -133,7 +138,7 @@ class Line:
         return False
 
     def let_ask(self, turn: Ask) -> bool:
-        """Let the next in line ask. → False when nobody waits."""
+        """Let the next waiter ask the nodes; return False if nobody waits."""
         while self._queue:
             place, _ = self._queue.popitem(last=False)
             if not place.done():
@@ -143,10 +148,10 @@ class Line:
 
 
 def alike(terms: Terms, given_up: Terms) -> bool:
-    """Whether `terms` ask for what `given_up` was, except for the ttl.
+    """Return whether `terms` equal `given_up`, apart from the ttl.
 
-    That is compared with the holding's, which `extend` may have changed. `given_up` has no
-    max_hold, or nothing would be handed on.
+    The caller compares the ttl with the holding's, which `extend` may have changed. `given_up` has
+    no max_hold, because a lease with max_hold is not handed over.
     """
     return (
         terms.handoff == given_up.handoff
@@ -156,7 +161,7 @@ def alike(terms: Terms, given_up: Terms) -> bool:
 
 
 class Reservation:
-    """Raises the counter at a quorum: what lies above all that was there before is ours."""
+    """Reserves fences: raises the counter at a quorum and claims all above its previous values."""
 
     __slots__ = (
         "_alone",
@@ -186,7 +191,7 @@ class Reservation:
         nodes.broadcast(command, self)
 
     def cast(self, index: int, reply: Any) -> None:
-        """Count one node's answer."""
+        """Count the reply of node `index`."""
         counts = self._nodes.counts(index, self._sent, self._holding.voters)
         if counts and type(reply) is not Failure and reply[0] == 1:
             self._previous.append(reply[1])
@@ -197,9 +202,9 @@ class Reservation:
             self._finish()
 
     def _claim(self, highest: int) -> None:
-        # Not "our fence + 1": a raise that met other nodes may have passed that on to somebody
-        # else (tests/model: the variant that starts there is caught). And the last one only
-        # where each hand-over is to have a raise of its own: what lies below may be older.
+        # Don't start at "our fence + 1": a raise that reached other nodes may have given that fence
+        # to another owner (tests/model catches the variant that starts there). In strict mode claim
+        # only the last number: lower ones may be older than this hand-over.
         first = self._m if self._alone else highest + 1
         holding = self._holding
         if holding.reserving is self._done and first > max(highest, holding.fence):
@@ -214,16 +219,16 @@ class Reservation:
 
 
 def reserve_ahead(engine: Engine, holding: Holding, terms: Terms) -> None:
-    """Have fences ready before they are needed."""
+    """Reserve a block of fences, if few are left, before a hand-over needs them."""
     left = holding.last_fence - holding.next_fence
     if terms.handoff is True and left < SPARE and holding.reserving is None:
         Reservation(engine, holding, BLOCK)
 
 
 def reserve_now(engine: Engine, holding: Holding, terms: Terms) -> asyncio.Future[None] | None:
-    """Have a fence for the next lease on `holding`. → what to wait for, unless there is one."""
+    """Reserve a fence for the next lease on `holding`, if needed; return the future to await."""
     if terms.handoff == "strict":
-        # One that was left, or is under way, was asked for before this hand-over: too old.
+        # Fences that are left or being reserved were requested before this hand-over: too old.
         holding.last_fence = 0
         Reservation(engine, holding, 1)
     elif holding.next_fence > holding.last_fence and holding.reserving is None:

@@ -1,43 +1,44 @@
-"""Grants that count once replicas have acknowledged them.
+"""Grants that count only once replicas have acknowledged them.
 
-WAIT counts only writes of its own connection and holds up whatever is behind it, so one WAIT is
-out at a time: all writes that went before it share its answer, and those that arrive meanwhile
-gather for the next one (group commit). The write's own answer is judged first: a refusal passes
-at once, a grant is held back until the WAIT behind it is answered. WAITAOF does the same and also
-counts what has reached the disk. https://redis.io/docs/latest/commands/wait/
+WAIT covers only writes of its own connection and blocks all commands behind it. So a link has at
+most one WAIT in flight: all writes before it share its reply, and later writes are collected for
+the next WAIT (group commit). The reply to the write is looked at first: a refusal passes at once, a
+grant is held back until the WAIT after it is answered. WAITAOF does the same and also counts
+servers that have saved the write to disk. https://redis.io/docs/latest/commands/wait/
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from .. import _clock
 from .._rules.quorum import majority
 from ..errors import ConfigurationError
-from .link import NOBODY, Failure, Link, Owner, Sink
+from .link import NOBODY, Failure, Link, Owner, ServerError, Sink
 from .script import Command
 
 WRITES: Final = frozenset({"acquire", "raise", "extend", "prepare", "accept"})
-"""The operations whose effect must not be forgotten. A forgotten release ends with its ttl."""
+"""Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 REPLICATION = Command.plain("INFO", "replication")
 RECOUNT = 1.0
-"""Replicas come and go: "majority" and "all" are counted anew after so many seconds."""
+"""Seconds between counts of the replicas, for "majority" and "all"."""
 UNSUPPORTED: Final = "UNSUPPORTED"
-"""The code of a Failure that means: this deployment can't keep what was asked of it."""
+"""Code of a Failure: this deployment doesn't support the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """Who besides the primary must have a grant before it counts."""
+    """Which servers besides the primary must have a grant before it counts."""
 
     wanted: int | Literal["majority", "all"] = 0
     durable: bool = False
-    """Whether having it means: on disk."""
+    """Whether the servers must have the grant on disk."""
 
     @classmethod
     def of(cls, wanted: object, durable: object) -> Acks:
-        """Checked. Raises ConfigurationError."""
+        """Check the settings of `connect`. Raises ConfigurationError."""
         if isinstance(wanted, bool) or not (
             wanted in ("majority", "all") or (isinstance(wanted, int) and wanted >= 0)
         ):
@@ -50,11 +51,11 @@ class Acks:
         return bool(self.wanted) or self.durable
 
     def needed(self, replicas: int) -> int:
-        """How many replicas must acknowledge, of so many that there are."""
+        """Return how many replicas must acknowledge, if `replicas` are connected."""
         if self.wanted == "all":
             return max(1, replicas)
         if self.wanted == "majority":
-            # Of all members; the primary itself is one of those that agree.
+            # A majority of all members; the primary itself is one of the members that agree.
             return max(1, majority(replicas + 1) - 1)
         return self.wanted
 
@@ -65,24 +66,36 @@ class AckedLink(Link):
     def __init__(self, owner: Owner, timeout: float, acks: Acks, node_timeout: float) -> None:
         super().__init__(owner, timeout)
         self.replicas = 0
-        """How many there are: what "majority" and "all" mean."""
+        """Number of replicas, for "majority" and "all"."""
         self.recount = True
-        """Whether the primary is asked for them; no where somebody watches over all of them."""
+        """Whether to ask the primary for the number; False where Sentinels or a Cluster give it."""
         self._acks = acks
-        # A write may wait for the WAIT before its own: both fit into one node timeout.
+        # A write may have to wait for the previous WAIT: both must fit into one node timeout.
         self._patience = max(1, int(node_timeout * 1000 / 2))
         self._gathered = False
         """Whether a write was sent after the last WAIT."""
         self._waiting = False
         self._held: list[tuple[Sink, int, Any]] = []
         self._counted_at = 0.0
+        self.doubted: Callable[[float], Failure | None] | None = None
+        """Returns why the server may not be the primary at a moment, or None if it is."""
 
     def send(self, command: Command, sink: Sink, index: int) -> None:
-        """Queue `command`; a grant is cast once it was acknowledged, else a Failure is."""
+        """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
         if self._acks and command.script is not None and command.args[0] in WRITES:
             self._gathered = True
             sink = _Grant(self, sink)
         super().send(command, sink, index)
+
+    def _parse(self, data: bytes) -> list[Any]:
+        replies = super()._parse(data)
+        doubt = None if self.doubted is None else self.doubted(_clock.now())
+        if doubt is None:
+            return replies
+        # A new primary may already have granted the same lock to another owner.
+        late = ServerError(doubt.cause)
+        pairs = zip(self._in_flight, replies, strict=False)
+        return [late if entry[3].args[0] in WRITES else reply for entry, reply in pairs]
 
     def _flush(self) -> None:
         if self._gathered and not self._waiting and self._transport is not None:
@@ -102,22 +115,22 @@ class AckedLink(Link):
         else:
             first = self._patience // 4 if needed else 0
             if first:
-                # A replica saves a write after it has said what it has saved: asked for the first
-                # time it does not count the write, and it speaks unasked once a second only.
+                # A replica acknowledges before it saves, so its first reply to WAITAOF would miss
+                # this write, and its next unsolicited one is up to a second away.
                 super().send(Command.plain("WAIT", needed, first), NOBODY, 0)
             command = Command.plain("WAITAOF", 1, needed, self._patience - first)
         super().send(command, _Verdict(self), 0)
 
     def hold(self, sink: Sink, index: int, reply: Any) -> None:
-        """Keep a grant until it is known to be acknowledged."""
+        """Hold a grant back until it is acknowledged."""
         self._held.append((sink, index, reply))
         if not self._waiting and not self._gathered:
-            # Its EVALSHA was answered by NOSCRIPT: the grant came after the WAIT behind that.
+            # The EVALSHA failed with NOSCRIPT, so the grant came after the WAIT that covers it.
             self._gathered = True
             self._loop.call_soon(self._flush)
 
     def settle(self, reply: Any) -> None:
-        """The WAIT was answered: so are all grants that came in before its answer."""
+        """Take the reply to a WAIT, which decides all grants that are held back."""
         self._waiting = False
         held, self._held = self._held, []
         lack = self._lack(reply)
@@ -140,22 +153,17 @@ class AckedLink(Link):
         return None
 
     def counted(self, replicas: int) -> None:
-        """So many replicas are connected now. One that left may come back as the primary."""
+        """Raise the number of replicas; it never falls, as a lost one may return as the primary."""
         self.replicas = max(self.replicas, replicas)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """asyncio: the connection has ended; grants that still wait for a WAIT get none."""
+        """asyncio: the connection has ended; fail the grants that still wait for a WAIT."""
         super().connection_lost(error)
         self.settle(Failure("the connection was lost before the grant was acknowledged"))
 
-    def _refused(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
-        super()._refused(error, sink, index, command)
-        if "READONLY" in str(error):  # 6.2 wraps what a script meets in words of its own
-            self.close("it is no longer the primary")
-
 
 def _unsupported(failure: Failure) -> Failure:
-    """An answer to WAITAOF that will not change."""
+    """Make a failed WAITAOF permanent if the server doesn't support it."""
     said = failure.cause.upper()
     if failure.code == "ERR" and "WAITAOF" in said:
         return Failure(f"durable=True: {failure.cause}", permanent=True, code=UNSUPPORTED)
@@ -163,7 +171,7 @@ def _unsupported(failure: Failure) -> Failure:
 
 
 def connected_replicas(info: object) -> int | None:
-    """The number in a reply to INFO; None if it doesn't say."""
+    """Return the number of replicas in a reply to INFO; None if there is none."""
     if isinstance(info, bytes):
         for line in info.splitlines():
             if line.startswith(b"connected_slaves:"):
@@ -172,7 +180,7 @@ def connected_replicas(info: object) -> int | None:
 
 
 class _Grant:
-    """Judges the answer to a write: what is no grant passes."""
+    """Takes the reply to a write: holds a grant back and passes everything else on."""
 
     __slots__ = ("_link", "_sink")
 
@@ -181,7 +189,7 @@ class _Grant:
         self._sink = sink
 
     def cast(self, index: int, reply: Any) -> None:
-        """A reply begins with 1, or with a row of digits for a batch."""
+        """Take the reply; a grant begins with 1, or with a row of digits for a batch."""
         if type(reply) is list and (
             reply[0] == 1 or (type(reply[0]) is bytes and b"1" in reply[0])
         ):
@@ -191,7 +199,7 @@ class _Grant:
 
 
 class _Verdict:
-    """The answer to a WAIT."""
+    """Takes the reply to a WAIT."""
 
     __slots__ = ("_link",)
 
@@ -199,12 +207,12 @@ class _Verdict:
         self._link = link
 
     def cast(self, _index: int, reply: Any) -> None:
-        """Hand it over."""
+        """Pass the reply on to the link."""
         self._link.settle(reply)
 
 
 class _Count:
-    """The answer to INFO replication."""
+    """Takes the reply to INFO replication."""
 
     __slots__ = ("_link",)
 
@@ -212,7 +220,7 @@ class _Count:
         self._link = link
 
     def cast(self, _index: int, reply: Any) -> None:
-        """Hand it over, if there is one."""
+        """Pass the number of replicas on to the link, if the reply has it."""
         count = connected_replicas(reply)
         if count is not None:
             self._link.counted(count)

@@ -1,29 +1,33 @@
-"""Which nodes make up a manager."""
+"""Makes the nodes of a manager from the addresses that `connect` was given."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
-import redis.asyncio
-from redis.asyncio.sentinel import SentinelConnectionPool
-
+from .._keys import HASH_TAG
 from .._rules.trust import Facts
-from .._settings import HASH_TAG
 from ..errors import ConfigurationError
 from ..events import Observers
 from .acks import Acks
-from .cluster import ClusterNode
 from .endpoint import Endpoint, Seeds, spelled
 from .handshake import dial
 from .link import Link
+from .mark import MARK_KEY, leave_mark
 from .node import Node, NodeSettings
-from .primary import MARK_KEY, Primaries
+from .primary import Primaries
 from .script import Script
 from .sentinel import SentinelNode, Service
 
+if TYPE_CHECKING:
+    import redis.asyncio
+
+NodeAddress: TypeAlias = "str | redis.asyncio.Redis"
+"""A node for `connect`: a URL, or a redis-py client, of which only the settings are used."""
+
 BATCH = 100
-"""Leases per renewal command: a server is busy with one for well under a millisecond."""
+"""Maximum leases per renewal command: it then takes a server well under a millisecond."""
 
 
 def make_nodes(
@@ -35,9 +39,10 @@ def make_nodes(
     acks: Acks,
     prefix: str,
 ) -> list[Node]:
-    """The nodes behind `addresses`: one, or N >= 3 independent ones.
+    """Make the nodes for `addresses`: one node, or at least three independent ones.
 
     Each is a server, a primary with replicas (`acks`), such a group behind Sentinels, or a Cluster.
+    Raises ConfigurationError.
     """
     if not addresses:
         raise ConfigurationError("connect() needs at least one node: a URL or a redis client")
@@ -52,13 +57,15 @@ def make_nodes(
     seen: set[str] = set()
     for node in nodes:
         if node.address in seen:
-            raise ConfigurationError(f"{node.address} is named twice: nodes are independent")
+            raise ConfigurationError(
+                f"{node.address} is given twice: each node must be an independent server"
+            )
         seen.add(node.address)
     return nodes
 
 
 def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int]:
-    """How keys begin, and how many leases one renewal command may carry."""
+    """Return the prefix of all keys, and the maximum number of leases per renewal command."""
     if not any(map(is_cluster, addresses)):
         return prefix, BATCH
     if "{" in prefix:
@@ -84,14 +91,18 @@ def _node(
     known.append(endpoint)
     if primaries.acks:
         return _primary(endpoint, primaries, observers)
-    return _server(endpoint, settings, primaries.scripts, observers)
+    return _server(endpoint, settings, primaries, observers)
 
 
 def is_cluster(address: object) -> bool:
-    """Whether it names a Redis Cluster, where the keys of a name must share a hash tag."""
-    if isinstance(address, redis.asyncio.RedisCluster):
-        raise ConfigurationError("a Cluster is named by its URL: redis+cluster://host1,host2")
-    return isinstance(address, str) and _scheme(address).endswith("+cluster")
+    """Return whether this is a Redis Cluster, where the keys of a name must share a hash tag."""
+    if isinstance(address, str):
+        return _scheme(address).endswith("+cluster")
+    from redis.asyncio import RedisCluster
+
+    if isinstance(address, RedisCluster):
+        raise ConfigurationError("pass a Cluster by its URL: redis+cluster://host1,host2")
+    return False
 
 
 def _scheme(url: str) -> str:
@@ -103,25 +114,44 @@ def _cluster(url: str, primaries: Primaries, observers: Observers) -> Node:
     endpoints = seeds.endpoints()
     if seeds.path or any(endpoint.db for endpoint in endpoints):
         raise ConfigurationError(f"{seeds.shown}: a Cluster has one database, 0")
+    # Imported here because it needs redis-py, whose import takes longer than all our own modules.
+    from .cluster import ClusterNode
+
     prefix = primaries.mark.removesuffix(MARK_KEY)
     return ClusterNode(endpoints, primaries, prefix, observers)
 
 
 def _service(address: object) -> Service | None:
-    """The group that an address stands for; None: it is a server's own."""
+    """Return the group behind Sentinels that an address names; None for any other address."""
     if isinstance(address, str):
         return Service.from_url(address) if _scheme(address).endswith("+sentinel") else None
+    from redis.asyncio.sentinel import SentinelConnectionPool
+
     pool = getattr(address, "connection_pool", None)
     return Service.of_pool(pool) if isinstance(pool, SentinelConnectionPool) else None
 
 
 def _server(
-    endpoint: Endpoint, settings: NodeSettings, scripts: Sequence[Script], observers: Observers
+    endpoint: Endpoint, settings: NodeSettings, primaries: Primaries, observers: Observers
 ) -> Node:
     async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
-        return await dial(endpoint, node, scripts, settings.node_timeout, limit, Link)
+        timeout = settings.node_timeout
+        link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit, Link)
+        try:
+            return link, await _lineage(link, facts, primaries.mark)
+        except BaseException:
+            link.close("the handshake failed")
+            raise
 
     return Node(endpoint.address, open_link, settings, observers)
+
+
+async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
+    """Add to a durable process the process whose data it started with; it has only its grants."""
+    if not facts.durable or facts.run_id is None or facts.replica:
+        return facts
+    mark = await leave_mark(link, key, facts.run_id)
+    return facts if mark is None else replace(facts, after=mark.before)
 
 
 def _primary(endpoint: Endpoint, primaries: Primaries, observers: Observers) -> Node:

@@ -1,19 +1,24 @@
-"""Where a node is and how to log in, as redis-py reads it from a URL or a client."""
+"""The address and login of a node, as redis-py reads them from a URL or a client."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import re
 import ssl
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-import redis.asyncio
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
-
 from ..errors import ConfigurationError
+from .redaction import harmless, redacted
+
+if TYPE_CHECKING:
+    # Importing redis-py takes longer than all the rest of a short program, and plain URLs don't
+    # need it.
+    from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
 L = TypeVar("L", bound=asyncio.Protocol)
 
@@ -32,13 +37,43 @@ SCHEMES = (
 
 
 def spelled(url: str) -> str:
-    """`url` with Redis's name for the scheme: Valkey speaks the same protocol."""
+    """Return `url` with Redis's scheme instead of Valkey's, which has the same protocol."""
     url = url.strip()
     return "redis" + url.removeprefix("valkey") if url.startswith("valkey") else url
 
 
+_PLAIN = re.compile(
+    r"redis://((?P<user>[^:@/?#\s]*)(:(?P<password>[^:@/?#\s]*))?@)?"
+    r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])?(:(?P<port>[0-9]{1,5}))?(/(?P<db>[0-9]*))?"
+)
+"""The usual form of a URL, which is parsed without redis-py."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSettings:
+    """The settings in a URL of the usual form, under redis-py's attribute names."""
+
+    host: str
+    port: int
+    db: int
+    username: str | None
+    password: str | None = field(repr=False)
+    credential_provider: None = None
+
+    @classmethod
+    def from_url(cls, url: str) -> PlainSettings | None:
+        """Return the settings in `url`, or None if only redis-py can parse it."""
+        match = _PLAIN.fullmatch(url)
+        port = int(match["port"] or 6379) if match else 0
+        if match is None or not 0 < port < 65536:
+            return None
+        user, password = (unquote(match[part] or "") or None for part in ("user", "password"))
+        host = (match["host"] or "localhost").strip("[]").lower()
+        return cls(host, port, int(match["db"] or 0), user, password)
+
+
 class Endpoint:
-    """The settings of one node's connections; parsed by redis-py, once."""
+    """The settings of one node's connections, parsed once."""
 
     _said: tuple[str, ...] = ()
     _tls: ssl.SSLContext | None = None
@@ -49,74 +84,91 @@ class Endpoint:
         self.host: str = getattr(connection, "host", "localhost")
         self.port: int = int(getattr(connection, "port", 6379))
         self.db: int = int(connection.db or 0)
-        # Made now: loading authorities takes longer than a node has to answer. And once for all
-        # nodes of a manager that say the same of TLS: for each it would hold up the loop for 30 ms.
+        # The TLS context is made now, because loading the authorities may take longer than a node
+        # timeout. Nodes with the same TLS settings share it: each one blocks the loop for 30 ms.
         self._said = _said_of_tls(connection)
         same = (other._tls for other in like if self._said and other._said == self._said)
         self._tls = next(same, None) or _tls_context(connection)
 
     @property
     def address(self) -> str:
-        """How the node is named in errors, logs and health: never with a password."""
+        """The name of the node in errors, logs and health; never contains a password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"unix:{self.path}" if self.path else f"{host}:{self.port}"
 
     def at(self, host: str, port: int) -> Endpoint:
-        """The same settings for another server of the same deployment."""
+        """Return the same settings for another server of the same deployment."""
         other = Endpoint(self._settings)
         other.host, other.port, other.path = host, port, None
         return other
 
     @classmethod
     def of(cls, node: object, like: Iterable[Endpoint] = ()) -> Endpoint:
-        """From a URL or a `redis.asyncio.Redis`, whose settings are read and nothing else.
+        """Make an endpoint from a URL or a `redis.asyncio.Redis`, which is only read.
 
-        `like`: others of the same manager, whose TLS context it may share.
+        `like` are endpoints of the same manager; one with the same TLS settings shares its context.
+        Raises ConfigurationError.
         """
         if isinstance(node, Endpoint):
             return node
         if isinstance(node, str):
             if node.strip().startswith("memory://"):
-                # By name and only now: nodes for tests are no part of what a service imports.
+                # Imported by name and only now, so that a service doesn't import nodes for tests.
                 memory = importlib.import_module("asynclock.testing.memory")
                 in_memory: Endpoint = memory.endpoint(node)
                 return in_memory
             return cls.from_url(node, like)
+        import redis.asyncio
+
         if isinstance(node, redis.asyncio.Redis):
             return cls.of_pool(node.connection_pool, repr(type(node).__name__), like)
+        if isinstance(node, redis.Redis):
+            raise ConfigurationError(
+                "this redis.Redis is a synchronous client: pass its URL, or a redis.asyncio.Redis; "
+                "locks for code without asyncio are in asynclock.blocking"
+            )
         raise ConfigurationError(
             f"a node is a URL or a redis.asyncio.Redis client, not {type(node).__name__}"
         )
 
     @classmethod
     def from_url(cls, url: str, like: Iterable[Endpoint] = ()) -> Endpoint:
-        """From `redis://`, `rediss://` or `unix://`, with user, password and db."""
+        """Make an endpoint from `redis://`, `rediss://` or `unix://`. Raises ConfigurationError."""
         if "," in url.partition("://")[2].partition("/")[0]:
             raise ConfigurationError(
                 f"{redacted(url)} names several hosts in one URL; give each node its own argument"
             )
+        plain = PlainSettings.from_url(url.strip())
+        if plain is not None:
+            return cls(plain, like)
+        _check_shape(url.strip())
+        from redis.asyncio.connection import ConnectionPool
+
         try:
             pool = ConnectionPool.from_url(url.strip())
         except (ValueError, TypeError) as error:
-            hint = "" if url.strip().startswith(SCHEMES) else f" (known are {', '.join(SCHEMES)})"
-            raise ConfigurationError(
-                f"{redacted(url)} is no address of Redis: {error}{hint}"
-            ) from None
-        return cls.of_pool(pool, redacted(url), like)
+            cause = harmless(error)
+        else:
+            return cls.of_pool(pool, redacted(url), like)
+        # Raised outside of the `except`, so that the error has no context that quotes the URL.
+        raise ConfigurationError(f"{redacted(url)} is not a Redis address: {cause}")
 
     @classmethod
     def of_pool(cls, pool: ConnectionPool, shown: str, like: Iterable[Endpoint] = ()) -> Endpoint:
-        """From the settings with which a client of redis-py would open connections."""
+        """Make an endpoint from the settings of a redis-py pool. Raises ConfigurationError."""
+        from redis.exceptions import RedisError
+
         try:
             connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
             return cls(connection, like)
-        except (ValueError, TypeError, OSError) as error:
-            raise ConfigurationError(f"{shown} has a wrong setting: {error}") from None
+        except (ValueError, TypeError, OSError, RedisError) as error:
+            cause = harmless(error)
+        raise ConfigurationError(f"{shown} has a wrong setting: {cause}")
 
     async def open(self, make: Callable[[], L]) -> L:
-        """Open a connection; `make` gives its protocol. Raises OSError."""
+        """Open a connection with the protocol that `make` returns. Raises OSError."""
         loop = asyncio.get_running_loop()
-        # Cancelling create_connection closes its socket; a link is only made once it is open.
+        # If create_connection is cancelled, it closes its socket; `make` is called once it is open.
         if self.path is not None:
             _, link = await loop.create_unix_connection(make, self.path)
             return link
@@ -131,16 +183,16 @@ class Endpoint:
         return link
 
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS context redis-py would use, or None for a plain connection."""
+        """Return the TLS context that redis-py would use, or None for a plain connection."""
         return self._tls
 
     @property
     def rotates(self) -> bool:
-        """Whether the password comes from a provider and may be another one next time."""
+        """Whether the password comes from a provider and may change."""
         return self._settings.credential_provider is not None
 
     async def credentials(self) -> tuple[str, ...]:
-        """`(user, password)` for AUTH, asked anew at each connection; () where there is none."""
+        """Return `(user, password)` for AUTH, () for none; called for each new connection."""
         provider = self._settings.credential_provider
         if provider is not None:
             found = await provider.get_credentials_async()
@@ -153,6 +205,29 @@ class Endpoint:
         return (str(found[0]), str(found[1] or ""))
 
 
+def _check_shape(url: str) -> None:
+    """Reject URLs that redis-py would read as another server or database than the user meant."""
+    # redis-py reads `redis:/h` as localhost and `/notadb` as database 0.
+    if not url.startswith(SCHEMES):
+        scheme = url.partition(":")[0] if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", url) else ""
+        shown = f"{scheme}:…" if scheme else redacted(url)
+        known = ", ".join(SCHEMES)
+        raise ConfigurationError(f"{shown} is not a Redis address: it must begin with {known}")
+    path, _, query = url.partition("://")[2].partition("?")
+    path = path.partition("/")[2]
+    # With an unquoted # or ? in the password, the user would become the host.
+    if "#" in url or not all(re.fullmatch(r"\w+=.*", pair) for pair in query.split("&") if pair):
+        raise ConfigurationError(
+            f"{redacted(url)} is not a Redis address: in a password, write # as %23, ? as %3F, "
+            "/ as %2F and @ as %40"
+        )
+    if url.startswith(("redis://", "rediss://")) and not re.fullmatch(r"[0-9]*/?", path):
+        raise ConfigurationError(
+            f"{redacted(url)} is not a Redis address: after the host comes the number of a "
+            f"database, not {'this (in a password, write / as %2F)' if '@' in path else repr(path)}"
+        )
+
+
 def _tls_context(connection: Any) -> ssl.SSLContext | None:
     settings = getattr(connection, "ssl_context", None)
     context: ssl.SSLContext | None = None if settings is None else settings.get()
@@ -160,21 +235,26 @@ def _tls_context(connection: Any) -> ssl.SSLContext | None:
 
 
 def _said_of_tls(connection: Any) -> tuple[str, ...]:
-    """All that redis-py was told about TLS; () for nothing."""
+    """Return all TLS settings that redis-py was given; () for none."""
     settings = getattr(connection, "ssl_context", None)
     names = getattr(type(settings), "__slots__", ())
     return tuple(f"{name}={getattr(settings, name)!r}" for name in names if name != "context")
 
 
 class Seeds:
-    """A URL with several hosts: `scheme+kind://login@host:port,host:port/path?query`."""
+    """A URL with several hosts: `scheme+kind://login@host:port,host:port/path?query`.
+
+    Raises ConfigurationError for a URL of another form.
+    """
 
     def __init__(self, url: str, *, port: int) -> None:
         self.shown = redacted(url)
         try:
             parts = urlsplit(url.strip())
-        except ValueError as error:
-            raise ConfigurationError(f"{self.shown} is no address of Redis: {error}") from None
+        except ValueError:
+            parts = urlsplit("")
+        if parts.fragment or not parts.scheme:
+            raise ConfigurationError(f"{self.shown} is not a Redis address")
         self.scheme, _, self.kind = parts.scheme.partition("+")
         login, at, hosts = parts.netloc.rpartition("@")
         self._login = login + at
@@ -186,11 +266,11 @@ class Seeds:
             raise ConfigurationError(f"{self.shown} names no host")
 
     def endpoints(self, login: str | None = None) -> list[Endpoint]:
-        """One for each host; with another "user:password@" if given."""
+        """Return one endpoint per host; `login` ("user:password@") replaces that of the URL."""
         query = f"?{urlencode(self.query)}" if self.query else ""
         prefix = self._login if login is None else login
         first = Endpoint.from_url(f"{self.scheme}://{prefix}{self._where(self._hosts[0])}{query}")
-        # The others share its TLS context: loading authorities for each takes 30 ms apiece.
+        # The others share the first one's TLS context, because loading the authorities takes 30 ms.
         return [first, *(first.at(*self._place(host)) for host in self._hosts[1:])]
 
     def _where(self, host: str) -> str:
@@ -198,16 +278,7 @@ class Seeds:
         return host if has_port else f"{host}:{self._port}"
 
     def _place(self, host: str) -> tuple[str, int]:
-        try:
+        with contextlib.suppress(ValueError):
             parts = urlsplit(f"//{self._where(host)}")
             return unquote(parts.hostname or "localhost"), parts.port or self._port
-        except ValueError as error:
-            raise ConfigurationError(f"{self.shown} is no address of Redis: {error}") from None
-
-
-def redacted(url: str) -> str:
-    """`url` without its password, for messages."""
-    scheme, mark, rest = url.partition("://")
-    login, at, where = rest.rpartition("@")
-    user = login.partition(":")[0]
-    return repr(f"{scheme}{mark}{user}:***@{where}" if at and ":" in login else url)
+        raise ConfigurationError(f"{self.shown} is not a Redis address")

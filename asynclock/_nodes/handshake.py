@@ -1,8 +1,8 @@
-"""From an address to a link that is logged in, knows the scripts and has told its facts.
+"""Opens a link: connects, logs in, loads the scripts and asks for the server's facts.
 
-Everything after the login is one round trip. Whatever a server or a proxy refuses there (INFO,
-CLIENT TRACKING, SCRIPT LOAD, …) only makes us know or do less; only a refused login or protocol
-ends the attempt.
+All commands after the login go out in one round trip. If a server or a proxy refuses one of them
+(INFO, CLIENT TRACKING, SCRIPT LOAD, …), the library does without it. Only a refused login or
+protocol fails the handshake.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,17 +18,27 @@ from .. import _clock
 from .._rules.trust import Facts
 from .endpoint import Endpoint
 from .link import Failure, Link, Owner
+from .redaction import without
 from .script import Command, Script
 
 L = TypeVar("L", bound=Link)
 
 
 class HandshakeError(Exception):
-    """The connection could not be made ready; `failure` says why."""
+    """The handshake failed; `failure` has the cause."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.cause)
         self.failure = failure
+
+
+def why_unready(error: Exception) -> Failure:
+    """Return the cause of a failed handshake, without texts that may contain a password's part."""
+    if isinstance(error, HandshakeError):
+        return error.failure
+    if isinstance(error, UnicodeError):
+        return Failure("the handshake failed: its address or login can't be encoded")
+    return Failure(f"the handshake failed: {type(error).__name__}: {error}")
 
 
 async def dial(
@@ -39,32 +49,32 @@ async def dial(
     limit: float,
     make: Callable[[Owner, float], L],
 ) -> tuple[L, Facts]:
-    """Open a link within `limit` seconds. Raises HandshakeError; leaves no socket behind.
+    """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then.
 
-    `make` gets the owner and the seconds that each command has, until the link is open.
+    `make` gets the owner and the timeout of each command during the handshake, in seconds.
     """
     async with _opening(limit) as opened:
         link = await endpoint.open(lambda: make(owner, limit))
         opened.append(link)
         await _log_in(link, endpoint)
         known = await _introduce(link, scripts)
-        link.timeout = node_timeout
+        link.answer_within(node_timeout)
     return link, known
 
 
 async def greet(endpoint: Endpoint, owner: Owner, node_timeout: float, limit: float) -> Link:
-    """The same for a server that is only asked who is who: logged in, nothing more."""
+    """Open a link that is only logged in, for a server that only reports which server is what."""
     async with _opening(limit) as opened:
         link = await endpoint.open(lambda: Link(owner, limit))
         opened.append(link)
         await _log_in(link, endpoint)
-        link.timeout = node_timeout
+        link.answer_within(node_timeout)
     return link
 
 
 @contextlib.asynccontextmanager
 async def _opening(limit: float) -> AsyncIterator[list[Link]]:
-    """A bound in time; the links that are opened inside are closed if it fails."""
+    """Limit the time of a handshake, and close the links that it opened if it fails."""
     opened: list[Link] = []
     try:
         async with asyncio.timeout(limit):
@@ -81,7 +91,7 @@ async def _opening(limit: float) -> AsyncIterator[list[Link]]:
 
 
 def _reason(error: OSError) -> str:
-    # asyncio puts "Connect call failed" where the system's own words were.
+    # asyncio replaces the system's text by "Connect call failed".
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__
@@ -95,27 +105,29 @@ def _drop(opened: list[Link]) -> None:
 async def _log_in(link: Link, endpoint: Endpoint) -> None:
     try:
         login = await endpoint.credentials()
-    except Exception as error:  # a provider is the user's code: whatever it raises is a cause
-        raise HandshakeError(Failure(f"no credentials: {error!r}")) from error
+    except Exception as error:  # a provider is the user's code; its text may quote the password
+        cause = f"no credentials: the provider raised {type(error).__name__}"
+        raise HandshakeError(Failure(cause)) from None
     hello = Command.plain("HELLO", "3", *(("AUTH", *login) if login else ()))
     answer = await link.ask(hello)
     if isinstance(answer, Failure) and answer.code == "WRONGPASS" and endpoint.rotates:
         answer = replace(answer, permanent=False)  # the next password may be right
-    _accept(answer)
+    _accept(answer, [word for word in login if word and word != "default"][-1:])
     if endpoint.db:
         _accept(await link.ask(Command.plain("SELECT", endpoint.db)))
 
 
-def _accept(answer: Any) -> None:
+def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:
     if isinstance(answer, Failure):
-        cause = answer.cause
+        # A server that does not know HELLO repeats its arguments, which include the password.
+        cause = without(answer.cause, secrets)
         if answer.code in ("ERR", "NOPROTO") and "HELLO" in cause.upper():
             cause = f"Redis 6.2 or later is needed: {cause}"
         raise HandshakeError(Failure(cause, permanent=answer.permanent, code=answer.code))
 
 
 async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
-    # A script that could not be loaded is sent by EVAL when it is first needed.
+    # A script that could not be loaded is sent with EVAL when it is first needed.
     loads = [Command.plain("SCRIPT", "LOAD", script.source) for script in scripts]
     questions = (
         Command.plain("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"),
@@ -135,17 +147,16 @@ async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
 
 
 def _refused(questions: Iterable[Command], replies: Iterable[Any]) -> tuple[str, ...]:
-    """The commands that this server will not run for us, each once."""
+    """Return the commands that this server refused, each once."""
     pairs = zip(questions, replies, strict=True)
     return tuple({str(asked.args[0]): None for asked, reply in pairs if isinstance(reply, Failure)})
 
 
 def facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
-    """What INFO and CONFIG GET appendfsync said, as far as they said anything."""
-    if not isinstance(info, bytes | str):
+    """Return the facts in the replies to INFO and CONFIG GET appendfsync, if they succeeded."""
+    said = parse_info(info)
+    if not said:
         return Facts(tracking=tracking)
-    text = info if isinstance(info, str) else info.decode("utf-8", "replace")
-    said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     always = isinstance(fsync, dict) and fsync.get(b"appendfsync") == b"always"
     uptime = said.get("uptime_in_seconds")
     return Facts(
@@ -159,3 +170,11 @@ def facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
         durable=always and said.get("aof_enabled") == "1",
         tracking=tracking,
     )
+
+
+def parse_info(reply: Any) -> dict[str, str]:
+    """Return the fields of a reply to INFO; empty if the server refused."""
+    if not isinstance(reply, bytes | str):
+        return {}
+    text = reply if isinstance(reply, str) else reply.decode("utf-8", "replace")
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -1,6 +1,6 @@
-"""Life signs of an open link: an idle one is asked for the clock, a stalled one is given up.
+"""Watches an open link: reads the clock of an idle node, and closes a stalled link.
 
-So that a clock that jumped can't hide between two locks, and a dead connection is noticed.
+So a jump of the clock between two locks is found, and a dead connection is noticed.
 """
 
 from __future__ import annotations
@@ -15,26 +15,45 @@ if TYPE_CHECKING:
     from .node import Node
 
 HALF_OPEN = 4
-"""A link whose reply is overdue for so many node timeouts (at least a second) is given up."""
+"""Node timeouts (at least a second) after which a link with an overdue reply is closed."""
+
+TICK = 0.001
+"""Minimum seconds between two checks of an open link."""
+
+FIRST_RECHECK, LONGEST_RECHECK = 0.1, 2.0
+"""First and maximum seconds until a replica is asked for its role again; doubled each time."""
 
 
 async def watch(node: Node, link: Link) -> None:
-    """Until the link is closed."""
+    """Watch the link until it is closed."""
     patience = max(1.0, HALF_OPEN * node.settings.node_timeout)
     idle = node.settings.max_ttl / 3
+    asked = 0.0
     while not link.closed.done():
-        stalled = link.stalled_since
-        pause = patience / 4 if stalled else min(idle, patience)
+        left = max(node.trust.last_reply, asked) + idle - _clock.now()
+        pause = patience / 4 if link.stalled_since else min(max(left, TICK), patience)
         await asyncio.wait([link.closed], timeout=pause)
         now = _clock.now()
         if link.stalled_since and now - link.stalled_since >= patience:
             link.close(f"no answer for {now - link.stalled_since:.1f} s")
-        elif not link.stalled_since and now - node.trust.last_reply >= idle:
+        elif not link.stalled_since and now - max(node.trust.last_reply, asked) >= idle:
+            asked = now
             node.check_clock()
 
 
+async def leave_replica(node: Node, link: Link, times: int) -> None:
+    """Close the link to a replica after a pause; the next handshake asks for its role again.
+
+    `times` is the number of connections in a row on which the server was a replica.
+    """
+    longest = min(FIRST_RECHECK * 2.0 ** (min(times, 16) - 1), LONGEST_RECHECK)
+    await asyncio.sleep(longest * (1 + node.random()) / 2)
+    link.close("it was a replica")
+    await link.closed
+
+
 class Reading:
-    """The sink for a node's clock."""
+    """Takes the reply to TIME."""
 
     __slots__ = ("_node", "_sent")
 
@@ -43,7 +62,7 @@ class Reading:
         self._sent = sent
 
     def cast(self, _index: int, reply: Any) -> None:
-        """Tell the node its clock; a Failure shows on the link."""
+        """Pass the clock on to the node; the link itself reports a Failure."""
         if isinstance(reply, list):
             clock = int(reply[0]) + int(reply[1]) / 1_000_000
             self._node.told(clock, self._sent, _clock.now())

@@ -1,79 +1,87 @@
 """One socket to one node: commands out in one write per loop tick, replies back in order.
 
-This is the hot path. A command costs one entry in a queue: no task, no future and no timer of its
-own. One timer serves all deadlines of a link: every command has the same time to be answered, so
-the oldest is due first. An overdue command is given up by its sink at once, but keeps its place in
-the queue: replies come in order, and the link counts as stalled until the overdue reply is in.
-Why not a client's connection: docs/decisions/0001.
+This is the hot path. A command takes one entry in a queue, but no task, no future and no timer of
+its own. One timer serves all deadlines of a link: every command has the same timeout, so the oldest
+is due first. The sink of an overdue command gets a Failure at once, but the command keeps its place
+in the queue, because replies come in order. The link counts as stalled until the overdue reply is
+there. docs/decisions/0001 says why this isn't a Redis client's connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import hiredis
 
-from .. import _clock
+from .. import _clock, _forks
 from .script import Command
 
 MAX_IN_FLIGHT = 65_536
-"""Commands that may wait for a reply on one link; a backlog this long is of no use to anyone.
-Only releases are still taken then: what is held is bounded, and must be given back."""
+"""Maximum number of commands without a reply on one link; a longer backlog would be useless.
+Releases are still accepted then: their number is bounded by the leases, and they must be sent."""
 
 EARLY = 50
-"""So many commands of one tick are worth a write of their own: the node begins while we go on."""
+"""Number of commands in one tick that are written at once, so that the node can begin with them."""
 LAG = 0.02
-"""A timer that fires later than this was kept by our own busy loop, not by the node."""
+"""Seconds of delay of a timer above which our own loop was busy, and not the node slow."""
 LAGGING = 8
-"""So many timeouts are allowed to a node while our own loop is busy."""
+"""Maximum number of timeouts that a node gets while our own loop is busy."""
+READONLY = "READONLY"
+"""Code of a replica's reply to a write, and of the end of a link to a demoted primary."""
 
 _MORE = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a node gave no answer. `permanent` ones need a person: trying again won't help."""
+    """Why a node gave no answer. If `permanent`, a person must fix it; retrying won't help."""
 
     cause: str
     permanent: bool = False
     code: str = ""
-    """The first word of the server's error, such as MOVED; "" where no server spoke."""
+    """The first word of the server's error, such as MOVED; "" without an error reply."""
 
 
 class Sink(Protocol):
-    """Who waits for the answer of node number `index`: a reply, or a Failure."""
+    """The receiver of the answer of node `index`: a reply or a Failure."""
 
     def cast(self, index: int, reply: Any, /) -> None:
-        """Take the answer, straight from the socket. Raises, uncounted, at a strange shape only."""
+        """Take the answer, straight from the socket.
+
+        Raises only if the reply has an unexpected form; then it must not have counted the answer.
+        """
 
 
 class Owner(Protocol):
-    """Who owns a link and is told what concerns the connection as a whole."""
+    """The owner of a link, which gets the events of the whole connection."""
 
     def told(self, clock: float, sent: float, received: float) -> None:
-        """A script's reply carried the node's clock; called before the reply is cast."""
+        """Take the node's clock from a script's reply; called before the sink gets the reply."""
 
     def pushed(self, push: list[Any]) -> None:
-        """The node sent something nobody asked for."""
+        """Take a message that the node sent without a request."""
 
     def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
-        """The connection ended."""
+        """Note that the connection has ended, and which commands had no reply."""
 
 
-class _ServerError(Exception):
+class ServerError(Exception):
     """An error reply, as hiredis makes it."""
 
 
-# What a script meets has no code of its own; in the words of servers before 7.2, and since.
+# Errors inside a script have no code of their own. These are the texts before 7.2 and since then.
 _FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
+NOT_REDIS = "NOTREDIS"
+"""Code of a Failure for bytes that are not the Redis protocol; no server sends this code."""
 _PERMANENT = ("WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO")
 
 
 def failure(error: Exception) -> Failure:
-    """A server's error reply as an answer."""
+    """Turn a server's error reply into a Failure."""
     text = str(error)
     code = text.partition(" ")[0]
     permanent = code in _PERMANENT or text.startswith("ERR unknown command")
@@ -82,15 +90,15 @@ def failure(error: Exception) -> Failure:
 
 
 class Link(asyncio.Protocol):
-    """A connection that is open, or was."""
+    """One connection, which is open or has ended; it is never reopened."""
 
     def __init__(self, owner: Owner, timeout: float) -> None:
         self.owner = owner
         self.timeout = timeout
-        """Seconds that each command has to be answered; set while nothing is in flight."""
+        """Seconds in which each command must be answered."""
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(
-            protocolError=ConnectionError, replyError=_ServerError, notEnoughData=_MORE
+            protocolError=ConnectionError, replyError=ServerError, notEnoughData=_MORE
         )
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -98,24 +106,26 @@ class Link(asyncio.Protocol):
         self._overdue = 0
         self._sent = self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._paused = False
+        self._context = Context()
+        """An empty context for the timer, instead of that of the task that happens to set it."""
+        self._paused = self._greeted = False
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.stalled_since = 0.0
-        """When a reply became overdue that is still out; 0 while the node answers in time."""
+        """When the oldest overdue reply became overdue; 0 while the node answers in time."""
 
-    # what others ask of it
+    # for its users
 
     def send(self, command: Command, sink: Sink, index: int) -> None:
-        """Queue `command`; `sink` gets the answer, in time and exactly once."""
+        """Queue `command`; `sink` gets exactly one answer, within the timeout."""
         out, in_flight = self._out, self._in_flight
-        full = len(in_flight) >= MAX_IN_FLIGHT and not command.owed_until
+        full = len(in_flight) >= MAX_IN_FLIGHT and not command.retry_until
         if full or self._transport is None:
             sink.cast(index, Failure("connection lost" if self._transport is None else "backlog"))
             return
         if not out:
-            # What a tick queues counts as sent when its first command was: a reading of the
-            # clock per write, not per command, and too early is the safe side.
+            # One clock reading per write: all commands of a tick share the send time of the first.
+            # A send time that is too early is safe.
             self._sent = _clock.now()
             self._loop.call_soon(self._flush)
         if self._timer is None:
@@ -126,28 +136,57 @@ class Link(asyncio.Protocol):
             self._write()
 
     async def ask(self, command: Command) -> Any:
-        """Send `command`, → its reply or Failure. Cancelling stops listening, nothing else."""
+        """Send `command` and return its reply or Failure. Cancelling doesn't stop the command."""
         answer = Answer(self._loop)
         self.send(command, answer, 0)
         return await answer.future
 
-    def close(self, cause: str, *, permanent: bool = False) -> None:
-        """End the connection now; what is still out fails with `cause`."""
-        self._end = Failure(cause, permanent)
+    def answer_within(self, seconds: float) -> None:
+        """End the handshake: from now on `seconds` is the timeout of each command.
+
+        Nothing important may be in flight.
+        """
+        self.timeout, self._greeted = seconds, True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            if self._in_flight:
+                self._arm(seconds)
+
+    @property
+    def releasing(self) -> bool:
+        """Whether a release has no reply yet."""
+        return any(command.retry_until for _, _, _, command in self._in_flight)
+
+    def close(self, cause: str, *, permanent: bool = False, code: str = "") -> None:
+        """End the connection now; commands without a reply fail with `cause`."""
+        self._end = Failure(cause, permanent, code)
         if self._transport is not None:
             self._flush()
             self._transport.abort()
 
     async def finish(self) -> None:
-        """End the connection once what is queued was handed to the system, or a timeout later."""
+        """End the connection once all queued bytes went to the system, or after one timeout."""
         if self._transport is not None:
             self._end = Failure("closed")
             self._flush()
             self._transport.close()
             await asyncio.wait([self.closed], timeout=self.timeout)
-        if self._transport is not None:  # a frozen peer whose buffers are full takes nothing more
+        if self._transport is not None:  # a frozen peer with full buffers
             self._transport.abort()
         await self.closed
+
+    def forked(self) -> None:
+        """In a forked child: close the copy of the socket; the connection stays the parent's."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            sock = transport.get_extra_info("socket")
+            if sock is not None and sock.fileno() >= 0:
+                _forks.close_copy(sock.fileno())
+        self._out.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # out
 
@@ -166,13 +205,16 @@ class Link(asyncio.Protocol):
     def resume_writing(self) -> None:
         """asyncio: the peer has caught up."""
         self._paused = False
-        self._flush()
+        # Later, because asyncio is in the middle of writing: if a write in here failed, it would
+        # end the transport twice.
+        self._loop.call_soon(self._flush)
 
     # in
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection is open."""
         self._transport = cast(asyncio.Transport, transport)
+        _forks.tell_child(self)
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes from the node."""
@@ -186,15 +228,15 @@ class Link(asyncio.Protocol):
                 self._overdue -= 1
                 if not self._overdue:
                     self.stalled_since = 0.0
-                if command.owed_until and type(reply) is _ServerError:
-                    self._refused(reply, NOBODY, index, command)  # nobody waits, the key does
-            elif type(reply) is _ServerError:
+                if command.retry_until and type(reply) is ServerError:
+                    self._refused(reply, NOBODY, index, command)  # the key still needs its release
+            elif type(reply) is ServerError:
                 self._refused(reply, sink, index, command)
             else:
                 try:
                     sink.cast(index, reply)
                 except Exception:
-                    self._in_flight.appendleft(entry)  # answered when asyncio ends this link
+                    self._in_flight.appendleft(entry)  # gets its Failure when asyncio ends the link
                     raise
 
     def _parse(self, data: bytes) -> list[Any]:
@@ -208,14 +250,16 @@ class Link(asyncio.Protocol):
                 else:
                     replies.append(reply)
         except ConnectionError:
-            self.close("it does not speak the Redis protocol", permanent=True)
+            # Not permanent if this server has completed a handshake in the protocol before.
+            cause = "it does not speak the Redis protocol"
+            self.close(cause, permanent=not self._greeted, code=NOT_REDIS)
         if len(replies) > len(self._in_flight):
-            self.close("it sent a reply that nobody asked for")
+            self.close("it sent a reply without a request")
             return []
         return replies
 
     def _tell_clock(self, replies: list[Any], received: float) -> None:
-        # The newest reading of a batch says all that the others could, and before any is counted.
+        # Use only the newest clock reading of a batch, and before any reply is counted.
         for place in range(len(replies) - 1, -1, -1):
             reply = replies[place]
             if type(reply) is list and reply and type(reply[-1]) is int and reply[-1] > 1 << 48:
@@ -225,23 +269,24 @@ class Link(asyncio.Protocol):
     def _refused(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
         known = failure(error)
         if known.code == "NOSCRIPT" and command.script is not None:
-            # Healed by EVAL, which also makes the node know it from now on. Those behind it in
-            # the queue get the same answer in the same order, so order is kept; but if another
-            # client has taught the node meanwhile, a release behind was executed before its
-            # acquire will be: it comes again.
-            later = [entry[3] for entry in self._in_flight if entry[3].owed_until]
+            # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
+            # well and are resent in the same order. But if another client has loaded the script in
+            # the meantime, a release behind ran before this acquire: send that release again.
+            later = [entry[3] for entry in self._in_flight if entry[3].retry_until]
             Link.send(self, command.with_source(), sink, index)
             for other in later:
                 if command.args[0] == "acquire" and other.args[1] == command.args[1]:
                     Link.send(self, other.with_source(), NOBODY, 0)
         else:
             sink.cast(index, known)
+            if READONLY in known.cause:  # Redis 6.2 wraps an error in a script in other text
+                self.close("it is no longer a primary", code=READONLY)
 
     # time
 
     def _arm(self, seconds: float) -> None:
         self._due = _clock.now() + seconds
-        self._timer = self._loop.call_later(seconds, self._check_time)
+        self._timer = self._loop.call_later(seconds, self._check_time, context=self._context)
 
     def _check_time(self) -> None:
         self._timer = None
@@ -253,8 +298,8 @@ class Link(asyncio.Protocol):
                 self._arm(sent - due)
                 return
             if late > LAG and now - sent < LAGGING * self.timeout:
-                # It was our own loop that was busy: the reply may lie in the socket already, or
-                # the request was written a moment ago only. Time for it, but not for ever.
+                # Our own loop was busy: the reply may be in the socket already, or the request was
+                # written only a moment ago. Give the node more time, within a limit.
                 self._arm(min(late, self.timeout))
                 return
             self._overdue += 1
@@ -282,7 +327,7 @@ class Link(asyncio.Protocol):
 
 
 class Answer:
-    """A sink for one answer that somebody awaits."""
+    """A sink for one answer, which a task awaits."""
 
     __slots__ = ("future",)
 
@@ -290,16 +335,16 @@ class Answer:
         self.future: asyncio.Future[Any] = loop.create_future()
 
     def cast(self, _index: int, reply: Any) -> None:
-        """Take the answer; nobody may be waiting any more."""
+        """Take the answer, unless the waiting task was cancelled."""
         if not self.future.done():
             self.future.set_result(reply)
 
 
 class _Nobody:
-    """A sink for answers that don't matter."""
+    """A sink that ignores all answers."""
 
     def cast(self, _index: int, _reply: Any) -> None:
-        """Take the answer and forget it."""
+        """Ignore the answer."""
 
 
 NOBODY: Sink = _Nobody()

@@ -1,8 +1,9 @@
-"""The same request to all nodes at once, in the same loop tick."""
+"""All nodes of a manager: sends one request to all of them in the same loop tick."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,22 +12,17 @@ from .. import _clock
 from .._background import Background
 from .._rules import trust
 from .._rules.quorum import majority
+from .._rules.standstill import StandStill
 from ..errors import ConfigurationError
 from .link import NOBODY, Failure, Sink
-from .node import CACHING, Node
+from .node import CACHING, NOT_AFTER_GRACE, Node
 from .script import Command
 from .wakeup import Wakeups
 
 _log = logging.getLogger("asynclock.nodes")
 
-NOT_AFTER_GRACE = 0.05
-"""A request may reach a node's script so long after we gave up on it, and no longer."""
 READING = 0.1
-"""Seconds for which what we know of the nodes' clocks is good enough for floors."""
-AGREE = 0.05
-"""Clocks that jumped together by amounts this close: it was ours that stood still."""
-TOGETHER = 1.0
-"""Jumps noticed within so many seconds happened at the same time: after one all nodes are asked."""
+"""Seconds for which a reading of the nodes' clocks is accurate enough for floors."""
 
 
 class Multiplexer:
@@ -40,92 +36,119 @@ class Multiplexer:
         """The numbers of all nodes."""
         self.quorum = majority(len(self.nodes))
         self.batch = batch
-        """How many leases one renewal command may carry (1 where keys live apart)."""
+        """Maximum number of leases in one renewal command (1 on a Cluster)."""
         self.wakeups = Wakeups(len(self.nodes), self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
-        """Called with the seconds by which our own clock stood still."""
+        """Called with the seconds for which our own clock stood still."""
+        self.stood_still = 0.0
+        """The sum of these seconds."""
         self._background = background
         self._strict = strict
         self._untracked: set[Node] = set()
-        self._jumps: dict[Node, tuple[float, float]] = {}
+        self._standstill = StandStill(len(self.nodes), self.quorum)
         self._flaws: dict[Node, ConfigurationError] = {}
         self._warned: set[str] = set()
         self._read_again = self._ahead = 0.0
         self._offset: float | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the first use; no other loop may use this."""
         for index, node in enumerate(self.nodes):
             node.on_wake = partial(self.wakeups.wake, node=index)
             node.on_met = self._check
             node.on_jump = self._jumped
 
     def ready(self) -> None:
-        """Begin to connect, unless that was done. Called before anything is asked.
+        """Begin to connect on the first call. Called before each request.
 
-        Raises ConfigurationError if this set of nodes can't work, or not in this event loop.
+        Raises ConfigurationError if this set of nodes can't work, or belongs to another event loop.
         """
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
+        if self.loop is not loop:
             self._start(loop)
         if self._flaws:
             raise next(iter(self._flaws.values()))
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not None:
+    @property
+    def started(self) -> bool:
+        """Whether connecting has begun."""
+        return self.loop is not None
+
+    def check_loop(self) -> None:
+        """Raise ConfigurationError if this was first used in another event loop."""
+        if self.loop is not None and self.loop is not asyncio.get_running_loop():
             raise ConfigurationError(
                 "this manager was first used in another event loop; make one manager per loop"
             )
-        self._loop = loop
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.check_loop()
+        self.loop = loop
         for node in self.nodes:
             self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
 
+    async def finish(self) -> None:
+        """Wait until the nodes have executed all releases, then end all connections.
+
+        Waits at most two node timeouts for the replies, and one more for a blocked connection.
+        """
+        patience = 2 * max(node.settings.node_timeout for node in self.nodes)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await asyncio.gather(*(node.settle() for node in self.nodes))
+        await asyncio.gather(*(node.finish() for node in self.nodes))
+
     def broadcast(self, command: Command, sink: Sink) -> None:
-        """Ask every node; `sink` gets each one's answer under its number."""
+        """Send `command` to every node; `sink` gets each answer with the node's number."""
         for index, node in enumerate(self.nodes):
             node.ask(command, sink, index)
 
     def deliver(self, command: Command, sink: Sink, indices: Sequence[int]) -> None:
-        """Send a release to these nodes, now or when they are back."""
+        """Send a release to these nodes, now or once they are reachable again."""
         for index in indices:
             self.nodes[index].deliver(command, sink, index)
 
     def counts(self, index: int, sent: float, voters: Sequence[int]) -> bool:
-        """Whether a node's yes, asked for at `sent`, counts for what `voters` have granted.
+        """Return whether a positive reply of node `index` counts for a lease won with `voters`.
 
-        Of a node in quarantine only where its own grant had counted: the key that it still has
-        is that grant's, so nobody else was granted it since. What came there later may stand in
-        the place of another's key that the node forgot (tests/model: V1 to V5, W1).
+        `sent` is when the request was sent. While the node is in quarantine its reply counts only
+        if its own grant counted: then the key is from that grant, and no other owner was granted
+        the name since. A key that came later may replace a key of another owner that the node
+        forgot (tests/model: V1 to V5, W1). The reply of a new primary counts only once the previous
+        primary no longer grants anything (F1 to F3, G5).
         """
-        return sent >= self.nodes[index].trust.votes_from or index in voters
+        trust = self.nodes[index].trust
+        return sent >= trust.votes_from or (index in voters and sent >= trust.renews_from)
 
     def arm(self, indices: Sequence[int]) -> None:
-        """Order a wake-up for the keys that the next command reads, where the node can do it."""
+        """Request a push for the keys that the next command reads, from nodes that support it."""
         for index in indices:
             node = self.nodes[index]
             if node.tracking:
                 node.ask(CACHING, NOBODY, index)
 
     def tracks(self) -> bool:
-        """Whether enough nodes can wake us that a release can't go unnoticed."""
+        """Return whether enough nodes send pushes that every release is noticed."""
         silent = sum(not node.tracking for node in self.nodes)
         return silent < self.quorum
 
     # clocks
 
     def floor(self, now: float) -> int:
-        """The fence floor for an attempt that starts now, in µs.
+        """Return the fence floor for an attempt that starts now, in µs.
 
-        -1 while fewer than a quorum of clocks are known: then each node takes its own, which may
-        cost a second round trip. Our wall clock would save that, but a wrong one pushes counters
-        ahead of what floors can restore after a node forgot them.
+        Returns -1 while fewer than a quorum of clocks are known. Then each node uses its own clock,
+        which may cost a second round trip. Our wall clock would save that round trip, but a wrong
+        one would push counters so far ahead that a floor couldn't restore a lost counter.
         """
         self._read_clocks(now)
         return -1 if self._offset is None else int((now + self._offset) * 1_000_000)
 
     def not_after(self, until: float) -> int:
-        """The node time in µs after which a request given up at `until` must not be executed.
+        """Return the node time in µs after which a node must not execute a request.
 
-        By the clock that is most ahead, so that no node takes it for late too early; 0 (no bound)
-        while fewer than a quorum of clocks are known.
+        `until` is when we stop waiting for the reply. The result is by the clock that is most
+        ahead, so that no node rejects the request too early. It is 0 while fewer than a quorum of
+        clocks are known: then each node limits the request by its own clock (`give_up_at`).
         """
         return int((until + NOT_AFTER_GRACE + self._ahead) * 1_000_000) if self._ahead else 0
 
@@ -134,8 +157,8 @@ class Multiplexer:
             return
         offsets = [o for node in self.nodes if (o := node.trust.offset) is not None]
         self._read_again = now + READING if len(offsets) >= self.quorum else 0.0
-        # A node that nobody has met yet should not keep the others' requests without a bound; if
-        # its clock is far ahead, it takes the first request for late and the next one in time.
+        # Do not wait until every clock is known, because requests have no limit until then. A node
+        # that is far ahead rejects the first request as late and accepts the next one.
         self._ahead = max(offsets) if len(offsets) >= self.quorum else 0.0
         known = len(offsets) >= self.quorum
         self._offset = trust.low_median(offsets) if known else None
@@ -143,22 +166,17 @@ class Multiplexer:
     def _jumped(self, node: Node, by: float) -> None:
         now = _clock.now()
         self._read_again = 0.0
-        self._jumps[node] = (now, by)
-        alike = [
-            other
-            for other, (at, jump) in self._jumps.items()
-            if now - at < TOGETHER and abs(jump - by) < AGREE
-        ]
-        if by > 0 and len(alike) == self.quorum:
-            # Theirs or ours: either way, leases end that much sooner on a quorum.
-            _log.warning("the clocks of a quorum jumped by %+.3f s, or ours stood still", by)
-            self.on_stood_still(by)
-        elif len(alike) < self.quorum:
-            for other in self.nodes:
-                if other not in alike:
-                    other.check_clock()
+        standstill, index = self._standstill, self.nodes.index(node)
+        sooner = standstill.jumped(index, by, now)
+        if sooner:
+            # Whether their clocks or ours: leases end that much sooner on a quorum.
+            _log.warning("the clocks of a quorum jumped by %+.3f s, or ours stood still", sooner)
+            self.stood_still += sooner
+            self.on_stood_still(sooner)
+        for other in standstill.silent(index):
+            self.nodes[other].check_clock()
 
-    # who the nodes are
+    # checks of the nodes' facts
 
     def _check(self, met: Node) -> None:
         facts = met.trust.facts

@@ -1,9 +1,9 @@
-"""One Redis server as the engine sees it: asked, it always answers, with a reply or a Failure.
+"""One Redis server as the engine sees it: each request gets a reply or a Failure.
 
-A node heals by itself: one task keeps a link open, with jittered pauses between attempts. While a
-node is known to be down, or its link is stalled, asking it fails at once, so that it never costs
-an acquire a full timeout. Releases are different: those that a broken connection may have
-swallowed are owed, and sent again as soon as the node is back.
+A node reconnects by itself: one task keeps a link open, with random pauses between attempts. While
+a node is known to be down, or its link is stalled, requests fail at once, so that the node never
+costs an acquire a full timeout. Releases are different: a release that may have been lost with a
+connection is kept, and sent again as soon as the node is back.
 """
 
 from __future__ import annotations
@@ -12,53 +12,58 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from .. import _clock
+from .. import _clock, _forks
 from .._rules.trust import Facts, Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
-from .debts import Debts
 from .early import Early
-from .handshake import HandshakeError
-from .heartbeat import Reading, watch
-from .link import NOBODY, Failure, Link, Sink
+from .handshake import why_unready
+from .heartbeat import Reading, leave_replica, watch
+from .link import NOT_REDIS, READONLY, Failure, Link, Sink
+from .node_log import NodeLog
+from .pending_releases import PendingReleases
 from .script import Command
 
 _log = logging.getLogger("asynclock.nodes")
 
+FORGOT: Final = Failure("it has forgotten its keys since this change began")
+NOT_AFTER_GRACE = 0.05
+"""Maximum seconds after a request's timeout in which a node may still execute it."""
 LONGEST_DIAL = 2.0
-"""A frozen server answers the pending connection the moment it thaws: waiting beats redialling."""
-
+"""Maximum seconds for a connection attempt. A frozen server answers a pending attempt as soon as it
+resumes, so waiting is better than a new attempt."""
 WITHOUT = {
     "CLIENT": "waiters ask again at intervals instead of being woken",
-    "CONFIG": "it is taken to forget everything when it restarts",
+    "CONFIG": "it is assumed to forget everything when it restarts",
     "INFO": "each new connection is guarded as if it had restarted; its settings are not checked",
     "SCRIPT": "scripts are sent in full when they are first needed",
     "TIME": "its clock is first read from the answer to a script",
 }
-"""What we assume of a server that refuses a command (docs/access.md)."""
+"""What follows if a server refuses a command (docs/access.md)."""
+INHERITED = Failure("its connection belongs to the process that forked this one")
 CACHING = Command.plain("CLIENT", "CACHING", "YES")
 TIME = Command.plain("TIME")
 
 Dial = Callable[["Node", float], Awaitable[tuple[Link, Facts]]]
-"""(node, limit in seconds) → an open link and what the server told."""
+"""Takes the node and a limit in seconds; returns an open link and the server's facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What all nodes of a manager have in common; times in seconds."""
+    """The settings that all nodes of a manager share; times in seconds."""
 
     node_timeout: float
     max_ttl: float
     restart_guard: bool
     guard_first: bool
-    """Whether the restart guard counts on first contact too (not on a single node)."""
+    """Whether the restart guard also applies on first contact (not on a single node)."""
     clock_guard: bool
 
 
 class Node:
-    """One endpoint over all its connections."""
+    """One endpoint and its connections, of which at most one is open."""
 
     def __init__(
         self, address: str, dial: Dial, settings: NodeSettings, observers: Observers
@@ -66,12 +71,13 @@ class Node:
         self.address = address
         self.settings = settings
         self.trust = Trust(settings.max_ttl)
+        self._log = NodeLog(address, self.trust)
         self.round_trip: float | None = None
-        """Smoothed seconds from sending to the reply; None before the first one."""
+        """Smoothed seconds from a request to its reply; None before the first one."""
         self.tracking = False
-        """Whether a wake-up can be ordered on the open link."""
+        """Whether the open link supports pushes for changed keys."""
         self.on_wake: Callable[[str | None], None] = lambda _key: None
-        """Called with a key that changed, or None when all did."""
+        """Called with a key that changed, or None if all keys may have changed."""
         self.on_met: Callable[[Node], None] = lambda _node: None
         """Called when a connection is ready, before anything is sent on it."""
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
@@ -82,18 +88,20 @@ class Node:
         self._link: Link | None = None
         self._down: Failure | None = None
         self._early = Early(settings.node_timeout, self._give_up_early)
-        self.debts = Debts(settings.node_timeout, self._send_again)
-        """Releases that it may not have got."""
+        self.pending = PendingReleases(settings.node_timeout, self._send_again)
+        """Releases that the node may not have executed."""
+        self._asked_until = _clock.now()
+        """When the last connection that took requests ended; leases requested later aren't here."""
         self._finished = False
         self._reading: tuple[float, float, float] | None = None
-        """What the handshake read on the node's clock, until we know which process that is."""
+        """The clock reading of the handshake, kept until the node's process is known."""
         self.rejected: Failure | None = None
-        """Why the node must not be asked at all: the wrong role, or the same server twice."""
+        """Why the node must not be used at all: the wrong role, or the same server twice."""
 
-    # asked
+    # requests
 
     def ask(self, command: Command, sink: Sink, index: int) -> None:
-        """Send `command`; `sink` gets the answer, perhaps before this returns."""
+        """Send `command`; `sink` gets the answer, possibly before this returns."""
         link = self._link
         if link is None:
             if self._down is not None:
@@ -102,11 +110,27 @@ class Node:
                 self._early.add(command, sink, index)
         elif link.stalled_since:
             sink.cast(index, Failure(f"no answer for {_clock.now() - link.stalled_since:.1f} s"))
+        elif self._forgot_since(command):
+            sink.cast(index, FORGOT)
         else:
-            link.send(command, sink, index)
+            link.send(self._bounded(command) if command.give_up_at else command, sink, index)
+
+    def _forgot_since(self, command: Command) -> bool:
+        # Before it forgot, the node may have promised a higher number or accepted a newer value,
+        # which this command would replace.
+        return 0.0 < command.numbered_at < self.trust.remembers_from
+
+    def _bounded(self, command: Command) -> Command:
+        # A manager's first acquires are made before it knows the nodes' clocks. Unbounded, one
+        # that its connection outlives would lock a name long after its release was executed.
+        offset = self.trust.offset
+        if not command.give_up_at or offset is None:
+            return command
+        moment = command.give_up_at + NOT_AFTER_GRACE + offset
+        return command.not_after(int(moment * 1_000_000))
 
     def obstacle(self, now: float) -> Failure | None:
-        """Why the node has no vote at the moment, or None."""
+        """Return why the node has no vote at the moment, or None if it has one."""
         if self.rejected is not None:
             return self.rejected
         if now < self.trust.votes_from:
@@ -115,19 +139,28 @@ class Node:
         return None
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
-        """Send a release: also to a node that does not answer, and later if it can't be now."""
-        if self.debts.zombies:
-            self.debts.passing(command)
+        """Send a release, even to a node that does not answer; keep it if there is no link."""
         if self._link is not None:
+            if self.pending.late_acquires:
+                self.pending.sent(command)
             self._link.send(command, sink, index)
         elif self._down is None:
             self._early.add(command, sink, index)
         else:
-            self.debts.add((command,))
+            self._keep(command)
             sink.cast(index, self._down)
 
-    def _send_again(self, command: Command) -> None:
-        self.deliver(command, NOBODY, 0)
+    def _keep(self, command: Command) -> None:
+        if self._may_hold(command):
+            self.pending.keep(command)
+
+    def _may_hold(self, command: Command) -> bool:
+        # Whether this releases a lease that may have been requested on an earlier connection.
+        return bool(command.retry_until) and command.asked_since <= self._asked_until
+
+    def _send_again(self, command: Command, sink: Sink) -> None:
+        if self._link is not None:
+            self._link.send(command, sink, 0)
 
     def _give_up_early(self) -> None:
         cause = f"no connection within {self.settings.node_timeout:g} s"
@@ -136,43 +169,52 @@ class Node:
     def _fail(self, failure: Failure) -> None:
         self._note_down(failure)
         early = self._early.take()
-        self.debts.add(command for command, _, _ in early)
-        for _, sink, index in early:
+        for command, sink, index in early:
+            self._keep(command)
             sink.cast(index, failure)
 
     def _note_down(self, failure: Failure) -> None:
-        if self._down is None or self._down.cause != failure.cause:
-            _log.debug("%s: %s", self.address, failure.cause)
+        if not self._finished and (self._down is None or self._down.cause != failure.cause):
+            self._log.down(failure.cause)
             if self._observers:
                 self._observers(NodeDown(self.address, failure.cause))
         self._down = failure
 
-    # kept connected
+    # the connection
 
     async def keep(self) -> None:
-        """Keep a link open until cancelled: the work of one task."""
-        failures = 0
+        """Keep a link open until cancelled; run this in one task."""
+        failures = rejections = 0
+        _forks.tell_child(self)
         try:
             while not self._finished:
                 limit = min(LONGEST_DIAL, self.settings.node_timeout * 2**failures)
                 self._reading = None
                 try:
                     link, facts = await self._dial(self, limit)
-                except HandshakeError as error:
+                except Exception as error:  # keep trying, whatever a server replies
                     failures = min(failures + 1, 8)
-                    self._fail(error.failure)
+                    self._fail(self._hopeful(why_unready(error)))
                     await asyncio.sleep(self._pause(failures))
                     continue
                 failures = 0
                 self._opened(link, facts)
-                await watch(self, link)
+                rejections = rejections + 1 if facts.replica else 0
+                await (leave_replica(self, link, rejections) if rejections else watch(self, link))
         finally:
             if self._link is not None:
                 self._link.close("the manager is closed")
+            self._finished = True  # don't report from here on that the node is down
+            self._log.close()
             self._fail(Failure("the manager is closed"))
 
+    def _hopeful(self, failure: Failure) -> Failure:
+        # A server (or the proxy in front of it) that has spoken Redis before will do so again.
+        passing = failure.code == NOT_REDIS and self.trust.facts is not None
+        return replace(failure, permanent=False) if passing else failure
+
     def _pause(self, failures: int) -> float:
-        # Never longer than a node timeout: so long may a key outlive the node's return.
+        # At most a node timeout, because a key may outlive the node's return by this pause.
         longest = min(0.01 * float(2**failures), self.settings.node_timeout)
         return longest * (1 + self.random()) / 2
 
@@ -185,62 +227,90 @@ class Node:
             facts, now, guard=settings.restart_guard, guard_first=settings.guard_first
         )
         self.rejected = None
-        if facts.role not in (None, "master"):
+        if facts.replica:
             role = "replica" if facts.role == "slave" else facts.role
             self.rejected = Failure(f"it is a {role}, not a primary", permanent=True)
         self.tracking = facts.tracking
         self.on_met(self)
-        if waits:
+        accepted = self.rejected is None
+        if waits and accepted:
             self._tell_quarantine(waits)
         self._link, self._down = link, None
         if self._reading is not None:
             self.told(*self._reading)
-        if self._observers:
-            self._observers(NodeUp(self.address))
-        self.debts.pay()
+        if accepted:
+            self._log.up()
+            if self._observers:
+                self._observers(NodeUp(self.address))
+        self.pending.resend()
         for command, sink, index in self._early.take():
             if self.rejected is not None:
                 sink.cast(index, self.rejected)
+            elif self._forgot_since(command):
+                sink.cast(index, FORGOT)
             else:
-                link.send(command, sink, index)
-        if known is not None:
-            self.on_wake(None)  # the wake-ups that were ordered died with the last connection
+                self.pending.sent(command)
+                link.send(self._bounded(command), sink, index)
+        if known is not None and accepted:
+            self.on_wake(None)  # the pushes that were requested on the last connection are lost
 
     def check_clock(self) -> None:
-        """Ask for the node's clock now, if it answers at all."""
+        """Ask for the node's clock now, unless the link is down or stalled."""
         if self._link is not None and not self._link.stalled_since:
             self._link.send(TIME, Reading(self, _clock.now()), 0)
 
     @property
     def link(self) -> Link | None:
-        """The open link, if there is one."""
+        """The open link, or None."""
         return self._link
 
+    def forked(self) -> None:
+        """In a forked child: never dial again."""
+        self._finished = True
+        self._link = None
+        self._down = INHERITED
+
+    @property
+    def settled(self) -> bool:
+        """Whether the node has answered every release that it must get."""
+        if len(self.pending) or any(map(self._may_hold, self._early)):
+            return False
+        return self._link is None or not self._link.releasing
+
+    async def settle(self) -> None:
+        """Wait until the node has executed all releases; the caller must limit the time."""
+        while not self.settled:
+            await self._early.wait_taken()
+            await self.pending.wait_sent()
+            if self._link is not None:
+                await self._link.ask(TIME)  # answered after everything before it
+            await asyncio.sleep(0)
+
     async def finish(self) -> None:
-        """Close the link once what is queued has been written; it is not opened again."""
+        """Close the link for good once all queued commands have been written."""
         self._finished = True
         if self._link is not None:
             await self._link.finish()
 
-    # told by its link
+    # called by its link
 
     def told(self, clock: float, sent: float, received: float) -> None:
-        """A reading of the node's clock, seconds since 1970."""
+        """Take a reading of the node's clock, in seconds since 1970."""
         if self._link is None:
-            # Still in the handshake: the restart guard needs the last reply of the process before.
+            # During the handshake the restart guard still needs the previous process's last reply.
             self._reading = clock, sent, received
             return
         trip = received - sent
         self.round_trip = trip if self.round_trip is None else 0.9 * self.round_trip + 0.1 * trip
         by = self.trust.sample(clock, sent, received)
         if by < 0:
-            self.debts.set_back -= by
+            self.pending.set_back -= by
         if by and self.settings.clock_guard:
             self._tell_quarantine(self.trust.jumped(received, by))
             self.on_jump(self, by)
 
     def pushed(self, push: list[Any]) -> None:
-        """An invalidation: keys that changed, or None when all did."""
+        """Take an invalidation: the keys that changed, or None if all keys were flushed."""
         if not push or push[0] != b"invalidate":
             return
         if push[1] is None:
@@ -253,10 +323,13 @@ class Node:
             self.on_wake(key.decode("utf-8", "surrogateescape"))
 
     def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
-        """The connection ended: owe the releases it may have swallowed, and dial again."""
+        """Note that the connection ended, and keep the releases that may be lost with it."""
         if link is self._link:
             self._link = None
-            self.debts.swallowed(unanswered)
+            self._asked_until = link.stalled_since or _clock.now()
+            self.pending.connection_broke(unanswered, self._asked_until)
+            if end.code == READONLY:
+                self.trust.demoted()
             if end.permanent or link.stalled_since:
                 self._note_down(end)
 
@@ -268,14 +341,14 @@ class Node:
 
     def _tell_quarantine(self, seconds: float) -> None:
         cause = self.trust.cause
-        _log.warning("%s %s: it does not vote for %.1f s", self.address, cause, seconds)
+        self._log.quarantined(cause, seconds)
         if self._observers:
             self._observers(NodeQuarantined(self.address, cause, seconds))
 
-    # seen
+    # state
 
     def state(self, now: float) -> str:
-        """ "up", "stalled", "down", "connecting", "quarantined" or "rejected"."""
+        """Return "up", "stalled", "down", "connecting", "quarantined" or "rejected"."""
         if self.rejected is not None:
             return "rejected"
         if self._link is None:
@@ -285,7 +358,7 @@ class Node:
         return "quarantined" if now < self.trust.votes_from else "up"
 
     def cause(self, now: float) -> str:
-        """Why the state is not "up"; "" when it is."""
+        """Return why the state is not "up"; "" if it is."""
         obstacle = self.obstacle(now)
         if obstacle is not None:
             return obstacle.cause

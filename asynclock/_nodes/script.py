@@ -1,7 +1,7 @@
-"""Scripts and the commands made of them, packed once for all nodes.
+"""Scripts and commands, packed once for all nodes.
 
-A script is Lua source in a file beside its primitive; EVALSHA names it by its SHA-1, and a node
-that has forgotten it (SCRIPT FLUSH, restart) gets it again by one EVAL (see link.py).
+A script is Lua source in a file beside its primitive. EVALSHA names a script by its SHA-1. A node
+that has forgotten a script (SCRIPT FLUSH, restart) gets it again with one EVAL (see link.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Word = bytes | str | int
 
 
 def pack(*words: Word) -> bytes:
-    """A command as the bytes of the Redis protocol."""
+    """Return a command as bytes of the Redis protocol."""
     packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub says 1-tuple
     return packed
 
@@ -25,27 +25,65 @@ def pack(*words: Word) -> bytes:
 class Command:
     """One request, as bytes for the wire; made once, sent to every node."""
 
-    __slots__ = ("args", "keys", "owed_until", "packed", "script")
+    __slots__ = (
+        "args",
+        "asked_since",
+        "give_up_at",
+        "keys",
+        "numbered_at",
+        "packed",
+        "retry_until",
+        "script",
+    )
+    asked_since: float
+    """For a release: when the first node was asked for the lease. Unset for other commands."""
 
     def __init__(self, script: Script, keys: Sequence[str], args: Sequence[Word]) -> None:
         self.script: Script | None = script
         self.keys = keys
         self.args = args
-        self.owed_until = 0.0
-        """If its connection breaks, it must be sent again until then (boot-time clock)."""
+        self.retry_until = 0.0
+        """Until when a release is resent if its connection breaks; 0 for all other commands."""
+        self.give_up_at = 0.0
+        """For an acquire without a `not_after`: the moment, on our clock, after which no node may
+        execute it. 0 for all other commands."""
+        self.numbered_at = 0.0
+        """For a change of a register: the moment at which its number was chosen. A node that has
+        forgotten keys since then must not execute it. 0 for all other commands."""
         self.packed = pack("EVALSHA", script.sha, len(keys), *keys, *args)
 
     @classmethod
     def plain(cls, *words: Word) -> Command:
-        """A command of the server's own, such as TIME."""
+        """Make a command of the server itself, such as TIME."""
         command = cls.__new__(cls)
         command.script = None
-        command.keys, command.args, command.owed_until = (), words, 0.0
+        command.keys, command.args = (), words
+        command.retry_until = command.give_up_at = command.numbered_at = 0.0
         command.packed = pack(*words)
         return command
 
+    @classmethod
+    def release(
+        cls, script: Script, keys: Sequence[str], owner: Word, asked_since: float, until: float
+    ) -> Command:
+        """Make a release, which is resent until `until` to nodes asked after `asked_since`."""
+        command = cls(script, keys, ("release", owner))
+        command.asked_since, command.retry_until = asked_since, until
+        return command
+
+    @property
+    def claims(self) -> Sequence[Word]:
+        """The owners whose key this command may set."""
+        return self.args[1:2] if self.args[0] == "acquire" else ()
+
+    def not_after(self, moment: int) -> Command:
+        """Return the same acquire, but a node refuses it after `moment` (node's clock, in µs)."""
+        if self.script is None:
+            return self
+        return Command(self.script, self.keys, [*self.args[:4], moment, *self.args[5:]])
+
     def with_source(self) -> Command:
-        """The same call for a node that doesn't know the script."""
+        """Return the same call with the source, for a node that doesn't know the script."""
         if self.script is None:
             return self
         source = self.script.source
@@ -55,7 +93,7 @@ class Command:
 
 
 class Script:
-    """Lua source and its name on the wire."""
+    """Lua source and its SHA-1, by which nodes know it."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -63,6 +101,6 @@ class Script:
 
     @classmethod
     def load(cls, package: str, *names: str) -> Script:
-        """The files `names` of `package`, one after the other, as one script."""
+        """Join the files `names` of `package` into one script."""
         folder = files(package)
         return cls("\n".join((folder / name).read_text("utf-8") for name in names))

@@ -1,9 +1,9 @@
-"""A primary that Sentinels watch: found by asking them, left when they name another one.
+"""A primary that Sentinels watch: they name it, and its link is closed when they name another.
 
-All Sentinels are asked and the newest opinion counts (the highest configuration epoch), provided
-that a majority of those configured answered: one that was cut off keeps naming the old primary.
-They are asked again every second while a connection is open, because an old primary that wakes up
-goes on as one until a Sentinel demotes it, which takes seconds.
+All Sentinels are asked. The primary is the server that a majority of the configured Sentinels
+names, because a Sentinel that was cut off keeps naming the old primary. They are asked again every
+second while a connection is open. An old primary that resumes acts as the primary until a Sentinel
+demotes it, which takes seconds; one that is cut off together with its clients goes on without end.
 https://redis.io/docs/latest/develop/reference/sentinel-clients/
 """
 
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from redis.asyncio.sentinel import SentinelConnectionPool
-
+from .. import _clock
 from .._background import Background
 from .._rules.quorum import majority
 from .._rules.trust import Facts
@@ -25,46 +24,60 @@ from ..errors import ConfigurationError
 from ..events import Observers
 from .acks import AckedLink
 from .endpoint import Endpoint, Seeds
-from .handshake import HandshakeError, greet
+from .handshake import HandshakeError, why_unready
 from .link import Failure, Link
-from .node import Node, NodeSettings
+from .node import Node
+from .poll import Poll, scout
 from .primary import Primaries
 from .script import Command
+from .watched import POLL, WatchedNode, poll_patience
+
+if TYPE_CHECKING:
+    from redis.asyncio.sentinel import SentinelConnectionPool
 
 _log = logging.getLogger("asynclock.nodes")
 
 PORT = 26379
-POLL = 1.0
-"""Seconds between two questions to the Sentinels while all is well."""
-LAG = 2 * POLL
-"""So long others may go on with a primary that has been replaced: until they have asked, too."""
+GAP = 0.1
+"""Maximum seconds between two requests to the Sentinels while they don't agree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What one Sentinel says; the highest epoch is the newest."""
+    """What one Sentinel reports."""
 
-    epoch: int
     host: str
     port: int
+    epoch: int
+    """Rises with each failover."""
     replicas: int
-    """Those it regards as alive."""
+    """Number of replicas that the Sentinel regards as alive."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The host and port of the primary."""
+        return self.host, self.port
+
+    def agrees(self, other: Opinion | None) -> bool:
+        """Return whether both name the same primary, without a failover in between."""
+        return other is not None and (self.place, self.epoch) == (other.place, other.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a URL or a client of redis-py says of a group behind Sentinels."""
+    """A group behind Sentinels, as a URL or a redis-py client describes it."""
 
     name: str
     data: Endpoint
-    """How to log in to the servers; the address comes from the Sentinels."""
+    """The login for the servers; their addresses come from the Sentinels."""
     sentinels: tuple[Endpoint, ...]
 
     @classmethod
     def from_url(cls, url: str) -> Service:
-        """From `redis+sentinel://user:password@host:port,host:port/service?db=0`.
+        """Read `redis+sentinel://user:password@host:port,host:port/service?db=0`.
 
-        The Sentinels' own login is in `sentinel_username` and `sentinel_password`.
+        The Sentinels' own login is in `sentinel_username` and `sentinel_password`. Raises
+        ConfigurationError.
         """
         seeds = Seeds(url, port=PORT)
         user = seeds.query.pop("sentinel_username", "")
@@ -81,26 +94,26 @@ class Service:
 
     @classmethod
     def of_pool(cls, pool: SentinelConnectionPool) -> Service:
-        """From the client that redis-py's `Sentinel.master_for` makes."""
+        """Read the pool of a client that redis-py's `Sentinel.master_for` has made."""
         clients = pool.sentinel_manager.sentinels
         sentinels = tuple(Endpoint.of(client) for client in clients)
         return cls(str(pool.service_name), Endpoint.of_pool(pool, "the client"), sentinels)
 
 
-class SentinelNode(Node):
-    """The primary of one service, whoever it is; one voter."""
+class SentinelNode(WatchedNode):
+    """The present primary of one service; one voter."""
 
     def __init__(self, service: Service, primaries: Primaries, observers: Observers) -> None:
         where = ",".join(endpoint.address for endpoint in service.sentinels)
         super().__init__(f"{service.name}@{where}", self._open, primaries.settings, observers)
         self._service = service
         self._primaries = primaries
-        self._sentinels = [
-            _sentinel(endpoint, primaries.settings) for endpoint in service.sentinels
-        ]
-        self._master = Command.plain("SENTINEL", "MASTER", service.name)
-        self._replicas = Command.plain("SENTINEL", "REPLICAS", service.name)
-        self._current = ("", 0)
+        self._sentinels = [scout(endpoint, primaries.settings) for endpoint in service.sentinels]
+        self._questions = tuple(
+            Command.plain("SENTINEL", word, service.name)
+            for word in ("GET-MASTER-ADDR-BY-NAME", "MASTER", "REPLICAS")
+        )
+        self._current: Opinion | None = None
 
     async def keep(self) -> None:
         """Keep a link to the primary open until cancelled."""
@@ -114,115 +127,103 @@ class SentinelNode(Node):
             await crew.aclose()
 
     async def finish(self) -> None:
-        """Close all links once what is queued has been written."""
+        """Close all links once all queued commands have been written."""
         await super().finish()
         await asyncio.gather(*(sentinel.finish() for sentinel in self._sentinels))
 
     async def _open(self, _node: Node, limit: float) -> tuple[Link, Facts]:
+        asked = _clock.now()
         opinion = await self._ask_sentinels()
-        # A dead address may be replaced any moment: better to ask again than to wait for it.
+        # If the address is dead, the Sentinels may soon name another: ask again rather than wait.
         patience = min(limit, 2 * self.settings.node_timeout)
         link, facts = await self._primaries.dial(
             self._service.data.at(opinion.host, opinion.port),
             self,
             patience,
             replicas=opinion.replicas,
+            term=opinion.epoch,
         )
-        if facts.marked is not None and not facts.complete:
-            facts = replace(facts, marked=facts.marked - LAG)
-        if (opinion.host, opinion.port) != self._current:
-            self._current = (opinion.host, opinion.port)
+        if self._current is None or opinion.place != self._current.place:
             _log.info("%s: the primary is %s:%d", self.address, opinion.host, opinion.port)
-        return link, facts
+        self._current = opinion
+        self.confirm(asked)
+        return self.watched(link, facts)
 
     async def _look_after(self) -> None:
+        pause = POLL
         while True:
-            await asyncio.sleep(POLL * (0.75 + self.random() / 4))
-            link = self._link
+            await asyncio.sleep(pause * (3 + self.random()) / 4)
+            pause = POLL
+            link, asked = self._link, _clock.now()
             if link is None:
                 continue
             try:
                 opinion = await self._ask_sentinels()
-            except HandshakeError:
-                continue  # without a majority of Sentinels nobody is replaced either
+            except Exception as error:  # ask again, whatever the Sentinels reply
+                self.doubt = f"it is not confirmed as the primary: {why_unready(error).cause}"
+                pause = GAP
+                continue
             if link is not self._link:
                 continue
-            if (opinion.host, opinion.port) != self._current:
+            if not opinion.agrees(self._current):
                 link.close("the Sentinels name another primary")
-            elif isinstance(link, AckedLink):
+                continue
+            self.confirm(asked)
+            if isinstance(link, AckedLink):
                 link.replicas = opinion.replicas
 
     async def _ask_sentinels(self) -> Opinion:
-        poll = _Poll(len(self._sentinels), self.settings.node_timeout / 4)
-        for index, sentinel in enumerate(self._sentinels):
-            sentinel.ask(self._master, poll, 2 * index)
-            sentinel.ask(self._replicas, poll, 2 * index + 1)
+        """Return the primary that a majority names. Raises HandshakeError if there is none."""
+        patience = poll_patience(self.settings.node_timeout)
+        poll = _Poll(len(self._sentinels), len(self._questions), patience)
+        poll.ask(self._sentinels, self._questions)
         await poll.complete
         return poll.verdict(self._service.name)
 
 
-def _sentinel(endpoint: Endpoint, settings: NodeSettings) -> Node:
-    async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
-        return await greet(endpoint, node, settings.node_timeout, limit), Facts()
-
-    unguarded = replace(settings, restart_guard=False)
-    return Node(endpoint.address, open_link, unguarded, Observers())
-
-
-_SILENT = Failure("no answer yet")
-
-
-class _Poll:
-    """The sink for what all Sentinels say: the primary under 2i, its replicas under 2i + 1."""
-
-    def __init__(self, size: int, patience: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.complete: asyncio.Future[None] = self._loop.create_future()
-        self._size = size
-        self._patience = patience
-        """Seconds for the others once a majority has answered: one may be frozen."""
-        self._said: dict[int, Any] = {}
-
-    def cast(self, index: int, reply: Any) -> None:
-        """Keep one answer."""
-        self._said[index] = reply
-        if len(self._said) == 2 * self._size:
-            self._finish()
-        elif len(self._said) == 2 * majority(self._size):
-            self._loop.call_later(self._patience, self._finish)
-
-    def _finish(self) -> None:
-        if not self.complete.done():
-            self.complete.set_result(None)
+class _Poll(Poll):
+    """The answers of all Sentinels."""
 
     def verdict(self, service: str) -> Opinion:
-        """The newest opinion. Raises HandshakeError where there are too few."""
-        said = [self._said.get(i, _SILENT) for i in range(2 * self._size)]
-        pairs = list(zip(said[::2], said[1::2], strict=True))
-        opinions = [opinion for pair in pairs if (opinion := _opinion(*pair)) is not None]
-        if len(opinions) >= majority(self._size):
-            return max(opinions, key=lambda opinion: opinion.epoch)
-        failures = [one for pair in pairs if (one := _first_failure(pair)) is not None]
+        """Return the primary that a majority names. Raises HandshakeError if there is none."""
+        read = [_read(answer) for answer in self.answers()]
+        opinions = [one for one in read if isinstance(one, Opinion)]
+        for opinion in opinions:
+            agreed = [other for other in opinions if other.place == opinion.place]
+            if len(agreed) >= majority(self._size):
+                return Opinion(
+                    *opinion.place,
+                    max(other.epoch for other in agreed),
+                    max(other.replicas for other in agreed),
+                )
+        failures = [one for one in read if isinstance(one, Failure)]
         unknown = [failure for failure in failures if "No such master" in failure.cause]
         if len(unknown) >= majority(self._size):
             cause = f"the Sentinels know no service {service!r}"
             raise HandshakeError(Failure(cause, permanent=True))
+        if len(opinions) >= majority(self._size):
+            named = sorted({f"{host}:{port}" for host, port in (one.place for one in opinions)})
+            raise HandshakeError(Failure(f"the Sentinels disagree: {', '.join(named)}"))
         causes = "; ".join(sorted({failure.cause for failure in failures}))
         cause = f"{len(opinions)} of {self._size} Sentinels answered ({causes})"
         hopeless = len(failures) == self._size and all(one.permanent for one in failures)
         raise HandshakeError(Failure(cause, permanent=hopeless))
 
 
-def _first_failure(replies: Iterable[Any]) -> Failure | None:
-    return next((reply for reply in replies if isinstance(reply, Failure)), None)
+def _read(replies: Sequence[Any]) -> Opinion | Failure:
+    failed = next((reply for reply in replies if isinstance(reply, Failure)), None)
+    if failed is not None:
+        return failed
+    try:
+        return _opinion(*replies)
+    except Exception as error:  # an unreadable answer of one Sentinel must not affect the others
+        return Failure(f"its answer can't be read: {type(error).__name__}: {error}")
 
 
-def _opinion(master: Any, replicas: Any) -> Opinion | None:
-    if isinstance(master, Failure) or isinstance(replicas, Failure):
-        return None
-    said = _fields(master)
+def _opinion(address: Any, master: Any, replicas: Any) -> Opinion:
+    host, port = (word.decode("utf-8", "replace") for word in address)
     alive = [_alive(_fields(replica)) for replica in replicas]
-    return Opinion(int(said["config-epoch"]), said["ip"], int(said["port"]), sum(alive))
+    return Opinion(host, int(port), int(_fields(master)["config-epoch"]), sum(alive))
 
 
 def _alive(replica: dict[str, str]) -> bool:

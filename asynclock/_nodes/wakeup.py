@@ -1,7 +1,7 @@
-"""A name may be free now: a hint from a server, never a promise.
+"""Wakes waiters when a server reports that a name may be free. The report is only a hint.
 
-A key is watched before the question that arms the push is sent, so no wake-up falls between the
-two. Every wait is bounded elsewhere: a lost push only makes it longer.
+A watch begins before the request that arms the push is sent, so no push falls between the two.
+Other limits bound every wait: a lost push only makes a wait longer.
 """
 
 from __future__ import annotations
@@ -9,35 +9,38 @@ from __future__ import annotations
 import asyncio
 
 STRAGGLERS = 0.02
-"""Seconds after the first node's push in which the others' are waited for."""
+"""Seconds to wait for the other nodes' pushes after the first one."""
 SETTLE = 0.001
-"""The same after a quorum's: a push that is still on its way would be taken for a new one, and
-all nodes asked once more."""
+"""Seconds to wait for the other nodes' pushes after those of a quorum. Without this, a late push
+would count as a new one, and all nodes would be asked once more."""
 
 
 class Wakeups:
-    """Who waits for which key.
+    """The watches of all keys.
 
-    A name is free when a quorum of nodes has freed it, so a watch wakes when all have pushed; a
-    moment after a quorum has, or a little after the first if the others stay silent. Without
-    that, every waiter would ask all nodes once per node that it hears from.
+    A name is free when a quorum of nodes has freed it. So a watch wakes when all nodes have pushed,
+    a moment after a quorum has pushed, or a little after the first push if the others stay silent.
+    Without that, every waiter would ask all nodes again after each node's push.
     """
 
     def __init__(self, size: int, quorum: int) -> None:
         self._size = size
         self._quorum = quorum
-        # Dicts for sets: woken in the order of arrival, the same in every run of a simulation.
+        # Dicts instead of sets, to wake in the order of arrival: simulations must repeat exactly.
         self._watched: dict[str, dict[Watch, None]] = {}
 
     def watch(self, keys: tuple[str, ...], *, queued: bool = False) -> Watch:
-        """Start to watch `keys`; `close` the watch when done. `queued`: wake one, not all."""
+        """Start to watch `keys`; call `close` when done. `queued`: a push wakes only the first."""
         watch = Watch(self, keys, self._size, self._quorum, queued)
         for key in keys:
             self._watched.setdefault(key, {})[watch] = None
         return watch
 
     def wake(self, key: str | None, node: int | None = None) -> None:
-        """`key` changed on `node` (None: we changed it everywhere); `key` None: all may have."""
+        """Report that `key` changed on `node`, or on all nodes by our own request (None).
+
+        If `key` is None, all keys may have changed.
+        """
         if key is None:
             for watches in list(self._watched.values()):
                 for watch in list(watches):
@@ -49,10 +52,10 @@ class Wakeups:
             else:
                 watch.hear(node)
             if watch.queued:
-                break  # those behind it would ask in vain
+                break  # the waiters behind it have no chance yet
 
     def drop(self, watch: Watch) -> None:
-        """Forget a watch."""
+        """Remove a watch from all its keys."""
         for key in watch.keys:
             watches = self._watched.get(key)
             if watches is not None:
@@ -86,12 +89,12 @@ class Watch:
         self._patience: asyncio.TimerHandle | None = None
         self.keys = keys
         self.queued = queued
-        """Whether only the first of those who watch a key is woken by it."""
+        """Whether a push wakes only the first watch of the key."""
         self.woken = False
         self._future: asyncio.Future[None] | None = None
 
     def hear(self, node: int) -> None:
-        """One of the keys changed on `node`."""
+        """Note that one of the keys changed on `node`."""
         self._heard.add(node)
         if len(self._heard) == self._size:
             self.wake()
@@ -106,12 +109,12 @@ class Watch:
         self._patience = asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def wake(self) -> None:
-        """It is worth asking again."""
+        """Wake the waiting task, or the next `wait` if no task waits."""
         self.woken = True
         self._pass()
 
     def reset(self) -> None:
-        """Forget what was heard: called right before the question that arms the next push."""
+        """Forget earlier pushes; called right before the request that arms the next push."""
         self.woken = False
         self._heard.clear()
         if self._patience is not None:
@@ -119,7 +122,7 @@ class Watch:
             self._patience = None
 
     async def wait(self, seconds: float) -> bool:
-        """Sleep until woken or `seconds` have passed. → whether it was woken."""
+        """Sleep until woken, at most `seconds`; return whether it was woken."""
         if not self.woken:
             loop = asyncio.get_running_loop()
             self._future = loop.create_future()
@@ -136,6 +139,6 @@ class Watch:
             self._future.set_result(None)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self.reset()
         self._owner.drop(self)

@@ -1,4 +1,4 @@
-"""The barrier: so many wait for each other, and go on together."""
+"""The barrier: a number of parties wait for each other and go on together."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .event import deadline_of
 from .register import Register
 
 MOST = 256
-"""Parties at most: the state names each of them, of several rounds."""
+"""Maximum number of parties: the state lists each party of several rounds."""
 REMEMBERED = 4
-"""So many rounds ago somebody may have been let through and not know it yet."""
+"""Number of past rounds kept, so that a slow party can still learn that it has passed."""
 
 
 @dataclass(slots=True)
 class _State:
-    """What the register holds."""
+    """The state of a barrier, as the register stores it."""
 
     parties: int
     round: int
     here: dict[str, int]
-    """Who waits → when it is taken for crashed, in µs of the nodes' clock."""
+    """When each waiting party counts as crashed, in µs of the nodes' clock."""
     passed: list[list[str]]
-    """Those of the last rounds, in order of arrival."""
+    """The parties of the last complete rounds, in order of arrival."""
 
     def index(self, party: str) -> int | None:
-        """Which place this party had in a round that is over."""
+        """Return the party's place in a complete round, or None if its round isn't complete."""
         return next((row.index(party) for row in self.passed if party in row), None)
 
     def text(self) -> str:
@@ -43,10 +43,10 @@ class _State:
 class Barrier:
     """Lets `parties` callers of `wait` go on together, again and again.
 
-    Whoever waits says so repeatedly; one that crashed no longer counts after the ttl, so that a
-    round is never completed by the dead. One that gives up or is cancelled leaves. The state is
-    forgotten `keep` seconds after the last arrival. On every deployment, with a minority of nodes
-    dead.
+    A waiting party reports to the nodes again and again. A party that crashed stops counting after
+    the ttl, so a crashed party doesn't complete a round. A party whose timeout ends or that is
+    cancelled leaves. The nodes forget the state `keep` seconds after the last arrival. Works on
+    every deployment, with a minority of nodes dead.
     """
 
     __slots__ = ("_engine", "_register", "_ttl", "parties")
@@ -56,35 +56,37 @@ class Barrier:
         self._register = register
         self._ttl = ttl
         self.parties = parties
-        """How many go on together."""
+        """The number of parties that go on together."""
 
     def __repr__(self) -> str:
         return f"<Barrier {self.name!r} parties={self.parties}>"
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name that was passed to `LockManager.barrier`."""
         return self._register.name
 
     async def wait(self, *, timeout: float | None = None) -> int:
-        """Wait until all parties wait. → the place in this round's order of arrival, from 0.
+        """Wait until all parties wait; return this party's place in the order of arrival, from 0.
 
         Raises TimeoutError after `timeout` seconds, QuorumUnavailableError if too few nodes answer
-        until then, ConfigurationError if others use the name with another number of parties. Who
-        raises or is cancelled has left and does not count, unless all had arrived already.
+        until then, ConfigurationError if others use the name with another number of parties. After
+        an error or a cancellation this party no longer counts, unless all had arrived already.
         """
-        deadline = deadline_of(timeout)
+        deadline, since = deadline_of(timeout), _clock.now()
         party = self._engine.entropy(8).hex()
         try:
             while True:
-                # Said again before the others take us for crashed: twice, one may be late.
-                state = self._state(await self._register.change(self._arrival(party), deadline))
+                # Repeated twice per ttl, so that one late report doesn't make us count as crashed.
+                arrival = self._arrival(party)
+                state = self._state(await self._register.change(arrival, deadline, since=since))
                 place = state.index(party)
                 if place is None:
                     place = await self._register.until(
                         lambda value: self._state(value).index(party),
                         deadline,
-                        longest=self._ttl / 3,
+                        longest=self._pause(deadline),
+                        since=since,
                     )
                 if place is not None:
                     return place
@@ -98,22 +100,27 @@ class Barrier:
             raise
 
     async def waiting(self, *, timeout: float | None = None) -> int:
-        """How many wait now. Raises as `wait`."""
+        """Return the number of parties that wait now. Raises the same errors as `wait`."""
         return len(self._alive(await self._register.read(deadline_of(timeout))).here)
 
     async def inspect(self) -> Inspection:
-        """What each node says."""
+        """Return what each node stores; takes at most one node timeout."""
         return await self._register.inspect("barrier")
 
+    def _pause(self, deadline: float | None) -> float | None:
+        # No report shortly before the deadline: there might be no time to complete it.
+        near = deadline is not None and deadline - _clock.now() < self._ttl * 2 / 3
+        return None if near else self._ttl / 3
+
     async def _give_up(self, party: str) -> int:
-        # All may have arrived in the very last moment; then we are through.
+        # If all have arrived at the last moment, this party has passed.
         place = await self._leave(party, 2 * self._engine.settings.node_timeout)
         if place is None:
-            raise TimeoutError(f"not all {self.parties} parties came to barrier {self.name!r}")
+            raise TimeoutError(f"not all {self.parties} parties arrived at barrier {self.name!r}")
         return place
 
     async def _vanish(self, party: str) -> None:
-        # Tried for the ttl: after that it is taken for crashed anyway.
+        # Tried for one ttl: after that the party counts as crashed anyway.
         with contextlib.suppress(AsyncLockError):
             await self._leave(party, self._ttl)
 
@@ -161,7 +168,7 @@ class Barrier:
 
 
 def _parsed(value: str) -> _State:
-    # Text from a server: taken only in the shape in which we write it.
+    # The text comes from a server: accept only the form that this class writes.
     try:
         found: Any = json.loads(value)
     except ValueError:
@@ -171,4 +178,4 @@ def _parsed(value: str) -> _State:
             type(until) is int for until in here.values()
         ) and all(isinstance(row, list) for row in passed):
             return _State(parties, number, here, passed)
-    raise ConfigurationError("the state of this barrier was written by something else")
+    raise ConfigurationError("the state of this barrier was not written by this library")

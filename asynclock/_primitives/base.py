@@ -1,18 +1,19 @@
-"""What all locks have in common: settings, and the ways to acquire them."""
+"""The common part of all locks: their settings and the ways to acquire them."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, Never
 
 from .. import _settings
-from .._engine.acquiring import Acquiring, L
+from .._engine.acquiring import AcquireContext, L
 from .._engine.acquisition import Wish
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Lease, Terms
 from .._engine.recipe import Recipe
+from .._keys import MARKER
 from ..errors import ConfigurationError, NotAcquiredError
 
 
@@ -21,13 +22,13 @@ class _Unset:
 
 
 UNSET: Final = _Unset()
-"""An argument that was not given, where None means something."""
+"""Stands for an argument that was not passed, where None has a meaning of its own."""
 
 Timeout = float | None | _Unset
 
 
 def limited(timeout: Timeout, default: float | None) -> float | None:
-    """The timeout of one call."""
+    """Return the checked timeout of one call, in seconds; `default` if none was passed."""
     if isinstance(timeout, _Unset):
         return default
     return _settings.optional_seconds(timeout, "timeout", zero=True)
@@ -35,29 +36,31 @@ def limited(timeout: Timeout, default: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a manager gives to the locks it makes; seconds."""
+    """A manager's default settings for its locks; times in seconds."""
 
     ttl: float
     node_timeout: float
     max_ttl: float
     prefix: str
     usual: Terms
-    """What a lock gets that asks for nothing special."""
+    """The terms of a lock that is made without settings of its own."""
 
     @classmethod
     def checked(
         cls, ttl: float, max_ttl: float | None, node_timeout: float, prefix: str
     ) -> Defaults:
-        """What `connect` was given. Raises ConfigurationError."""
+        """Build the defaults from the arguments of `connect`. Raises ConfigurationError."""
         if not isinstance(prefix, str):
             raise ConfigurationError(f"prefix must be a str, not {type(prefix).__name__}")
+        if MARKER in prefix:
+            raise ConfigurationError(f"prefix must not contain {MARKER!r}: {prefix!r}")
         timeout = _settings.seconds(node_timeout, "node_timeout")
         longest = _settings.optional_seconds(max_ttl, "max_ttl")
         usual = _settings.seconds(ttl, "ttl")
         longest = max(usual, 10.0) if longest is None else longest
         _settings.ttl(usual, node_timeout=timeout, max_ttl=longest)
         if timeout > longest / 4:
-            # An attempt takes up to two node timeouts and must end well within every quarantine.
+            # An attempt takes up to two node timeouts and must end well before every quarantine.
             raise ConfigurationError(
                 f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
             )
@@ -72,7 +75,7 @@ class Defaults:
         interrupt: bool = True,
         handoff: HandOff = True,
     ) -> Terms:
-        """Checked terms; `ttl` None means the manager's."""
+        """Return checked terms; `ttl=None` means the manager's ttl. Raises ConfigurationError."""
         if ttl is max_hold is None and renew is interrupt is handoff is True:
             return self.usual
         if handoff not in (True, False, "block", "strict"):
@@ -93,7 +96,7 @@ class Defaults:
 
 
 class Lockable:
-    """A name with settings that can be acquired: stateless, shared by any number of tasks."""
+    """A name and settings that can be acquired. Stateless: any number of tasks may share it."""
 
     __slots__ = ("_engine", "_entered", "_recipe", "_terms", "_timeout")
 
@@ -104,7 +107,7 @@ class Lockable:
         if timeout is not None:
             timeout = _settings.seconds(timeout, "timeout", zero=True)
         self._timeout = timeout
-        # Which lease an `async with` on this object must end: nothing else is kept here.
+        # The only state: which lease an `async with` on this object must release.
         self._entered: Entered[Lease] = Entered()
 
     def __repr__(self) -> str:
@@ -112,27 +115,33 @@ class Lockable:
 
     @property
     def name(self) -> str:
-        """The name it locks."""
+        """The name that is locked, without the manager's prefix."""
         return self._recipe.name
 
     def _wanted(self) -> Recipe:
-        # Which place of the name to try first, where there are several.
+        # The slot to try first, where a name has several.
         return self._recipe
 
-    def acquire(self, *, timeout: Timeout = UNSET) -> Acquiring[Lease]:
+    def acquire(self, *, timeout: Timeout = UNSET, **unknown: Never) -> AcquireContext[Lease]:
         """Get the lease: `await` it, or enter it with `async with`.
 
-        Waits at most `timeout` seconds (None: for ever; default: the lock's own). Raises
-        AcquireTimeoutError if others had it for so long, QuorumUnavailableError if too few nodes
-        answered (for so long, or through the longest quarantine when waiting for ever),
-        AlreadyHeldError if this very task holds it, ConfigurationError if it can never work.
-        Cancelled, it leaves nothing behind.
+        Waits at most `timeout` seconds from this call, or one node timeout if that is longer
+        (None: without limit; default: the lock's own timeout). Raises AcquireTimeoutError if others
+        had the lock all that time, QuorumUnavailableError if too few nodes answered (until the
+        timeout; without one, through the longest quarantine), AlreadyHeldError inside an `async
+        with` on this lock in the same task, ConfigurationError if the call can never succeed. A
+        cancelled or closed call holds nothing.
         """
+        if unknown:
+            raise _settings.unknown(unknown)
         limit = self._timeout if timeout is UNSET else limited(timeout, self._timeout)
         return Wish(self._engine, self._wanted(), self._terms, limit)
 
     async def try_acquire(self) -> Lease | None:
-        """Get the lease if it is free now, else None. An outage raises QuorumUnavailableError."""
+        """Get the lease if the lock is free now, else None. Too few answers raise an error.
+
+        That is QuorumUnavailableError, after one node timeout.
+        """
         wish = Wish(self._engine, self._wanted(), self._terms, None, once=True)
         try:
             return await wish
@@ -160,19 +169,27 @@ class Entered(list[L]):
     __slots__ = ()
 
     def leave(self) -> L:
-        """The one that is left now: ours, if this task entered one.
+        """Remove and return the lease that the calling task leaves: the last one that it entered.
 
-        Else whichever was entered last: a fixture may be left in another task than it was
-        entered in.
+        A single lease is returned to any task, because a fixture may be left in another task than
+        it was entered in. Raises RuntimeError if there is no lease, or if there are several and all
+        belong to other tasks.
         """
         if len(self) == 1:
             return self.pop()
         task = asyncio.current_task()
         mine = [lease for lease in self if lease.task is task]
-        lease = mine[-1] if mine else self[-1]
-        self.remove(lease)
-        return lease
+        if not mine:
+            raise RuntimeError(NOT_OURS if self else "this lock is not entered")
+        self.remove(mine[-1])
+        return mine[-1]
+
+
+NOT_OURS: Final = (
+    "several other tasks have entered this lock object, so it is unknown which lease this task "
+    "leaves; enter `lock.acquire()`, or leave each lease in the task that entered it"
+)
 
 
 PRELUDE: Final = "prelude.lua"
-"""Comes before every script."""
+"""The Lua file that every script of a primitive begins with."""

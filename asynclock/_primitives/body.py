@@ -1,4 +1,4 @@
-"""Ends a body when what it stands on is lost, for holds that are made of others' leases."""
+"""Interrupts a body on a loss, for holds that consist of one or more leases."""
 
 from __future__ import annotations
 
@@ -11,32 +11,45 @@ from .._engine.lease import Lease
 
 
 class Body:
-    """Around one body: the loss of any of some leases ends it, as that of a `Lease` does."""
+    """Guards one body: the loss of any of its leases interrupts it, as with a single `Lease`."""
 
-    __slots__ = ("_interruption", "_leases", "task")
+    __slots__ = ("_interruption", "_leases")
 
     def __init__(self) -> None:
         self._leases: Sequence[Lease] = ()
         self._interruption: Interruption | None = None
-        self.task: asyncio.Task[Any] | None = asyncio.current_task()
-        """Whose body it is."""
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that runs the body; None outside of it."""
+        return None if self._interruption is None else self._interruption.task
 
     def enter(self, leases: Sequence[Lease]) -> None:
-        """The body begins. Raises RuntimeError if it has begun before."""
+        """Begin the body, which any loss among `leases` interrupts.
+
+        Raises RuntimeError if it has begun already, ConfigurationError in another event loop than
+        the manager's.
+        """
         if self._interruption is not None:
             raise RuntimeError("this lease has been entered already")
+        leases[0].check_loop()
         self._interruption = Interruption()
-        self.task = self._interruption.task
         self._leases = leases
         for lease in leases:
-            lease.on_end(self._look)
+            lease.guard(self._interruption)
 
-    def _look(self) -> None:
-        lost = any(one.lost_reason is not None and one.terms.interrupt for one in self._leases)
-        if lost and self._interruption is not None:
-            self._interruption.strike()
+    def move(self) -> None:
+        """Make the calling task the one that a loss interrupts."""
+        if self._interruption is None:
+            raise RuntimeError("this lease is not entered")
+        self._leases[0].check_loop()
+        self._interruption.move()
 
     def leave(self, kind: type[BaseException] | None) -> bool:
-        """The body has ended with `kind`. → whether it was this that ended it."""
+        """Note that the body has ended with `kind`; return whether a loss ended it."""
         body, self._interruption = self._interruption, None
-        return body is not None and body.leave(kind)
+        if body is None:
+            return False
+        for lease in self._leases:
+            lease.unguard(body)
+        return body.leave(kind)

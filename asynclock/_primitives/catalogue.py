@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 from .. import _settings
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Terms
+from .._keys import derived, lock_key
 from .._nodes.script import Script
 from ..errors import ConfigurationError
 from .barrier import MOST as MOST_PARTIES
@@ -21,7 +22,7 @@ from .fair import FairLock
 from .latch import MOST as MOST_COUNTS
 from .latch import Latch
 from .lock import SCRIPT as LOCK
-from .lock import Lock, lock_key, recipe
+from .lock import Lock, recipe
 from .multi import MOST as MOST_NAMES
 from .multi import SCRIPT as MULTI
 from .multi import MultiLock
@@ -33,11 +34,11 @@ from .semaphore import MOST, Semaphore
 from .synchronized import P, R, synchronized
 
 SCRIPTS: tuple[Script, ...] = (LOCK, READ, WRITE, MULTI, FAIR, ELECTION, REGISTER)
-"""All of them, loaded when a connection opens: a wake-up is lost on a script that isn't known."""
+"""All scripts; each connection loads them at once, because an unknown script loses a wake-up."""
 
 
 class HoldSettings(TypedDict, total=False):
-    """How a lease is to be kept: as the arguments of `LockManager.lock`; seconds."""
+    """How to keep a lease: these are the arguments of `LockManager.lock`; times in seconds."""
 
     ttl: float | None
     renew: bool
@@ -46,19 +47,19 @@ class HoldSettings(TypedDict, total=False):
 
 
 class WaitSettings(HoldSettings, total=False):
-    """The same, and how long to wait while others have it."""
+    """How to keep a lease, and how many seconds to wait while others have the lock."""
 
     timeout: float | None
 
 
 class LockSettings(WaitSettings, total=False):
-    """The same, and how it passes to those of this process who wait."""
+    """How to keep a lease, how long to wait, and how waiters of this process take the lock over."""
 
     handoff: HandOff
 
 
 class Catalogue:
-    """Makes primitives; the manager inherits it."""
+    """The methods that make primitives; the manager inherits them."""
 
     _engine: Engine
     _defaults: Defaults
@@ -67,6 +68,8 @@ class Catalogue:
         self._nestings: Registry = {}
 
     def _terms(self, settings: LockSettings | WaitSettings) -> tuple[Terms, float | None]:
+        if wrong := settings.keys() - LockSettings.__annotations__.keys():
+            raise _settings.unknown(wrong)
         given: dict[str, Any] = {"ttl": None, **settings}
         timeout = given.pop("timeout", None)
         return self._defaults.terms(**given), timeout
@@ -74,19 +77,19 @@ class Catalogue:
     def reentrant_lock(
         self, name: str, *, inherit: bool = False, **settings: Unpack[LockSettings]
     ) -> ReentrantLock:
-        """A mutex on `name` that the task which holds it may take again.
+        """Make a mutex on `name` that the task which holds it may acquire again.
 
-        `inherit`: tasks started while it is held may take it, too. Other settings as of `lock`.
-        Raises ConfigurationError.
+        With `inherit`, tasks started while it is held may acquire it too. The other settings are
+        those of `lock`. Raises ConfigurationError.
         """
         terms, timeout = self._terms(settings)
         lock = self._mutex(_settings.name(name), terms, timeout)
         return ReentrantLock(lock, self._nestings, timeout, inherit=inherit)
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
-        """Mutexes on all of `names` (up to 64), or on none; the same as `lock(name)` of each.
+        """Make a lock on all of `names` (at most 64) at once; each is the mutex of `lock(name)`.
 
-        Settings as of `lock`. Raises ConfigurationError.
+        The settings are those of `lock`. Raises ConfigurationError.
         """
         terms, timeout = self._terms(settings)
         if not 1 <= len(names) <= MOST_NAMES:
@@ -105,8 +108,8 @@ class Catalogue:
             async def ship(order_id: int) -> None: ...
 
         `{order_id}`, `{order.id}` and the like come from the call's arguments, defaults included.
-        `lease`: the keyword-only parameter that is given the lease. Settings as of `lock`; a
-        call raises what `acquire` raises. Raises ConfigurationError.
+        `lease` names a keyword-only parameter that gets the lease. The settings are those of
+        `lock`. A call raises the errors of `acquire`; decorating raises ConfigurationError.
         """
         terms, timeout = self._terms(settings)
 
@@ -119,41 +122,42 @@ class Catalogue:
         return Lock(self._engine, recipe(self._defaults.prefix, name), terms, timeout)
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
-        """A read-write lock on `name`: `.read()` is shared, `.write()` exclusive.
+        """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.
 
-        Settings as of `lock`, for both sides. Raises ConfigurationError.
+        The settings are those of `lock` and apply to both sides. Raises ConfigurationError.
         """
         terms, timeout = self._terms(settings)
         checked = _settings.name(name, "a lock's name")
         return ReadWriteLock(self._engine, self._defaults.prefix, checked, terms, timeout)
 
     def fair_lock(self, name: str, **settings: Unpack[WaitSettings]) -> FairLock:
-        """A mutex on `name` for whoever has waited longest; not over a quorum.
+        """Make a mutex on `name` that goes to the longest waiter; not available over a quorum.
 
-        Settings as of `lock`. Raises ConfigurationError, UnsupportedDeploymentError over a quorum.
+        The settings are those of `lock`, without `handoff`. Raises ConfigurationError, and
+        UnsupportedDeploymentError over a quorum.
         """
         terms, timeout = self._terms(settings)
         checked = _settings.name(name)
         return FairLock(self._engine, self._defaults.prefix, checked, terms, timeout)
 
     def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
-        """The election of a leader of `name`.
+        """Make an election of the leader of `name`.
 
-        `ttl`: seconds until somebody else leads after a leader crashed. Settings as of `lock`.
-        Raises ConfigurationError.
+        `ttl` is the maximum number of seconds without a leader after a leader has crashed. The
+        settings are those of `lock`, without `handoff`. Raises ConfigurationError.
         """
         terms, timeout = self._terms(settings)
         checked = _settings.name(name, "an election's name")
         return Election(self._engine, self._defaults.prefix, checked, terms, timeout)
 
     def event(self, name: str, *, keep: float = KEEP) -> SharedEvent:
-        """An event on `name`, forgotten `keep` seconds after its last change."""
+        """Make an event on `name`, which the nodes forget `keep` seconds after its last change."""
         return SharedEvent(self._register(name, "event", keep))
 
     def latch(self, name: str, count: int, *, keep: float = KEEP) -> Latch:
-        """A latch on `name` that opens after `count` (1 to 1000) counts.
+        """Make a latch on `name` that opens after `count` (1 to 1000) counts.
 
-        Forgotten `keep` seconds after its last count. Raises ConfigurationError.
+        The nodes forget it `keep` seconds after its last count. Raises ConfigurationError.
         """
         checked = _settings.count(count, "count", MOST_COUNTS)
         return Latch(self._engine, self._register(name, "latch", keep), checked)
@@ -161,10 +165,11 @@ class Catalogue:
     def barrier(
         self, name: str, parties: int, *, ttl: float | None = None, keep: float = KEEP
     ) -> Barrier:
-        """A barrier on `name` for `parties` (1 to 256) at a time.
+        """Make a barrier on `name` for `parties` (1 to 256) at a time.
 
-        `ttl`: seconds after which a party that crashed while it waited no longer counts (default:
-        the manager's). Forgotten `keep` seconds after the last arrival. Raises ConfigurationError.
+        A party that crashes while it waits stops counting after `ttl` seconds (default: the
+        manager's ttl). The nodes forget the barrier `keep` seconds after the last arrival. Raises
+        ConfigurationError.
         """
         checked = _settings.count(parties, "parties", MOST_PARTIES)
         terms = self._defaults.terms(ttl=ttl)
@@ -172,13 +177,13 @@ class Catalogue:
 
     def _register(self, name: str, kind: str, keep: float) -> Register:
         checked = _settings.name(name, f"the name of a {kind}")
-        key = f"{lock_key(self._defaults.prefix, checked)}{_settings.PART}{kind}"
+        key = derived(lock_key(self._defaults.prefix, checked), kind)
         return Register(self._engine, checked, key, _settings.seconds(keep, "keep"))
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
-        """A semaphore on `name`: at most `permits` (1 to 256) leases at a time.
+        """Make a semaphore on `name`: at most `permits` (1 to 256) leases at a time.
 
-        Settings as of `lock`. Raises ConfigurationError.
+        The settings are those of `lock`. Raises ConfigurationError.
         """
         terms, timeout = self._terms(settings)
         checked = _settings.name(name, "a semaphore's name")

@@ -1,6 +1,6 @@
--- What a leader says of itself, kept beside its lock (a mutex, lock.lua).
+-- A leader's published value, kept beside its lock (a mutex, lock.lua).
 -- KEYS: lock, value, counter
--- publish owner record ms   {1 | 0, now}: only while the owner leads here
+-- publish owner record ms   {1 | 0, now}: 0 = the owner doesn't have the lock here
 -- observe                   {leader | false, pttl, counter, record | false, now}
 if op == 'publish' then
   if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end

@@ -10,87 +10,89 @@ from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
+from weakref import ReferenceType
 
 from .. import _clock
-from .._engine.acquiring import Acquiring, Deferred
+from .._engine.acquiring import AcquireContext, Deferred
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease, Terms
 from .._engine.recipe import Recipe, ms
 from .._engine.refusals import label
+from .._keys import counter, derived, lock_key
 from .._nodes.link import NOBODY, Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing
-from .._settings import COUNTER, PART
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Timeout, limited
 from .lock import SCRIPT as LOCK
-from .lock import Lock, lock_key
+from .lock import Lock
 
 SCRIPT = Script.load(__package__, PRELUDE, "election.lua")
 
 KEPT = 3
-"""A published value outlives so many ttls without its leader, who repeats it once per ttl."""
+"""Number of ttls that a published value outlives its leader, who repeats it once per ttl."""
 LONGEST_VALUE = 65_536
+"""Maximum number of characters of a published value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, as seen from outside; texts come from the server, never print them raw."""
+    """The leader, as an observer sees it. The texts are untrusted: never print them raw."""
 
     name: str
     term: int
     """The number of the term: the fence of the leader's lease."""
     value: str
-    """What the leader publishes."""
+    """The value that the leader publishes."""
     owner: str
 
     @property
     def holder(self) -> str | None:
-        """The leader's label."""
+        """The leader's label, for people to read."""
         return label(self.owner)
 
 
 class Term:
     """One term of leadership, as a context manager: leaving it resigns.
 
-    A leader that loses its lease is ended as the body of any lock is: LeaseLostError.
+    A loss of the lease interrupts the body with LeaseLostError, as with any lock.
     """
 
-    __slots__ = ("_election", "_sequence", "_timer", "lease", "value")
+    __slots__ = ("__weakref__", "_election", "_sequence", "_timer", "lease", "value")
 
     def __init__(self, election: Election, lease: Lease, value: str) -> None:
         self.lease = lease
         self.value = value
-        """What is published now."""
+        """The value that is published now."""
         self._election = election
         self._sequence = 0
         self._timer: asyncio.TimerHandle | None = None
-        """When the value is said again."""
+        """The timer that publishes the value again."""
 
     def __repr__(self) -> str:
         return f"<Term {self.number} of {self.lease.name!r} held={self.held}>"
 
     @property
     def number(self) -> int:
-        """Rises with every term: the fence of the lease."""
+        """The number of the term, which is the fence of its lease and rises with every term."""
         return self.lease.fence
 
     @property
     def held(self) -> bool:
-        """Whether we lead at this moment, by our own clock; asks nobody."""
+        """Whether we lead at this moment by our own clock, without asking the nodes."""
         return self.lease.held
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        """The task that leads."""
+        """The task that leads in an `async with`; None while the term is not entered."""
         return self.lease.task
 
     async def publish(self, value: str) -> bool:
-        """Say something else to observers. → whether a quorum has it now.
+        """Publish another value to observers; return whether a quorum stores it now.
 
-        False: too few nodes answered; it is repeated once per ttl while the term lasts. Raises
-        LeaseLostError if the term is over.
+        If it is False, too few nodes answered; the value is sent again once per ttl while the term
+        lasts. Raises LeaseLostError if the term is over.
         """
         if not self.held:
             raise self.lease.loss_error()
@@ -99,15 +101,11 @@ class Term:
         return await self._election.say(self)
 
     def _record(self) -> str:
-        # What the nodes are told.
+        # The text that the nodes store.
         return json.dumps([self.number, self._sequence, self.lease.owner, self.value])
 
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
     async def resign(self) -> bool:
-        """End the term, so that somebody else may lead. → whether we led until now."""
+        """End the term, so that another candidate may lead; return whether we led until now."""
         return await self.lease.release()
 
     async def __aenter__(self) -> Self:
@@ -127,9 +125,9 @@ class Term:
 class Election:
     """At most one leader at a time for its name, whatever fails, on every deployment.
 
-    `campaign` waits until nobody else leads and then leads; the term's number is the fence of its
-    lease, so terms rise and a store can refuse what an older leader sends late. After a crash the
-    next leader follows within the ttl.
+    `campaign` waits until no other candidate leads, and then leads. The term's number is the fence
+    of its lease, so terms rise and a store can reject late writes of an earlier leader. After a
+    crash the next leader follows within the ttl.
     """
 
     __slots__ = ("_engine", "_lock", "_recipe", "_terms", "_timeout", "_value_key")
@@ -137,14 +135,14 @@ class Election:
     def __init__(
         self, engine: Engine, prefix: str, name: str, terms: Terms, timeout: float | None
     ) -> None:
-        key = f"{lock_key(prefix, name)}{PART}"
-        leader = f"{key}leader"
+        key = lock_key(prefix, name)
+        leader = derived(key, "leader")
         self._engine = engine
         self._terms = terms
         self._timeout = timeout
-        self._value_key = f"{key}value"
+        self._value_key = derived(key, "value")
         self._recipe = Recipe(
-            name, LOCK, (leader, leader + COUNTER), line=leader, watched=(leader,), part="leader"
+            name, LOCK, (leader, counter(leader)), line=leader, watched=(leader,), part="leader"
         )
         self._lock = Lock(engine, self._recipe, terms, timeout)
 
@@ -153,35 +151,41 @@ class Election:
 
     @property
     def name(self) -> str:
-        """What is led."""
+        """The name that was passed to `LockManager.election`."""
         return self._recipe.name
 
-    def campaign(self, value: str = "", *, timeout: Timeout = UNSET) -> Acquiring[Term]:
+    def campaign(self, value: str = "", *, timeout: Timeout = UNSET) -> AcquireContext[Term]:
         """Wait to become leader, publishing `value`: `await` it, or enter it with `async with`.
 
-        Waits at most `timeout` seconds and raises as `Lock.acquire` does. Nobody waits for the
-        value: observers learn of it a moment later. Cancelled, it leaves nothing behind.
+        Waits at most `timeout` seconds and raises the same errors as `Lock.acquire`. The call
+        doesn't wait until the value is stored: observers see it a moment later. After a
+        cancellation nothing is held.
         """
-        return Deferred(partial(self._lead, _checked(value), limited(timeout, self._timeout)))
+        lead = partial(self._lead, _checked(value))
+        return Deferred(self.name, lead, limited(timeout, self._timeout))
 
     async def _lead(self, value: str, timeout: float | None) -> Term:
-        """What `campaign` does once it is awaited."""
+        """Do the work of `campaign` when it is awaited."""
         lease = await self._lock.acquire(timeout=timeout)
         term = Term(self, lease, value)
-        lease.on_end(term._stop)
-        self._tell(term)
+        reference = ReferenceType(term)
+        lease.on_end(partial(_stop, reference))
+        self._tell(reference)
         return term
 
-    def _tell(self, term: Term) -> None:
-        # Whoever leads need not wait for it. Repeated for a node that was away or has forgotten.
-        if term.held:
+    def _tell(self, reference: ReferenceType[Term]) -> None:
+        # The leader need not wait for the replies. The value is repeated for nodes that were away
+        # or forgot it. The weak reference lets us notice that the program has dropped the term.
+        term = reference()
+        if term is not None and term.held:
             nodes = self._engine.multiplexer
             nodes.broadcast(self._publication(term), NOBODY)
             nodes.wakeups.wake(self._value_key)
-            term._timer = asyncio.get_running_loop().call_later(self._terms.ttl, self._tell, term)
+            loop = asyncio.get_running_loop()
+            term._timer = loop.call_later(self._terms.ttl, self._tell, reference)
 
     async def say(self, term: Term) -> bool:
-        """Put what a leader publishes where it leads. → whether a quorum took it."""
+        """Store the value of `term` on the nodes; return whether a quorum stored it."""
         nodes = self._engine.multiplexer
         replies = await ask_all(self._engine, self._publication(term), enough=nodes.quorum)
         nodes.wakeups.wake(self._value_key)
@@ -194,9 +198,9 @@ class Election:
         return Command(SCRIPT, keys, args)
 
     async def leader(self) -> Leader | None:
-        """Who leads now, as far as a quorum of nodes can tell; None: nobody, or too few answered.
+        """Return the leader that a quorum names; None without one, or if too few nodes answered.
 
-        Takes at most two node timeouts: the first is for what a new leader has just published.
+        Takes at most two node timeouts: a new leader's value may still be on its way.
         """
         until = _clock.now() + self._engine.settings.node_timeout
         while True:
@@ -206,10 +210,10 @@ class Election:
             await asyncio.sleep(pacing.FIRST)
 
     async def observe(self) -> AsyncGenerator[Leader, None]:
-        """Every leader and every new value from now on, the present ones first.
+        """Yield the present leader, and from then on each new leader and each new value.
 
-        Terms never go back; a short one may be missed. Goes on through outages, and ends only when
-        it is closed or the manager is.
+        Terms never go back; a short term may be missed. The iteration continues through outages.
+        It ends only when it is closed or the manager is closed.
         """
         engine, nodes = self._engine, self._engine.multiplexer
         engine.ready()
@@ -230,7 +234,7 @@ class Election:
             watch.close()
 
     async def _look(self, *, armed: bool = False) -> tuple[Leader | None, float | None]:
-        # → the leader, and for how many seconds it need not be asked about again.
+        # Returns the leader, and the seconds for which there is no need to ask again.
         nodes = self._engine.multiplexer
         if armed:
             nodes.arm(range(len(nodes.nodes)))
@@ -250,8 +254,15 @@ class Election:
         return Leader(self.name, term, value, owner), left
 
     async def inspect(self) -> Inspection:
-        """Who leads, node by node; takes at most one node timeout."""
+        """Return the leader's id, node by node; takes at most one node timeout."""
         return await inspect(self._engine, self._recipe, "election")
+
+
+def _stop(reference: ReferenceType[Term]) -> None:
+    # The term is over: stop publishing its value.
+    term = reference()
+    if term is not None and term._timer is not None:
+        term._timer.cancel()
 
 
 def _checked(value: object) -> str:
@@ -263,7 +274,7 @@ def _checked(value: object) -> str:
 
 
 def _record(raw: bytes | None, owner: str) -> tuple[int, int, str] | None:
-    # (term, sequence, value) if this leader wrote it; whatever else stands there is ignored.
+    # Returns (term, sequence, value) if this leader wrote the record; None for anything else.
     try:
         found = json.loads(raw or b"null")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The event: many wait until somebody sets it."""
+"""The event: tasks wait until another task sets it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from .register import Register
 
 
 class SharedEvent:
-    """As `asyncio.Event`, shared by all processes: set, cleared, and waited for.
+    """An `asyncio.Event` that all processes share: tasks set it, clear it and wait for it.
 
-    What `set` or `clear` has returned from is seen by every later call anywhere, with a minority
-    of nodes dead. Nobody holds it, so it has no fence. It stays set for `keep` seconds after the
-    last change and then counts as never set. On every deployment; a node that lost its memory
-    counts as dead until the next change has told it again.
+    Once `set` or `clear` has returned, every later call in any process sees the change, with a
+    minority of nodes dead. An event has no owner and so no fence. It stays set for `keep` seconds
+    after the last change and then counts as never set; processes that share a name should use the
+    same `keep`. Works on every deployment. A node that lost its memory counts as dead until the
+    next change, or a read that notices the loss, writes the value to it again. Until then it and
+    other dead nodes together may make calls raise QuorumUnavailableError.
     """
 
     __slots__ = ("_register",)
@@ -26,32 +28,33 @@ class SharedEvent:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name that was passed to `LockManager.event`."""
         return self._register.name
 
     async def set(self, *, timeout: float | None = None) -> None:
-        """Let all who wait go on, and all who come later.
+        """Set the event: all tasks that wait for it go on, and later ones don't wait.
 
-        Raises QuorumUnavailableError if too few nodes answered for `timeout` seconds; it may be
-        set or not then, as when it is cancelled.
+        Raises QuorumUnavailableError after `timeout` seconds (at least two node timeouts) if too
+        few nodes answered or other changes got in the way each time. After that error or a
+        cancellation the event may be set or not.
         """
         await self._register.change(lambda _: "set", deadline_of(timeout))
 
     async def clear(self, *, timeout: float | None = None) -> None:
-        """Make those who come from now on wait. Raises as `set`."""
+        """Clear the event: tasks that come later wait. Raises the same errors as `set`."""
         await self._register.change(
             lambda value: None if value is None else "clear", deadline_of(timeout)
         )
 
     async def is_set(self, *, timeout: float | None = None) -> bool:
-        """Whether it is set now. Raises as `set`."""
+        """Return whether the event is set now. Raises the same errors as `set`."""
         return await self._register.read(deadline_of(timeout)) == "set"
 
     async def wait(self, *, timeout: float | None = None) -> bool:
-        """Wait until it is set. → True, or False after `timeout` seconds.
+        """Wait until the event is set. Return True, or False after `timeout` seconds.
 
-        Raises QuorumUnavailableError if too few nodes answer until then. Cancelling leaves nothing
-        behind.
+        Raises QuorumUnavailableError if too few nodes answer until then. Cancelling this call
+        changes nothing.
         """
         found = await self._register.until(
             lambda value: True if value == "set" else None, deadline_of(timeout)
@@ -59,11 +62,11 @@ class SharedEvent:
         return bool(found)
 
     async def inspect(self) -> Inspection:
-        """What each node says."""
+        """Return what each node stores; takes at most one node timeout."""
         return await self._register.inspect("event")
 
 
 def deadline_of(timeout: float | None) -> float | None:
-    """The moment at which a timeout of so many seconds is over."""
+    """Return the moment at which a timeout that starts now ends; None without a timeout."""
     seconds = _settings.optional_seconds(timeout, "timeout", zero=True)
     return None if seconds is None else _clock.now() + seconds

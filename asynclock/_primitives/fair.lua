@@ -1,9 +1,10 @@
--- The queue before the mutex (lock.lua follows and does everything else).
+-- The queue in front of the mutex (lock.lua follows and does everything else).
 -- KEYS: lock, counter; in acquire and leave also: queue (ticket -> place), waiters (ticket -> the
---       ms at which it is taken for crashed)
--- acquire … ticket patience   refused unless free and first in the queue; then queued, if not yet,
---                             and taken for alive for patience ms (0: only asking, not queued)
--- leave   ticket              {1 = whoever is next may have it | 0, now}
+--       ms at which it counts as crashed)
+-- acquire … ticket patience   refused unless the lock is free and the ticket is first in the queue;
+--                             a refused ticket joins the queue, if it isn't there, and counts as
+--                             alive for patience ms (0: it doesn't join)
+-- leave   ticket              {1 = the next in the queue may have the lock | 0, now}
 local function step_out(ticket)
   redis.call('ZREM', KEYS[3], ticket)
   redis.call('ZREM', KEYS[4], ticket)
@@ -13,7 +14,7 @@ if op == 'leave' then
   step_out(ARGV[2])
   local free = redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[3]) == 1
   if not free then return {0, now} end
-  -- The one who leaves may have been the only one to know of the release: tell it once more.
+  -- Perhaps only the leaving waiter was woken by the release: change the key to wake the others.
   redis.call('SET', KEYS[1], '', 'PX', 1)
   redis.call('DEL', KEYS[1])
   return {1, now}
@@ -27,7 +28,7 @@ elseif op == 'acquire' and not too_late() then
   if holder or (first and first ~= ticket) then
     if patience > 0 then
       if not redis.call('ZSCORE', KEYS[3], ticket) then
-        -- Behind the last even if the clock has gone back since.
+        -- After the last in the queue, even if the clock has gone back.
         local last = redis.call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')
         local place = math.max(now, (tonumber(last[2]) or 0) + 1)
         redis.call('ZADD', KEYS[3], string.format('%.0f', place), ticket)

@@ -6,28 +6,27 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
 from .._engine.lease import Terms
 from .._engine.recipe import Recipe
+from .._keys import counter, derived, lock_key
 from .._nodes.script import Script
-from .._settings import COUNTER, PART
 from ..errors import UnsupportedDeploymentError
 from .base import PRELUDE, Lockable
-from .lock import lock_key
 
 SCRIPT = Script.load(__package__, PRELUDE, "fair.lua", "lock.lua")
 
 PATIENCE = 2.0
-"""Seconds after which a waiter that does not ask again is taken for crashed; it asks in half."""
+"""Seconds after which a silent waiter counts as crashed; a live one asks again in half of that."""
 
 
 class FairLock(Lockable):
-    """A mutex that goes to whoever has waited longest, in whatever process.
+    """A mutex that goes to the task that has waited longest, in any process.
 
-    The server keeps the queue, in the order in which requests first reached it; a waiter that
-    crashed is skipped after 2 s, one that gives up leaves at once. Every hand-over goes through
-    the server, so it is slower than `lock`, whose processes pass a lease on among their own tasks.
+    The server keeps the queue in the order in which requests first reached it. A waiter that
+    crashed is skipped after 2 s; a waiter that stops waiting leaves at once. Every hand-over goes
+    through the server, so this is slower than `lock`, which hands over inside a process.
 
-    On single and replicated deployments. A failover to a replica may forget the queue's end; those
-    who wait queue again. Over a quorum there is no one order of arrivals, so it can't be had:
-    UnsupportedDeploymentError (docs/decisions/0003).
+    Works on single and replicated deployments. After a failover the replica may lack the end of the
+    queue; those waiters queue again. A quorum has no single order of arrivals, so there `fair_lock`
+    raises UnsupportedDeploymentError (docs/decisions/0003).
     """
 
     __slots__ = ()
@@ -42,19 +41,19 @@ class FairLock(Lockable):
                 "common order of arrivals (use lock, or fair_lock on one of them)",
                 name=name,
             )
-        key = lock_key(prefix, name) + PART
-        lock = f"{key}fair"
+        key = lock_key(prefix, name)
+        lock, queue, waiters = (derived(key, kind) for kind in ("fair", "queue", "waiters"))
         recipe = Recipe(
             name,
             SCRIPT,
-            (lock, lock + COUNTER),
+            (lock, counter(lock)),
             watched=(lock,),
-            neighbours=(f"{key}queue", f"{key}waiters"),
+            neighbours=(queue, waiters),
             patience=PATIENCE,
             queued=True,
         )
         super().__init__(engine, recipe, terms, timeout)
 
     async def inspect(self) -> Inspection:
-        """Who has it; takes at most one node timeout."""
+        """Return which owner has the lock, node by node; takes at most one node timeout."""
         return await inspect(self._engine, self._recipe, "fair_lock")

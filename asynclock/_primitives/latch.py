@@ -1,4 +1,4 @@
-"""The latch: many wait until something was done so many times."""
+"""The latch: tasks wait until it has been counted down a given number of times."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .event import deadline_of
 from .register import Register
 
 MOST = 1000
-"""Counts at most: each is remembered, so that none is counted twice."""
+"""Maximum count: the state lists each count, so that none is counted twice."""
 
 
 class Latch:
-    """Counts down once, from `count` to 0, and lets go all who wait; it never goes up again.
+    """Counts down once from `count` to 0 and then lets all waiting tasks go on; it never resets.
 
-    The first to count or to look starts it; `keep` seconds after the last count it is forgotten
-    and the name may be used anew. Each `count_down` counts exactly once even if its messages are
-    repeated. On every deployment, with a minority of nodes dead.
+    The nodes forget the latch `keep` seconds after the last count; then the name may be used again.
+    Each `count_down` counts exactly once even if its messages are repeated. Works on every
+    deployment, with a minority of nodes dead.
     """
 
     __slots__ = ("_engine", "_register", "count")
@@ -30,22 +30,22 @@ class Latch:
         self._engine = engine
         self._register = register
         self.count = count
-        """Where it starts."""
+        """The number that the latch starts from."""
 
     def __repr__(self) -> str:
         return f"<Latch {self.name!r} count={self.count}>"
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name that was passed to `LockManager.latch`."""
         return self._register.name
 
     async def count_down(self, by: int = 1, *, timeout: float | None = None) -> int:
-        """Count down, at most to 0. → what remains.
+        """Count down by `by`, at most to 0, and return what remains.
 
-        Raises QuorumUnavailableError if too few nodes answered for `timeout` seconds; it may be
-        counted or not then, as when it is cancelled. Raises ConfigurationError if others use the
-        name with another count.
+        Raises QuorumUnavailableError if too few nodes answered for `timeout` seconds. After that
+        error or a cancellation the call may have counted or not. Raises ConfigurationError if
+        others use the name with another count.
         """
         step = _settings.count(by, "by", MOST)
         ticket = self._engine.entropy(8).hex()
@@ -59,13 +59,13 @@ class Latch:
         return self._left(await self._register.change(change, deadline_of(timeout)))
 
     async def remaining(self, *, timeout: float | None = None) -> int:
-        """How often it must still be counted down. Raises as `count_down`."""
+        """Return the number of counts that remain. Raises the same errors as `count_down`."""
         return self._left(await self._register.read(deadline_of(timeout)))
 
     async def wait(self, *, timeout: float | None = None) -> bool:
-        """Wait until nothing remains. → True, or False after `timeout` seconds.
+        """Wait until nothing remains. Return True, or False after `timeout` seconds.
 
-        Raises as `count_down`. Cancelling leaves nothing behind.
+        Raises the same errors as `count_down`. Cancelling this call changes nothing.
         """
         found = await self._register.until(
             lambda value: True if self._left(value) == 0 else None, deadline_of(timeout)
@@ -73,14 +73,14 @@ class Latch:
         return bool(found)
 
     async def inspect(self) -> Inspection:
-        """What each node says."""
+        """Return what each node stores; takes at most one node timeout."""
         return await self._register.inspect("latch")
 
     def _left(self, value: str | None) -> int:
         return max(0, self.count - sum(self._done(value).values()))
 
     def _done(self, value: str | None) -> dict[str, int]:
-        # Who has counted, by how much.
+        # How much each call of count_down has counted, by its ticket.
         count, done = (self.count, {}) if value is None else _parsed(value)
         if count != self.count:
             raise ConfigurationError(
@@ -90,7 +90,7 @@ class Latch:
 
 
 def _parsed(value: str) -> tuple[int, dict[str, int]]:
-    # Text from a server: taken only in the shape in which we write it.
+    # The text comes from a server: accept only the form that this class writes.
     try:
         found: Any = json.loads(value)
     except ValueError:
@@ -98,4 +98,4 @@ def _parsed(value: str) -> tuple[int, dict[str, int]]:
     match found:
         case [int(count), dict(done)] if all(type(n) is int and n > 0 for n in done.values()):
             return count, done
-    raise ConfigurationError("the state of this latch was written by something else")
+    raise ConfigurationError("the state of this latch was not written by this library")

@@ -1,7 +1,7 @@
 -- The mutex on one node. Protocol: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter (pairs in extend); in acquire also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
---         with neighbours: {0, pttl until the first of all is free, holder, '10...' 1 = taken, now}
+--         with neighbours: {0, ms until the first slot is free, holder, '10...' 1 = taken, now}
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
 -- release owner                                 {1 | 0, now}

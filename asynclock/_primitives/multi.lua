@@ -1,9 +1,9 @@
--- Several mutexes as one: all or none, with one fence for all. Same keys as each mutex by itself.
--- KEYS: lock, counter for each name; in extend so many groups as there are owners
+-- Several mutexes as one: all or none, with one fence for all. The keys are those of each mutex.
+-- KEYS: lock, counter for each name; in extend one such group per owner
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per group, 1 = all extended
--- release owner                                 {1 | 0, now}: 1 = all were ours
+-- release owner                                 {1 | 0, now}: 1 = the owner had all
 local function holders(first, last)
   local locks = {}
   for i = first, last, 2 do locks[#locks + 1] = KEYS[i] end
@@ -38,8 +38,8 @@ if op == 'acquire' then
   if blocker then return {0, longest, blocker, now} end
   local fence, fences = 0, {}
   for i = 1, #KEYS, 2 do
-    -- Nothing by MGET may be something of another type, which is not ours to write over: GET
-    -- then fails with the right error.
+    -- MGET also returns nil for a key of another type, which must not be overwritten: then SET NX
+    -- fails, and GET raises the right error.
     if before[(i + 1) / 2] then
       redis.call('PEXPIRE', KEYS[i], ARGV[3])
     elseif not redis.call('SET', KEYS[i], owner, 'NX', 'PX', ARGV[3]) then
@@ -69,7 +69,7 @@ elseif op == 'extend' then
     marks[group] = ours and '1' or '0'
   end
   return {table.concat(marks), now}
-else -- release: those that are ours, even if others of them have expired
+else -- release: delete the keys that the owner still has, even if others have expired
   local locks, ours = {}, {}
   for i = 1, #KEYS, 2 do locks[#locks + 1] = KEYS[i] end
   for i, holder in ipairs(redis.call('MGET', unpack(locks))) do

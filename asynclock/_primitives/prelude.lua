@@ -1,27 +1,27 @@
--- What every script shares. ARGV[1] is the operation, ARGV[2] the owner (batched in extend).
--- Every reply ends with this node's clock in microseconds, so that each client can guard it: a
--- clock that jumps and soon jumps back shows only to whoever looks in between.
+-- The common part of all scripts. ARGV[1] is the operation, ARGV[2] the owner (extend has several).
+-- Every reply ends with this node's clock in microseconds, so that each client can check the clock:
+-- only a reading in between shows that a clock has jumped and soon jumped back.
 local op = ARGV[1]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
--- A floor this far ahead of our own clock comes from a client whose clock is wrong: ignored.
+-- A floor this many µs ahead of our own clock comes from a client with a wrong clock: ignore it.
 local FLOOR_AHEAD = 60000000
 
--- An acquire that comes so late was given up by its client (0: it could not say when that is).
+-- Is the acquire so late that its client has given up? 0: the client could not give a time.
 local function too_late()
   local not_after = tonumber(ARGV[5])
   return not_after > 0 and now > not_after
 end
 
--- '%.0f' because tostring keeps 14 digits only.
+-- '%.0f', because tostring keeps only 14 digits.
 local function keep_fence(key, fence, retention)
   redis.call('SET', key, string.format('%.0f', fence), 'PX', retention)
 end
 
--- The counter's next value, at least floor, is stored and returned. A client that knows too few
--- clocks yet says -1, and ours serves. The floor is nearly always ahead: written first, it costs
--- one call, and its text needs no formatting.
+-- Stores and returns the counter's next value, which is at least floor. A client that knows too few
+-- clocks sends -1; then our own clock is the floor. The floor is nearly always above the counter, so
+-- it is written first: that takes one call, and its text needs no formatting.
 local function next_fence(key, floor, retention)
   local fence = tonumber(floor)
   if fence < 0 then

@@ -1,6 +1,7 @@
--- A reader: one of any number who hold a name together while nobody writes.
+-- A reader: any number of readers may hold a name together while there is no writer.
 -- KEYS: readers (owner -> expiry in ms), counter; in acquire also: lock (the writer's), intent
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
+--         with a ticket: puts a present reader's entry back, so the intent to write doesn't refuse
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
 -- release owner                                 {1 | 0, now}
@@ -19,7 +20,7 @@ end
 
 if op == 'acquire' then
   if too_late() then return {-1, now} end
-  for i = 3, 4 do
+  for i = 3, ARGV[7] and 3 or 4 do
     local writer = redis.call('GET', KEYS[i])
     if writer then return {0, redis.call('PTTL', KEYS[i]), writer, now} end
   end
@@ -27,8 +28,8 @@ if op == 'acquire' then
   keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3]))
   return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), now}
 elseif op == 'raise' then
-  -- A counter that other readers moved on past our fence is no obstacle: since we read here no
-  -- writer was let in, so no writer has a fence from there on (docs/decisions/0015).
+  -- If other readers have raised the counter past our fence, take the raise all the same: no writer
+  -- got in while we read here, so no writer has a fence above ours (docs/decisions/0015).
   local counter, fence = tonumber(redis.call('GET', KEYS[2])) or 0, tonumber(ARGV[3])
   if not reads(KEYS[1], ARGV[2]) then return {0, counter, now} end
   keep_fence(KEYS[2], math.max(counter, fence), ARGV[4])

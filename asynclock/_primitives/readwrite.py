@@ -8,44 +8,44 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
 from .._engine.lease import Terms
 from .._engine.recipe import Recipe
+from .._keys import counter, derived, lock_key
 from .._nodes.link import Failure
 from .._nodes.script import Script
-from .._settings import COUNTER, PART
 from .base import PRELUDE, Lockable
-from .lock import lock_key
 
 READ = Script.load(__package__, PRELUDE, "read.lua")
 WRITE = Script.load(__package__, PRELUDE, "write.lua", "lock.lua")
 
 PATIENCE = 1.0
-"""Seconds for which a writer that waits keeps new readers out; it says so again in half of them.
+"""Seconds a waiting writer keeps new readers out; it repeats its request within half of that.
 
-Longer, and the readers wait for a writer that has crashed; shorter, and a writer asks more often.
+If this were longer, readers would wait longer for a crashed writer; if it were shorter, a waiting
+writer would send more requests.
 """
 
 
 class ReadLock(Lockable):
-    """One reader's side: shared with other readers, excludes writers."""
+    """The side of a reader: shared with other readers, excludes writers."""
 
     __slots__ = ()
 
 
 class WriteLock(Lockable):
-    """The writer's side: excludes everybody."""
+    """The side of a writer: excludes readers and other writers."""
 
     __slots__ = ()
 
 
 class ReadWriteLock:
-    """Any number of readers or one writer hold its name, whatever fails, on every deployment.
+    """Any number of readers or one writer may hold the name, whatever fails, on every deployment.
 
-    Each reader has a lease of its own, with its own renewal. Writers come first: while one waits,
-    no new reader is let in, so the longest reader bounds a writer's wait; readers wait as long as
-    writers keep coming. A task that reads must release before it writes: AlreadyHeldError, once
-    it waits for nobody but itself.
+    Each reader has its own lease with its own renewal. Writers come first: while a writer waits, no
+    new reader gets in. So a writer waits at most for the longest reader, and readers wait as long
+    as writers keep coming. A task that reads must release before it writes, and the other way
+    round: inside an `async with` of one side, waiting for the other side raises AlreadyHeldError.
 
-    Fences: a writer's is above those of all readers and writers before it, and a reader's above
-    those of all writers before it. Readers who overlap may share one.
+    A writer's fence is above the fences of all earlier readers and writers. A reader's fence is
+    above those of all earlier writers; readers at the same time may share a fence.
     """
 
     __slots__ = ("_engine", "_read", "_terms", "_timeout", "_write")
@@ -53,26 +53,27 @@ class ReadWriteLock:
     def __init__(
         self, engine: Engine, prefix: str, name: str, terms: Terms, timeout: float | None
     ) -> None:
-        key = lock_key(prefix, name) + PART
-        lock, counter = f"{key}write", f"{key}write{COUNTER}"
-        readers, intent = f"{key}readers", f"{key}intent"
+        key = lock_key(prefix, name)
+        lock, readers, intent = (derived(key, kind) for kind in ("write", "readers", "intent"))
+        fences = counter(lock)
         self._engine = engine
         self._terms = terms
         self._timeout = timeout
         self._write = Recipe(
             name,
             WRITE,
-            (lock, counter),
+            (lock, fences),
             line=lock,
             watched=(lock, readers),
             part="write",
             neighbours=(readers, intent),
             patience=PATIENCE,
+            shared=readers,
         )
         self._read = Recipe(
             name,
             READ,
-            (readers, counter),
+            (readers, fences),
             watched=(lock, intent),
             wakes=(readers,),
             part="read",
@@ -84,19 +85,19 @@ class ReadWriteLock:
 
     @property
     def name(self) -> str:
-        """The name it locks."""
+        """The name that is locked, without the manager's prefix."""
         return self._read.name
 
     def read(self) -> ReadLock:
-        """The shared side."""
+        """Return the shared side, to be used like any lock."""
         return ReadLock(self._engine, self._read, self._terms, self._timeout)
 
     def write(self) -> WriteLock:
-        """The exclusive side."""
+        """Return the exclusive side, to be used like any lock."""
         return WriteLock(self._engine, self._write, self._terms, self._timeout)
 
     async def inspect(self) -> Inspection:
-        """The writer and every reader, node by node (`parts`)."""
+        """Return the writer and every reader, node by node (`parts`)."""
         writer = await inspect(self._engine, self._write, "rwlock")
         nodes = self._engine.multiplexer.nodes
         replies = await ask_all(self._engine, self._read.inspect())
@@ -119,7 +120,7 @@ class ReadWriteLock:
 
 
 def _readers(reply: Any) -> dict[str, float]:
-    # Who reads on one node, and for how many seconds.
+    # The seconds that each reader has left on one node.
     if isinstance(reply, Failure):
         return {}
     pairs, now = reply[0], reply[2] / 1_000_000

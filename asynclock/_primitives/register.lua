@@ -1,13 +1,13 @@
--- A register on one node: an acceptor of consensus, asked anew for each change (CASPaxos).
--- Why it is right: docs/decisions/0014. Numbers are below 2^53; who owns one is told by `by`.
+-- A register on one node: an acceptor of CASPaxos, with one round of consensus per change.
+-- Reasons: docs/decisions/0014. Numbers are below 2^53; `by` is the owner of a number.
 -- KEYS: register, a hash of promised, by, accepted, value; every write sets its expiry
--- prepare number by ms not_after         {1, accepted, value | false, now}: nothing lower any more
+-- prepare number by ms not_after         {1, accepted, value | false, now}: promised
 -- accept  number by ms not_after value   {1, now}
 --         both also {0, promised, now}: a higher number came first | {-1, now}: too late
--- inspect                                {1, accepted, value | false, pttl, now}
+-- read, inspect                          {1, accepted, value | false, pttl, now}: read is a vote
 local state = redis.call('HMGET', KEYS[1], 'promised', 'by', 'accepted', 'value')
 local promised, accepted = tonumber(state[1]) or 0, tonumber(state[3]) or 0
-if op == 'inspect' then
+if op == 'read' or op == 'inspect' then
   return {1, accepted, state[4], redis.call('PTTL', KEYS[1]), now}
 elseif too_late() then
   return {-1, now}

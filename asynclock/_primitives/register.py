@@ -1,15 +1,17 @@
-"""One small value that a majority of nodes agree on: what event, latch and barrier are made of.
+"""A register: one small value that a majority of nodes agree on. Event, latch and barrier use it.
 
-Each change is one round of CASPaxos: a majority promises to take nothing lower than our number and
-tells what it has accepted; the value with the highest number is what the register holds; the
-changed value is accepted under our number by a majority. docs/decisions/0014 says why.
+Each change is one round of CASPaxos. First a majority promises to accept no number below ours, and
+replies with the values that it has accepted. The value with the highest number is the register's
+value. Then a majority accepts the changed value under our number. docs/decisions/0014 has the
+reasons.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeVar
 
 from .. import _clock
@@ -19,39 +21,31 @@ from .._engine.recipe import ms
 from .._nodes.link import Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing, validity
-from ..errors import ConfigurationError, QuorumUnavailableError
+from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
 from .base import PRELUDE
+from .round import Round
 
 SCRIPT = Script.load(__package__, PRELUDE, "register.lua")
 
 T = TypeVar("T")
 
 PROMISE = 5.0
-"""Seconds for which a promise is kept at least, or four node timeouts if these are longer: no
-request of a round is executed later than two after it was sent (`not_after`)."""
+"""Minimum seconds that a node keeps a promise, or four node timeouts if those are longer: no node
+executes a request later than two node timeouts after it was sent (`not_after`)."""
 FIRST = 0.002
 LONGEST = 0.2
-"""The width of the pause between rounds that got in each other's way, doubled each time."""
+"""First and maximum width in seconds of the random pause after rival rounds; doubled each time."""
 OUTAGE = 3.0
-"""Who waits for ever rides out an outage of the longest quarantine and so many seconds more."""
+"""Without a timeout, an outage is tolerated for the longest quarantine plus this many seconds."""
 KEEP = 24 * 3600.0
-"""How many seconds a value outlives its last change, if nobody says otherwise."""
+"""Default seconds that a value outlives its last change."""
 
 Change = Callable[[str | None], str | None]
-"""From what the register holds (None: nothing) to what it should hold; may be called again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a majority of nodes said."""
-
-    value: str | None
-    agreed: bool
-    """Whether they all said the same, so that it need not be written again."""
+"""Maps the register's value (None: none) to the new value; may be called more than once."""
 
 
 class Register:
-    """A name for such a value; keeps nothing itself."""
+    """Reads and changes one value on the nodes; has no state of its own."""
 
     __slots__ = ("_engine", "_keep", "key", "name")
 
@@ -61,51 +55,76 @@ class Register:
         self._engine = engine
         self._keep = keep
 
-    async def read(self, deadline: float | None, *, armed: bool = False) -> str | None:
-        """What it holds now. Raises QuorumUnavailableError at the deadline; see `change`."""
-        outage = _Outage(self._engine, self.name, deadline)
+    async def read(self, deadline: float | None) -> str | None:
+        """Return the present value. Raises QuorumUnavailableError at the deadline; see `change`."""
+        return await self._read(_Patience(self._engine, self.name, deadline))
+
+    async def _read(self, patience: _Patience, *, armed: bool = False) -> str | None:
         while True:
             nodes = self._engine.multiplexer
             if armed:
                 nodes.arm(range(len(nodes.nodes)))
-            round_ = await self._ask("inspect")
+            round_ = await self._ask(patience, "read")
             if len(round_.granted) >= nodes.quorum:
                 found = round_.found()
                 if found.agreed:
+                    if found.value is not None:
+                        round_.on_forgotten = self._tell_again
                     return found.value
-                # Somebody's change is under way, or stopped half-way: finish it.
-                return await self.change(lambda value: value, deadline)
-            await outage.pause(round_)
+                # Another client's change is under way or was never finished: finish it.
+                return await self._change(lambda value: value, patience)
+            await patience.pause(round_)
 
-    async def change(self, step: Change, deadline: float | None) -> str | None:
-        """Change what it holds by `step`. → what it holds then.
+    async def change(
+        self, step: Change, deadline: float | None, *, since: float | None = None
+    ) -> str | None:
+        """Change the value by `step` and return the new value.
 
-        `step` is called again when a round was lost, perhaps after it took effect: it must know
-        its own work. Raises QuorumUnavailableError at the deadline if too few nodes answer (None:
-        after the longest quarantine). Cancelled, the change was made or not.
+        `step` is called again after a lost round, which may have taken effect all the same, so it
+        must recognize its own change. Raises QuorumUnavailableError at the deadline (None: after
+        the longest quarantine) if too few nodes answer, or if other changes got in the way each
+        time. The nodes have at least two node timeouts from `since` (None: now). If this call is
+        cancelled, the change may have been made or not.
         """
+        return await self._change(step, _Patience(self._engine, self.name, deadline, since))
+
+    async def _change(self, step: Change, patience: _Patience) -> str | None:
         engine, nodes = self._engine, self._engine.multiplexer
-        outage = _Outage(engine, self.name, deadline)
         by, number, width = engine.new_owner(), 0, FIRST
         while True:
-            number = max(nodes.floor(_clock.now()), number + 1)
+            # The number says when a value was written. While too few clocks are known it can't say
+            # that: such a round only asks, and its replies make the clocks known.
+            chosen = _clock.now()
+            floor = nodes.floor(chosen)
+            number = max(floor, number + 1)
             promise = max(PROMISE, 4 * engine.settings.node_timeout)
-            round_ = await self._ask("prepare", number, by, ms(promise))
-            if len(round_.granted) >= nodes.quorum:
+            words: tuple[str | int, ...] = (number, by, ms(promise))
+            round_ = await self._ask(patience, "prepare", *words, chosen=chosen)
+            if len(round_.granted) >= nodes.quorum and floor >= 0:
                 found = round_.found()
                 value = step(found.value)
                 if value == found.value and found.agreed:
                     return value
-                round_ = await self._ask("accept", number, by, ms(self._keep), value or "")
+                words = (number, by, ms(self._keep), value or "")
+                round_ = await self._ask(patience, "accept", *words, chosen=chosen)
                 if len(round_.granted) >= nodes.quorum:
-                    nodes.wakeups.wake(self.key)  # servers don't tell us what we changed
+                    nodes.wakeups.wake(self.key)  # servers send no push for our own changes
                     return value
             number = max(number, round_.promised)
             if round_.outage:
-                await outage.pause(round_)
+                await patience.pause(round_)
             else:
-                await asyncio.sleep(width * engine.random())
+                await patience.step_aside(width * engine.random())
                 width = min(LONGEST, width * 2)
+
+    def _tell_again(self) -> None:
+        # In the background, because the reader has its answer already.
+        if not self._engine.closed:
+            self._engine.background.spawn(self._repair(), f"asynclock: tell {self.name} again")
+
+    async def _repair(self) -> None:
+        with contextlib.suppress(AsyncLockError):
+            await self.change(lambda value: value, _clock.now() + self._engine.settings.max_ttl)
 
     async def until(
         self,
@@ -113,12 +132,15 @@ class Register:
         deadline: float | None,
         *,
         longest: float | None = None,
+        since: float | None = None,
     ) -> T | None:
-        """Wait until `ready` says something of the value. → that.
+        """Wait until `ready` returns something other than None for the value, and return that.
 
-        None at the deadline, or after `longest` seconds.
+        Returns None at the deadline, or after `longest` seconds. Raises the same errors as
+        `change`. `since` is the start of a call whose change the nodes have answered already.
         """
         nodes, random = self._engine.multiplexer, self._engine.random
+        patience = _Patience(self._engine, self.name, deadline, since)
         watch = nodes.wakeups.watch((self.key,))
         ends = [] if deadline is None else [deadline]
         if longest is not None:
@@ -126,7 +148,13 @@ class Register:
         try:
             for number in range(1 << 62):
                 listening = nodes.tracks()
-                found = ready(await self.read(deadline, armed=listening))
+                try:
+                    found = ready(await self._read(patience, armed=listening))
+                except QuorumUnavailableError:
+                    # The nodes have answered during this call, and had too little time this time.
+                    if patience.cut_short and (number or since is not None):
+                        return None
+                    raise
                 now = _clock.now()
                 if found is not None or any(now >= end for end in ends):
                     return found
@@ -137,18 +165,23 @@ class Register:
                     await watch.wait(pause)
                 else:
                     await asyncio.sleep(pause)
+                if deadline is not None and _clock.now() >= patience.ends_at:
+                    return None
             return None
         finally:
             watch.close()
 
     async def inspect(self, kind: str) -> Inspection:
-        """What each node keeps (`value` of its view)."""
+        """Return what each node stores, as `value` of its view."""
         replies = await ask_all(self._engine, Command(SCRIPT, (self.key,), ("inspect",)))
         nodes = self._engine.multiplexer.nodes
         views = tuple(_view(node.address, replies[i]) for i, node in enumerate(nodes))
         return Inspection(self.name, views, self._engine.multiplexer.quorum, kind)
 
-    async def _ask(self, op: str, *args: str | int) -> Round:
+    async def _ask(
+        self, patience: _Patience, op: str, *args: str | int, chosen: float = 0.0
+    ) -> Round:
+        # `chosen` is the moment at which the number of a change was chosen.
         engine, nodes = self._engine, self._engine.multiplexer
         engine.ready()
         now = _clock.now()
@@ -157,90 +190,73 @@ class Register:
             not_after = nodes.not_after(now + 2 * engine.settings.node_timeout)
             args = (number, by, keep, not_after, *value)
         command = Command(SCRIPT, (self.key,), (op, *args))
-        round_ = Round(engine, now)
+        command.numbered_at = chosen
+        # Only the replies to these two contain the stored value.
+        told = op in ("read", "prepare")
+        round_ = Round(engine, now, now - validity.quarantine(self._keep) if told else inf)
         for index, node in enumerate(nodes.nodes):
-            # Whoever may have forgotten must not be asked: its silence would count.
+            # A node that may have forgotten must not be asked: its "nothing" would count.
             obstacle = node.obstacle(now)
             if obstacle is None:
                 node.ask(command, round_, index)
             else:
                 round_.cast(index, obstacle)
-        await round_.decided
+        await patience.wait(round_)
         return round_
 
 
-class Round:
-    """The sink for one question to all nodes: decided once a majority agrees, or can't any more."""
+class _Patience:
+    """Decides how long one call tolerates an outage and when it must end."""
 
-    __slots__ = ("_nodes", "_quorum", "_sent", "decided", "failures", "granted", "left", "promised")
-
-    def __init__(self, engine: Engine, sent: float) -> None:
-        self._nodes = engine.multiplexer.nodes
-        self._quorum = engine.multiplexer.quorum
-        self._sent = sent
-        self.left = len(self._nodes)
-        self.granted: list[Any] = []
-        self.failures: dict[str, str] = {}
-        self.promised = 0
-        """The highest number that a refusing node has promised to somebody."""
-        self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def cast(self, index: int, reply: Any) -> None:
-        """Count one node's answer."""
-        node = self._nodes[index]
-        if type(reply) is Failure:
-            self.failures[node.address] = reply.cause
-        elif self._sent < node.trust.votes_from:
-            self.failures[node.address] = "it was quarantined meanwhile"
-        elif reply[0] == 1:
-            self.granted.append(reply)
-        elif reply[0] == 0:
-            self.promised = max(self.promised, reply[1])
-        else:
-            self.failures[node.address] = "the request reached it too late"
-        self.left -= 1
-        certain = len(self.granted) >= self._quorum or (
-            len(self.granted) + self.left < self._quorum
-        )
-        if certain and not self.decided.done():
-            self.decided.set_result(None)
-
-    @property
-    def outage(self) -> bool:
-        """Whether too few nodes answered to call it rivalry."""
-        return len(self._nodes) - len(self.failures) < self._quorum
-
-    def found(self) -> Found:
-        """What the register holds, as far as these answers tell."""
-        numbers = [reply[1] for reply in self.granted]
-        highest = max(numbers)
-        newest = next(reply for reply in self.granted if reply[1] == highest)
-        value = newest[2].decode("utf-8", "replace") if highest and newest[2] else None
-        return Found(value, numbers.count(highest) >= self._quorum)
-
-
-class _Outage:
-    """How long too few answers are borne with."""
-
-    def __init__(self, engine: Engine, name: str, deadline: float | None) -> None:
+    def __init__(
+        self, engine: Engine, name: str, deadline: float | None, since: float | None = None
+    ) -> None:
+        now = _clock.now()
         self._engine = engine
         self._name = name
-        patience = validity.quarantine(engine.settings.max_ttl) + OUTAGE
-        self._until = _clock.now() + patience if deadline is None else deadline
+        outage = validity.quarantine(engine.settings.max_ttl) + OUTAGE
+        self._until = now + outage if deadline is None else deadline
+        # A change takes two round trips, so allow time for them whatever the deadline.
+        answers = (now if since is None else since) + 2 * engine.settings.node_timeout
+        self.ends_at = inf if deadline is None else max(deadline, answers)
+        """The moment at which the call ends in any case; inf without a deadline."""
+        self.cut_short = False
+        """Whether the call ended while enough nodes might still have answered."""
+        self._failures: dict[str, str] = {}
         self._number = 0
 
+    async def wait(self, round_: Round) -> None:
+        """Wait until the round is decided or the call must end."""
+        left = None if self.ends_at == inf else self.ends_at - _clock.now()
+        try:
+            async with asyncio.timeout(left):
+                await round_.decided
+        except TimeoutError:
+            round_.cut(self._failures)
+            self.cut_short = round_.cut_short
+
+    async def step_aside(self, seconds: float) -> None:
+        """Let rival changes go first. Raises QuorumUnavailableError if there is no time left."""
+        if _clock.now() + seconds >= self.ends_at:
+            raise QuorumUnavailableError(
+                f"other changes of {self._name!r} got in the way until the timeout",
+                name=self._name,
+            )
+        await asyncio.sleep(seconds)
+
     async def pause(self, round_: Round) -> None:
-        """Wait before asking again. Raises QuorumUnavailableError when it has been too long."""
+        """Wait before asking again. Raises QuorumUnavailableError if the outage lasts too long."""
         if self._engine.closed:
-            raise ConfigurationError("the manager was closed while this waited")
+            raise ConfigurationError("the manager was closed while this call waited")
         left = self._until - _clock.now()
         if left <= 0:
             listed = "; ".join(f"{node}: {cause}" for node, cause in round_.failures.items())
             raise QuorumUnavailableError(
-                f"too few nodes answered to tell the state of {self._name!r}: {listed}",
+                f"too few nodes answered to know the state of {self._name!r}: {listed}",
                 name=self._name,
                 nodes=round_.failures,
             )
+        self._failures = round_.failures
         pause = pacing.without_push(self._number, None, self._engine.random())
         self._number += 1
         await asyncio.sleep(min(pause, left))

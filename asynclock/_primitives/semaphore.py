@@ -1,10 +1,11 @@
-"""The semaphore: so many holders at a time, as numbered slots that are ordinary mutexes.
+"""The semaphore: a limited number of holders, as numbered slots that are ordinary mutexes.
 
-Counting by simple majority, as others do it, admits too many. With N = 5 nodes and 3 permits each
-node lets 3 in, so the nodes have 15 places to give; a holder needs 3 of them, so 15 // 3 = 5 may
-hold at once. N·k // (k + 1) + 1 grants would make k permits safe, but that is 4 of 5 nodes for
-k = 3 (one may fail) and all 5 for k = 5 (none may). A slot is held by a majority like any mutex:
-never two holders for it, and a minority of nodes may fail whatever k is.
+Counting holders per node and taking a simple majority, as other libraries do, admits too many. With
+N = 5 nodes and k = 3 permits each node admits 3, so the nodes have 15 places to give; a holder
+needs 3 of them, so 15 // 3 = 5 may hold at once. Requiring N·k // (k + 1) + 1 grants would be safe,
+but that is 4 of 5 nodes for k = 3 (one may fail) and all 5 for k = 5 (none may fail). A slot is
+held by a majority like any mutex: it never has two holders, and a minority of nodes may fail
+whatever k is.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Terms
 from .._engine.recipe import Elsewhere, Recipe
-from .._settings import COUNTER, PART
+from .._keys import counter, derived, lock_key
 from .base import Lockable
-from .lock import SCRIPT, lock_key
+from .lock import SCRIPT
 
 MOST = 256
-"""Permits at most: four windows, so that a try and its hops have seen every slot."""
+"""Maximum number of permits: four windows, so that an attempt and its hops see every slot."""
 WINDOW = 64
-"""A refusal tells of so many slots; asking for more would make every request longer."""
+"""Number of slots that a refusal reports on; a larger one would make every request longer."""
 
 
 class Semaphore(Lockable):
     """At most `permits` leases at a time for its name, whatever fails; each has its own slot.
 
-    Every slot is a mutex of its own (`lease.part` is its number) with a fence that rises per slot:
-    a store that checks fences must tell slots apart. Works with a minority of nodes dead, on every
-    deployment. A refusal names the slots that are free, so one is found in one or two attempts.
+    Every slot is a mutex of its own (`lease.part` is its number). Fences rise per slot, so a store
+    that checks fences must tell slots apart. Works on every deployment, with a minority of nodes
+    dead. A refusal reports the free slots, so one or two attempts find a free one.
 
-    Those who use one name should agree on `permits`. While they don't, as during a rollout, at
-    most the largest number that anybody uses is admitted; who asks with a smaller number takes
-    none of the higher slots, and a lease in one of these lasts until it is released or lost.
+    All users of a name should use the same `permits`. While they differ, as during a rollout, at
+    most the largest number is admitted. A user with a smaller number takes none of the higher
+    slots; a lease on a higher slot lasts until it is released or lost.
     """
 
     __slots__ = ("_key", "permits")
@@ -53,7 +54,7 @@ class Semaphore(Lockable):
         super().__init__(engine, self._slot(name, 0), terms, timeout)
 
     def _wanted(self) -> Recipe:
-        # Any slot but ours: rivals that start apart seldom meet.
+        # A random slot that this process doesn't hold: rivals that start apart seldom collide.
         line = self._engine.lines.get(self._recipe.line or "")
         ours = {holding.recipe.part for holding in line.holdings} if line is not None else ()
         free = [slot for slot in range(self.permits) if str(slot) not in ours]
@@ -61,17 +62,17 @@ class Semaphore(Lockable):
         return self._slot(self.name, slots[int(self._engine.random() * len(slots))])
 
     def _slot(self, name: str, slot: int, windows: int | None = None) -> Recipe:
-        key, permits = f"{self._key}{PART}", self.permits
+        key, permits = self._key, self.permits
         if windows is None:
             windows = (permits - 1) // WINDOW
         others = [(slot + i) % permits for i in range(1, min(permits, WINDOW))]
-        mine = f"{key}{slot}"
-        neighbours = tuple(f"{key}{other}" for other in others)
+        mine = derived(key, str(slot))
+        neighbours = tuple(derived(key, str(other)) for other in others)
         return Recipe(
             name,
             SCRIPT,
-            (mine, mine + COUNTER),
-            line=f"{key}{permits}",
+            (mine, counter(mine)),
+            line=(key, permits),
             permits=permits,
             watched=(mine, *neighbours),
             part=str(slot),
@@ -93,6 +94,6 @@ class Semaphore(Lockable):
         return choose
 
     async def inspect(self) -> Inspection:
-        """Who has which slot, node by node (`parts`); takes at most one node timeout."""
+        """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
         slots = [self._slot(self.name, slot) for slot in range(self.permits)]
         return await inspect_parts(self._engine, "semaphore", slots)

@@ -1,7 +1,7 @@
--- The writer: a gate before the mutex (lock.lua follows and does everything else).
+-- The writer: a gate in front of the mutex (lock.lua follows and does everything else).
 -- KEYS: lock, counter; in acquire and leave also: readers (owner -> expiry in ms), intent
--- acquire … ticket patience   refused while anybody reads or writes; then the intent keeps new
---                             readers out for patience ms (0: only asking)
+-- acquire … ticket patience   refused while there are readers or a writer; then the intent keeps
+--                             new readers out for patience ms (0: it doesn't)
 -- leave   ticket              {1 = readers are let in again | 0, now}
 if op == 'leave' then
   local ours = redis.call('GET', KEYS[4]) == ARGV[2]
@@ -12,7 +12,7 @@ elseif op == 'acquire' and not too_late() then
   if holder and holder ~= ARGV[2] then
     left = redis.call('PTTL', KEYS[1])
   else
-    -- The reader who stays longest; those that have expired count for nothing.
+    -- The reader with the latest expiry, unless it has expired.
     local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')
     holder = nil
     if last[1] and tonumber(last[2]) * 1000 > now then
@@ -21,8 +21,8 @@ elseif op == 'acquire' and not too_late() then
   end
   local intent = redis.call('GET', KEYS[4])
   if holder then
-    -- Not written anew each time: that would wake every reader who waits for it to go.
-    -- Who waits asks again in half its patience, perhaps a little late.
+    -- Not written each time, because each write wakes every reader that waits for the intent to
+    -- go. A waiting writer asks again after half its patience, or a little later.
     if patience > 0 and (not intent or redis.call('PTTL', KEYS[4]) < patience * 3 / 4) then
       redis.call('SET', KEYS[4], ticket, 'PX', patience)
     end

@@ -1,13 +1,13 @@
-"""Answers of N nodes → one verdict, and the fence that goes with it.
+"""Turns the answers of N nodes into one verdict and the fence that goes with it.
 
 Rules of this file:
-- A node answers once: granted (with the fence it gave out), refused, or unknown. Unknown is never
-  rounded to either: the node may hold our key.
-- Hold with fence v as soon as a quorum of grants claim the same v. A quorum that disagrees writes
-  the largest claim back to the grants below it (`behind`) and holds with it once a quorum
-  claims it: the maximum alone would repeat fences.
-- The verdict comes at the first moment it is certain, either way; after the last answer it is
-  never open. tests/rules/ proves it by enumeration.
+- A node answers once: granted (with the fence it gave out), refused, or unknown. Unknown never
+  counts as one of the other two: the node may hold our key.
+- A lease with fence v is won as soon as a quorum of grants claims the same v. If the quorum
+  disagrees, the largest claim is written back to the nodes below it (`behind`), and the lease is
+  won with that claim once a quorum claims it. Taking the maximum alone would repeat fences.
+- The verdict comes at the first moment it is certain. After the last answer it is never open;
+  tests/rules/ proves that by enumeration.
 Protocol and its model: docs/fencing.md, tests/model/.
 """
 
@@ -26,12 +26,12 @@ class Verdict(enum.Enum):
 
 
 def majority(size: int) -> int:
-    """The smallest number of nodes such that any two such sets share one."""
+    """Return the smallest number of nodes such that any two sets of that size share a node."""
     return size // 2 + 1
 
 
 class Ballot:
-    """The vote on one attempt over `size` nodes; told answers, it knows the verdict."""
+    """Counts the answers of `size` nodes to one attempt and keeps the verdict."""
 
     __slots__ = (
         "_support",
@@ -48,21 +48,21 @@ class Ballot:
     def __init__(self, size: int, quorum: int) -> None:
         self.quorum = quorum
         self.open = size
-        """Nodes whose answer (to the acquire or to a raise) is still out."""
+        """Number of nodes that have not yet answered an acquire or a write-back."""
         self.claims: dict[int, int] = {}
-        """Node → the fence its grant claims."""
+        """The fence that each granting node claims."""
         self.refused = 0
         self.unknown = 0
         self.fence = 0
-        """The fence that is held, or being written back; 0 while there is neither."""
+        """The fence that was agreed or is being written back; 0 before either."""
         self.verdict = Verdict.OPEN
         self._support = 0
-        """How many claims are for `fence`."""
+        """Number of claims for `fence`."""
         self.behind: Sequence[int] = ()
-        """The nodes to which `fence` must now be written back: take them all, each once."""
+        """The nodes to which `fence` must now be written back; `take_behind` empties this."""
 
     def granted(self, node: int, fence: int) -> None:
-        """`node` keeps our owner now and gave out `fence`."""
+        """Count that `node` granted the lock to our owner and gave out `fence`."""
         self.open -= 1
         self.claims[node] = fence
         if fence == self.fence:
@@ -76,26 +76,26 @@ class Ballot:
             self._conclude()
 
     def raised(self, node: int) -> None:
-        """`node` took the fence that was written back."""
+        """Count that `node` accepted the fence that was written back."""
         self.open -= 1
         self.claims[node] = self.fence
         self._support += 1
         self._conclude()
 
     def refuse(self) -> None:
-        """A node holds it for somebody else, or took a raise badly: it is lost for us."""
+        """Count a node that keeps the name for another owner, or that refused a write-back."""
         self.open -= 1
         self.refused += 1
         self._conclude()
 
     def abstain(self) -> None:
-        """A node gave no answer that counts."""
+        """Count a node that gave no usable answer."""
         self.open -= 1
         self.unknown += 1
         self._conclude()
 
     def take_behind(self) -> Sequence[int]:
-        """Empties `behind`. → what was in it."""
+        """Empty `behind` and return the nodes that were in it."""
         nodes, self.behind = self.behind, ()
         return nodes
 

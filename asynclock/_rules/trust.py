@@ -1,27 +1,28 @@
-"""Facts about a node → may it vote? The guards against restarts, clock jumps and wrong servers.
+"""Decides from the facts about a node whether it may vote: guards against restarts and clock jumps.
 
-Rules of this file: `now` comes in; a moment is on our boot-time clock; whoever may have forgotten
-a grant does not vote until every lease it may have granted has expired. The figures and the proof
-that one tick less is too short are in docs/fencing.md and tests/model/.
+Rules of this file: callers pass `now` in, and every moment is on our boot-time clock. A node that
+may have forgotten a grant does not vote until every lease that it may have granted has expired.
+docs/fencing.md has the figures; tests/model/ proves that one tick less is too short.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from .validity import quarantine
 
 ROUNDING = 2.0
-"""INFO gives whole seconds of uptime and updates its clock lazily: take two off."""
+"""Seconds taken off the uptime in INFO, which is in whole seconds and updated lazily."""
 JUMP = 0.002
-"""Clock readings that disagree by more are a jump; slewing and scheduling stay below."""
+"""Seconds of disagreement above which two clock readings are a jump; slewing stays below."""
 RATE = 0.001
-"""How fast two healthy clocks may drift apart: twice what NTP's slew limit (500 ppm) allows."""
+"""Maximum drift of two healthy clocks, in seconds per second: twice NTP's slew limit (500 ppm)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a node says of itself when a connection opens; None where it would not say."""
+    """What a node reports about itself when a connection opens; None where it does not."""
 
     run_id: str | None = None
     uptime: float | None = None
@@ -34,15 +35,22 @@ class Facts:
     tracking: bool = False
     """The connection gets a push when a watched key changes."""
     replicas: int | None = None
-    """How many are connected to it."""
+    """Number of replicas connected to this node."""
     marked: float | None = None
-    """For so many seconds clients have known this process as the primary; None: no mark is kept."""
+    """Seconds since clients first marked this process as the primary; None without a mark."""
     promoted: bool = False
-    """It was no primary when clients last left their mark: it may miss what another granted."""
-    complete: bool = False
-    """The mark says that all replicas had acknowledged whatever another granted."""
+    """The node was not the primary when clients last marked one: it may lack others' grants."""
+    lag: float = 0.0
+    """Maximum number of seconds for which other clients may go on using a replaced primary."""
+    after: str | None = None
+    """The run_id of the process whose data this process started with, according to the mark."""
     refused: tuple[str, ...] = ()
-    """The commands it would not run for us when we introduced ourselves."""
+    """The commands of our handshake that the node refused to run."""
+
+    @property
+    def replica(self) -> bool:
+        """Whether the node reported that it is not a primary."""
+        return self.role not in (None, "master")
 
     @property
     def evicts(self) -> bool:
@@ -54,92 +62,148 @@ class Facts:
 class Trust:
     """What one client knows of one node over all its connections."""
 
-    __slots__ = ("_as_of", "_high", "_low", "cause", "facts", "last_reply", "max_ttl", "votes_from")
+    __slots__ = (
+        "_as_of",
+        "_high",
+        "_low",
+        "_sent",
+        "cause",
+        "facts",
+        "last_reply",
+        "max_ttl",
+        "remembers_from",
+        "renews_from",
+        "votes_from",
+    )
 
     def __init__(self, max_ttl: float) -> None:
         self.max_ttl = max_ttl
         self.facts: Facts | None = None
         self.votes_from = 0.0
-        """Replies to what was sent earlier do not count."""
+        """Replies to requests that were sent before this moment do not count."""
         self.cause = ""
+        self.renews_from = 0.0
+        """Renewals that were sent before this moment do not count, even if the node had granted."""
+        self.remembers_from = -inf
+        """The moment since which the node has kept all its keys."""
         self.last_reply = 0.0
-        self._low = self._high = self._as_of = 0.0
+        self._low = self._high = self._as_of = self._sent = 0.0
 
     # restarts
 
     def met(self, facts: Facts, now: float, *, guard: bool, guard_first: bool) -> float:
-        """A connection opened. → seconds from `now` for which the node must not vote."""
+        """Take in the facts of a new connection; return the seconds for which there is no vote."""
         known, self.facts = self.facts, facts
+        silent, self.last_reply = now - self.last_reply, now
         if known is not None and facts.marked is not None and facts.run_id != known.run_id:
             self._as_of = 0.0  # another machine's clock: nothing jumped
-        same = known is not None and facts.run_id is not None and facts.run_id == known.run_id
-        same = same and not facts.promoted
-        if same or facts.durable or not guard or (known is None and not guard_first):
-            self.last_reply = now
+        kept = known is not None and self._kept(known, facts, silent)
+        age = self._age(facts, silent if known is not None else inf)
+        if not kept:
+            self.remembers_from = now - age + facts.lag
+        free = known is None and not guard_first
+        # A replica has no vote: what it may have forgotten is judged once it is a primary.
+        if kept or free or facts.replica or not guard:
             return max(0.0, self.votes_from - now)
-        age = 0.0 if facts.uptime is None else max(0.0, facts.uptime - ROUNDING)
-        if not facts.complete:
-            if known is not None:
-                # uptime lies after a clock jump; this does not
-                age = min(age, now - self.last_reply)
-            if facts.marked is not None:
-                age = min(age, max(0.0, facts.marked))
-        if facts.run_id is None:
-            cause = "may have restarted (it does not tell its run_id)"
-        elif facts.promoted:
-            cause = "became the primary, or lost its keys, since clients last met it"
-        else:
-            cause = "restarted" if known is not None else "may have restarted before we met"
-        self.last_reply = now
-        return self.quarantine(now, quarantine(self.max_ttl) - age, cause)
+        if facts.lag:
+            # Until then the previous primary may grant what this node extends (tests/model: G5).
+            self.renews_from = max(self.renews_from, now + quarantine(facts.lag) - age)
+        return self.quarantine(
+            now, quarantine(self.max_ttl + facts.lag) - age, _why_forgotten(known, facts)
+        )
+
+    def _kept(self, known: Facts, facts: Facts, silent: float) -> bool:
+        """Return whether the node still has every key that it had when its facts were `known`.
+
+        A durable process has the grants of the process before it only if that process was durable
+        as well. `silent` is the time since the earlier process last replied. If it is shorter than
+        a quarantine, no third process, whose grants would be lost, can have voted in between.
+        """
+        if facts.run_id is None or facts.promoted or known.replica:
+            return False
+        if facts.run_id == known.run_id:
+            return True
+        durable = known.durable and facts.durable and facts.after == known.run_id
+        return durable and silent < quarantine(self.max_ttl)
+
+    def demoted(self) -> None:
+        """Note that the node is a replica now: its data comes from another server."""
+        if self.facts is not None:
+            self.facts = replace(self.facts, role="slave")
+
+    @staticmethod
+    def _age(facts: Facts, silent: float) -> float:
+        # The seconds for which this process has certainly run, and as the primary if it is one.
+        uptime = 0.0 if facts.uptime is None else max(0.0, facts.uptime - ROUNDING)
+        # a clock jump falsifies the uptime, but not the silence of the previous process
+        return min(uptime, silent, inf if facts.marked is None else facts.marked)
 
     def quarantine(self, now: float, seconds: float, cause: str) -> float:
-        """No votes for `seconds`. → seconds from `now` for which the node must not vote."""
+        """Take the node's vote for `seconds`; return the seconds for which it has no vote."""
         if seconds > 0 and now + seconds > self.votes_from:
             self.votes_from = now + seconds
             self.cause = cause
         return max(0.0, self.votes_from - now)
 
     def forgot(self, now: float, cause: str) -> float:
-        """The node lost keys before our eyes (FLUSHALL). → seconds without votes."""
+        """Note that the node has lost keys (FLUSHALL); return the seconds without a vote."""
+        self.remembers_from = now
         return self.quarantine(now, quarantine(self.max_ttl), cause)
 
     # clocks
 
     def sample(self, node_time: float, sent: float, received: float) -> float:
-        """A reply told the node's clock. → seconds that it jumped since the last one, or 0.
+        """Take in a reading of the node's clock; return the seconds by which it jumped, or 0.
 
-        The node read `node_time` between `sent` and `received`, so (its clock - ours) lies in an
-        interval; intervals of a steady clock overlap.
+        The result is never smaller than the jump, and larger by two round trips at most.
+
+        The node read `node_time` between `sent` and `received`, so the difference (its clock - our
+        clock) lies in an interval. The intervals of a steady clock overlap.
         """
         low, high = node_time - received, node_time - sent
         self.last_reply = received
+        if sent < self._sent <= received:
+            return 0.0  # out of order: a reading that was requested later is known already
+        self._sent = sent
         if self._as_of:
             slack = RATE * (received - self._as_of)
             known_low, known_high = self._low - slack, self._high + slack
             if low > known_high + JUMP or high < known_low - JUMP:
                 self._low, self._high, self._as_of = low, high, received
-                return low - known_high if low > known_high else high - known_low
+                # The largest jump that both readings allow: what leases lose by it is never less
+                # than what our clock missed, however long the reply took.
+                return high - known_low if low > known_high else low - known_high
             low, high = max(low, known_low), min(high, known_high)
-            if low > high:  # within JUMP of each other: start anew from this sample
+            if low > high:  # the two are within JUMP of each other: start again from this sample
                 low, high = node_time - received, node_time - sent
         self._low, self._high, self._as_of = low, high, received
         return 0.0
 
     def jumped(self, now: float, by: float) -> float:
-        """The node's clock jumped. → seconds without votes."""
-        return self.forgot(now, f"its clock jumped by {by:+.3f} s")
+        """Take the node's vote because its clock jumped; return the seconds without a vote."""
+        cause = f"its clock jumped by {by:+.3f} s"
+        return self.quarantine(now, quarantine(self.max_ttl), cause)
 
     @property
     def offset(self) -> float | None:
-        """Our best guess of (its clock - ours) in seconds; None before the first reply."""
+        """Our best guess of (the node's clock - ours) in seconds; None before the first reply."""
         return (self._low + self._high) / 2 if self._as_of else None
 
 
-def low_median(offsets: list[float]) -> float:
-    """The node clock that fences start from: half of those known are at it or ahead.
+def _why_forgotten(known: Facts | None, facts: Facts) -> str:
+    if facts.run_id is None:
+        return "may have restarted (it does not report its run_id)"
+    if facts.promoted:
+        return "became the primary, or lost its keys, since clients last connected"
+    if known is None:
+        return "may have restarted before the first connection"
+    return "was a replica at the last connection" if known.replica else "restarted"
 
-    A floor above every counter lets all nodes answer the same fence at once, also after a node
-    lost its counter; a wrong one costs a round trip, never the order.
+
+def low_median(offsets: list[float]) -> float:
+    """Return the clock offset that fences start from: half of the known nodes have it or more.
+
+    A floor above every counter lets all nodes give out the same fence at once, even after a node
+    has lost its counter. A wrong floor costs a round trip; fences rise in any case.
     """
     return sorted(offsets)[(len(offsets) - 1) // 2]

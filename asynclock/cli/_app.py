@@ -1,20 +1,18 @@
-"""The program: its commands, its options, and what a user's mistake looks like."""
+"""The program: its commands, its options, and the form of errors for users' mistakes."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
-import os
-import sys
+import signal
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import AsyncLockError
-from ._output import say
-from ._status import Status, lines_of, status_of
+from ._ending import guarded
+from ._status import Status
+from .run.arguments import split
 
 app = typer.Typer(
     name="asynclock",
@@ -24,10 +22,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-COMMANDS = ("run", "inspect", "top", "doctor", "release", "serve", "bench", "demo")
-"""Each is a module of this package with `add_to`, imported when it is needed."""
+COMMANDS = {
+    "run": ".run.command",
+    "inspect": ".look.inspect",
+    "top": ".look.top",
+    "doctor": ".doctor.command",
+    "release": ".look.release",
+    "serve": ".look.serve",
+    "bench": ".bench",
+    "demo": ".demo.command",
+}
+"""The module of each command, which has a function by the command's name."""
 
-# A user's mistake. typer brings its own copy of click since 0.20 or so, and used click before.
+# The exceptions for users' mistakes. Since about 0.20 typer has its own copy of click.
 _MISTAKES: Any = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
 
 
@@ -54,30 +61,29 @@ def options(
 
 
 def _add_commands(arguments: Sequence[str]) -> None:
-    """Import the command that was named; all of them for help, completion and typing errors."""
-    first = arguments[0] if arguments else ""
-    there = [name for name in COMMANDS if importlib.util.find_spec(f".{name}", __package__)]
-    for name in (first,) if first in there else there:
-        importlib.import_module(f".{name}", __package__).add_to(app)
+    """Import the command that was named; all commands for help, completion and misspellings."""
+    named = [name for name in arguments[:1] if name in COMMANDS]
+    for name in named or COMMANDS:
+        module = importlib.import_module(COMMANDS[name], __package__)
+        app.command(name)(getattr(module, name))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the program. → its exit status; no traceback for a user's mistake."""
+    """Run the program through typer, and return its exit status."""
+    if arguments[:1] == ["run"]:
+        ours, command = split(arguments[1:])
+        arguments = ["run", *ours, *(["--"] if command and "--" not in ours else []), *command]
+    return guarded(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> object:
+    _add_commands(arguments)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        _add_commands(arguments)
-        answer = app(list(arguments), prog_name="asynclock", standalone_mode=False)
-        sys.stdout.flush()
+        return app(list(arguments), prog_name="asynclock", standalone_mode=False)
     except _MISTAKES as error:
         error.show()
         return Status.USAGE
-    except AsyncLockError as error:
-        for line in lines_of(error):
-            say(line)
-        return status_of(error)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return Status.INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output (head, less) has enough; Python must not flush into it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
-    return answer if isinstance(answer, int) else Status.OK

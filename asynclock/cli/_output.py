@@ -1,104 +1,122 @@
-"""What reaches the terminal: nothing from outside goes there raw.
-
-Names, owners and labels are whatever somebody wrote into Redis. Control characters would move the
-cursor or set the window's title, `[…]` would be markup to rich, bidirectional marks would reorder
-a line. All of them are shown as escapes.
-"""
+"""Tables and JSON on stdout. Untrusted texts are cleaned and never read as rich's markup."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from ._text import clean
+
+VERSION = 1
+"""Version of the JSON output; it rises when a program that reads it could break."""
+NARROW = 8
+"""Minimum width of a table's column, in characters."""
 WIDTH = 160
-"""Columns where there is no terminal: a log or a pipe breaks no lines."""
-
-# Cc control, Cf format (bidi marks, zero-width), Cs lone surrogates, Zl/Zp line separators.
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-
-
-def clean(text: object) -> str:
-    r"""`text` on one line, with everything that a terminal might obey as `\x1b` or `\u202e`."""
-    text = str(text)
-    if text.isprintable():
-        return text
-    return "".join(
-        one.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(one) in _UNSAFE
-        else one
-        for one in text
-    )
-
-
-def cell(text: object, style: str = "") -> Text:
-    """`text` from outside, for a table: cleaned, and never read as markup."""
-    return Text(clean(text), style=style)
+"""Width in characters without a terminal: logs and pipes need no line breaks."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where to write; without colours unless it is a terminal (or FORCE_COLOR says so)."""
+    """Return the console to write to; without colours unless it is a terminal (or FORCE_COLOR)."""
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = WIDTH
     return made
 
 
-def say(message: object) -> None:
-    """A line on stderr, as programs do: prefixed, cleaned."""
-    print(f"asynclock: {clean(message)}", file=sys.stderr, flush=True)
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print `value` as JSON on stdout, with the version of its schema (docs/json.md).
 
-
-def print_json(value: Any) -> None:
-    """`value` as JSON on stdout; ASCII only, so that no terminal obeys what stands in it."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
-
-
-class _ToStderr(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
-
-
-def log_to_stderr(level: int = logging.WARNING) -> None:
-    """Let the library's own warnings read like ours."""
-    logger = logging.getLogger("asynclock")
-    logger.addHandler(_ToStderr(level))
-    logger.propagate = False
+    The output is ASCII, so that it contains no control characters for a terminal. Long lists get
+    one line per element, because full indentation takes Python ten times as long.
+    """
+    lines = [f'  "version": {VERSION}']
+    for key, part in value.items():
+        if isinstance(part, list) and part:
+            inner = ",\n".join(f"    {json.dumps(one)}" for one in part)
+            lines.append(f"  {json.dumps(key)}: [\n{inner}\n  ]")
+        else:
+            lines.append(f"  {json.dumps(key)}: {json.dumps(part)}")
+    sys.stdout.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows of text from outside under titles; as wide as they are, or as the terminal is.
+    """Print rows of untrusted text under titles, at most as wide as the terminal.
 
-    Not rich's table: that takes seconds for ten thousand rows.
+    This doesn't use rich's table, which takes seconds for ten thousand rows.
     """
     out = console()
+    bold, end = ("\x1b[1m", "\x1b[0m") if out.is_terminal and not out.no_color else ("", "")
+    if out.is_terminal and out.width < _least(titles, rows):
+        _print_records(titles, rows, bold, end)
+        return
+    head, *lines = lines_of_table(titles, rows, out.width if out.is_terminal else None)
+    sys.stdout.write("\n".join([f"{bold}{head}{end}", *lines]) + "\n")
+
+
+def lines_of_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> list[str]:
+    """Return the lines of a table, titles first, at most `width` characters wide if possible."""
     cleaned = [[clean(one) for one in row] for row in rows]
-    widths = [
-        max(cell_len(title), *(cell_len(row[i]) for row in cleaned)) if cleaned else cell_len(title)
-        for i, title in enumerate(titles)
-    ]
-    if out.is_terminal:
-        _squeeze(widths, out.width)
-    start, end = ("\x1b[1m", "\x1b[0m") if out.is_terminal and not out.no_color else ("", "")
-    lines = [f"{start}{_line(titles, widths)}{end}", *(_line(row, widths) for row in cleaned)]
-    sys.stdout.write("\n".join(lines) + "\n")
+    widths = _widths(titles, cleaned)
+    if width is not None:
+        _squeeze(widths, width)
+    return [_line(titles, widths), *(_line(row, widths) for row in cleaned)]
+
+
+def wrapped(parts: Sequence[str], width: int, style: str = "", gap: str = "   ") -> list[Text]:
+    """Return the lines of parts that stand side by side and may have several lines each."""
+    lines = [""]
+    for part in map(clean, parts):
+        longer = f"{lines[-1]}{gap}{part}" if lines[-1] else part
+        if cell_len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return [Text(fitted(line, min(width, cell_len(line))), style, no_wrap=True) for line in lines]
+
+
+def _widths(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    columns = zip(titles, *rows, strict=True)
+    return [max(map(cell_len, column)) for column in columns]
+
+
+def _least(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    widths = _widths(titles, [[clean(one) for one in row] for row in rows])
+    return sum(min(width, NARROW) for width in widths) + 2 * (len(widths) - 1)
 
 
 def _squeeze(widths: list[int], width: int) -> None:
-    # The widest column gives way first.
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 8:
+    # Shrink the widest column first.
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > NARROW:
         widths[widths.index(max(widths))] -= 1
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(
-        set_cell_size(one, width) for one, width in zip(row, widths, strict=True)
-    ).rstrip()
+    return "  ".join(fitted(one, width) for one, width in zip(row, widths, strict=True)).rstrip()
+
+
+def fitted(text: str, width: int) -> str:
+    """Return `text` in `width` characters; an ellipsis marks an omission."""
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    return set_cell_size(text, max(0, width - 1)) + "…"
+
+
+def _print_records(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], start: str, end: str
+) -> None:
+    """Print a block per row, for a terminal that is too narrow for a table."""
+    room = max(map(len, titles))
+    for first, *others in ([clean(one) for one in row] for row in rows):
+        sys.stdout.write(f"{start}{first}{end}\n")
+        for title, text in zip(titles[1:], others, strict=True):
+            if text:
+                sys.stdout.write(f"  {title:{room}}  {text}\n")

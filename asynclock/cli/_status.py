@@ -1,4 +1,4 @@
-"""Exit statuses of our own, after sysexits.h, and which error means which."""
+"""Our own exit statuses, as in sysexits.h, and the status for each error."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from ..errors import (
 
 
 class Status(IntEnum):
-    """What the program's exit status means where no command's own is passed on."""
+    """The program's exit status, unless `asynclock run` passes on that of its command."""
 
     OK = 0
     USAGE = 64
-    """Wrong arguments or settings: it can never work like this."""
+    """The arguments or settings are wrong: fix them."""
     UNREACHABLE = 69
     """Too few nodes answered."""
     LOST = 70
-    """The lease was lost, so the command was ended."""
+    """The lease was lost, and the command was ended."""
+    OUTPUT = 74
+    """The output can't be written."""
     NOT_ACQUIRED = 75
-    """Somebody else has the lock: try again later."""
+    """Another holder has the lock: try again later."""
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127
     INTERRUPTED = 130
-    """128 + 2: Ctrl-C."""
+    """128 + 2, for Ctrl-C."""
 
 
 _MEANING: tuple[tuple[type[Exception], Status], ...] = (
@@ -41,12 +43,12 @@ _MEANING: tuple[tuple[type[Exception], Status], ...] = (
 
 
 def status_of(error: AsyncLockError) -> Status:
-    """The exit status that tells this error."""
+    """Return the exit status for an error."""
     return next((status for kind, status in _MEANING if isinstance(error, kind)), Status.LOST)
 
 
 def lines_of(error: AsyncLockError) -> Iterator[str]:
-    """The error for people; with an outage, a line per node."""
+    """Return the error as text for people; for an outage with a line per node."""
     if isinstance(error, QuorumUnavailableError) and error.nodes:
         yield f"too few nodes answered{f' for {error.name!r}' if error.name else ''}"
         for node, cause in error.nodes.items():

@@ -1,4 +1,4 @@
-"""`asynclock bench`: how fast these nodes, this network and this machine lock."""
+"""`asynclock bench`: measures the speed of locks with your nodes, network and machine."""
 
 from __future__ import annotations
 
@@ -13,34 +13,30 @@ from typing import Annotated, Any
 import typer
 
 from ..manager import LockManager
-from ..testing.load import Load, quantile, run_load
-from ._options import ConfigOption, PrefixOption, Settings, load
+from ..testing.history.load import Load, quantile, run_load
+from ._options import ConfigOption, PrefixOption
 from ._output import print_json, print_table
+from ._sources import Settings, load
 from ._status import Status
 
 WARM_SECONDS = 0.2
-
-
-def add_to(app: typer.Typer) -> None:
-    """Make the command known."""
-    app.command("bench")(bench)
 
 
 def bench(
     urls: Annotated[
         list[str] | None, typer.Argument(metavar="URL…", help="The nodes.", show_default=False)
     ] = None,
-    tasks: Annotated[int, typer.Option(min=1, max=10_000, help="At once, in one process.")] = 100,
+    tasks: Annotated[int, typer.Option(min=1, max=10_000, help="Concurrent tasks.")] = 100,
     seconds: Annotated[float, typer.Option(min=0.05, max=600, help="For each round.")] = 1.0,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="The median of them is shown.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="The result is their median.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     config: ConfigOption = None,
     prefix: PrefixOption = None,
 ) -> int:
-    """Measure locks on your own nodes, by the load that the project's own benchmarks use.
+    """Measure locks on your own nodes, with the load of the project's own benchmarks.
 
-    One task alone shows the latency, many tasks with a name each the pace, many tasks with one
-    name the hand-overs. It loads the nodes as hard as it can. Only its own names are locked;
+    One task alone shows the latency, many tasks with a name each the throughput, many tasks with
+    one name the hand-overs. It loads the nodes as hard as it can. It locks only its own names;
     afterwards a small counter per name is left, which expires by itself.
 
     Examples:
@@ -52,7 +48,7 @@ def bench(
     settings = load(urls or None, config, prefix=prefix)
     rows = asyncio.run(measure(settings, tasks, seconds, rounds))
     if json:
-        print_json([row.as_json() for row in rows])
+        print_json({"loads": [row.as_json() for row in rows]})
     else:
         titles = ("", "per second", "acquire p50", "p99", "p99.9", "CPU per cycle", "errors")
         print_table(titles, [row.cells() for row in rows])
@@ -61,7 +57,7 @@ def bench(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Some rounds of one shape of load."""
+    """The rounds of one kind of load."""
 
     title: str
     rounds: Sequence[Load]
@@ -75,7 +71,7 @@ class Row:
         return not any(one.count for one in self.rounds)
 
     def figures(self) -> dict[str, float]:
-        """Medians over the rounds, latencies over all cycles; seconds."""
+        """Medians over the rounds and latencies over all cycles, in seconds."""
         waits = sorted(wait for one in self.rounds for wait in one.waits)
         return {
             "cycles_per_second": statistics.median(one.count / one.seconds for one in self.rounds),
@@ -111,7 +107,7 @@ class _Subject:
 
 
 async def measure(settings: Settings, tasks: int, seconds: float, rounds: int) -> list[Row]:
-    """Three shapes of load, in rounds that take turns; a round of warming goes before."""
+    """Run three kinds of load in alternating rounds, after a round of warm-up."""
     run = f"bench:{secrets.token_hex(4)}"
     shapes = {
         "1 task": [f"{run}:0"],

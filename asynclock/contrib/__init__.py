@@ -1,1 +1,1 @@
-"""Ready-made parts for applications: FastAPI, aiohttp, a live page. Each needs its extra."""
+"""Integrations: FastAPI, aiohttp, and a live page. Each needs the extra of its name."""

@@ -1,8 +1,8 @@
-"""An ASGI middleware that ends a request under a lock when its client has gone away.
+"""An ASGI middleware that cancels a request under a lock when its client disconnects.
 
-ASGI servers only tell whoever asks `receive`, and no framework asks while a handler runs. So a
-request that wants a lock has somebody listen for it, and the rest of the request runs in a cancel
-scope. Other requests are passed on as they are.
+ASGI servers report a disconnect only to a caller of `receive`, and no framework calls it while a
+handler runs. So for a request that needs a lock a task listens, and the rest of the request runs in
+a cancel scope. Other requests are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 KEY = "asynclock.presence"
 AHEAD = 65_536
-"""Bytes of a request's body that are read before the application asks for them."""
+"""Maximum bytes of a request's body that are read before the application asks for them."""
 
 
 class CancelOnDisconnect:
-    """The middleware."""
+    """The middleware; a request's `Presence` is in its scope under KEY."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -38,14 +38,14 @@ class CancelOnDisconnect:
 
 
 class Presence:
-    """Whether the client of one request is still there."""
+    """Watches whether the client of one request is still connected."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.scope = anyio.CancelScope()
         self._receive = receive
         self._send = send
         self._turn = asyncio.Lock()
-        """Two may want the next message; only one may ask the server for it."""
+        """Held during `receive`: the listener and the application must not call it at once."""
         self._kept: deque[Message] = deque()
         self._news = asyncio.Event()
         self._room = asyncio.Event()
@@ -54,13 +54,13 @@ class Presence:
         self._listener: asyncio.Task[None] | None = None
 
     def insist(self) -> None:
-        """From now on the request is cancelled when its client goes away."""
+        """Cancel the request from now on if its client disconnects."""
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen(), name="asynclock: client gone?")
         self._judge()
 
     async def receive(self) -> Message:
-        """What the application calls."""
+        """Return the next message; the `receive` of the application."""
         while not self._kept:
             if self._listener is None:
                 async with self._turn:
@@ -70,19 +70,19 @@ class Presence:
             self._news.clear()
             await self._news.wait()
         if self._kept[0]["type"] == "http.disconnect":
-            return self._kept[0]  # the last message: it stays
+            return self._kept[0]  # the last message, which every later call gets as well
         self._room.set()
         return self._kept.popleft()
 
     async def send(self, message: Message) -> None:
-        """What the application calls."""
+        """Send a message of the answer; the `send` of the application."""
         if message["type"] == "http.response.body" and not message.get("more_body", False):
-            # After the answer a server says "disconnect" to everybody who asks.
+            # After the answer a server reports "disconnect" in any case.
             self._answered = True
         await self._send(message)
 
     async def aclose(self) -> None:
-        """Nobody listens any more."""
+        """End the listener."""
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait([self._listener])

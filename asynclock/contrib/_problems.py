@@ -1,7 +1,7 @@
-"""What HTTP clients are told about a lock: status, headers and a body as RFC 9457 has it.
+"""The HTTP answers to errors of locks: status, headers and a body as in RFC 9457.
 
-A body says nothing that a stranger should not read: no holder, no node, no cause. Those stand in
-the error, and in the log where the fault is ours.
+A body contains nothing that a stranger should not read: no holder, no node, no cause. The error has
+them, and the log too if the fault is on our side.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from .. import _settings
 from .._reports import NodeHealth
 from ..errors import (
+    AlreadyHeldError,
     AsyncLockError,
     ConfigurationError,
     LeaseLostError,
@@ -24,43 +24,49 @@ from ..errors import (
 )
 from ..fencing._naming import fill_in
 from ..fencing.stamp import StaleFenceError
+from ..manager import LockManager
 
 _log = logging.getLogger("asynclock.web")
 
 MEDIA_TYPE = "application/problem+json"
 KEY = "asynclock"
-"""Under which name a framework's own state holds the manager."""
+"""The name of the manager in a framework's own state."""
 
 Contended = Literal[409, 423]
-"""The status for a lock that somebody else has: Conflict, or Locked (RFC 4918)."""
+"""The status for a lock that another holder has: Conflict, or Locked (RFC 4918)."""
 
 T = TypeVar("T")
 
 
 class UnusableNameError(ConfigurationError):
-    """The request's own words make a name that no lock can have: the client's fault."""
+    """The values in the request make a name that no lock can have, which is the client's fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An answer to a client."""
+    """A problem to report to a client."""
 
     status: int
     kind: str
     title: str
     lock: str | None = None
     retry_after: int | None = None
-    """Whole seconds, as the header has them."""
+    """Whole seconds for the Retry-After header; None for no header."""
+
+    @property
+    def close_code(self) -> int:
+        """The code that closes a WebSocket: 4000 + status (4000 to 4999 are for applications)."""
+        return 4000 + self.status
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with the body, which must not be kept by caches."""
+        """The headers of the answer, which keep caches from storing it."""
         pause = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         return {"Cache-Control": "no-store", **pause}
 
     @property
     def body(self) -> bytes:
-        """JSON."""
+        """The JSON of an `application/problem+json` answer."""
         members: dict[str, Any] = {
             "type": f"urn:asynclock:{self.kind}",
             "title": self.title,
@@ -74,51 +80,73 @@ class Problem:
 
 
 def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
-    """What to answer when `error` ended a request; what an operator must mend is logged."""
+    """Return the answer to a request that `error` ended; log what an operator must fix."""
     name = error.name
     match error:
         case NotAcquiredError():
             pause = _pause(error.retry_after)
-            return Problem(contended, "contended", "Somebody else has it", name, pause)
+            return Problem(contended, "contended", "Another holder has this lock", name, pause)
         case QuorumUnavailableError():
             _log.warning("%s", error)
             pause = _pause(error.retry_after)
-            return Problem(503, "unavailable", "Locks are not available just now", name, pause)
+            return Problem(503, "unavailable", "Locks are not available at present", name, pause)
         case StaleFenceError():
             return Problem(412, "stale-fence", "A newer holder was here first", name)
         case LeaseLostError():
             return Problem(500, "lease-lost", "The lock was lost before the work was done", name)
         case UnusableNameError():
             return Problem(400, "unusable-name", "This cannot be the name of a lock")
+        case AlreadyHeldError():
+            _log.error("a request waits for a lock that it holds itself: %s", error, exc_info=error)
+            title = "The request holds this lock and would wait for itself"
+            return Problem(500, "already-held", title, name)
     _log.error("a request failed: %s", error, exc_info=error)
-    return Problem(500, "misconfigured", "Locks are not set up right")
+    return Problem(500, "misconfigured", "Locks are misconfigured")
 
 
 def _pause(seconds: float) -> int:
-    # Never 0: a client that comes back in the same instant only adds to the crowd.
+    # Never 0: a client that retries at once would only add load.
     return max(1, math.ceil(seconds))
 
 
 def name_for(
-    template: str | Callable[[T], str], request: T, variables: Mapping[str, object]
+    template: str | Callable[[T], str],
+    request: T,
+    variables: Mapping[str, object],
+    locks: LockManager,
 ) -> str:
-    """The lock that a request needs. Raises UnusableNameError if the client's words forbid one."""
+    """Return the name of the lock for a request. Raises UnusableNameError if it isn't possible."""
     name = template(request) if callable(template) else fill_in(template, variables)
     try:
-        return _settings.name(name)
+        return locks.lock(name).name  # with default settings, so only the name can be wrong
     except ConfigurationError as error:
         raise UnusableNameError(str(error)) from None
 
 
+def schema_of(status: int, kind: str) -> dict[str, Any]:
+    """Return the OpenAPI description of an answer with this status."""
+    properties = {
+        "type": {"type": "string", "const": f"urn:asynclock:{kind}"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "const": status},
+        "lock": {"type": "string", "description": "The name of the lock."},
+        "retry_after": {"type": "integer", "description": "Seconds."},
+    }
+    required = ["type", "title", "status"]
+    schema = {"type": "object", "properties": properties, "required": required}
+    pause = {"description": "Seconds to wait before another try.", "schema": {"type": "integer"}}
+    return {"content": {MEDIA_TYPE: {"schema": schema}}, "headers": {"Retry-After": pause}}
+
+
 def checked(contended: object) -> Contended:
-    """`contended` as one of the two statuses."""
+    """Return `contended` if it is 409 or 423. Raises ConfigurationError otherwise."""
     if contended not in (409, 423):
         raise ConfigurationError(f"contended must be 409 or 423, not {contended!r}")
     return contended
 
 
 def health_of(nodes: tuple[NodeHealth, ...]) -> tuple[int, dict[str, Any]]:
-    """Status (200, or 503 without a quorum that votes) and body of a health check."""
+    """Return the status (503 if no quorum can vote, else 200) and the body of a health check."""
     voting = sum(node.state == "up" for node in nodes)
     quorum = len(nodes) // 2 + 1
     body = {

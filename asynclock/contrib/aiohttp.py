@@ -8,83 +8,173 @@
     async def reserve(request: web.Request, lease: Lease) -> web.Response:
         await stock.reserve(request.match_info["item"], fence=lease.fence)
 
-`setup` does two things: the manager lives as long as the application, and errors of locks become
-answers (`application/problem+json`).
+`setup` opens and closes the manager with the application, and turns errors of locks into answers
+(`application/problem+json`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
 import anyio
 
 try:
-    from aiohttp import web
+    from aiohttp import hdrs, web
     from aiohttp.typedefs import Handler, Middleware
 except ImportError as missing:
     raise ImportError(f"{missing}: pip install asynclock[aiohttp]") from missing
 
+from .. import _clock
 from .._engine.lease import Lease
+from .._nodes.deployment import NodeAddress
 from .._primitives.catalogue import LockSettings
-from ..errors import AsyncLockError, ConfigurationError
-from ..manager import LockManager, connect
+from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
+from ..fencing._naming import check_template, fields_of
+from ..manager import ConnectSettings, LockManager
 from . import _problems
+from ._pace import Pace
 from ._problems import Contended, health_of, name_for, problem_of
+from ._source import Source
 
 __all__ = ["LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems", "setup"]
 
 LOCKS: web.AppKey[LockManager] = web.AppKey("asynclock", LockManager)
-"""Under this key the application holds its manager."""
-LockedHandler = Callable[[web.Request, Lease], Awaitable[web.StreamResponse]]
+"""The application's key for its manager."""
+_SOURCE: web.AppKey[Source] = web.AppKey("asynclock_source", Source)
+_SOCKET: Any = "asynclock_socket"
+"""The request's key for its WebSocket."""
+if hasattr(web, "RequestKey"):  # later versions warn about keys that are texts
+    _SOCKET = web.RequestKey("asynclock_socket", web.WebSocketResponse)
+S = TypeVar("S", bound=web.Request | web.View)
+"""The argument of a handler: the request, or the view of a method."""
+Name = str | Callable[[web.Request], str]
+_names: WeakKeyDictionary[Callable[..., Any], Name] = WeakKeyDictionary()
+"""The lock name of each decorated handler."""
 LOOK = 0.05
-"""Seconds between looks at whether the client is still there: aiohttp tells nobody, or (with
-`handler_cancellation`) every handler of the application."""
+"""Seconds between checks whether the client is still connected: aiohttp doesn't report it, except
+(with `handler_cancellation`) to every handler of the application."""
 GONE = 499
-"""The status in the access log for a client that did not wait for it, as nginx has it."""
+"""The status in the access log for a client that disconnected before the answer, as in nginx."""
 
 
 def setup(
-    app: web.Application, *nodes: object, contended: Contended = 409, **settings: Any
+    app: web.Application,
+    *nodes: NodeAddress | LockManager,
+    contended: Contended = 409,
+    **settings: Unpack[ConnectSettings],
 ) -> None:
-    """Give `app` locks on `nodes`: call it once, where the application is made.
+    """Give `app` locks on `nodes`; call this once, where the application is made.
 
-    `nodes` and `settings` are those of `asynclock.connect`; or the only node is a LockManager,
-    which then is closed when the application ends. `contended`: the status for a lock that
-    somebody else has, 409 or 423. Raises ConfigurationError.
+    `nodes` and `settings` are those of `asynclock.connect`. Instead, the only node may be a
+    LockManager, which is closed when the application ends. `contended` is the status for a lock
+    that another holder has: 409 or 423. A second call replaces all of this, so that a test can use
+    other nodes. Raises ConfigurationError, also while the application runs.
     """
-    app.cleanup_ctx.append(cleanup_context(*nodes, **settings))
-    app.middlewares.append(problems(contended))
+    if _SOURCE in app:
+        app[_SOURCE].replace(nodes, settings, contended)
+        return
+    source = app[_SOURCE] = Source(nodes, settings, contended)
+    _check_new_routes(app)
+    # Outside of the existing middlewares, which may use locks as well.
+    outermost = _problems_of(source)
+    app.middlewares.insert(0, outermost)
+    app.cleanup_ctx.append(_cleanup_context(source, outermost))
+    app.on_response_prepare.append(_note_socket)
+
+
+def _check_order(app: web.Application, outermost: Middleware) -> None:
+    if (found := app.middlewares[0]) is not outermost:
+        raise ConfigurationError(
+            f"the middleware {found!r} was inserted outside of the one of asynclock: an error "
+            "of a lock would leave it without an answer. Append it to app.middlewares; or call "
+            "cleanup_context() and problems() instead of setup(), and put them where you want them"
+        )
 
 
 def cleanup_context(
-    *nodes: object, **settings: Any
+    *nodes: NodeAddress | LockManager, **settings: Unpack[ConnectSettings]
 ) -> Callable[[web.Application], AsyncIterator[None]]:
-    """Only the manager's life, for `app.cleanup_ctx`. Arguments as of `setup`."""
-    given = nodes[0] if len(nodes) == 1 and isinstance(nodes[0], LockManager) else None
-    if given is not None and settings:
-        raise ConfigurationError(f"a LockManager has its settings already: {sorted(settings)}")
+    """Only open and close the manager, for `app.cleanup_ctx`. Arguments are those of `setup`."""
+    return _cleanup_context(Source(nodes, settings))
 
+
+def _cleanup_context(
+    source: Source, outermost: Middleware | None = None
+) -> Callable[[web.Application], AsyncIterator[None]]:
     async def run(app: web.Application) -> AsyncIterator[None]:
-        async with given or connect(*nodes, **settings) as locks:
+        if outermost is not None:
+            _check_order(app, outermost)
+        _check_names(app.router.routes())
+        async with source.run() as locks:
             app[LOCKS] = locks
             yield
 
     return run
 
 
-def problems(contended: Contended = 409) -> Middleware:
-    """Only the middleware that answers when an error of a lock ended a handler."""
-    status = _problems.checked(contended)
+def _check_new_routes(app: web.Application) -> None:
+    """Check the routes that `app` has, and from now on each new one."""
+    _check_names(app.router.routes())
+    for name in ("add_route", "add_get"):  # all ways to add a route call these
+        setattr(app.router, name, _checking(getattr(app.router, name)))
 
+
+def _checking(add: Callable[..., web.AbstractRoute]) -> Callable[..., web.AbstractRoute]:
+    @functools.wraps(add)
+    def add_and_check(*args: Any, **kwargs: Any) -> web.AbstractRoute:
+        route = add(*args, **kwargs)
+        _check_names([route])
+        return route
+
+    return add_and_check
+
+
+def _check_names(routes: Iterable[web.AbstractRoute]) -> None:
+    for route in routes:
+        known = route.resource.get_info() if route.resource is not None else {}
+        variables = known["pattern"].groupindex if "pattern" in known else ()
+        for handler in _handlers(route):
+            name = _names.get(handler)
+            if isinstance(name, str):
+                path = known.get("formatter") or known.get("path")
+                check_template(name, variables, f"route {route.method} {path}")
+
+
+def _handlers(route: web.AbstractRoute) -> list[Callable[..., Any]]:
+    if not isinstance(route.handler, type):
+        return [route.handler]
+    methods = (getattr(route.handler, method.lower(), None) for method in hdrs.METH_ALL)
+    return [method for method in methods if method is not None]
+
+
+def problems(contended: Contended = 409) -> Middleware:
+    """Make only the middleware that answers errors of locks.
+
+    It must come before all middlewares that use locks.
+    """
+    return _problems_of(_Fixed(_problems.checked(contended)))
+
+
+class _Fixed:
+    def __init__(self, contended: Contended) -> None:
+        self.contended = contended
+
+
+def _problems_of(source: Source | _Fixed) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except AsyncLockError as error:
-            problem = problem_of(error, status)
+            problem = problem_of(error, source.contended)
+            socket = request.get(_SOCKET)
+            if isinstance(socket, web.WebSocketResponse):
+                await socket.close(code=problem.close_code, message=problem.kind.encode())
+                return socket
             return web.Response(
                 body=problem.body,
                 status=problem.status,
@@ -95,42 +185,78 @@ def problems(contended: Contended = 409) -> Middleware:
     return middleware
 
 
+async def _note_socket(request: web.Request, response: web.StreamResponse) -> None:
+    if isinstance(response, web.WebSocketResponse):
+        request[_SOCKET] = response
+
+
 def locks_of(request: web.Request) -> LockManager:
-    """The manager of the application that serves `request`, or of one around it."""
+    """Return the manager of the application that serves `request`, or of one around it."""
     for app in reversed(request.match_info.apps):
         if LOCKS in app:
             return app[LOCKS]
     raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
 
 
+class RouteSettings(LockSettings, total=False):
+    """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
+
+    retry_after: float | None
+
+
 def locked(
-    name: str | Callable[[web.Request], str], **settings: Unpack[LockSettings]
-) -> Callable[[LockedHandler], Handler]:
-    """Decorate a handler of a request and a lease: it runs while the mutex `name` is held.
+    name: Name, **settings: Unpack[RouteSettings]
+) -> Callable[
+    [Callable[[S, Lease], Awaitable[web.StreamResponse]]],
+    Callable[[S], Awaitable[web.StreamResponse]],
+]:
+    """Decorate a handler, which takes a request and a lease, to run while it holds mutex `name`.
 
-    `name` is filled in with the route's variables, or is a function of the request. Settings as of
-    `LockManager.lock`. If the lease is lost, the handler is interrupted and the client gets 500. If
-    the client goes away, the handler is cancelled, while it waits as well as under the lock.
+    The handler is a function or a method of a `web.View`. `name` is a template for the route's
+    variables, or a function of the request; adding a route whose path doesn't fit the template
+    raises ConfigurationError. The settings are those of `LockManager.lock`. `retry_after` is the
+    number of seconds to advise a client that found the lock held (default: the time that this route
+    recently held locks, at most the rest of the holder's lease). A loss of the lease interrupts the
+    handler and the client gets 500; a WebSocket is closed with 4500. If the client disconnects, the
+    handler is cancelled, while it waits for the lock as well as under it.
     """
+    given: dict[str, Any] = {**settings}
+    pace = Pace(given.pop("retry_after", None))
+    if isinstance(name, str):
+        fields_of(name)
 
-    def decorate(handler: LockedHandler) -> Handler:
+    def decorate(
+        handler: Callable[[S, Lease], Awaitable[web.StreamResponse]],
+    ) -> Callable[[S], Awaitable[web.StreamResponse]]:
         @functools.wraps(handler)
-        async def wrapper(request: web.Request) -> web.StreamResponse:
-            lock = locks_of(request).lock(name_for(name, request, request.match_info), **settings)
+        async def wrapper(first: S) -> web.StreamResponse:
+            request = first.request if isinstance(first, web.View) else first
+            locks = locks_of(request)
+            lock = locks.lock(name_for(name, request, request.match_info, locks), **given)
             with _WhilePresent(request) as scope:
-                async with lock as lease:
-                    return await handler(request, lease)
+                try:
+                    lease = await lock.acquire()
+                except NotAcquiredError as error:
+                    pace.advise(error)
+                    raise
+                entered = _clock.now()
+                try:
+                    async with lease:
+                        return await handler(first, lease)
+                finally:
+                    pace.held(_clock.now() - entered)
             if scope.cancelled_caught:
                 return web.Response(status=GONE, reason="Client Closed Request")
             raise RuntimeError("the handler was left without an answer")
 
+        _names[wrapper] = name
         return wrapper
 
     return decorate
 
 
 class _WhilePresent:
-    """A cancel scope that is cancelled when the client of a request has gone."""
+    """A cancel scope that is cancelled when the client of a request disconnects."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
@@ -156,11 +282,11 @@ class _WhilePresent:
 
 
 async def health(request: web.Request) -> web.Response:
-    """A handler: 200 while a quorum of the nodes can vote, else 503; and how each node is.
+    """Answer 200 while a quorum of the nodes can vote, else 503, with the health of each node.
 
     app.router.add_get("/health/locks", health)
 
-    It names the nodes' addresses: not for strangers.
+    The answer contains the nodes' addresses, so don't show it to strangers.
     """
     status, body = health_of(locks_of(request).nodes())
     return web.json_response(body, status=status, headers={"Cache-Control": "no-store"})

@@ -9,8 +9,8 @@
     ) -> None:
         await orders.ship(order_id, fence=lease.fence)
 
-`setup` does three things: the manager lives as long as the application, errors of locks become
-answers (`application/problem+json`), and a request under a lock is ended when its client has gone.
+`setup` opens and closes the manager with the application, turns errors of locks into answers
+(`application/problem+json`), and cancels a request under a lock when its client disconnects.
 """
 
 from __future__ import annotations
@@ -22,75 +22,123 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
 
 try:
-    from fastapi import Depends, FastAPI, Request
+    from fastapi import Depends, FastAPI
+    from starlette.middleware import Middleware
+    from starlette.requests import HTTPConnection
     from starlette.responses import JSONResponse, Response
+    from starlette.types import ASGIApp
+    from starlette.websockets import WebSocketClose, WebSocketState
 except ImportError as missing:
     raise ImportError(f"{missing}: pip install asynclock[fastapi]") from missing
 
+from .. import _clock
 from .._engine.lease import Lease
+from .._nodes.deployment import NodeAddress
 from .._primitives.catalogue import LockSettings
-from ..errors import AsyncLockError, ConfigurationError
-from ..manager import LockManager, connect
-from . import _problems
+from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
+from ..fencing._naming import fields_of
+from ..manager import ConnectSettings, LockManager
+from . import _problems, _routes
 from ._disconnect import KEY, CancelOnDisconnect, Presence
+from ._middleware import AnswerErrors
+from ._pace import Pace
 from ._problems import Contended, health_of, name_for, problem_of
+from ._routes import Name
+from ._source import Source
 
 __all__ = ["Locked", "Locks", "health", "lifespan", "locked", "locks_of", "setup"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Name = str | Callable[[Request], str]
 
 
-def setup(app: FastAPI, *nodes: object, contended: Contended = 409, **settings: Any) -> None:
-    """Give `app` locks on `nodes`: call it once, where the application is made.
+def setup(
+    app: FastAPI,
+    *nodes: NodeAddress | LockManager,
+    contended: Contended = 409,
+    **settings: Unpack[ConnectSettings],
+) -> None:
+    """Give `app` locks on `nodes`; call this once, where the application is made.
 
-    `nodes` and `settings` are those of `asynclock.connect`; or the only node is a LockManager,
-    which then is closed when the application ends. A lifespan of the application runs inside
-    that of the locks. `contended`: the status for a lock that somebody else has, 409 or 423.
-    Raises ConfigurationError.
+    `nodes` and `settings` are those of `asynclock.connect`. Instead, the only node may be a
+    LockManager, which is closed when the application ends and opened again if it starts again. A
+    lifespan of the application runs inside that of the locks. `contended` is the status for a lock
+    that another holder has: 409 or 423. A second call replaces all of this, so that a test can use
+    other nodes. Raises ConfigurationError, also while the application runs.
     """
-    outer, inner = lifespan(*nodes, **settings), app.router.lifespan_context
+    found = getattr(app.state, "asynclock_source", None)
+    if isinstance(found, Source):
+        found.replace(nodes, settings, contended)
+        return
+    if app.middleware_stack is not None:
+        raise ConfigurationError("the application has started: call setup before")
+    source = app.state.asynclock_source = Source(nodes, settings, contended)
+    outer, inner = _lifespan(source), app.router.lifespan_context
 
     @asynccontextmanager
     async def both(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         async with outer(app) as ours, inner(app) as theirs:
             yield {**ours, **(theirs or {})}
 
-    status = _problems.checked(contended)
-
-    async def answer(_request: Request, error: Exception) -> Response:
-        return _response(cast(AsyncLockError, error), status)
-
     app.router.lifespan_context = both
-    app.add_exception_handler(AsyncLockError, answer)
-    app.add_middleware(CancelOnDisconnect)
+    _answer_errors(app, source)
+    _routes.check_new_routes(app)
+    _surround(app, source)
+
+
+def _answer_errors(app: FastAPI, source: Source) -> None:
+    async def answer(connection: HTTPConnection, error: Exception) -> ASGIApp:
+        return _response(connection, cast(AsyncLockError, error), source.contended)
+
+    app.add_exception_handler(AsyncLockError, cast(Any, answer))
+    _routes.wrap_openapi(app, lambda: source.contended)
+
+
+def _surround(app: FastAPI, source: Source) -> None:
+    """Keep our middleware outside of all others, in whatever order they are added."""
+    build = app.build_middleware_stack
+    ours = [
+        Middleware(AnswerErrors, app.state, app.exception_handlers),
+        Middleware(CancelOnDisconnect),
+    ]
+
+    def build_around() -> ASGIApp:
+        _routes.check_names(app.routes)
+        for inner in _routes.mounted(app.routes):
+            if AsyncLockError not in inner.exception_handlers:
+                _answer_errors(inner, source)
+        app.user_middleware = [*ours, *(one for one in app.user_middleware if one not in ours)]
+        return build()
+
+    app.build_middleware_stack = build_around  # type: ignore[method-assign]
 
 
 def lifespan(
-    *nodes: object, **settings: Any
+    *nodes: NodeAddress | LockManager, **settings: Unpack[ConnectSettings]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]:
-    """Only the manager's life, for an application that composes its own lifespan.
+    """Only open and close the manager, for an application that composes its own lifespan.
 
-    Arguments as of `setup`. Each start makes a new manager, unless one is given.
+    The arguments are those of `setup`. Each start makes a new manager, unless one was passed.
     """
-    given = nodes[0] if len(nodes) == 1 and isinstance(nodes[0], LockManager) else None
-    if given is not None and settings:
-        raise ConfigurationError(f"a LockManager has its settings already: {sorted(settings)}")
+    return _lifespan(Source(nodes, settings))
 
+
+def _lifespan(
+    source: Source,
+) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        async with given or connect(*nodes, **settings) as locks:
+        async with source.run() as locks:
             app.state.asynclock = locks
             yield {_problems.KEY: locks}
 
     return run
 
 
-def locks_of(request: Request) -> LockManager:
-    """The manager of the application that serves `request`, also from inside a mounted one."""
-    locks = getattr(request.state, _problems.KEY, None) or getattr(
-        request.app.state, _problems.KEY, None
+def locks_of(connection: HTTPConnection) -> LockManager:
+    """Return the manager of the application that serves this connection, or of one around it."""
+    locks = getattr(connection.state, _problems.KEY, None) or getattr(
+        connection.app.state, _problems.KEY, None
     )
     if not isinstance(locks, LockManager):
         raise ConfigurationError(
@@ -101,36 +149,62 @@ def locks_of(request: Request) -> LockManager:
 
 
 Locks = Annotated[LockManager, Depends(locks_of)]
-"""The manager as a parameter: `async def handler(locks: Locks)`."""
+"""The annotation of a parameter that gets the manager: `async def handler(locks: Locks)`."""
 
 
-def Locked(name: Name, **settings: Unpack[LockSettings]) -> Any:
-    """A dependency that holds the mutex `name` while the endpoint's function runs.
+class RouteSettings(LockSettings, total=False):
+    """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
+
+    retry_after: float | None
+
+
+def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:
+    """Make a dependency that holds the mutex `name` while the endpoint's function runs.
 
     async def ship(order_id: int, lease: Annotated[Lease, Locked("orders:{order_id}", timeout=2)])
 
-    `name` is filled in with the path parameters, or is a function of the request. Settings as of
-    `LockManager.lock`. It is released before the answer is sent (a streamed body is sent without
-    it). If the lease is lost, an `async def` endpoint is interrupted, and the client gets 500
-    instead of what the endpoint returned. If the client goes away, the request is cancelled, while
-    it waits as well as under the lock; functions that run in threads are waited for, not cancelled.
+    `name` is a template for the path parameters, or a function of the request; making a route whose
+    path doesn't fit the template raises ConfigurationError. The settings are those of
+    `LockManager.lock`. `retry_after` is the number of seconds to advise a client that found the
+    lock held (default: the time that this route recently held locks, at most the rest of the
+    holder's lease). The lock is released before the answer is sent (a streamed body is sent without
+    the lock). A loss of the lease interrupts an `async def` endpoint, and the client gets 500
+    instead of the endpoint's result; a WebSocket is closed with 4500. If the client disconnects,
+    the request is cancelled, while it waits for the lock as well as under it. Functions in threads
+    are not cancelled: the request waits for their end.
     """
+    given: dict[str, Any] = {**settings}
+    pace = Pace(given.pop("retry_after", None))
+    if isinstance(name, str):
+        fields_of(name)
 
-    async def hold(request: Request) -> AsyncIterator[Lease]:
-        lock = locks_of(request).lock(name_for(name, request, request.path_params), **settings)
-        presence = request.scope.get(KEY)
+    async def hold(connection: HTTPConnection, locks: Locks) -> AsyncIterator[Lease]:
+        wanted = name_for(cast(Any, name), connection, connection.path_params, locks)
+        lock = locks.lock(wanted, **given)
+        presence = connection.scope.get(KEY)
         if isinstance(presence, Presence):
             presence.insist()
-        async with lock as lease:
-            yield lease
+        entered: float | None = None
+        try:
+            async with lock as lease:
+                entered = _clock.now()
+                yield lease
+        except NotAcquiredError as error:
+            if entered is None:
+                pace.advise(error)
+            raise
+        finally:
+            if entered is not None:
+                pace.held(_clock.now() - entered)
 
+    _routes.names[hold] = name
     return Depends(hold, scope="function")
 
 
 def locked(
-    name: Name, **settings: Unpack[LockSettings]
+    name: Name, **settings: Unpack[RouteSettings]
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Decorate an endpoint: `Locked` for one that needs no lease. It stands below the route.
+    """Decorate an endpoint that needs no lease, like `Locked`; put this below the route.
 
     @app.post("/orders/{order_id}/ship")
     @locked("orders:{order_id}", timeout=2)
@@ -141,7 +215,7 @@ def locked(
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         if not inspect.iscoroutinefunction(function):
             raise ConfigurationError(f"locked needs an async function; {function!r} is none")
-        # As the framework reads it: with what the annotations of its own module mean.
+        # Read like the framework does: annotations are resolved in the function's own module.
         signature = inspect.signature(function, eval_str=True)
         ours = inspect.Parameter(
             "asynclock_lease", inspect.Parameter.KEYWORD_ONLY, default=dependency
@@ -161,19 +235,27 @@ def locked(
     return decorate
 
 
-async def health(request: Request) -> JSONResponse:
-    """An endpoint: 200 while a quorum of the nodes can vote, else 503; and how each node is.
+async def health(request: HTTPConnection) -> JSONResponse:
+    """Answer 200 while a quorum of the nodes can vote, else 503, with the health of each node.
 
     app.add_api_route("/health/locks", health)
 
-    It names the nodes' addresses: not for strangers.
+    The answer contains the nodes' addresses, so don't show it to strangers.
     """
     status, body = health_of(locks_of(request).nodes())
     return JSONResponse(body, status, headers={"Cache-Control": "no-store"})
 
 
-def _response(error: AsyncLockError, contended: Contended) -> Response:
+def _response(connection: HTTPConnection, error: AsyncLockError, contended: Contended) -> ASGIApp:
     problem = problem_of(error, contended)
+    if connection.scope["type"] == "websocket" and not _can_deny(connection):
+        return WebSocketClose(problem.close_code, problem.kind)
     return Response(
         problem.body, problem.status, headers=problem.headers, media_type=_problems.MEDIA_TYPE
     )
+
+
+def _can_deny(connection: HTTPConnection) -> bool:
+    """Return whether the handshake of a WebSocket can still be answered like a request."""
+    waits = getattr(connection, "application_state", None) is WebSocketState.CONNECTING
+    return waits and "websocket.http.response" in connection.scope.get("extensions", {})

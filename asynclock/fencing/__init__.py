@@ -1,13 +1,14 @@
-"""Where fences are checked: a number that nobody checks protects nothing.
+"""Checks of fences: a fence protects nothing unless the store checks it.
 
-`FencedRedis` guards writes to Redis, `require_fence` and `fence_middleware` (in the modules
-`fencing.fastapi` and `fencing.aiohttp`, imported only by those who use them) guard HTTP handlers;
+`FencedRedis` guards writes to Redis. `require_fence` and `fence_middleware` guard HTTP handlers;
+they are in `fencing.fastapi` and `fencing.aiohttp`, which this package doesn't import.
 docs/fencing.md has the recipe for SQL.
 """
 
 from .headers import (
     LOCK_FENCE_HEADER,
     LOCK_NAME_HEADER,
+    LOCK_PART_HEADER,
     FenceHeaderError,
     check_fence,
     fence_headers,
@@ -20,6 +21,7 @@ from .store import FenceStore, MemoryFenceStore
 __all__ = [
     "LOCK_FENCE_HEADER",
     "LOCK_NAME_HEADER",
+    "LOCK_PART_HEADER",
     "FenceHeaderError",
     "FenceStamp",
     "FenceStore",

@@ -1,4 +1,4 @@
-"""An aiohttp middleware that lets only requests with a current fence through."""
+"""An aiohttp middleware that rejects requests with a stale fence."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 def fence_middleware(
     store: FenceStore, name: str | Callable[[web.Request], str | None]
 ) -> Middleware:
-    """A middleware for applications whose unsafe methods act under the lock `name`.
+    """Make a middleware for an application whose unsafe methods act under the lock `name`.
 
     app.add_subapp("/orders", web.Application(middlewares=[fence_middleware(store, "orders:{id}")]))
 
-    `name` is filled in with the route's variables, or is a function of the request, whose None
-    means that the request needs no lock. GET, HEAD, OPTIONS and TRACE pass. Answers 428 without
-    headers, 400 to unusable ones or those of another lock, 412 to a stale fence. The check comes
-    before the handler: hand the stamp (`read_fence_headers(request.headers)`) on to what is
-    written, since a handler may be overtaken after it was let through.
+    `name` is a template for the route's variables, or a function of the request, which returns None
+    if the request needs no lock. GET, HEAD, OPTIONS and TRACE pass. The middleware answers 428
+    without headers, 400 to malformed headers or those of another lock, 412 to a stale fence. The
+    check comes before the handler, and a newer holder may write before the handler does. So pass
+    the stamp (`read_fence_headers(request.headers)`) to the store that the handler writes to.
     """
 
     @web.middleware

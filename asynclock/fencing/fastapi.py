@@ -1,4 +1,4 @@
-"""A FastAPI dependency that lets only requests with a current fence through."""
+"""A FastAPI dependency that rejects requests with a stale fence."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .store import FenceStore
 def require_fence(
     store: FenceStore, name: str | Callable[[Request], str]
 ) -> Callable[[Request], Awaitable[FenceStamp]]:
-    """A dependency for handlers that act under the lock `name`.
+    """Make a dependency for handlers that act under the lock `name`.
 
     fence = Depends(require_fence(store, "orders:{order_id}"))
 
     @app.put("/orders/{order_id}")
     async def put(order: Order, stamp: Annotated[FenceStamp, fence]) -> None: ...
 
-    `name` is filled in with the route's path parameters, or is a function of the request. Answers
-    428 without headers, 400 to unusable ones or those of another lock, 412 to a stale fence. The
-    check comes before the handler: hand the stamp on to what is written, since a handler may be
-    overtaken after it was let through.
+    `name` is a template for the route's path parameters, or a function of the request. The
+    dependency answers 428 without headers, 400 to malformed headers or those of another lock, 412
+    to a stale fence. The check comes before the handler, and a newer holder may write before the
+    handler does. So pass the stamp to the store that the handler writes to.
     """
 
     async def dependency(request: Request) -> FenceStamp:

@@ -1,6 +1,7 @@
-"""A lease on its way through HTTP: the header pair X-Lock-Name and X-Lock-Fence.
+"""The HTTP headers of a lease: X-Lock-Name, X-Lock-Fence and X-Lock-Part.
 
-The name is percent-encoded UTF-8 (header values are ASCII, names need not be), the fence decimal.
+The name is percent-encoded UTF-8, because header values are ASCII. The fence is decimal. The part
+is sent only if the name has several parts: slots of a semaphore, sides of a read-write lock.
 """
 
 from __future__ import annotations
@@ -9,25 +10,28 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
-from ..errors import AsyncLockError
+from ..errors import AsyncLockError, ConfigurationError
 from .stamp import FENCE_LIMIT, Fenced, FenceStamp, StaleFenceError
 from .store import FenceStore
 
 LOCK_NAME_HEADER = "X-Lock-Name"
 LOCK_FENCE_HEADER = "X-Lock-Fence"
+LOCK_PART_HEADER = "X-Lock-Part"
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 
-# No comma: a proxy that joins two headers of one name must not make a third value of them.
+# Without the comma: a proxy that joins two headers with a comma must not produce a valid name.
 _READABLE = "!$&()*+-./:;=@_~"
 _NAME = re.compile(r"(?:[A-Za-z0-9!$&()*+\-./:;=@_~]|%[0-9A-Fa-f]{2}){1,2048}")
 _FENCE = re.compile(r"[1-9][0-9]{0,15}")
+_PART = re.compile(r"[a-z0-9]{1,16}")
 
 
 class FenceHeaderError(AsyncLockError, ValueError):
-    """The request does not carry one usable pair of lock headers: the sender must be mended.
+    """The request's lock headers are missing or malformed: fix the sender.
 
-    `header` is the one that is at fault; `missing` tells absence (428) from nonsense (400).
+    `header` is the wrong header; `missing` is True if it is absent (428) and False if it is
+    malformed (400).
     """
 
     def __init__(
@@ -39,30 +43,31 @@ class FenceHeaderError(AsyncLockError, ValueError):
 
 
 def fence_headers(lease: Fenced) -> dict[str, str]:
-    """The two headers that tell the receiver on whose behalf a request is made."""
+    """Return the headers that name the lease under which a request is made."""
     stamp = FenceStamp.of(lease)
-    return {
+    headers = {
         LOCK_NAME_HEADER: quote(stamp.name, safe=_READABLE),
         LOCK_FENCE_HEADER: str(stamp.fence),
     }
+    return {**headers, LOCK_PART_HEADER: stamp.part} if stamp.part else headers
 
 
 def read_fence_headers(headers: Headers) -> FenceStamp:
-    """The lock and fence that a request names; raises `FenceHeaderError`.
+    """Return the lock, part and fence that a request names. Raises `FenceHeaderError`.
 
-    `headers` is a mapping (of any framework; case does not matter) or pairs of name and value.
-    What comes back was said by the sender: see that it may say so, and that the lock is the one
-    that guards what it asks for (`check_fence` compares the name).
+    `headers` is a mapping of any framework, in any case, or pairs of name and value. The result is
+    the sender's claim: check that the sender is authorized, and that this lock guards what the
+    request asks for (`check_fence` compares the name).
     """
     pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
     name, fence = _only(pairs, LOCK_NAME_HEADER), _only(pairs, LOCK_FENCE_HEADER)
-    return FenceStamp(_read_name(name), _read_fence(fence))
+    return FenceStamp(_read_name(name), _read_fence(fence), _read_part(pairs))
 
 
 async def check_fence(headers: Headers, store: FenceStore, name: str) -> FenceStamp:
-    """The stamp of a request that may act under the lock `name`, remembered by `store`.
+    """Check that a request may act under the lock `name`; store its fence and return its stamp.
 
-    Raises `FenceHeaderError`, also when the request names another lock, and `StaleFenceError`.
+    Raises `FenceHeaderError`, also if the request names another lock, and `StaleFenceError`.
     """
     stamp = read_fence_headers(headers)
     if stamp.name != name:
@@ -71,17 +76,32 @@ async def check_fence(headers: Headers, store: FenceStore, name: str) -> FenceSt
             name=name,
             header=LOCK_NAME_HEADER,
         )
-    await store.claim(stamp)
+    try:
+        await store.claim(stamp)
+    except ConfigurationError as error:  # no lock can have this name
+        raise FenceHeaderError(str(error), name=name, header=LOCK_NAME_HEADER) from None
     return stamp
 
 
 def refusal(error: FenceHeaderError | StaleFenceError) -> tuple[int, dict[str, object]]:
-    """The HTTP status and the JSON body that tell a client why it was refused."""
+    """Return the HTTP status and the JSON body for a refused request."""
     if isinstance(error, StaleFenceError):
         body = {"error": "stale_fence", "fence": error.fence, "highest": error.highest}
         return 412, {**body, "detail": str(error)}
     body = {"error": "bad_fence_header", "header": error.header, "detail": str(error)}
     return 428 if error.missing else 400, body
+
+
+def _read_part(pairs: list[tuple[str, str]]) -> str:
+    if not any(key.lower() == LOCK_PART_HEADER.lower() for key, _ in pairs):
+        return ""
+    text = _only(pairs, LOCK_PART_HEADER)
+    if _PART.fullmatch(text):
+        return text
+    raise FenceHeaderError(
+        f"{LOCK_PART_HEADER} is not up to 16 small letters and digits: {text[:80]!r}",
+        header=LOCK_PART_HEADER,
+    )
 
 
 def _only(pairs: list[tuple[str, str]], header: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes to Redis that a stale holder cannot make."""
+"""Writes to Redis that are rejected if they come from a stale holder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from .._keys import SEEN, derived, lock_key
 from ..errors import ConfigurationError
 from .stamp import Fenced, FenceStamp, StaleFenceError
 
@@ -20,20 +21,23 @@ _WEEK = 7 * 86400.0
 
 
 class FencedRedis:
-    """Applies a write only if its fence is not lower than the last one seen for its lock.
+    """Applies a write only if its fence is not lower than the highest fence seen for its lock.
 
     fenced = FencedRedis(redis.asyncio.Redis(...))
     async with locks.lock("orders:42") as lease:
         await fenced.hset(lease, "order:42", {"state": "paid"})
 
-    Comparison and write are one script, so nothing gets between them. All keys written under one
-    lock share one record, `prefix` + the lock's name, kept for `retention` seconds after the last
-    accepted write (None: for ever); a holder that sleeps longer than that is not recognised. In a
-    Redis Cluster, record and written keys must live in one slot: put the same {tag} in both.
+    Comparison and write are one script, so no other write comes between them. All keys written
+    under one lock share one record, `prefix` + the lock's name + `:#seen`. Redis keeps the record
+    for `retention` seconds after the last accepted write (None: without limit); a stale holder that
+    writes later than that is not recognized. Each slot of a semaphore has its own record, and so
+    have the readers and the writer of a read-write lock: a writer is rejected after a newer reader
+    or writer, a reader after a newer writer. In a Redis Cluster, records and written keys must be
+    in one hash slot: put the same {tag} in both.
 
-    Every method raises `StaleFenceError` when a newer holder was here before, and the client's
-    own errors otherwise. A call that was cancelled or lost its connection may have been applied;
-    repeating it with the same fence does no harm.
+    Every method raises `StaleFenceError` if a newer holder has written before, and the client's own
+    errors otherwise. A call that was cancelled or lost its connection may have been applied; it is
+    safe to repeat it with the same fence.
     """
 
     def __init__(
@@ -52,13 +56,13 @@ class FencedRedis:
         self._script = client.register_script(_GUARD)
 
     async def claim(self, lease: Fenced, /) -> None:
-        """Show the fence without writing: from now on, earlier holders are refused."""
+        """Store only the fence, without another write: earlier holders are rejected from now on."""
         await self._apply(lease, "claim")
 
     async def set(
         self, lease: Fenced, key: str | bytes, value: Value, *, ttl: float | None = None
     ) -> None:
-        """SET; the key lives for `ttl` seconds (None: for ever)."""
+        """SET `key`, which then lives for `ttl` seconds (None: without limit)."""
         if ttl is not None and not 0.001 <= ttl < 2**40:
             raise ConfigurationError(f"ttl must be positive seconds or None: {ttl!r}")
         lifetime = () if ttl is None else (round(ttl * 1000),)
@@ -67,14 +71,14 @@ class FencedRedis:
     async def hset(
         self, lease: Fenced, key: str | bytes, mapping: Mapping[str, Value] | Mapping[bytes, Value]
     ) -> int:
-        """HSET of all fields of `mapping` → the number of fields that are new."""
+        """HSET all fields of `mapping`; return the number of new fields."""
         if not mapping:
             raise ConfigurationError("hset needs at least one field")
         words = [word for pair in mapping.items() for word in pair]
         return await self._apply(lease, "hset", [key], *words)
 
     async def delete(self, lease: Fenced, *keys: str | bytes) -> int:
-        """DEL → the number of keys that existed."""
+        """DEL all `keys`; return the number of keys that existed."""
         if not keys:
             raise ConfigurationError("delete needs at least one key")
         return await self._apply(lease, "del", keys)
@@ -84,9 +88,14 @@ class FencedRedis:
     ) -> int:
         stamp = FenceStamp.of(lease)
         applied, figure = await self._script(
-            keys=[self._prefix + stamp.name, *keys],
-            args=[operation, stamp.fence, self._retention, *words],
+            keys=[self._record(stamp.name, part) for part in (stamp.part, *stamp.rivals)]
+            + list(keys),
+            args=[operation, stamp.fence, self._retention, len(stamp.rivals), *words],
         )
         if not applied:
             raise StaleFenceError.refused(stamp, int(figure))
         return int(figure)
+
+    def _record(self, name: str, part: str) -> str:
+        key = lock_key(self._prefix, name)
+        return derived(derived(key, part) if part else key, SEEN)

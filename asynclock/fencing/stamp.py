@@ -1,18 +1,27 @@
-"""What a store compares: the name of a lock and the fence of one holding of it."""
+"""The stamp that a store compares: the name of a lock, its part, and the fence of one lease."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import AsyncLockError, ConfigurationError
 
 FENCE_LIMIT = 2**53
-"""Fences stay below, so that Lua, JSON and JavaScript count them exactly."""
+"""All fences are below this number, so that Lua, JSON and JavaScript represent them exactly."""
+
+
+READ, WRITE = "read", "write"
+"""The parts in the leases of a read-write lock."""
+_PART = re.compile(r"[a-z0-9]{0,16}")
 
 
 class Fenced(Protocol):
-    """Anything with a lock's name and a fence: a `Lease`, or a `FenceStamp` from elsewhere."""
+    """Anything with a lock's name and a fence, such as a `Lease` or a `FenceStamp`.
+
+    If it also has a `part`, such as the slot of a semaphore, that is compared as well.
+    """
 
     @property
     def name(self) -> str: ...
@@ -23,10 +32,15 @@ class Fenced(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FenceStamp:
-    """A lock's name and a fence, without the lease: what travels in a message or a request."""
+    """A lock's name and a fence without the lease, to be sent in a message or a request.
+
+    `part` is the lease's (`lease.part`): the slot of a semaphore, the side of a read-write lock, or
+    "" for a lock with a single holder. Raises ConfigurationError for wrong values.
+    """
 
     name: str
     fence: int
+    part: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not _is_text(self.name):
@@ -34,27 +48,43 @@ class FenceStamp:
         if not isinstance(self.fence, int) or isinstance(self.fence, bool):
             raise ConfigurationError(f"a fence is an int, not {self.fence!r}")
         if not 0 < self.fence < FENCE_LIMIT:
-            raise ConfigurationError(f"a fence lies between 1 and 2**53 - 1, unlike {self.fence}")
+            raise ConfigurationError(f"a fence must be between 1 and 2**53 - 1, not {self.fence}")
+        if not isinstance(self.part, str) or not _PART.fullmatch(self.part):
+            raise ConfigurationError(
+                f"a part is up to 16 small letters and digits, not {self.part!r}"
+            )
 
     @classmethod
     def of(cls, fenced: Fenced) -> FenceStamp:
-        """The stamp of a lease, checked."""
-        return cls(fenced.name, fenced.fence)
+        """Return the stamp of a lease. Raises ConfigurationError if its values are wrong."""
+        return cls(fenced.name, fenced.fence, getattr(fenced, "part", ""))
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """The parts of the name whose highest fences this fence must not be below.
+
+        The slots of a semaphore are independent of each other. A reader comes after all writers
+        with lower fences, but readers hold at the same time, whatever the order of their fences. A
+        writer comes after all writers and readers with lower fences.
+        """
+        if self.part == READ:
+            return (WRITE,)
+        return (WRITE, READ) if self.part == WRITE else (self.part,)
 
 
 def _is_text(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # half a surrogate pair has no bytes
+    except UnicodeEncodeError:  # half a surrogate pair can't be encoded
         return False
     return True
 
 
 class StaleFenceError(AsyncLockError):
-    """A newer holder was here first: nothing was written; abandon (in a web handler: 412).
+    """A newer holder has written before; nothing was written: abandon (in a web handler: 412).
 
-    `fence` is the one that was refused, `highest` the largest the store has seen for `name`, or
-    None where the store does not tell.
+    `fence` is the rejected fence, `highest` the highest one that the store has seen for `name`, or
+    None if the store doesn't report it.
     """
 
     def __init__(
@@ -71,6 +101,7 @@ class StaleFenceError(AsyncLockError):
 
     @classmethod
     def refused(cls, stamp: FenceStamp, highest: int) -> StaleFenceError:
-        """The error of a store that has seen `highest`."""
-        message = f"fence {stamp.fence} of {stamp.name!r} is stale: {highest} was here before"
+        """Return the error for a store that has seen `highest`."""
+        what = f"{stamp.name!r} ({stamp.part})" if stamp.part else repr(stamp.name)
+        message = f"fence {stamp.fence} of {what} is stale: {highest} was seen before"
         return cls(message, name=stamp.name, fence=stamp.fence, highest=highest)

@@ -1,4 +1,4 @@
-"""Where the highest fence of each lock is remembered, for checkers that do not write themselves."""
+"""Stores for the highest fence of each lock, for checks that are separate from the write."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from .stamp import Fenced, FenceStamp, StaleFenceError
 
 
 class FenceStore(Protocol):
-    """Remembers the highest fence per lock; `FencedRedis` is one, shared by many processes."""
+    """Stores the highest fence per lock; `FencedRedis` is one that many processes can share."""
 
     async def claim(self, lease: Fenced, /) -> None:
-        """Remember this fence, or raise `StaleFenceError` if a higher one was seen."""
+        """Store this fence, or raise `StaleFenceError` if a higher one was seen."""
 
 
 class MemoryFenceStore:
-    """The highest fences that one process has seen.
+    """Stores the highest fences that one process has seen.
 
-    Right where one process is the only way to what is protected; several workers need a store
-    they share. It forgets the names unused for longest beyond `max_names`, since names may come
-    from strangers; a late request for a forgotten name is let through.
+    Use it only if a single process guards the protected resource; several workers need a shared
+    store. Names may come from strangers, so beyond `max_names` (each part of a name counts) it
+    forgets the name that was unused for longest. A late request for a forgotten name passes.
     """
 
     def __init__(self, max_names: int = 100_000) -> None:
         if max_names < 1:
             raise ConfigurationError(f"max_names must be at least 1, not {max_names!r}")
         self._max_names = max_names
-        self._highest: OrderedDict[str, int] = OrderedDict()
+        self._highest: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     async def claim(self, lease: Fenced, /) -> None:
-        """Remember this fence, or raise `StaleFenceError` if a higher one was seen."""
+        """Store this fence, or raise `StaleFenceError` if a higher one was seen."""
         stamp = FenceStamp.of(lease)
-        highest = self._highest.get(stamp.name, 0)
+        highest = max(self._highest.get((stamp.name, part), 0) for part in stamp.rivals)
         if stamp.fence < highest:
             raise StaleFenceError.refused(stamp, highest)
-        self._highest[stamp.name] = stamp.fence
-        self._highest.move_to_end(stamp.name)
+        own = (stamp.name, stamp.part)
+        self._highest[own] = max(stamp.fence, self._highest.get(own, 0))
+        self._highest.move_to_end(own)
         if len(self._highest) > self._max_names:
             self._highest.popitem(last=False)

@@ -1,7 +1,7 @@
-"""Events of locks for people and machines: `logs.LogEvents`, and `otel.Telemetry` (extra `[otel]`).
+"""Observers of a manager's events: `logs.LogEvents`, and `otel.Telemetry` (extra `[otel]`).
 
-Both are observers: `asynclock.connect(…, observers=[LogEvents(), Telemetry()])`. Without one, no
-event is even made. One that fails is logged once and breaks nothing.
+Use them as `asynclock.connect(…, observers=[LogEvents(), Telemetry()])`. Without observers no event
+is created. An observer that fails is logged once and breaks no lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events → stdlib logging."""
+"""Writes events to Python's logging."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from ..events import (
 
 
 class LogEvents:
-    """Logs what happens: outages and nodes that go away as WARNING, nodes that come as INFO.
+    """Logs events: an acquire that failed in an outage as WARNING, all others as DEBUG.
 
-    Everything about a single lock is DEBUG, contention too: under load there is plenty of it.
-    Losses and quarantines are left out, since the library logs those by itself, observer or not:
-    one ERROR per loss, one WARNING per quarantine. A record's `extra` has the event's fields as
-    `asynclock_name`, `asynclock_fence`, and so on. Texts from outside (names, labels) come as
-    `repr`, so that no line of a log can be forged.
+    Contention is DEBUG too, because it is frequent under load. Losses and changes of nodes are left
+    out: the library logs them itself, with or without observers, as one ERROR per loss, one WARNING
+    when a node stops voting and one INFO when it votes again. A record's `extra` has the event's
+    fields as `asynclock_name`, `asynclock_fence`, and so on. The owner id is left out, because
+    anyone with that id could release the lease. Untrusted texts (names, labels) are logged as
+    `repr`, so that they can't forge a line of the log.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
@@ -32,12 +33,13 @@ class LogEvents:
 
     def __call__(self, event: Event) -> None:
         kind = type(event)
-        if kind is Lost or kind is NodeQuarantined:
+        if kind in _LOGGED_ANYWAY:
             return
         level = _LEVELS[kind](event) if kind in _LEVELS else logging.DEBUG
         if not self._logger.isEnabledFor(level):
             return
-        known = {field.name: getattr(event, field.name) for field in fields(event)}
+        names = (field.name for field in fields(event) if field.name != "owner")
+        known = {name: getattr(event, name) for name in names}
         text = " ".join(f"{name}={_shown(value)}" for name, value in known.items())
         extra = {f"asynclock_{name}": value for name, value in known.items()}
         self._logger.log(level, "%s %s", kind.__name__, text, extra=extra)
@@ -53,6 +55,5 @@ def _of_failure(event: Any) -> int:
 
 _LEVELS: dict[type[Event], Callable[[Event], int]] = {
     Failed: _of_failure,
-    NodeDown: lambda _: logging.WARNING,
-    NodeUp: lambda _: logging.INFO,
 }
+_LOGGED_ANYWAY = {Lost, NodeDown, NodeQuarantined, NodeUp}

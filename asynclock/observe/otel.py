@@ -1,11 +1,13 @@
-"""Events → OpenTelemetry spans and metrics (extra `[otel]`).
+"""Turns events into OpenTelemetry spans and metrics (extra `[otel]`).
 
-Names of locks stand in spans only: as attributes of metrics they would make a time series each.
+Only spans contain the names of locks: in metrics each name would create a time series of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 try:
@@ -35,18 +37,18 @@ from ..events import (
 )
 
 SCOPE = "asynclock"
-# A hand-over takes microseconds, a wait may take minutes; the usual buckets begin at 5 ms.
+# A hand-over takes microseconds and a wait may take minutes, but the usual buckets begin at 5 ms.
 SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5]
 SECONDS += [1.0, 2.5, 5.0, 10.0, 30.0, 60.0]
 _STATES = {NodeUp: "up", NodeDown: "down", NodeQuarantined: "quarantined"}
 
 
 class Telemetry:
-    """An observer that makes spans and metrics; the global providers unless others are given.
+    """An observer that makes spans and metrics, by default with the global providers.
 
-    Spans: `asynclock.acquire`, a child of what the waiting task does, from the call to its end;
-    and `asynclock.hold`, from the grant to the release or the loss. Metrics: see
-    docs/observability.md. One object may observe any number of managers.
+    The spans are `asynclock.acquire`, a child of the waiting task's span, from the call to its end,
+    and `asynclock.hold`, from the grant to the release or the loss. docs/observability.md lists the
+    metrics. One object may observe any number of managers.
     """
 
     def __init__(
@@ -75,6 +77,14 @@ class Telemetry:
         self._splits = counter("acquire.split_votes", "{vote}", "Attempts that nobody won.")
         self._votes = counter("node.votes", "{vote}", "What nodes had said when it was decided.")
         self._changes = counter("node.state_changes", "{change}", "Nodes that came or went.")
+        self._nodes: dict[str, tuple[bool, float]] = {}
+        """For each node: whether its last connection is ready, and until when it is quarantined."""
+        for name, text, read in (
+            ("node.up", "1 while a connection to the node is ready.", _is_up),
+            ("node.voting", "1 while the node is up and no guard bars it.", _votes),
+        ):
+            observe = functools.partial(self._observe, read)
+            meter.create_observable_gauge(f"asynclock.{name}", [observe], "{node}", text)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -100,6 +110,26 @@ class Telemetry:
             case NodeEvent():
                 state = _STATES.get(type(event), "unknown")
                 self._changes.add(1, {**_server(event.node), "asynclock.node.state": state})
+                self._note(event)
+
+    def _note(self, event: NodeEvent) -> None:
+        up, barred = self._nodes.get(event.node, (False, 0.0))
+        match event:
+            case NodeUp():
+                up = True
+            case NodeDown():
+                up = False
+            case NodeQuarantined():
+                barred = time.monotonic() + event.seconds
+        self._nodes[event.node] = up, barred
+
+    def _observe(
+        self, read: Callable[[bool, float], bool], _options: metrics.CallbackOptions
+    ) -> Iterable[metrics.Observation]:
+        return [
+            metrics.Observation(int(read(*known)), _server(node))
+            for node, known in list(self._nodes.items())
+        ]
 
     def _acquired(self, event: Acquired) -> None:
         known: dict[str, str | int] = {
@@ -121,7 +151,7 @@ class Telemetry:
     def _waited(
         self, waited: float, outcome: str, known: dict[str, Any], error: dict[str, str]
     ) -> None:
-        # OTel has ended spans only of a known start; the event comes when the wait is over.
+        # The event comes when the wait has ended, so the span gets its start time afterwards.
         now = time.time_ns()
         span = self._tracer.start_span(
             "asynclock.acquire",
@@ -137,13 +167,21 @@ class Telemetry:
     def _ended(self, event: LeaseEvent, held: float, loss: str | None = None) -> None:
         span = self._holds.pop((event.owner, event.fence), None)
         if span is None:
-            return  # a loss that was noticed by the release: ended before
+            return  # the release revealed a loss: the span has ended already
         if loss is not None:
             span.set_attribute("error.type", "lease_lost")
             span.set_status(StatusCode.ERROR, loss)
         span.end()
         self._active.add(-1)
         self._hold.record(held)
+
+
+def _is_up(up: bool, _barred: float) -> bool:
+    return up
+
+
+def _votes(up: bool, barred: float) -> bool:
+    return up and time.monotonic() >= barred
 
 
 def _seconds(meter: metrics.Meter, name: str, text: str) -> metrics.Histogram:

@@ -1,6 +1,6 @@
-"""Real servers, real faults and a checker: for this project's tests and for those of its users.
+"""Real servers, real faults and a history checker, for the tests of this project and of its users.
 
-Names are imported on first use, since pytest loads the plugin of this package at every start.
+Names are imported on first use, because pytest loads this package's plugin at every start.
 """
 
 from __future__ import annotations
@@ -9,16 +9,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asynclock.testing._resp import ServerReplyError
-    from asynclock.testing.binaries import ServerBinary, all_servers, find_server
-    from asynclock.testing.checker import Violation, check
-    from asynclock.testing.clock import why_no_clock_jumps
-    from asynclock.testing.cluster import RedisCluster
-    from asynclock.testing.containers import ContainerImage, container_image, why_no_containers
-    from asynclock.testing.history import Body, Event, History
-    from asynclock.testing.memory import MemoryNode, freeze, lose, memory_node, thaw
-    from asynclock.testing.proxy import FaultProxy
-    from asynclock.testing.sentinel import SentinelGroup
+    from asynclock.testing.faults.loss import lose
+    from asynclock.testing.faults.proxy import FaultProxy
+    from asynclock.testing.faults.rival import busy
+    from asynclock.testing.history import Body, Event, History, Violation, check
+    from asynclock.testing.memory import MemoryNode, freeze, memory_node, thaw
+    from asynclock.testing.memory.virtual import run_virtual
     from asynclock.testing.servers import (
         LocalServer,
         ServerOptions,
@@ -26,9 +22,18 @@ if TYPE_CHECKING:
         local_servers,
         start_servers,
     )
-    from asynclock.testing.tls import Certificates, make_certificates
+    from asynclock.testing.servers.binaries import ServerBinary, all_servers, find_server
+    from asynclock.testing.servers.clock import why_no_clock_jumps
+    from asynclock.testing.servers.containers import (
+        ContainerImage,
+        container_image,
+        why_no_containers,
+    )
+    from asynclock.testing.servers.resp import ServerReplyError
+    from asynclock.testing.servers.tls import Certificates, make_certificates
     from asynclock.testing.topology import Quorum, Replicated, Single, Topology, until
-    from asynclock.testing.virtual import run_virtual
+    from asynclock.testing.topology.cluster import RedisCluster
+    from asynclock.testing.topology.sentinel import SentinelGroup
 
 __all__ = [
     "Body",
@@ -51,6 +56,7 @@ __all__ = [
     "Topology",
     "Violation",
     "all_servers",
+    "busy",
     "check",
     "container_image",
     "find_server",
@@ -68,17 +74,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_resp": ("ServerReplyError",),
-    "binaries": ("ServerBinary", "all_servers", "find_server"),
-    "clock": ("why_no_clock_jumps",),
-    "checker": ("Violation", "check"),
-    "cluster": ("RedisCluster",),
-    "containers": ("ContainerImage", "container_image", "why_no_containers"),
-    "history": ("Body", "Event", "History"),
-    "memory": ("MemoryNode", "freeze", "lose", "memory_node", "thaw"),
-    "virtual": ("run_virtual",),
-    "proxy": ("FaultProxy",),
-    "sentinel": ("SentinelGroup",),
+    "faults.loss": ("lose",),
+    "faults.proxy": ("FaultProxy",),
+    "faults.rival": ("busy",),
+    "history": ("Body", "Event", "History", "Violation", "check"),
+    "memory": ("MemoryNode", "freeze", "memory_node", "thaw"),
+    "memory.virtual": ("run_virtual",),
     "servers": (
         "LocalServer",
         "ServerOptions",
@@ -86,8 +87,14 @@ _HOMES = {
         "local_servers",
         "start_servers",
     ),
+    "servers.binaries": ("ServerBinary", "all_servers", "find_server"),
+    "servers.clock": ("why_no_clock_jumps",),
+    "servers.containers": ("ContainerImage", "container_image", "why_no_containers"),
+    "servers.resp": ("ServerReplyError",),
+    "servers.tls": ("Certificates", "make_certificates"),
     "topology": ("Quorum", "Replicated", "Single", "Topology", "until"),
-    "tls": ("Certificates", "make_certificates"),
+    "topology.cluster": ("RedisCluster",),
+    "topology.sentinel": ("SentinelGroup",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,13 +1,13 @@
-"""pytest fixtures: a lock manager on real servers, and the servers, to be broken at will.
+"""pytest fixtures: a lock manager on real servers, and the servers, which a test may break.
 
     async def test_order_survives_a_dead_node(asynclock_locks, asynclock_nodes):
         await asynclock_nodes[0].kill()
         async with asynclock_locks.lock("orders:42"):
             ...
 
-pytest finds it by itself where asynclock is installed; for a bare checkout there is
-`-p asynclock.testing.plugin` (pytest refuses to load a plugin twice). Works with pytest-asyncio in
-its auto and its strict mode. No server is started before a test asks.
+pytest finds this plugin if asynclock is installed. Without an installation, use
+`-p asynclock.testing.plugin` (pytest refuses to load a plugin twice). The plugin works with
+pytest-asyncio in auto and strict mode. It starts servers only when a test uses them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pytest import fixture as _async_fixture
 
     import asynclock
-    from asynclock.testing._pool import WarmServers
     from asynclock.testing.servers import LocalServer, ServerOptions
+    from asynclock.testing.servers.pool import WarmServers
 
 __all__ = ["StartServers", "asynclock_locks", "asynclock_nodes", "asynclock_servers"]
 
 if not TYPE_CHECKING:
     try:
         from pytest_asyncio import fixture as _async_fixture
-    except ImportError:  # then whoever runs async tests (anyio's plugin) runs async fixtures too
+    except ImportError:  # then the plugin that runs async tests (anyio's) runs async fixtures too
         _async_fixture = pytest.fixture
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path is None:
         return
     from asynclock.errors import ConfigurationError
-    from asynclock.testing.binaries import CHOICE, ServerBinary
+    from asynclock.testing.servers.binaries import CHOICE, ServerBinary
 
     try:
         binary = ServerBinary.at(path)
@@ -81,7 +81,7 @@ def _restore(variable: str, value: str | None) -> None:
 
 @pytest.fixture(scope="session")
 def _asynclock_warm_servers() -> Iterator[WarmServers]:
-    from asynclock.testing._pool import WarmServers
+    from asynclock.testing.servers.pool import WarmServers
 
     pool = WarmServers()
     yield pool
@@ -90,7 +90,7 @@ def _asynclock_warm_servers() -> Iterator[WarmServers]:
 
 @pytest.fixture
 def asynclock_nodes(_asynclock_warm_servers: WarmServers) -> Iterator[list[LocalServer]]:
-    """Three empty servers of this machine, running; they may be killed, frozen, configured."""
+    """Three empty local servers, running; a test may kill, freeze and configure them."""
     servers = _apart(lambda: _asynclock_warm_servers.take(_NODES))
     yield servers
     _asynclock_warm_servers.give_back(servers)
@@ -98,8 +98,8 @@ def asynclock_nodes(_asynclock_warm_servers: WarmServers) -> Iterator[list[Local
 
 @pytest.fixture
 def asynclock_servers(_asynclock_warm_servers: WarmServers) -> Iterator[StartServers]:
-    """Return an async function `(n=1, **options)` that starts servers; ended after the test."""
-    from asynclock.testing.servers import start_servers
+    """Return an async function `(n=1, **options)` that starts servers, which end with the test."""
+    from asynclock.testing.servers.local import start_servers
 
     warm: list[LocalServer] = []
     own: list[LocalServer] = []
@@ -123,7 +123,7 @@ async def asynclock_locks(
 ) -> AsyncIterator[asynclock.LockManager]:
     """Return a lock manager on the three servers of `asynclock_nodes`, closed after the test.
 
-    Its restart guard is off: the servers are younger than any ttl and would not vote.
+    Its restart guard is off, because the servers have just started and would not vote yet.
     """
     import asynclock
 
@@ -135,9 +135,9 @@ async def asynclock_locks(
 
 
 def _apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run async work from a sync fixture in a thread of its own.
+    """Run async work from a sync fixture, in a separate thread.
 
-    Not `asyncio.run` here: it would take away the current event loop that pytest-asyncio has set.
+    In this thread `asyncio.run` would remove the current event loop that pytest-asyncio has set.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(work())).result()

@@ -1,7 +1,7 @@
 """One file per system: the same four calls, with the system's own defaults.
 
-Only what a default makes impossible is set: a peer that gives up after a few tries is told to go
-on, because every scenario measures how long it takes to hold the lock, not how soon one gives up.
+A setting is changed only if its default makes a scenario impossible. A peer that gives up after a
+few tries is set to continue, because every scenario measures the time until the lock is held.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Adapter(ABC):
-    """How a worker process drives one system."""
+    """The interface through which a worker process drives one system."""
 
     def __init__(self, urls: Sequence[str], ttl: float, options: Mapping[str, Any]) -> None:
         self.urls = urls
@@ -29,12 +29,12 @@ class Adapter(ABC):
 
     @abstractmethod
     async def release(self, lease: Any) -> None:
-        """Give it back."""
+        """Release the name."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close every connection."""
 
     def held(self, lease: Any) -> bool:
-        """Whether the system believes that it still holds; only asked of those that renew."""
-        raise TypeError(f"{type(self).__name__} renews nothing")  # most know no more than that
+        """Return whether the system believes that it still holds; only used if it renews."""
+        raise TypeError(f"{type(self).__name__} renews nothing")  # most systems can't say more

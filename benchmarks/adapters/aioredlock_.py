@@ -1,4 +1,4 @@
-"""aioredlock 0.7.3: polls every 0.1 to 0.3 s, three times by default; here it goes on."""
+"""aioredlock 0.7.3: polls every 0.1 to 0.3 s, by default three times, here without limit."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from . import Adapter
 
 
 def _observe(event: object) -> None:
-    """The cheapest observer there is: what remains is the price of making events."""
+    """Do nothing: with this cheapest observer the cost is that of creating events."""
 
 
 class Asynclock(Adapter):

@@ -1,10 +1,9 @@
-"""The limit in Python: one socket per node, hiredis, everything queued in a tick in one write.
+"""The limit in Python: one socket per node, hiredis, and one write for all commands of a tick.
 
-The commands are those of asynclock: its scripts, from its files, with the arguments that a grant
-and a release have. There is no lock logic: nothing is checked, nothing has a deadline, nothing is
-cleaned up and nobody waits. Like every Redlock it goes on at a majority of replies. With the option
-"plain" the commands are those of a plain Redlock instead, which gives no fence: SET NX PX, and
-compare-and-delete.
+The commands are those of asynclock: its scripts, with the arguments of a grant and a release. There
+is no lock logic: no checks, no deadlines, no clean-up and no waiting. Like every Redlock it goes on
+at a majority of replies. With the option "plain" the commands are those of a plain Redlock without
+fences: SET NX PX, and compare-and-delete.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _RETENTION = b"86400000"
 
 
 class _Votes:
-    """One request to all nodes: a countdown to the majority."""
+    """One request to all nodes, which counts down to the majority."""
 
     __slots__ = ("done", "missing")
 
@@ -45,7 +44,7 @@ class _Link(asyncio.Protocol):
         self.transport: asyncio.WriteTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
+        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's class is not a subclass
 
     def data_received(self, data: bytes) -> None:
         self.reader.feed(data)
@@ -109,7 +108,7 @@ class Floor(Adapter):
             await self._eval(lease[0], b"release", lease[1])
 
     async def _eval(self, key: bytes, *args: bytes) -> None:
-        await self._ask(self.quorum, b"EVALSHA", self.sha, b"2", key, key + b":fence", *args)
+        await self._ask(self.quorum, b"EVALSHA", self.sha, b"2", key, key + b":#fence", *args)
 
     async def close(self) -> None:
         for link in self.links:

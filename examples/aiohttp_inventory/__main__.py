@@ -35,7 +35,7 @@ async def until_healthy(session: aiohttp.ClientSession, url: str) -> None:
 async def customer(
     session: aiohttp.ClientSession, urls: list[str], number: int, statuses: Counter[int]
 ) -> None:
-    """Wants one piece of each item."""
+    """A customer who wants one piece of each item."""
     for item in random.sample(list(STOCK), len(STOCK)):
         for attempt in range(TRIES):
             url = f"{urls[(number + attempt) % len(urls)]}/items/{item}/reserve"
@@ -48,7 +48,7 @@ async def customer(
 
 
 async def kill_half_way(server: LocalServer, statuses: Counter[int]) -> None:
-    """One node dies while customers are served."""
+    """Kill one node while customers are served."""
     while statuses[200] < sum(STOCK.values()) // 2:
         await asyncio.sleep(0.01)
     await server.kill()
@@ -56,9 +56,9 @@ async def kill_half_way(server: LocalServer, statuses: Counter[int]) -> None:
 
 
 async def main() -> int:
-    """→ the exit status."""
+    """Run the example and return the exit status."""
     statuses: Counter[int] = Counter()
-    # The stock has a server of its own: it is what is protected, not what protects.
+    # The stock has its own server, because the locks protect it and don't depend on it.
     async with stage(NODES + 1) as (_, servers), contextlib.AsyncExitStack() as stack:
         store, *nodes = servers
         redis = await stack.enter_async_context(Redis.from_url(store.url, decode_responses=True))
@@ -82,7 +82,7 @@ async def main() -> int:
 
 
 def report(found: dict[str, dict[Any, Any]], statuses: Counter[int]) -> int:
-    """Print what happened. → 0 if it went as it should."""
+    """Print what happened; return 0 if everything went as it should."""
     right = statuses[200] == sum(STOCK.values()) and not statuses[500]
     for item, stock in found.items():
         names = json.loads(stock["customers"])

@@ -22,7 +22,7 @@ STOCK: web.AppKey[Redis] = web.AppKey("stock", Redis)
 
 @locked("items:{item}", timeout=2)
 async def reserve(request: web.Request, lease: Lease) -> web.Response:
-    """One piece for one customer, if there is one left."""
+    """Reserve one piece for one customer, if one is left."""
     redis, key = request.app[STOCK], f"stock:{request.match_info['item']}"
     left, customers = map(str, await redis.hmget(key, ["left", "customers"]))
     await asyncio.sleep(random.uniform(0.001, 0.01))  # thinking
@@ -38,7 +38,7 @@ async def reserve(request: web.Request, lease: Lease) -> web.Response:
 
 
 def make_app(stock: str, nodes: list[str]) -> web.Application:
-    """The application."""
+    """Make the application."""
 
     async def connect(app: web.Application) -> AsyncIterator[None]:
         async with Redis.from_url(stock, decode_responses=True) as redis:

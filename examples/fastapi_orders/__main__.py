@@ -29,7 +29,7 @@ async def until_healthy(url: str) -> None:
 
 
 async def main() -> int:
-    """→ the exit status."""
+    """Run the example and return the exit status."""
     async with stage(NODES) as (folder, servers), contextlib.AsyncExitStack() as services:
         database = os.environ.get("DATABASE") or str(folder / "orders.sqlite")
         store = open_store(database)
@@ -60,7 +60,7 @@ async def main() -> int:
 
 
 def report(tally: Tally, sales: list[tuple[int, str]], seconds: float) -> int:
-    """Print what happened. → 0 if it went as it should."""
+    """Print what happened; return 0 if everything went as it should."""
     sold = Counter(order for order, _ in sales)
     once = sum(count == 1 for count in sold.values())
     statuses = ", ".join(f"{count} × {status}" for status, count in sorted(tally.statuses.items()))

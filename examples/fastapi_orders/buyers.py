@@ -1,4 +1,4 @@
-"""200 buyers, each after a few of the orders, at both services by turns."""
+"""200 buyers, each of whom wants a few of the orders, at both services in turn."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from dataclasses import dataclass, field
 import httpx
 
 EACH = 1
-"""So many orders does one buyer want, besides the one that is its own to want."""
+"""Number of orders that a buyer wants, besides the first one."""
 TRIES = 40
 EXPLAINED = {"urn:asynclock:unavailable", "urn:asynclock:lease-lost"}
-"""What a 5xx may say: too few nodes just now; or the lease was lost and nothing was sold."""
+"""The allowed problems in a 5xx: too few nodes, or a lost lease without a sale."""
 
 
 @dataclass
 class Tally:
-    """What the buyers saw."""
+    """The answers that the buyers got."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
     unexplained: list[str] = field(default_factory=list)
     open: int = 0
-    """Wishes that ended in neither "yours" nor "sold"."""
+    """Number of requests that ended in neither "yours" nor "sold"."""
 
 
 class Buyers:
-    """The load."""
+    """All buyers: the load on the services."""
 
     def __init__(self, urls: Sequence[str], orders: int, halfway: Callable[[], None]) -> None:
         self._clients = [httpx.AsyncClient(base_url=url, timeout=60) for url in urls]
@@ -63,7 +63,7 @@ class Buyers:
             self._note(answer, time.monotonic() - began)
             if answer.status_code in (201, 410):
                 return
-            # Busy (409), overtaken (412), an outage (503): the service says when to come back.
+            # Held (409), stale (412) or an outage (503): the service says when to retry.
             pause = float(answer.headers.get("Retry-After", 1))
             await asyncio.sleep(random.uniform(0, min(pause, 1)))
         self.tally.open += 1

@@ -17,14 +17,14 @@ from asynclock.contrib.fastapi import Locked, health, setup
 from examples.fastapi_orders.store import StaleError, open_store
 
 TTL = 4.0
-"""Seconds: a crashed service blocks an order for so long, and young nodes wait a little longer
-before they vote (they might have forgotten a lease of that age)."""
+"""Seconds for which a crashed service blocks an order. Restarted nodes wait a little longer before
+they vote, because they might have forgotten a lease of that age."""
 
 app = FastAPI()
 store = open_store(os.environ["DATABASE"])
 setup(app, *os.environ["ASYNCLOCK_NODES"].split(","), ttl=TTL, max_ttl=TTL, node_timeout=1.0)
 app.add_api_route("/health/locks", health)
-# Nodes die on purpose here; the library's word about it would only spoil the screen.
+# Nodes fail on purpose here; the library's warnings about them would only clutter the screen.
 logging.getLogger("asynclock").addHandler(logging.NullHandler())
 
 
@@ -32,7 +32,7 @@ logging.getLogger("asynclock").addHandler(logging.NullHandler())
 async def buy(
     order: int, buyer: str, lease: Annotated[Lease, Locked("orders:{order}", timeout=2)]
 ) -> dict[str, int]:
-    """Sell the order to whoever comes first."""
+    """Sell the order to the first buyer."""
     if await asyncio.to_thread(store.sold, order):
         raise HTTPException(410, "sold")
     await asyncio.sleep(random.uniform(0.001, 0.01))  # a card is charged

@@ -1,7 +1,7 @@
-"""Sales, guarded by a fence: the store has the last word, whatever happened to the lease.
+"""Sales, guarded by a fence: the store decides, whatever happened to the lease.
 
-The tables would let an order be sold any number of times. What they do not allow is a write with a
-lower fence than the one before: a holder that was overtaken while it slept is refused.
+The tables would accept any number of sales of an order. But they reject a write with a lower fence
+than the one before, so they reject a holder that froze and lost its lock.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ SELL = "INSERT INTO sales VALUES ({p}, {p}, {p})"
 
 
 class StaleError(Exception):
-    """A newer holder was here first: nothing was written."""
+    """A newer holder has written before; nothing was written."""
 
 
 class Store(Protocol):
-    """What the service needs."""
+    """The interface that the service needs."""
 
     def sold(self, order: int) -> bool:
-        """Whether somebody has bought it."""
+        """Return whether the order was sold."""
 
     def sell(self, order: int, buyer: str, fence: int) -> None:
-        """Write a sale. Raises StaleError."""
+        """Record a sale. Raises StaleError."""
 
     def create(self, orders: int) -> None:
-        """Make the tables and so many orders that nobody has bought."""
+        """Make the tables and this many unsold orders."""
 
     def sales(self) -> list[tuple[int, str]]:
-        """All sales: order and buyer."""
+        """Return the order and the buyer of each sale."""
 
 
 class SQL:
@@ -58,15 +58,15 @@ class SQL:
             return rows
 
     def sold(self, order: int) -> bool:
-        """Whether somebody has bought it."""
+        """Return whether the order was sold."""
         return bool(self._run((SOLD, (order,)))[0][0])
 
     def sell(self, order: int, buyer: str, fence: int) -> None:
-        """Write a sale. Raises StaleError."""
+        """Record a sale. Raises StaleError."""
         self._run((CLAIM, (fence, order, fence)), (SELL, (order, buyer, fence)))
 
     def create(self, orders: int) -> None:
-        """Make the tables and so many orders that nobody has bought."""
+        """Make the tables and this many unsold orders."""
         steps: list[tuple[str, tuple[Any, ...]]] = [(one, ()) for one in self._prepare]
         steps += [(f"DROP TABLE IF EXISTS {table}", ()) for table in ("orders", "sales")]
         steps += [(statement, ()) for statement in SCHEMA]
@@ -74,7 +74,7 @@ class SQL:
         self._run(*steps, *((insert, (order,)) for order in range(orders)))
 
     def sales(self) -> list[tuple[int, str]]:
-        """All sales: order and buyer."""
+        """Return the order and the buyer of each sale."""
         found: list[tuple[int, str]] = self._run(("SELECT order_id, buyer FROM sales", ()))
         return found
 

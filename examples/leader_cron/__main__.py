@@ -16,7 +16,7 @@ NODES, CANDIDATES, TICKS = 3, ("anna", "ben", "cleo"), 3
 
 
 async def main() -> int:
-    """→ the exit status."""
+    """Run the example and return the exit status."""
     async with stage(NODES) as (folder, servers), contextlib.AsyncExitStack() as stack:
         file = folder / "journal.sqlite"
         journal = Journal(file)
@@ -35,20 +35,20 @@ async def main() -> int:
 
 
 def enough(journal: Journal, living: set[str]) -> bool:
-    """Whether somebody who lives has led for some ticks."""
+    """Return whether a live candidate has led for some ticks."""
     last = [leader for _, leader in journal.entries()[-TICKS:]]
     return len(last) == TICKS and set(last) <= living
 
 
 async def asked(servers: list[LocalServer]) -> str:
-    """What an outsider learns from the nodes."""
+    """Print what an observer learns from the nodes."""
     async with asynclock.connect(*(server.url for server in servers), node_timeout=2) as locks:
         leader = await locks.election("cron").leader()
         return "" if leader is None else f" (the nodes say {leader.value!r})"
 
 
 def report(entries: list[tuple[int, str]]) -> int:
-    """Print what happened. → 0 if terms rose, each with one leader, and the work went on."""
+    """Print what happened; return 0 if terms rose, each with one leader, and the work went on."""
     terms = [(term, {leader for _, leader in group}) for term, group in groupby(entries, _term)]
     for term, leaders in terms:
         ticks = sum(one == term for one, _ in entries)

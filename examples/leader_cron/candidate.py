@@ -14,7 +14,7 @@ TICK = 0.2
 
 
 async def main(name: str, file: str, *nodes: str) -> None:
-    """Campaign, lead, and campaign again, until somebody ends us."""
+    """Campaign, lead, and campaign again, until this process is ended."""
     journal = Journal(Path(file))
     async with asynclock.connect(*nodes, ttl=TTL, max_ttl=TTL, node_timeout=0.5) as locks:
         while True:

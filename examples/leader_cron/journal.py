@@ -1,4 +1,4 @@
-"""What was done at which tick, by whom, in which term."""
+"""The journal: which leader did which tick, in which term."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class DeposedError(Exception):
-    """Somebody leads in a later term: nothing was written."""
+    """There is a leader of a later term; nothing was written."""
 
 
 class Journal:
@@ -23,7 +23,7 @@ class Journal:
         return sqlite3.connect(self._file, timeout=30, isolation_level="IMMEDIATE")
 
     def write(self, term: int, leader: str) -> None:
-        """One more tick. Raises DeposedError."""
+        """Write one more tick. Raises DeposedError."""
         with closing(self._connect()) as db, db:
             db.execute("BEGIN IMMEDIATE")
             latest = db.execute("SELECT max(term) FROM ticks").fetchone()[0]
@@ -32,6 +32,6 @@ class Journal:
             db.execute("INSERT INTO ticks VALUES (?, ?)", (term, leader))
 
     def entries(self) -> list[tuple[int, str]]:
-        """Every tick: term and leader, in order."""
+        """Return term and leader of every tick, in order."""
         with closing(self._connect()) as db:
             return db.execute("SELECT term, leader FROM ticks ORDER BY rowid").fetchall()

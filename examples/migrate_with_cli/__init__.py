@@ -7,11 +7,11 @@ Each deployment calls
     asynclock run migrate:shop --node redis://… -- \\
         python -m examples.migrate_with_cli.migration FILE
 
-The migration itself knows nothing of locks, and would break the database if two of it ran at once:
-it reads the version, works for a while, and adds a column. Under the lock the second one finds the
-work done. The migration gets the fence as ASYNCLOCK_FENCE in its environment, and keeps it in the
+The migration itself knows nothing of locks. Two at the same time would break the database: each
+reads the version, works for a while, and adds a column. Under the lock the second one finds the
+work done. The migration gets the fence as ASYNCLOCK_FENCE in its environment and stores it in the
 database. A third call, with `--no-wait`, comes while the lock is held and exits with 75. Exit
-status 0 says that all of this happened.
+status 0 means that all of this happened.
 
     migration.py  the script, as any other
     __main__.py   the deployments

@@ -11,11 +11,11 @@ from pathlib import Path
 from examples._stage import PATIENCE, end, stage
 
 BUSY = 75
-"""The exit status of `asynclock run` when somebody else has the lock (EX_TEMPFAIL)."""
+"""The exit status of `asynclock run` if another holder has the lock (EX_TEMPFAIL)."""
 
 
 def enough(file: Path) -> Path:
-    """When this file is there, the migration has taken long enough."""
+    """Once this file exists, the migration ends."""
     return file.with_suffix(".enough")
 
 
@@ -29,8 +29,8 @@ class Deployment:
 
     @classmethod
     async def start(cls, url: str, file: Path, *options: str) -> Deployment:
-        """Begin."""
-        # A busy machine may take longer than a node usually may.
+        """Start the deployment."""
+        # A busy machine may need more than the usual node timeout.
         patient = ("--node", url, "--node-timeout", "2")
         run = ("-m", "asynclock", "run", "migrate:shop", *patient, *options, "--")
         migration = (sys.executable, "-m", "examples.migrate_with_cli.migration")
@@ -46,14 +46,14 @@ class Deployment:
         return cls(process)
 
     async def ended(self) -> tuple[int, str]:
-        """→ its exit status and what the migration has said."""
+        """Return the exit status and the output of the migration."""
         async with asyncio.timeout(PATIENCE):
             said = (await self.out.read()).decode().strip()
             return await self.process.wait(), said
 
 
 async def main() -> int:
-    """→ the exit status."""
+    """Run the example and return the exit status."""
     async with stage(1) as (folder, (server,)):
         file = folder / "shop.sqlite"
         with closing(sqlite3.connect(file)) as db, db:
@@ -68,7 +68,7 @@ async def main() -> int:
 
 
 async def play(url: str, file: Path, both: list[Deployment]) -> int:
-    """Watch them. → 0 if it went as it should."""
+    """Watch the deployments; return 0 if everything went as it should."""
     readers = [asyncio.ensure_future(one.out.readline()) for one in both]
     async with asyncio.timeout(PATIENCE):
         await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)

@@ -10,7 +10,7 @@ from contextlib import closing
 
 
 def main(file: str, other: str | None = None) -> None:
-    """From version 0 to 1, unless that has been done; it takes until the file `other` is there."""
+    """Migrate from version 0 to 1, unless that was done; works until the file `other` exists."""
     with closing(sqlite3.connect(file, timeout=30)) as db, db:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version >= 1:

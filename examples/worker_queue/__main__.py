@@ -18,11 +18,11 @@ NODES, WORKERS, COUNT = 3, 2, 30
 WORK = 0.1
 """Seconds that a job takes."""
 LONG = 60.0
-"""… in the hands of the one that will be killed: it never gets to the end."""
+"""Seconds that a job takes the worker that will be killed, so that it never finishes."""
 
 
 class Crew:
-    """The worker processes and what they say."""
+    """The worker processes and their output."""
 
     def __init__(self, ledger: Path, urls: list[str]) -> None:
         self._ledger = ledger
@@ -32,7 +32,7 @@ class Crew:
         self._readers: list[asyncio.Task[None]] = []
 
     async def start(self, name: str, seconds: float) -> asyncio.subprocess.Process:
-        """One more worker."""
+        """Start one more worker."""
         command = ("-m", "examples.worker_queue.worker", name, str(seconds), str(self._ledger))
         worker = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -52,7 +52,7 @@ class Crew:
                 self._news.notify_all()
 
     async def says(self, name: str, beginning: str, after: int = 0) -> str:
-        """Wait until a worker says something that begins so."""
+        """Wait until a worker prints a line that begins like this."""
         async with asyncio.timeout(PATIENCE), self._news:
             while True:
                 for line in self.said.get(name, [])[after:]:
@@ -61,12 +61,12 @@ class Crew:
                 await self._news.wait()
 
     async def heard_out(self) -> None:
-        """Everything that was said has been read."""
+        """Wait until all output has been read."""
         await asyncio.gather(*self._readers)
 
 
 async def main() -> int:
-    """→ the exit status."""
+    """Run the example and return the exit status."""
     async with stage(NODES + 1) as (folder, servers):
         urls = [server.url for server in servers]
         async with Redis.from_url(urls[0]) as redis:
@@ -89,7 +89,7 @@ async def play(
     victims: list[asyncio.subprocess.Process],
     workers: list[asyncio.subprocess.Process],
 ) -> None:
-    """One worker dies, one sleeps too long, the others do all there is."""
+    """Kill one worker, freeze another for too long, and let the others do all jobs."""
     mortal, sleeper = victims
     first, second = await crew.says("mortal", "begin"), await crew.says("sleeper", "begin")
     sleeper.send_signal(signal.SIGSTOP)
@@ -108,7 +108,7 @@ async def play(
 
 
 def report(ledger: Ledger, crew: Crew) -> int:
-    """Print what happened. → 0 if each job was done exactly once."""
+    """Print what happened; return 0 if each job was done exactly once."""
     results = ledger.results()
     done = Counter(job for job, _ in results)
     by_worker = Counter(worker for _, worker in results)

@@ -1,4 +1,4 @@
-"""Results of jobs. The table would take any number of them; the fence is what keeps doubles out."""
+"""The results of jobs. The table would accept several per job; the fence prevents that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class OvertakenError(Exception):
-    """Somebody else took the job over meanwhile: nothing was written."""
+    """Another worker has taken the job over; nothing was written."""
 
 
 class Ledger:
@@ -24,7 +24,7 @@ class Ledger:
         return sqlite3.connect(self._file, timeout=30, isolation_level="IMMEDIATE")
 
     def begin(self, job: str, fence: int) -> bool:
-        """Show the fence before the work. → whether there is still something to do."""
+        """Record the fence before the work; return whether the job is still to be done."""
         with closing(self._connect()) as db, db:
             self._claim(db, job, fence)
             found = db.execute("SELECT count(*) FROM results WHERE job = ?", (job,)).fetchone()
@@ -46,6 +46,6 @@ class Ledger:
             raise OvertakenError(f"{job}: fence {fence} is stale")
 
     def results(self) -> list[tuple[str, str]]:
-        """Every result: job and worker."""
+        """Return the job and the worker of every result."""
         with closing(self._connect()) as db:
             return db.execute("SELECT job, worker FROM results").fetchall()

@@ -1,6 +1,6 @@
 """One worker: `python -m examples.worker_queue.worker NAME SECONDS LEDGER QUEUE-URL NODE…`.
 
-It says on stdout what it does, a line each, and ends when there is nothing left to do.
+The worker prints a line for each step, and ends when no job is left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TTL = 2.0
 
 
 class Worker:
-    """Takes jobs and does them; `seconds` is how long one takes."""
+    """Takes jobs and does them; a job takes `seconds`."""
 
     def __init__(
         self, name: str, seconds: float, ledger: Ledger, redis: Redis, locks: asynclock.LockManager
@@ -31,7 +31,7 @@ class Worker:
         self._locks = locks
 
     async def run(self) -> None:
-        """New jobs first; then those that others have taken and not finished."""
+        """Do new jobs first, then jobs that other workers have taken and not finished."""
         while True:
             job = await self._redis.lmove(JOBS, TAKEN, "LEFT", "RIGHT")
             if job is not None:
@@ -48,10 +48,10 @@ class Worker:
         try:
             lease = await self._locks.lock(f"job:{job}", ttl=TTL).try_acquire()
         except asynclock.QuorumUnavailableError as outage:
-            say(f"wait {job}: {outage}")  # young servers don't vote yet; the job stays taken
+            say(f"wait {job}: {outage}")  # restarted servers don't vote yet; the job stays taken
             return await asyncio.sleep(outage.retry_after)
         if lease is None:
-            return  # somebody is at it
+            return  # another worker does it
         try:
             async with lease:
                 await self._work(job, lease)
@@ -62,19 +62,19 @@ class Worker:
         if self._ledger.begin(job, lease.fence):
             say(f"begin {job}")
             await asyncio.sleep(self._seconds)
-            # Here somebody may be frozen for an hour: the ledger has the last word.
+            # A worker may be frozen here for an hour: then the ledger rejects its result.
             self._ledger.finish(job, self._name, lease.fence)
             say(f"done {job}")
         await self._redis.lrem(TAKEN, 1, job)
 
 
 def say(text: str) -> None:
-    """A line for whoever watches."""
+    """Print a line."""
     print(text, flush=True)
 
 
 async def main(name: str, seconds: str, ledger: str, queue: str, *nodes: str) -> None:
-    """Work until there is nothing left."""
+    """Work until no job is left."""
     async with (
         Redis.from_url(queue, decode_responses=True) as redis,
         asynclock.connect(*nodes, ttl=TTL, max_ttl=TTL, node_timeout=0.5, label=name) as locks,

@@ -115,7 +115,7 @@ async def allowed(server: LocalServer, *words: str) -> bool:
     [
         (["+script|load"], "refuses SCRIPT: scripts are sent in full"),
         (["+info"], "refuses INFO: each new connection is guarded"),
-        (["+config|get"], "refuses CONFIG: it is taken to forget everything"),
+        (["+config|get"], "refuses CONFIG: it is assumed to forget everything"),
         (["+client|tracking", "+client|caching"], "refuses CLIENT: waiters ask again"),
         (["+select"], None),
         (["+wait"], None),

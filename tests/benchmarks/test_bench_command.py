@@ -28,7 +28,7 @@ async def test_it_measures_three_shapes_of_load() -> None:
         short = ("--seconds=0.1", "--rounds=1", "--tasks=5")
         status, out, errors = await bench(server.url, *short, "--json")
         assert status == 0, errors
-        rows = json.loads(out)
+        rows = json.loads(out)["loads"]
         assert [row["load"] for row in rows] == [
             "1 task",
             "5 tasks, own names",

@@ -109,7 +109,7 @@ def test_bars_judge_by_their_factor() -> None:
 
 
 def test_bars_use_only_cells_that_are_measured() -> None:
-    """Each bar is met by some results made of its cells: no bar asks for a case nobody runs."""
+    """Some results made of its cells meet each bar: no bar needs a case that is never run."""
     results = Results()
     for cell in bars.CELLS:
         for system in cell.systems:
@@ -130,7 +130,7 @@ def test_matrix_names_only_what_exists() -> None:
     cells = matrix(list(SCENARIOS), [], [], [], [])
     assert {system for cell in cells for system in cell.systems} <= SYSTEMS.keys()
     assert {system.environment for system in SYSTEMS.values()} <= ENVIRONMENTS.keys()
-    assert not matrix(["frozen"], [], [1], [], [])  # nobody can lock with the only node frozen
+    assert not matrix(["frozen"], [], [1], [], [])  # no task can lock with the only node frozen
 
 
 def test_uvloop_carries_the_same_load(tmp_path: Path) -> None:

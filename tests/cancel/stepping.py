@@ -52,7 +52,7 @@ class CancelledAt:
 
 
 async def cancelled_at(coroutine: Coroutine[Any, Any, Any], point: int, moment: Moment) -> bool:
-    """Run `coroutine` in a task of its own, cancelled at `point`. → whether it got that far.
+    """Run `coroutine` in a task of its own, cancelled at `point`. Return whether it got that far.
 
     What it raises besides the cancellation is raised here.
     """

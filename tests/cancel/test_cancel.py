@@ -24,7 +24,7 @@ MOMENTS: list[Moment] = ["waiting", "resuming"]
 ROUNDS = 7
 """How often each await point of each work is struck."""
 A_THOUSAND = 1000
-"""So many cancellations at least are made in all."""
+"""Minimum number of cancellations in all."""
 BUSY = 5.0
 """Seconds of grace for a busy machine, where a bound is checked."""
 
@@ -52,7 +52,7 @@ class Stage:
 
     async def keys(self) -> set[str]:
         found = [await server.command("KEYS", "*") for server in self.servers]
-        return {key for keys in found for key in keys if not key.endswith(":fence")}
+        return {key for keys in found for key in keys if not key.endswith((":#fence", ":#primary"))}
 
 
 @contextlib.asynccontextmanager
@@ -141,7 +141,7 @@ WORKS: list[Work] = [acquire_free, acquire_held, acquire_in_line, hand_over]
 
 
 async def cancel_everywhere(stage: Stage, work: Work, moment: Moment) -> int:
-    """Cancel `work` at its first, second, … await point until it has no more. → how often."""
+    """Cancel `work` at its first, second, … await point until it has no more. Return how often."""
     done = 0
     for _ in range(ROUNDS):
         for point in range(200):

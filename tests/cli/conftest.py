@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def as_from_a_shell() -> None:
-    """Whoever started the tests may ignore signals (nohup, a background job): we do not."""
+    """Don't ignore signals, even if the caller of the tests does (nohup, a background job)."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -43,6 +43,7 @@ def environment(**more: str) -> dict[str, str]:
     # Compiling the package at every start would take most of the time of these tests.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
+    env["PATH"] = os.pathsep.join((env["PATH"], os.defpath))  # the shells of these tests call cat
     return {**env, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
 
 
@@ -126,7 +127,7 @@ async def program(tmp_path: Path) -> AsyncIterator[Program]:
 
 
 async def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
-    """Wait until `condition()` is true. → what it returned."""
+    """Wait until `condition()` is true, and return its result."""
     deadline = time.monotonic() + PATIENCE
     while True:
         found = condition()

@@ -18,7 +18,13 @@ from .conftest import PATIENCE, Program, as_from_a_shell, environment
 class Session:
     """`asynclock …` (or `command`) as the leader of a session on a terminal of its own."""
 
-    def __init__(self, program: Program, *args: str, command: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        *args: str,
+        command: tuple[str, ...] = (),
+        size: tuple[int, int] = (40, 120),
+    ) -> None:
         argv = command or (sys.executable, "-m", "asynclock", *args)
         env = environment(ASYNCLOCK_CONFIG=str(program.config), PS1="shell> ")
         self.screen = ""
@@ -27,7 +33,7 @@ class Session:
         if self.pid == 0:
             as_from_a_shell()
             os.execvpe(argv[0], argv, env)
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         os.set_blocking(self._fd, False)
         self._status: int | None = None
 
@@ -36,7 +42,7 @@ class Session:
         os.write(self._fd, keys.encode())
 
     async def shows(self, text: str, after: int = 0) -> int:
-        """Wait until `text` was written behind position `after`. → the position behind it."""
+        """Wait until `text` was written behind position `after`; return the position behind it."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.screen[after:]:
             assert time.monotonic() < deadline, f"{text!r} is not in {self.screen[after:]!r}"
@@ -45,7 +51,7 @@ class Session:
         return self.screen.index(text, after) + len(text)
 
     async def end(self) -> int:
-        """Wait for the program's end. → its exit status."""
+        """Wait for the program's end and return its exit status."""
         deadline = time.monotonic() + PATIENCE
         while self._status is None:
             assert time.monotonic() < deadline, f"it goes on: {self.screen[-2000:]!r}"

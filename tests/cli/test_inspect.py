@@ -8,7 +8,7 @@ import json
 import pytest
 
 import asynclock
-from asynclock.cli._survey import PAGE
+from asynclock._inspect.survey import PAGE
 from asynclock.testing import LocalServer
 
 from .conftest import PATIENCE, Program
@@ -46,8 +46,17 @@ async def test_too_few_nodes_to_tell(program: Program, asynclock_nodes: list[Loc
     program.use(asynclock_nodes, node_timeout=0.5)
     await asynclock_nodes[0].kill()
     await asynclock_nodes[1].freeze()
-    one, all_ = await program.each(("inspect", "x"), ("inspect", "--all"))
-    assert (one.status, all_.status) == (69, 69)
+    one, all_, top, release = await program.each(
+        ("inspect", "x"),
+        ("inspect", "--all"),
+        ("top", "--once"),
+        ("release", "x", "--force", "--yes"),
+    )
+    assert (one.status, all_.status, release.status) == (69, 69, 69)
+    assert "0 held, but only 1 of 3 nodes answered" in all_.out
+    assert "0 held, but only 1 of 3 nodes answered" in top.out
+    for ended in (one, all_, top, release):  # no line of the library's log as it is
+        assert all(line.startswith("asynclock: ") for line in ended.err.splitlines())
 
 
 async def test_nothing_from_outside_reaches_the_terminal_raw(
@@ -56,7 +65,7 @@ async def test_nothing_from_outside_reaches_the_terminal_raw(
     program.use(asynclock_nodes)
     name = "a\x1b[2J\nb[bold]c"
     async with locks_of(asynclock_nodes, NASTY) as locks:
-        await locks.lock(name).acquire()
+        lease = await locks.lock(name).acquire()
         await asynclock_nodes[0].command("SET", b"asynclock:\xff\xfe", "not ours")
         ended = await program.each(
             ("inspect", "--all"),
@@ -64,6 +73,7 @@ async def test_nothing_from_outside_reaches_the_terminal_raw(
             ("inspect", name),
             ("top", "--once"),
         )
+        assert lease.held
     outs = [one.out for one in ended]
     for out in outs:
         assert "\x1b" not in out
@@ -81,7 +91,7 @@ async def test_ten_thousand_locks_in_small_pages(
     script = (
         "for i = 1, 10000 do local key = 'asynclock:bulk:' .. i "
         "redis.call('SET', key, string.rep('0', 32) .. ':h:1', 'PX', 600000) "
-        "redis.call('SET', key .. ':fence', i, 'PX', 600000) end"
+        "redis.call('SET', key .. ':#fence', i, 'PX', 600000) end"
     )
     for node in asynclock_nodes:
         await node.command("EVAL", script, 0)
@@ -122,12 +132,14 @@ async def test_disagreement(program: Program, asynclock_nodes: list[LocalServer]
 async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) -> None:
     program.use(asynclock_nodes[:1])
     async with locks_of(asynclock_nodes[:1]) as locks:
-        await locks.semaphore("pool", 2).acquire()
-        await locks.rwlock("book").read().acquire()
-        await locks.rwlock("book").read().acquire()
-        await locks.rwlock("page").write().acquire()
-        await locks.fair_lock("line").acquire()
-        await locks.election("crown").campaign()
+        held = [
+            await locks.semaphore("pool", 2).acquire(),
+            await locks.rwlock("book").read().acquire(),
+            await locks.rwlock("book").read().acquire(),
+            await locks.rwlock("page").write().acquire(),
+            await locks.fair_lock("line").acquire(),
+            await locks.election("crown").campaign(),
+        ]
         await locks.event("bell").set()
         waiter = asyncio.ensure_future(locks.fair_lock("line").acquire())
         writer = asyncio.ensure_future(locks.rwlock("book").write().acquire())
@@ -141,6 +153,7 @@ async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) 
         finally:
             waiter.cancel()
             writer.cancel()
+        assert all(lease.lost_reason is None for lease in held[3:5])
         readers = await asynclock_nodes[0].command("ZCARD", "asynclock:book:#readers")
     found = json.loads(all_.out)
     kinds = sorted((one["name"], one["kind"], one["part"]) for one in found["locks"])
@@ -170,7 +183,7 @@ async def test_events_latches_and_barriers(
         await locks.event("old").clear()
         await locks.latch("done", 5).count_down(2)
         waiting = asyncio.ensure_future(locks.barrier("door", 3).wait())
-        await locks.lock("held").acquire()
+        lease = await locks.lock("held").acquire()
         async with asyncio.timeout(PATIENCE):
             while await locks.barrier("door", 3).waiting() < 1:
                 await asyncio.sleep(0.02)
@@ -185,6 +198,7 @@ async def test_events_latches_and_barriers(
             ("inspect", "door", "--json"),
             ("inspect", "held"),
         )
+        assert lease.held
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     assert "1 held, 5 shared" in all_.out
@@ -215,9 +229,12 @@ async def test_release(program: Program, asynclock_nodes: list[LocalServer]) -> 
     async with locks_of(asynclock_nodes) as locks:
         lease = await locks.lock("stuck").acquire()
         lease_id = lease.owner.partition(":")[0]
-        asked, wrong = await program.each(
-            ("release", "stuck", "--force"), ("release", "stuck", "--owner", "0" * 32, "--yes")
+        unsaid, asked, wrong = await program.each(
+            ("release", "stuck"),
+            ("release", "stuck", "--force"),
+            ("release", "stuck", "--owner", "0" * 32, "--yes"),
         )
+        assert (unsaid.status, "asynclock inspect stuck" in unsaid.err) == (64, True)
         assert (asked.status, "--yes" in asked.err) == (64, True)
         assert (wrong.status, "web-1:77" in wrong.err) == (75, True)
         assert lease.held

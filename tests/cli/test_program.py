@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from asynclock.cli._options import load, split
-from asynclock.cli._output import clean
+from asynclock.cli._sources import load, split
+from asynclock.cli._text import clean
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
 

@@ -126,7 +126,7 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
     assert all(map(alive, pids))
     process.kill()
     await process.wait()
-    # Nobody renews it any more, so it is free within the ttl.
+    # It is no longer renewed, so it is free within the ttl.
     for node in asynclock_nodes:
         assert 0 < await node.command("PTTL", "asynclock:j") <= 3000 or not await _held(node)
     await until(lambda: not any(map(alive, pids)), "the end of the command and its child")

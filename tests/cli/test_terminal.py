@@ -85,7 +85,7 @@ async def test_top_sorts_filters_and_quits(
     urls = [node.url for node in asynclock_nodes]
     async with asynclock.connect(*urls, restart_guard=False, label="web-1:77") as locks:
         lease = await locks.lock("orders:1").acquire()
-        await locks.lock("payments:1").acquire()
+        payment = await locks.lock("payments:1").acquire()
         session = Session(program, "top", "--interval", "0.2")
         try:
             here = await session.shows("2 held")
@@ -103,6 +103,7 @@ async def test_top_sorts_filters_and_quits(
             assert "orders:1" not in session.screen[here:]
             await lease.release()
             await session.shows("1 released", here)
+            assert payment.held
             await asynclock_nodes[1].freeze()
             await session.shows("stalled", here)
             session.type("q")

@@ -1,4 +1,4 @@
-"""Failovers under traffic: no two holders at once, fences that rise, and how long nobody got in.
+"""Failovers under traffic: no two holders at once, fences that rise, and how long no task got in.
 
 Every lease is acknowledged by a replica and every promoted one waits for one longest ttl, so a
 round's outage is the failover itself (about the time in which silence is believed to be death)
@@ -44,7 +44,7 @@ async def traffic(locks: asynclock.LockManager, history: History, stop: asyncio.
 
 
 def longest_gap(history: History) -> float:
-    """The longest time in which some name was given to nobody, though all were wanted."""
+    """The longest time in which some name was granted to no task, though all names were wanted."""
     longest = 0.0
     for name in NAMES:
         times = sorted(e.at for e in list(history) if e.name == name and e.kind == "acquired")
@@ -88,7 +88,7 @@ async def failovers(kind: str, rounds: int, folder: Path) -> None:
 
 
 async def until_served(history: History, seen: int) -> None:
-    """Until every name has been given to somebody again."""
+    """Wait until every name has been granted again."""
     async with asyncio.timeout(60):
         while True:
             events = list(history)[seen:]

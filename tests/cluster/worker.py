@@ -21,6 +21,7 @@ import redis.asyncio
 import asynclock
 from asynclock.fencing import FencedRedis, StaleFenceError
 from asynclock.testing import History
+from asynclock.testing.history import Body
 from tests.simulation.sabotage import sabotaged
 
 
@@ -37,22 +38,23 @@ class Orders:
     names: list[str]
     tasks: int
     options: dict[str, Any]
+    forks: float = 0.152
+    """The chance of an operation to fork a child, added to 0.15."""
     sabotage: str = ""
 
 
 class Worker:
     """Plays its orders."""
 
-    def __init__(self, orders: Orders, options: dict[str, Any]) -> None:
+    def __init__(self, orders: Orders) -> None:
         folder = Path(orders.folder)
         self._orders = orders
+        self._ttl: float = orders.options["ttl"]
         self._random = random.Random(f"{orders.seed} {orders.number}")
         self._history = History(folder / "history.jsonl")
         self._writes = (folder / f"writes-{orders.number}.jsonl").open("a", buffering=1)
         self._complaints = (folder / f"complaints-{orders.number}").open("a", buffering=1)
-        self._locks = asynclock.connect(
-            *orders.urls, label=f"w{orders.number}", **{**orders.options, **options}
-        )
+        self._locks = asynclock.connect(*orders.urls, label=f"w{orders.number}", **orders.options)
         self._client = redis.asyncio.Redis.from_url(orders.store, decode_responses=True)
         self._store = FencedRedis(self._client)
 
@@ -65,16 +67,8 @@ class Worker:
 
     async def _work(self) -> None:
         while not self._told_to_stop():
-            began = History.now()
-            lock = self._locks.lock(self._random.choice(self._orders.names), timeout=3.0)
-            held_to_the_end = True
             try:
-                async with lock.acquire() as lease:
-                    with self._history.body(lease, began=began):
-                        await self._inside(lease)
-                    held_to_the_end = lease.held
-                if not held_to_the_end:
-                    self._complaints.write(f"fence {lease.fence} was lost and nobody told\n")
+                await self._use(self._random.choice(self._orders.names))
             except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
                 await asyncio.sleep(0.01)
             except asynclock.LeaseLostError:
@@ -82,6 +76,65 @@ class Worker:
             except Exception as error:
                 self._complaints.write(f"{type(error).__name__}: {error}\n")
             await asyncio.sleep(self._random.expovariate(200.0))
+
+    async def _use(self, name: str) -> None:
+        began, chance = History.now(), self._random.random()
+        ttl = self._random.choice((self._ttl, self._ttl, self._ttl / 2))
+        lease = await self._locks.lock(name, timeout=3.0, ttl=ttl).acquire()
+        if chance < 0.05:
+            await self._leave_elsewhere(lease, began)
+            return
+        async with lease:
+            with self._history.body(lease, began=began) as body:
+                if chance < 0.15:
+                    await self._extend(lease, body)
+                elif chance < self._orders.forks:
+                    await self._fork(lease)
+                await self._inside(lease)
+            held_to_the_end = lease.held
+        if not held_to_the_end:
+            self._complaints.write(f"fence {lease.fence} was lost and nobody told\n")
+
+    async def _leave_elsewhere(self, lease: asynclock.Lease, began: float) -> None:
+        """The body and its end are another task's."""
+        await lease.__aenter__()
+
+        async def go_on() -> None:
+            ended = asyncio.ensure_future(lease.wait_lost())
+            try:
+                with self._history.body(lease, began=began):
+                    # Nothing interrupts this task at a loss.
+                    await asyncio.wait([ended], timeout=self._random.expovariate(200.0))
+            finally:
+                ended.cancel()
+                await lease.__aexit__(None, None, None)
+
+        await asyncio.create_task(go_on())
+
+    async def _extend(self, lease: asynclock.Lease, body: Body) -> None:
+        """Ask for another ttl, shorter or longer, and for one that must be refused."""
+        ttl = self._ttl * self._random.uniform(0.2, 1.0)
+        body.extended(History.now() + min(ttl, lease.remaining()))
+        await lease.extend(ttl)
+        body.extended(History.now() + lease.remaining())
+        try:
+            await lease.extend(self._ttl * 30)
+        except asynclock.ConfigurationError:
+            return
+        self._complaints.write(f"a ttl of {self._ttl * 30:g} s was accepted\n")
+
+    async def _fork(self, lease: asynclock.Lease) -> None:
+        """A child that ends at once, gives back what it inherits, or closes the manager."""
+        how = self._random.choice(("exit", "release", "close"))
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                work = lease.release() if how == "release" else self._locks.aclose()
+                for _ in range(0 if how == "exit" else 10):
+                    work.send(None)  # its loop is not ours to run: that belongs to the parent
+            os._exit(0)
+        while os.waitpid(child, os.WNOHANG) == (0, 0):  # noqa: ASYNC222  # it does not block
+            await asyncio.sleep(0.005)
 
     async def _inside(self, lease: asynclock.Lease) -> None:
         await asyncio.sleep(self._random.expovariate(500.0))
@@ -109,11 +162,11 @@ class Worker:
 def main() -> None:
     orders = Orders(**json.loads(sys.argv[1]))
     logging.disable(logging.CRITICAL)
-    breaking: Any = contextlib.nullcontext({})
+    breaking: Any = contextlib.nullcontext()
     if orders.sabotage:
         breaking = sabotaged(orders.sabotage)
-    with breaking as options:
-        asyncio.run(Worker(orders, options).run())
+    with breaking:
+        asyncio.run(Worker(orders).run())
 
 
 if __name__ == "__main__":

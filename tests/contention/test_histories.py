@@ -83,7 +83,7 @@ async def test_a_hundred_tasks_of_one_process(
         handed_over = locks.statistics().handovers
     events = list(history)
     assert check(events) == []
-    assert len(bodies(events)) >= 100  # each task at least once: nobody was passed over
+    assert len(bodies(events)) >= 100  # each task at least once: no task was passed over
     assert (handed_over > 0) is bool(handoff)
 
 

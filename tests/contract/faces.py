@@ -35,7 +35,7 @@ class Face:
     async def keys(self) -> set[str]:
         """Lock keys that are left anywhere (counters stay by design)."""
         found = {key for keys in await self.command("KEYS", "*") for key in keys}
-        return {key for key in found if not key.endswith(":fence")}
+        return {key for key in found if not key.endswith((":#fence", ":#primary"))}
 
 
 Setting = Callable[[StartServers], contextlib.AbstractAsyncContextManager[Face]]

@@ -88,9 +88,10 @@ async def _acquire(locks: asynclock.LockManager, name: str) -> asynclock.Lease:
 
 
 async def test_renewal_keeps_it_beyond_its_ttl(connect: Connect) -> None:
-    locks = connect(ttl=0.8)
+    # A ttl below a second is lost on a busy machine (docs/tuning.md).
+    locks = connect(ttl=2)
     async with locks.lock("a") as lease:
-        await asyncio.sleep(1.8)
+        await asyncio.sleep(2.5)
         assert lease.held
         assert await connect().lock("a").try_acquire() is None
     assert lease.lost_reason is None
@@ -257,12 +258,14 @@ async def test_inspect(connect: Connect) -> None:
 
 
 async def test_a_dead_holders_lock_is_free_after_its_ttl(connect: Connect) -> None:
-    # A holder that vanished: nobody renews, nobody releases.
-    lease = await connect().lock("a", ttl=0.7, renew=False).acquire()
+    # Simulate a holder that vanished: no renewal and no release.
+    # The nodes keep its key for 0.7 s from some moment after it asked.
     begin = asyncio.get_running_loop().time()
+    lease = await connect().lock("a", ttl=0.7, renew=False).acquire()
     async with connect().lock("a", timeout=20) as next_one:
+        assert not lease.held
         assert next_one.fence > lease.fence
-    assert asyncio.get_running_loop().time() - begin > 0.5
+        assert asyncio.get_running_loop().time() - begin > 0.65
 
 
 async def test_closing_ends_what_is_held(face: Face, connect: Connect) -> None:

@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from asynclock._nodes.primary import WAITAOF_SINCE
 from asynclock.testing import (
     Certificates,
     LocalServer,
@@ -31,11 +30,11 @@ from asynclock.testing import (
     SentinelGroup,
     Single,
     Topology,
-    find_server,
     make_certificates,
     until,
 )
 from asynclock.testing.plugin import StartServers
+from tests.able_servers import server_with_tls, server_with_waitaof
 from tests.contract.faces import Face, Setting
 
 # Under a busy machine a replica may take its time: half of this is what WAIT has.
@@ -81,18 +80,27 @@ def topology(
     @contextlib.asynccontextmanager
     async def setting(_start: StartServers) -> AsyncIterator[Face]:
         kind = warm or name
-        found = _warm.get(kind)
-        if found is None:
-            found = _warm[kind] = make()
-            await found.repair()
-            if hurt is not None:
-                await hurt(found)
+        if kind not in _warm:
+            _warm[kind] = await _made(make, hurt)
+        found = _warm[kind]
         primaries = [server for server in found.servers if await is_primary(server)]
         for server in primaries:
             await server.command("FLUSHALL")
         yield Face(name, addresses(found), primaries, {**PATIENT, **options})
 
     return setting
+
+
+async def _made(make: Callable[[], Topology], hurt: Hurt | None) -> Topology:
+    topology = make()
+    try:
+        await topology.repair()
+        if hurt is not None:
+            await hurt(topology)
+    except BaseException:
+        topology.close()  # the next test gets another one
+        raise
+    return topology
 
 
 async def is_primary(server: LocalServer) -> bool:
@@ -159,19 +167,13 @@ async def shard_replica_frozen(cluster: RedisCluster) -> None:
 # ---- every deployment in every state, by every way to connect ------------------------------------
 
 
-def transports() -> Iterator[str]:
-    """Those that the server at hand can do."""
-    yield from ("tcp", "unix")
-    if find_server().tls:
-        yield "tls"
-
-
 def starting(kind: type[Any], *sizes: int, transport: str) -> Callable[[], Topology]:
     """What makes such a topology of so many servers."""
 
     def make() -> Topology:
         if transport == "tls":
-            return kind(*sizes, tls=certificates(), tls_client_certs=True)
+            binary = server_with_tls()
+            return kind(*sizes, binary=binary, tls=certificates(), tls_client_certs=True)
         if transport == "tcp":
             return kind(*sizes)
         # Replicas find their primary by TCP, so it listens on both.
@@ -240,15 +242,19 @@ def watched(transport: str) -> Iterator[tuple[str, Setting]]:
 
 
 def _all() -> Iterator[tuple[str, Setting]]:
-    for transport in transports():
+    for transport in ("tcp", "unix", "tls"):
         if transport != "tcp":
             yield from quorums(transport)
         yield from groups(transport)
         if transport != "unix":
             yield from watched(transport)
-    if find_server().version >= WAITAOF_SINCE:
-        saving = functools.partial(Replicated, 2, aof=True)
-        yield "durable-tcp-up", topology("durable-tcp-up", saving, acks=1, durable=True)
+    name = "durable-tcp-up"
+    yield name, topology(name, saving, acks=1, durable=True)
+
+
+def saving() -> Replicated:
+    """A group whose servers can tell that they have saved a grant."""
+    return Replicated(2, aof=True, binary=server_with_waitaof())
 
 
 TOPOLOGY_FACES: dict[str, Setting] = dict(_all())

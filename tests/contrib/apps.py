@@ -128,7 +128,7 @@ MAKERS: dict[str, Any] = {"fastapi": fastapi_app, "aiohttp": aiohttp_app}
 
 @contextlib.asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
-    """A server for `app` in this process. → its address."""
+    """Run a server for `app` in this process and yield its address."""
     async with _aiohttp(app) if isinstance(app, web.Application) else _uvicorn(app) as url:
         yield url
 

@@ -50,6 +50,24 @@ class Page:
         """What a script in the page returns; it is outside of the page's own policy."""
         return await self._post("execute/sync", script=script, args=[])
 
+    async def look(self, width: int, *, dark: bool = False) -> None:
+        """Show it in a window of this width, to somebody who prefers light or dark."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        await self._command("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self._command("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def _command(self, name: str, **params: Any) -> None:
+        await self._post("goog/cdp/execute", cmd=name, params=params)
+
+    async def reload(self) -> None:
+        """Press F5."""
+        await self._post("refresh")
+
+    async def command(self, name: str, **parameters: Any) -> Any:
+        """A command of the browser's own protocol, such as to emulate a dark screen."""
+        return await self._post("goog/cdp/execute", cmd=name, params=parameters)
+
     async def screenshot(self, file: Path) -> None:
         answer = await self._driver.get(f"/session/{self._session}/screenshot")
         picture = base64.b64decode(answer.json()["value"])

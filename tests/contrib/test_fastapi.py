@@ -61,13 +61,13 @@ async def test_a_stream_is_sent_without_the_lock(start: Start) -> None:
 
 
 async def test_entered_in_one_task_and_left_in_another(asynclock_nodes: list[LocalServer]) -> None:
-    """As dependencies are under some middleware and some servers: no RuntimeError, and released."""
+    """Some middleware and servers run dependencies like this: no RuntimeError, and a release."""
     hold: Any = Locked("orders:{order_id}").dependency
     async with asynclock.connect(*(n.url for n in asynclock_nodes), **PATIENT) as locks:
         app = FastAPI()
         app.state.asynclock = locks
         scope = {"type": "http", "app": app, "path_params": {"order_id": 42}, "state": {}}
-        generator = hold(Request(scope))
+        generator = hold(Request(scope), locks)
         lease = await asyncio.create_task(anext(generator))
         assert lease.held
         with pytest.raises(StopAsyncIteration):

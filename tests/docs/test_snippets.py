@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +16,7 @@ import pytest
 from redis.asyncio import Redis
 
 import asynclock
+from asynclock import blocking
 from asynclock.testing import LocalServer, local_servers
 from tests.docs import blocks
 
@@ -24,6 +29,15 @@ ALL = {str(page.relative_to(blocks.ROOT)): page for page in blocks.pages()}
 SERVERS = 5
 # What a reader does next with the functions that a page defines.
 THEN_CALL = {"README.md": ("await buy(42)", "await work('mail')")}
+BLOCKING = {"docs/blocking.md"}
+"""Pages for programs without an event loop."""
+
+
+def asyncio_free(block: blocks.Block, namespace: dict[str, object]) -> None:
+    """Run a block to its end in a thread where no event loop runs."""
+    with contextlib.suppress(StopIteration):
+        blocks.run(block, namespace).send(None)
+        raise AssertionError(f"{block.place}: this page awaits nothing")
 
 
 class StandIns:
@@ -42,12 +56,13 @@ class StandIns:
             raise AssertionError(f"{url}: let a named test show this block (tests/docs/blocks.py)")
         return self.names.setdefault(parts.netloc, self.servers[len(self.names)].url)
 
-    def connect(self, real: Callable[..., asynclock.LockManager]) -> Callable[..., Any]:
-        def connect(*nodes: Any, **settings: Any) -> asynclock.LockManager:
+    def connect(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def connect(*nodes: Any, **settings: Any) -> Any:
             found = [self.url(node) if isinstance(node, str) else node for node in nodes]
             # The stand-ins are seconds old and would not vote yet.
             manager = real(*found, **{"restart_guard": False, **settings})
-            self.managers.append(manager)
+            if isinstance(manager, asynclock.LockManager):
+                self.managers.append(manager)
             return manager
 
         return connect
@@ -59,6 +74,7 @@ async def stand_ins(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StandIns]:
         stand_ins = StandIns(servers)
         real_from_url = Redis.from_url
         monkeypatch.setattr(asynclock, "connect", stand_ins.connect(asynclock.connect))
+        monkeypatch.setattr(blocking, "connect", stand_ins.connect(blocking.connect))
         monkeypatch.setattr(
             Redis, "from_url", lambda url, **kw: real_from_url(stand_ins.url(url), **kw)
         )
@@ -68,10 +84,16 @@ async def stand_ins(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StandIns]:
 
 
 @pytest.mark.parametrize("page", RUN)
-async def test_the_code_of_a_page_runs(page: str, stand_ins: StandIns) -> None:
+async def test_the_code_of_a_page_runs(
+    page: str, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A module as any other: taskiq looks for that of a task.
+    monkeypatch.setitem(sys.modules, "page", ModuleType("page"))
     namespace: dict[str, object] = {"__name__": "page"}
     for block in blocks.python_blocks(RUN[page]):
-        if block.shown_by is None:
+        if block.shown_by is None and page in BLOCKING:
+            await asyncio.to_thread(asyncio_free, block, namespace)
+        elif block.shown_by is None:
             await blocks.run(block, namespace)
     for call in THEN_CALL.get(page, ()):
         await blocks.run(blocks.Block(RUN[page], 1, "python", f"assert {call}", None), namespace)

@@ -1,4 +1,4 @@
-"""Released in the moment in which whoever comes next in line is being cancelled."""
+"""A release at the moment in which the next waiter is being cancelled."""
 
 from __future__ import annotations
 

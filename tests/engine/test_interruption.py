@@ -1,4 +1,4 @@
-"""One cancellation ends the body, and is never taken for another's nor another's for it."""
+"""One cancellation ends the body, and is never confused with other cancellations."""
 
 from __future__ import annotations
 

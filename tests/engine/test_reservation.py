@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.waiting import Reservation
+from asynclock._engine.lease import Terms
+from asynclock._engine.waiting import Reservation, reserve_now
 from asynclock._nodes.link import Failure
 from asynclock.testing import LocalServer
 
@@ -25,7 +26,7 @@ class Silent:
         self.quarantined: set[int] = set()
 
     def counts(self, index: int, _sent: float, voters: tuple[int, ...]) -> bool:
-        """As the multiplexer decides it."""
+        """Decides like the multiplexer."""
         return index not in self.quarantined or index in voters
 
     def broadcast(self, command: Any, sink: Any) -> None:
@@ -33,7 +34,7 @@ class Silent:
 
 
 class Held:
-    """As much of a holding as a reservation knows."""
+    """The part of a holding that a reservation uses."""
 
     def __init__(self) -> None:
         self.fence = self.top = 10
@@ -48,7 +49,7 @@ class Held:
         return range(self.next_fence, self.last_fence + 1)
 
     def write_back(self, *_: object) -> None:
-        """The command matters to nobody here."""
+        """The command doesn't matter here."""
 
 
 def reserve(held: Held, count: int) -> Reservation:
@@ -99,9 +100,27 @@ async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
     again.cast(1, [1, 10])
     assert held.fences == range(12, 13)
     taken = reserve(held, 1)
-    taken.cast(0, [1, 13])  # this node has given 13 to somebody already
+    taken.cast(0, [1, 13])  # this node has given 13 to another owner already
     taken.cast(1, [1, 12])
     assert held.fences == range(12, 13)
+
+
+async def test_a_refused_raise_reserves_nothing() -> None:
+    held = Held()
+    refused = reserve(held, 5)
+    refused.cast(0, [0, 12])
+    refused.cast(1, [0, 12])
+    refused.cast(2, [1, 10])
+    assert not held.fences
+
+
+async def test_a_strict_hand_over_uses_no_fence_that_was_reserved_before() -> None:
+    """Somebody else may have had the name since."""
+    held = Held()
+    held.next_fence = held.last_fence = 12
+    terms = Terms(1.0, handoff="strict")
+    assert reserve_now(Silent(), held, terms) is not None  # type: ignore[arg-type]
+    assert not held.fences
 
 
 async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(
@@ -125,7 +144,7 @@ async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(
             with pytest.raises(asyncio.CancelledError):
                 await doomed
             assert await patient > first.fence
-        counter = int(await asynclock_nodes[0].command("GET", "asynclock:a:fence"))
+        counter = int(await asynclock_nodes[0].command("GET", "asynclock:a:#fence"))
         # A raise for each of the successors that lived, and at most one for each that did not.
         assert counter >= first.fence + 1
 

@@ -1,4 +1,4 @@
-"""Who has used a name up lets others ask first: those it has met for long, others for a moment."""
+"""A process that used up its turn yields: for long to known rivals, else for a moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def want(locks: asynclock.LockManager) -> asyncio.Task[asynclock.Lease]:
 
 
 def use_up(locks: asynclock.LockManager) -> None:
-    """As if this process had kept the name for a long time."""
+    """Pretend that this process has kept the name for a long time."""
     locks._engine.lines["asynclock:hot"].since -= FOR_EVER
 
 

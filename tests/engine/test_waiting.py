@@ -1,4 +1,4 @@
-"""The line inside a process, hand-over, and wake-ups: nothing is lost, nobody starves."""
+"""The local queue, hand-overs and wake-ups: nothing is lost and no task starves."""
 
 from __future__ import annotations
 
@@ -202,12 +202,23 @@ async def test_other_processes_get_their_share(asynclock_nodes: list[LocalServer
     assert min(counts) > 0.2 * sum(counts) / 3, counts
 
 
-@pytest.mark.parametrize("other", [{"ttl": 5.0}, {"renew": False}, {"handoff": "strict"}])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"ttl": 5.0}),
+        ({}, {"renew": False}),
+        ({}, {"handoff": "strict"}),
+        ({}, {"max_hold": 60.0}),
+        ({"max_hold": 60.0}, {}),
+        ({"max_hold": 60.0}, {"max_hold": 60.0}),
+    ],
+)
 async def test_a_lease_passes_on_only_to_the_same_terms(
-    asynclock_nodes: list[LocalServer], other: dict[str, Any]
+    asynclock_nodes: list[LocalServer], one: dict[str, Any], other: dict[str, Any]
 ) -> None:
+    """And none with a `max_hold`, which is the time of one lease."""
     async with connect(asynclock_nodes) as locks:
-        first = await locks.lock("a").acquire()
+        first = await locks.lock("a", **one).acquire()
         waiter = asyncio.create_task(_acquire(locks, **other))
         await until(lambda: locks.statistics().waiting == 1)
         await first.release()

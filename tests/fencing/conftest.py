@@ -24,7 +24,7 @@ def postgresql_binaries() -> Path | None:
 
 
 def unprivileged() -> str | None:
-    """PostgreSQL refuses to run as root: somebody else, or None where we are nobody special."""
+    """Return another user if we are root, as which PostgreSQL refuses to run; else None."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}

@@ -17,7 +17,7 @@ from asynclock.testing import LocalServer, all_servers
 from asynclock.testing.plugin import StartServers
 from tests.fencing import page
 
-SEEN = "asynclock:seen:orders:42"
+SEEN = "asynclock:seen:orders:42:#seen"
 PATIENCE = 40  # the clients' default of 5 s is not much on a busy machine
 
 

@@ -53,6 +53,12 @@ async def test_memory_store_keeps_the_highest_fence_of_each_name() -> None:
     assert (caught.value.name, caught.value.fence, caught.value.highest) == ("a", 6, 7)
 
 
+@pytest.mark.parametrize("part", ["Write", "a:b", "-", "1" * 17, 1, None])
+def test_a_stamp_refuses_what_is_no_part(part: object) -> None:
+    with pytest.raises(ConfigurationError, match="a part"):
+        FenceStamp("orders:42", 1, part)  # type: ignore[arg-type]  # what a caller may do wrong
+
+
 async def test_memory_store_is_bounded_and_forgets_the_longest_unused() -> None:
     store = MemoryFenceStore(max_names=2)
     for name in ("old", "used", "old", "new"):

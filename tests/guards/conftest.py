@@ -13,6 +13,7 @@ import pytest_asyncio
 import asynclock
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
+from tests.able_servers import need_clock_jumps
 
 Connect = Callable[..., asynclock.LockManager]
 
@@ -43,6 +44,7 @@ async def seasoned(asynclock_servers: StartServers) -> Callable[..., Any]:
     """
 
     async def start(n: int, **options: Any) -> list[LocalServer]:
+        need_clock_jumps()
         servers = await asynclock_servers(n, clock=True, **options)
         for server in servers:
             server.jump_clock(3600)

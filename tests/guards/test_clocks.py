@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -156,6 +157,44 @@ async def test_our_own_clock_stands_still(
         assert lease.remaining() < 60
     else:
         assert lease.remaining() > 70
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+async def test_our_own_clock_stands_still_again_and_again(
+    seasoned: Prepare, connect: Connect, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    """Each time counts, and once: a virtual machine that stutters loses as much of each lease."""
+    servers = await seasoned(n)
+    locks = connect(*[server.url for server in servers], ttl=60.0, max_ttl=60.0)
+    lease = await locks.lock("a", renew=False).acquire(timeout=5)
+    boot_time, behind = _clock.now, 0.0
+    monkeypatch.setattr(_clock, "now", lambda: boot_time() - behind)
+    ends = boot_time() + lease.remaining()
+    for _ in range(5):
+        time.sleep(0.4)  # noqa: ASYNC251 - all of us stands still
+        behind += 0.4
+        await locks.inspect("something else")
+    await _until(lambda: lease.remaining() < ends - boot_time() + 0.1)
+    await asyncio.sleep(0.05)
+    assert lease.remaining() > ends - boot_time() - 0.3  # and no more than that is lost
+
+
+async def test_a_renewal_during_which_our_clock_stood_still(
+    seasoned: Prepare, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts from the request on, which is longer ago than our clock says."""
+    servers = await seasoned(3)
+    locks = connect(*[server.url for server in servers], ttl=60.0, max_ttl=60.0)
+    lease = await locks.lock("a", renew=False).acquire(timeout=5)
+    boot_time, behind = _clock.now, 0.0
+    monkeypatch.setattr(_clock, "now", lambda: boot_time() - behind)
+    began = boot_time()
+    extending = asyncio.ensure_future(lease.extend())
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # noqa: ASYNC251 - before the request is written
+    behind = 0.5
+    await extending
+    assert lease.remaining() <= began + 60.0 * 0.99 - boot_time() + 0.1
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 import asynclock
+from asynclock.testing import FaultProxy
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
 
@@ -41,7 +42,7 @@ async def test_a_replica_does_not_vote(asynclock_servers: StartServers, connect:
     await servers[2].command("REPLICAOF", servers[0].host, str(servers[0].port))
     locks = connect(*[server.url for server in servers], restart_guard=False)
     await locks.ready()
-    await _until_rejected(locks, 2)
+    await _until_state(locks, "rejected", 2)
     assert "not a primary" in locks.nodes()[2].cause
     lease = await locks.lock("a").acquire(timeout=5)
     assert lease.held
@@ -50,15 +51,53 @@ async def test_a_replica_does_not_vote(asynclock_servers: StartServers, connect:
         await alone.lock("a").acquire(timeout=5)
 
 
-async def test_a_node_that_becomes_a_replica_does_not_vote(
+async def test_a_replica_that_is_promoted_votes_once_it_may(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
-    servers = await asynclock_servers(2, args=["--hz", "10"])
-    locks = connect(servers[1].url, restart_guard=False)
+    """Before, other clients may have been granted what it knows nothing of."""
+    primary, replica = await asynclock_servers(2, args=["--hz", "10"])
+    await replica.command("REPLICAOF", primary.host, str(primary.port))
+    locks = connect(replica.url, ttl=2.0, max_ttl=2.0)
     await locks.ready()
-    await servers[1].command("REPLICAOF", servers[0].host, str(servers[0].port))
+    await _until_state(locks, "rejected")
+    await replica.command("REPLICAOF", "NO", "ONE")
+    await _until_state(locks, "quarantined")
+    assert "was a replica at the last connection" in locks.nodes()[0].cause
+    async with locks.lock("a").acquire(timeout=10) as lease:
+        assert lease.held
+
+
+async def test_a_primary_that_is_demoted_and_promoted_again(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    primary, other = await asynclock_servers(2, args=["--hz", "10"])
+    locks = connect(primary.url, ttl=2.0, max_ttl=2.0)
+    async with locks.lock("a"):
+        pass
+    await primary.command("REPLICAOF", other.host, str(other.port))
     with pytest.raises(asynclock.AsyncLockError, match=r"READONLY|not a primary"):
         await locks.lock("a").try_acquire()
+    await _until_state(locks, "rejected")
+    with pytest.raises(asynclock.ConfigurationError, match="not a primary"):
+        await locks.lock("a").acquire(timeout=10)
+    await primary.command("REPLICAOF", "NO", "ONE")
+    await _until_state(locks, "quarantined")
+    async with locks.lock("a").acquire(timeout=10) as lease:
+        assert lease.held
+
+
+async def test_a_replica_is_asked_for_its_role_less_and_less_often(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    primary, replica = await asynclock_servers(2)
+    await replica.command("REPLICAOF", primary.host, str(primary.port))
+    async with FaultProxy(replica) as proxy:
+        locks = connect(proxy.url)
+        await locks.ready()
+        await _until_state(locks, "rejected")
+        await asyncio.sleep(2)
+        assert 3 <= proxy.accepted <= 8  # after 0.1 s, 0.2 s, 0.4 s, …, or half of it
+        await asyncio.wait_for(locks.aclose(), 1)
 
 
 async def test_an_evicting_server_is_warned_of_once(
@@ -84,14 +123,14 @@ async def test_an_evicting_server_is_an_error_under_strict(
         await locks.lock("a").acquire(timeout=5)
     await server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     await server.command("CLIENT", "KILL", "TYPE", "normal")
-    async with asyncio.timeout(10):  # mended without a new manager
+    async with asyncio.timeout(10):  # fixed without a new manager
         while locks.nodes()[0].state != "up":
             await asyncio.sleep(0.005)
     async with locks.lock("a").acquire(timeout=5) as lease:
         assert lease.held
 
 
-async def _until_rejected(locks: asynclock.LockManager, number: int) -> None:
+async def _until_state(locks: asynclock.LockManager, state: str, number: int = 0) -> None:
     async with asyncio.timeout(10):
-        while locks.nodes()[number].state != "rejected":
+        while locks.nodes()[number].state != state:
             await asyncio.sleep(0.005)

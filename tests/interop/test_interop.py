@@ -37,7 +37,7 @@ class Peer(Protocol):
 
 
 class Plain:
-    """A script of somebody's own: SET NX PX, and DEL if it is still ours."""
+    """A user's own script: SET NX PX, and DEL if it is still ours."""
 
     def __init__(self, client: redis.asyncio.Redis, key: str) -> None:
         self.client, self.key = client, key
@@ -120,7 +120,10 @@ def installed() -> Path:
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not stamp.exists() or stamp.read_text() != repr(PACKAGES):
-            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(place)]
+            # A connection that hangs is given up, and made again, within the bound below.
+            patience = ["--fetch-timeout=20000", "--fetch-retries=5", "--prefer-offline"]
+            quiet = ["--no-audit", "--no-fund"]
+            command = ["npm", "install", *quiet, *patience, "--prefix", str(place)]
             subprocess.run([*command, *PACKAGES], check=True, capture_output=True, timeout=240)
             stamp.write_text(repr(PACKAGES))
     return place / "node_modules"

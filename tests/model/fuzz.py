@@ -22,7 +22,7 @@ from asynclock._rules.quorum import Ballot, Verdict, majority
 
 HOUR = 3_600_000  # ms; no key expires by itself, keys vanish when the world says so
 DAY = 24 * HOUR
-LOCK, COUNTER, SEEN = "l:r", "l:r:fence", "seen:r"
+LOCK, COUNTER, SEEN = "l:r", "l:r:#fence", "l:r:#seen"
 
 
 class Violation(Exception):
@@ -99,7 +99,7 @@ class Node:
         self.expected.owner = None
 
     def run(self, op: str, owner: str, *numbers: int) -> list[Any]:
-        """Execute one script → its reply without clock, checked."""
+        """Execute one script and return its checked reply without the clock."""
         words: Sequence[str | int]
         if op == "acquire":
             words = (owner, HOUR, *numbers, DAY)
@@ -119,7 +119,7 @@ class Node:
         return reply
 
     def check(self) -> None:
-        """What the node stores, and that nothing lives for ever."""
+        """Return what the node stores; assert that every key has a ttl."""
         owner, pttl, counter, _ = self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, "inspect")
         stored, expected = (owner, counter), (self.expected.owner, self.expected.counter)
         if stored != expected:
@@ -300,7 +300,7 @@ class World:
 
     def write(self, who: Holding) -> None:
         """To a checking store: the script of FencedRedis, on the first server."""
-        words = (self.guard, 1, SEEN, "claim", who.fence, 0)
+        words = (self.guard, 2, SEEN, SEEN, "claim", who.fence, 0, 1)
         accepted, highest = self.nodes[0].wire("EVAL", *words)
         last = self.last_write
         if not accepted:

@@ -4,8 +4,11 @@
 //   mc T1 X       cases whose names begin so  mc --list      names only
 // Exit status 0: every outcome was the expected one.
 #include <functional>
+#include "durable.hpp"
+#include "failover.hpp"
 #include "fences.hpp"
 #include "handover.hpp"
+#include "restore.hpp"
 #include "timing.hpp"
 
 enum When { QUICK, NIGHTLY };
@@ -35,6 +38,9 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define FENCES(N, K, FULL, body) MODEL(FenceModel<N COMMA K COMMA FULL>, FenceCfg, body)
 #define FLOORS(N, K, body) MODEL(HybridModel<N COMMA K>, HybCfg, body)
 #define HANDOVER(N, K, body) MODEL(HandModel<N COMMA K>, HandCfg, body)
+#define RESTORE(N, K, body) MODEL(RestoreModel<N COMMA K>, RestoreCfg, body)
+#define DURABLE(N, K, body) MODEL(DurableModel<N COMMA K>, DurableCfg, body)
+#define FAILOVER(N, K, body) MODEL(FailModel<N COMMA K>, FailCfg, body)
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
 
 static const std::vector<Case> CASES = {
@@ -120,6 +126,38 @@ static const std::vector<Case> CASES = {
   LARGE(V5, "restart, its extend counts where its grant had counted, 3 acquisitions, TTL 2", go(TIMING(3, 3, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2))),
   SHORT(W1, CAUGHT, "NAIVE a restarted node's extend always counts", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::ALWAYS; c.crashes = 1; c.quar = 2))),
   SHORT(W2, CAUGHT, "the same where a clock jumped", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::ALWAYS; c.jumps = 1; c.quar = 2))),
+  // ---- K, J: a holder's key is put back where a node has lost it -----------------------------------
+  SHORT(K1, HOLDS, "put back where the node is free and votes, 1 restart, TTL 2", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1))),
+  SHORT(K2, HOLDS, "fences over a rolling restart of nodes that get the key back with its counter raised", go(RESTORE(3, 2, ))),
+  LARGE(K3, "K1 with 2 requests", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 2))),
+  LARGE(K4, "K1 with a restart and a jump, 2 requests", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = c.jumps = 1; c.quar = 2; c.restores = 2))),
+  LARGE(K5, "K2 with 3 acquisitions, 3 restarts", go(RESTORE(3, 3, c.crashes = 3))),
+  SHORT(K6, HOLDS, "put on a node that had no vote when the lease was won, once it votes, 1 restart, TTL 2", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.no_vote = true))),
+  LARGE(K7, "K6 with 2 restarts, 2 requests", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 2; c.quar = 2; c.restores = 2; c.no_vote = true))),
+  SHORT(J1, CAUGHT, "NAIVE put back on a node in quarantine, and counted", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.restore_quar = true))),
+  SHORT(J2, CAUGHT, "NAIVE put back over somebody else's key", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.restores = 1; c.restore_any = true))),
+  SHORT(J3, CAUGHT, "NAIVE validity counted from the answer that the key is back", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.restore_fresh = true))),
+  SHORT(J4, CAUGHT, "NAIVE put back without raising the counter", go(RESTORE(3, 2, c.raise = false))),
+  SHORT(J5, CAUGHT, "NAIVE its answer counts although its own acquire may still be on its way", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.restore_doubt = false))),
+  SHORT(J6, CAUGHT, "NAIVE put on a node that had no vote while it is in quarantine, and counted", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.no_vote = c.restore_quar = true; c.restore_doubt = false))),
+  SHORT(J7, CAUGHT, "NAIVE put there once it votes, and a voter from then on, 2 restarts", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.no_vote = c.begun = true; c.restore_doubt = false))),
+  // ---- D, E: nodes that restart with and without a disk --------------------------------------------
+  SHORT(D1, HOLDS, "votes at once if both processes are durable, the mark fits and no process in between can have granted, 1 restart", go(DURABLE(3, 2, c.crashes = 1))),
+  LARGE(D2, "the same with 2 restarts", go(DURABLE(3, 2, ))),
+  SHORT(E1, CAUGHT, "NAIVE a process that is durable now votes at once", go(DURABLE(3, 2, c.crashes = 1; c.before = false))),
+  SHORT(E2, CAUGHT, "both processes are durable, the mark is not compared", go(DURABLE(3, 2, c.crashes = 1; c.mark = false))),
+  SHORT(E3, CAUGHT, "a process in between that kept nothing may have had the time to grant", go(DURABLE(3, 2, c.silence = false))),
+  SHORT(E4, CAUGHT, "a quarantine under way ends with the process", go(DURABLE(3, 2, c.wait = false))),
+  // ---- F, G: a primary that is replaced while some clients see the old one ------------------------
+  SHORT(F1, HOLDS, "confirmed primaries, one failover, 3 servers", go(FAILOVER(3, 2, ))),
+  SHORT(F2, HOLDS, "confirmed primaries, there and back again, 2 servers", go(FAILOVER(2, 2, c.failovers = 2))),
+  LARGE(F3, "grants acknowledged by all attached replicas, and a new primary waits", go(FAILOVER(3, 2, c.acks_all = true))),
+  SHORT(G1, CAUGHT, "NAIVE an open connection goes on without a confirmation", go(FAILOVER(3, 2, c.confirm = false))),
+  SHORT(G2, CAUGHT, "a new primary's quarantine without the time that a confirmation counts", go(FAILOVER(3, 2, c.quar = 2))),
+  SHORT(G3, CAUGHT, "NAIVE all attached replicas acknowledge, and a new primary votes at once", go(FAILOVER(3, 2, c.acks_all = c.complete = true))),
+  SHORT(G4, CAUGHT, "the mark names the process alone, which is named again before it has copied anything", go(FAILOVER(2, 2, c.failovers = 2; c.term = false))),
+  SHORT(G5, CAUGHT, "NAIVE a new primary extends at once, while the old one may grant", go(FAILOVER(3, 2, c.wait = false))),
+  SHORT(G6, CAUGHT, "NAIVE an answer counts that comes after the confirmation has run out", go(FAILOVER(3, 2, c.late = true))),
   // ---- Z: zombie grants (liveness) ---------------------------------------------------------------
   SHORT(Z1, CAUGHT, "the release overtakes its own acquire (two connections, no deadline)", go(TIMING(3, 2, c.zcheck = true))),
   SHORT(Z2, HOLDS, "acquire and release travel on one connection, in order", go(TIMING(3, 2, c.zcheck = c.fifo = true))),

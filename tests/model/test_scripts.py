@@ -114,7 +114,7 @@ async def test_a_script_that_lacks_a_guard_is_caught(run: Run, correct: str, wro
     ("correct", "wrong"),
     [
         ("if fence < highest then return {0, highest} end", ""),
-        ("redis.call('SET', KEYS[1], ARGV[2])", ""),
+        ("redis.call('SET', KEYS[1], kept)", ""),
         ("fence < highest", "fence <= highest"),
     ],
 )

@@ -22,6 +22,17 @@ struct TimeCfg {
   // Whether the extend of a quarantined node counts: never; where its grant counted, so that it has
   // not forgotten this key since; or always (naive: an acquire that came late may have set the key).
   enum QuarExt { NEVER, WHERE_GRANTED, ALWAYS } quar_ext = NEVER;
+  // A holder asks a node that has lost its key and may vote to take it back, so many times in all. From
+  // the counted answer on the node counts again as one that granted it, also while it is quarantined,
+  // if it counted so before; else an earlier request may still be on its way to it.
+  int restores = 0;
+  bool no_vote = false;       // a node in quarantine is not sent the acquire, and only such nodes, or those
+                              // in quarantine when the lease was won, are asked to take the key
+  bool begun = false;         // the search begins where A has asked all nodes and one has just restarted
+  bool restore_quar = false;  // naive: also a node in quarantine, and its answer counts
+  bool restore_any = false;   // naive: over somebody else's key
+  bool restore_fresh = false; // naive: validity of the round under way counts from the restored key's answer
+  bool restore_doubt = true;  // naive off: counts although an earlier request may still be on its way
   bool late_ext = false;      // naive: accepts an extension that completes after validity ended
   bool ext_any = false;       // naive: extend ack not checked for ownership (plain PEXPIRE)
   bool del_any = false;       // naive: release deletes without comparing the owner
@@ -37,15 +48,23 @@ template <int N, int K> struct TimedModel {
   static constexpr int Q = N / 2 + 1;
   // per node: owner, age of the key (capped), quarantine left; per attempt bits: acq executed+counted,
   // acq executed, release executed, ext ack (counted), ext executed
-  struct Col { uint8_t owner, age, quar, grant, exe, rel, eack, eexe; };
-  struct S { Col c[N]; uint8_t st[K], e[K], ext[K], e2[K]; uint8_t crash, jump; };
+  // res: a restore is on its way; dbt: it is not the first request there; two: several are on their way;
+  // out: it had no vote in the attempt
+  struct Col { uint8_t owner, age, quar, grant, exe, rel, eack, eexe, res, dbt, two, out; };
+  struct S { Col c[N]; uint8_t st[K], e[K], ext[K], e2[K]; uint8_t crash, jump, res; };
   TimeCfg cfg;
   mutable bool truncated = false;
   explicit TimedModel(TimeCfg c) : cfg(c) {}
-  S init() const { S s; memset(&s, 0, sizeof s); s.crash = cfg.crashes; s.jump = cfg.jumps; return s; }
+  S init() const {
+    S s; memset(&s, 0, sizeof s); s.crash = cfg.crashes; s.jump = cfg.jumps; s.res = cfg.restores;
+    if (cfg.begun) s.st[0] = RUN, s.c[0].quar = cfg.quar;
+    return s;
+  }
   void canon(S& s) const {
     for (int a = 0; a < K; a++) {            // forget what can no longer matter
       uint8_t off = ~(1 << a);
+      if (s.st[a] == OVER) for (int j = 0; j < N; j++) s.c[j].dbt &= off;
+      if (s.st[a] == OVER || !s.res) for (int j = 0; j < N; j++) s.c[j].out &= off;
       if (s.st[a] == OVER) { s.ext[a] = s.e2[a] = 0; if (!cfg.deadline) s.e[a] = 0; for (int j = 0; j < N; j++) s.c[j].grant &= off, s.c[j].eack &= off, s.c[j].eexe &= off; }
       if (s.st[a] == HELD && cfg.quar_ext != TimeCfg::WHERE_GRANTED) for (int j = 0; j < N; j++) s.c[j].grant &= off;
     }
@@ -55,7 +74,7 @@ template <int N, int K> struct TimedModel {
     return !c.quar || cfg.quar_ext == TimeCfg::ALWAYS || (cfg.quar_ext == TimeCfg::WHERE_GRANTED && (c.grant >> a & 1));
   }
   bool believes(const S& s, int a) const { return s.st[a] == HELD && s.e[a] < cfg.belief; }
-  enum : uint32_t { START, ACQ, EXPIRE, DECIDE, TICK, STOP, REL, EXT, EXTN, EXTOK, CRASH, JUMP };
+  enum : uint32_t { START, ACQ, EXPIRE, DECIDE, TICK, STOP, REL, EXT, EXTN, EXTOK, CRASH, JUMP, ASK, BACK };
   static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
 
   template <class F> void next(const S& s, F emit) const {
@@ -80,7 +99,9 @@ template <int N, int K> struct TimedModel {
       uint8_t bit = 1 << a;
       if (s.st[a] == IDLE) {
         if (a && s.st[a - 1] == IDLE) continue;
-        S t = s; t.st[a] = RUN; t.e[a] = 0; emit(t, act(START, a, 0));
+        S t = s; t.st[a] = RUN; t.e[a] = 0;
+        for (int j = 0; j < N && cfg.no_vote; j++) if (s.c[j].quar) t.c[j].out |= bit, t.c[j].exe |= bit;
+        emit(t, act(START, a, 0));
         continue;
       }
       int grants = 0, eacks = 0;
@@ -90,13 +111,33 @@ template <int N, int K> struct TimedModel {
         if (!(c.exe & bit) && !c.owner && !(cfg.fifo && (c.rel & bit)) && !(cfg.deadline && s.e[a] > cfg.deadline)) {  // acquire executed (maybe as a zombie)
           S t = s; Col& d = t.c[j];
           d.owner = a + 1; d.age = 0; d.exe |= bit;
-          if (!c.quar) d.grant |= bit;
+          if (!c.quar && !(cfg.restores && s.st[a] == HELD)) d.grant |= bit;  // too late to be counted on
           emit(t, act(ACQ, a, j, c.quar != 0));
         }
         if (s.st[a] == OVER && !(c.rel & bit) && (!cfg.deadline || s.e[a] > cfg.deadline)) {   // release executed
           S t = s; t.c[j].rel |= bit;
           if (c.owner == a + 1 || (cfg.del_any && c.owner)) { t.c[j].owner = 0; t.c[j].age = 0; }
           emit(t, act(REL, a, j));
+        }
+        if (s.res && believes(s, a) && c.owner != a + 1 && (!c.quar || cfg.restore_quar) && (!cfg.no_vote || (c.out & bit))) {
+          S t = s; Col& d = t.c[j]; t.res--;                    // restore asked for
+          if (!(d.grant & bit)) d.dbt |= bit;
+          if (d.res & bit) d.two |= bit;
+          d.res |= bit; d.grant &= ~bit;
+          emit(t, act(ASK, a, j));
+        }
+        if ((c.res & bit) && (!c.owner || c.owner == a + 1 || cfg.restore_any) && !(cfg.fifo && (c.rel & bit))) {
+          for (int counted = 0; counted < 2; counted++) {       // ... and executed; its answer counts, or is lost
+            bool may = s.st[a] == HELD && (!c.quar || cfg.restore_quar) && (!cfg.restore_doubt || !(c.dbt & bit));
+            if (counted && !may) continue;
+            S t = s; Col& d = t.c[j]; d.owner = a + 1; d.age = 0;
+            if (!(c.two & bit)) d.res &= ~bit;
+            if (counted) {
+              d.grant |= bit;
+              if (cfg.restore_fresh && t.ext[a]) t.e2[a] = 0, d.eack |= bit;
+            }
+            emit(t, act(BACK, a, j, counted));
+          }
         }
         if (s.ext[a] && !(c.eexe & bit)) {                      // extend executed
           if (c.owner == a + 1 || (cfg.ext_any && c.owner)) {
@@ -111,6 +152,7 @@ template <int N, int K> struct TimedModel {
       }
       if (s.st[a] == RUN && grants >= Q && (!cfg.check_belief || s.e[a] < cfg.belief)) {
         S t = s; t.st[a] = HELD; if (cfg.from_end) t.e[a] = 0;
+        for (int j = 0; j < N && cfg.no_vote; j++) if (s.c[j].quar) t.c[j].out |= bit;
         if (t.e[a] >= cfg.belief) t.e[a] = cfg.belief - 1;      // (check_belief off: believes it for one tick at least)
         emit(t, act(DECIDE, a, 0));
       }
@@ -147,7 +189,7 @@ template <int N, int K> struct TimedModel {
     int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;
     switch (x & 255) {
-      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes", A); break;
+      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes%s", A, cfg.no_vote ? " that vote" : ""); break;
       case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted%s", n, A, v ? " (quarantined: not counted)" : ""); break;
       case EXPIRE: snprintf(b, 200, "lock key expires on node %c", n); break;
       case DECIDE: snprintf(b, 200, "%c HOLDS (a quorum answered)", A); break;
@@ -157,6 +199,8 @@ template <int N, int K> struct TimedModel {
       case EXT: snprintf(b, 200, "%c sends extend", A); break;
       case EXTN: snprintf(b, 200, "node %c executes %c's extend%s", n, A, v ? " (re-creates the key)" : ""); break;
       case EXTOK: snprintf(b, 200, "%c has extended", A); break;
+      case ASK: snprintf(b, 200, "%c asks node %c to take its key%s", A, n, cfg.no_vote ? "" : " back"); break;
+      case BACK: snprintf(b, 200, "node %c takes %c's key%s%s", n, A, cfg.no_vote ? "" : " back", v ? " (counted)" : ""); break;
       case CRASH: snprintf(b, 200, "node %c restarts with empty memory", n); break;
       case JUMP: snprintf(b, 200, "clock of node %c jumps forward, its key expires", n); break;
       default: snprintf(b, 200, "?");

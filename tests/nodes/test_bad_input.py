@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import redis
 import redis.asyncio
 
 import asynclock
+from asynclock._nodes.endpoint import Endpoint, PlainSettings
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 
@@ -23,18 +26,44 @@ THREE = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
     [
         ((), "at least one node"),
         (THREE[:2], "two nodes"),
-        ((*THREE[:2], THREE[0]), "named twice"),
-        (("http://localhost",), r"no address of Redis.*redis\+sentinel://"),
-        (("localhost:6379",), "no address of Redis"),
+        ((*THREE[:2], THREE[0]), "given twice"),
+        (("http://localhost",), r"not a Redis address.*redis\+sentinel://"),
+        (("localhost:6379",), "not a Redis address"),
         (("redis://a,b",), "several hosts"),
         ((42,), "not int"),
         ((redis.Redis(),), "redis.asyncio.Redis"),
-        (("redis://h:99999999",), "no address of Redis|wrong setting|port"),
+        (("redis://h:99999999",), "not a Redis address|wrong setting|port"),
+        (("redis:/u:canary@h",), r"^redis:… is not a Redis address: it must begin with redis://"),
+        (("redis://h/notadb",), "number of a database, not 'notadb'"),
+        (("rediss://u:canary@h:6380/1/2?ssl_cert_reqs=none",), "number of a database, not '1/2'"),
     ],
 )
 def test_addresses(nodes: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(asynclock.ConfigurationError, match=said):
+    with pytest.raises(asynclock.ConfigurationError, match=said) as caught:
         asynclock.connect(*nodes)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("login", ["", "u@", "u:p@", ":p@", "%75:%40%2f@", "u:@"])
+@pytest.mark.parametrize("where", ["h", "Host.example.org", "127.0.0.1", "[::1]", ""])
+@pytest.mark.parametrize("rest", ["", ":7000", "/3", ":7000/0", "/"])
+async def test_a_plain_url_is_read_as_redis_py_reads_it(login: str, where: str, rest: str) -> None:
+    url = f"redis://{login}{where}{rest}"
+    ours = Endpoint.from_url(url)
+    theirs = Endpoint.of_pool(redis.asyncio.ConnectionPool.from_url(url), "the same")
+    assert isinstance(ours._settings, PlainSettings)
+    assert (ours.host, ours.port, ours.db) == (theirs.host, theirs.port, theirs.db)
+    assert await ours.credentials() == await theirs.credentials()
+
+
+def test_plain_addresses_need_no_redis_py() -> None:
+    """Importing it takes longer than everything else of a short run."""
+    script = (
+        "import sys, asynclock\n"
+        "asynclock.connect('redis://u:p@a:1/2', 'redis://b', 'redis://[::1]:7')\n"
+        "assert 'redis' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("url", ["valkey://a:1", "valkeys://a:1", "valkey+cluster://a:1,b:1"])
@@ -51,12 +80,16 @@ def test_valkey_may_be_called_so(url: str) -> None:
         ({"ttl": math.nan}, "ttl"),
         ({"ttl": math.inf}, "ttl"),
         ({"ttl": "10"}, "ttl"),
+        ({"ttl": 10**400}, "ttl must be at most 1e"),
+        ({"ttl": 1e308}, "ttl must be at most 1e"),
+        ({"max_ttl": 1e30}, "max_ttl must be at most 1e"),
         ({"ttl": True}, "ttl"),
         ({"node_timeout": 0}, "node_timeout"),
         ({"ttl": 1, "node_timeout": 1}, "ttl=1 must be longer than node_timeout=1"),
         ({"node_timeout": 3}, "node_timeout=3 must be at most a quarter of max_ttl=10"),
         ({"ttl": 20, "max_ttl": 10}, "ttl=20 is longer than max_ttl=10"),
         ({"prefix": None}, "prefix"),
+        ({"prefix": "a:#b"}, "prefix must not contain ':#'"),
         ({"label": 7}, "label"),
         ({"acks": -1}, "acks"),
         ({"acks": "most"}, "acks"),
@@ -73,7 +106,8 @@ def test_settings(settings: dict[str, Any], said: str) -> None:
         ("", {}, "empty"),
         (None, {}, "must be a str"),
         (b"a", {}, "must be a str"),
-        ("a:fence", {}, "must not end"),
+        ("a:#b", {}, "must not contain ':#'"),
+        ("#b", {}, "must not contain ':#'"),
         ("\ud800", {}, "UTF-8"),
         ("a", {"ttl": 0.1}, "ttl=0.1 must be longer than node_timeout=0.25"),
         ("a", {"ttl": 60}, "max_ttl"),

@@ -1,4 +1,4 @@
-"""A busy loop of our own is no fault of the nodes."""
+"""A busy loop of our own doesn't count as a fault of the nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def test_a_blocked_loop_makes_no_outage(asynclock_nodes: list[LocalServer]
 
         async def work(number: int) -> None:
             for _ in range(3):
-                # Raises QuorumUnavailableError where the nodes are taken for silent.
+                # Raises QuorumUnavailableError if the nodes count as silent.
                 lease = await locks.lock(f"n{number}").try_acquire()
                 assert lease is not None
                 await lease.release()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock.testing import FaultProxy, LocalServer
+from asynclock.testing import FaultProxy, LocalServer, until
 
 
 def connect(*urls: str, **settings: float) -> asynclock.LockManager:
@@ -26,6 +27,42 @@ async def test_a_forgotten_script_is_healed(asynclock_nodes: list[LocalServer]) 
         assert all([await lease.release() for lease in leases])
     for node in asynclock_nodes:
         assert await node.command("EXISTS", *(f"asynclock:n{i}" for i in range(50))) == 0
+
+
+async def test_a_release_that_overtook_its_rejected_acquire_is_sent_again(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    """Between the two, another client has taught the node the script."""
+    node = asynclock_nodes[0]
+    async with FaultProxy(node) as proxy, connect(node.url) as others:
+        settings: dict[str, Any] = {"ttl": 60, "max_ttl": 60, "node_timeout": 5}
+        async with connect(proxy.url, **settings) as locks:
+            async with locks.lock("warm"), others.lock("other"):
+                pass
+            await node.command("SCRIPT", "FLUSH")
+            await node.command("CONFIG", "RESETSTAT")
+            proxy.delay(0.0, 0.5)
+            acquiring = asyncio.create_task(hold(locks))
+
+            async def rejected() -> bool:
+                return "NOSCRIPT" in await node.command("INFO", "errorstats")
+
+            await until(rejected, "the node has rejected the acquire")
+            async with others.lock("other"):
+                pass
+            acquiring.cancel()  # its release is executed while the rejection is on its way
+            await asyncio.wait([acquiring])
+
+            async def free() -> bool:
+                # The counter shows that the acquire was executed after all.
+                keys = await node.command("KEYS", "asynclock:a*")
+                return bool(keys == ["asynclock:a:#fence"])
+
+            await until(free, "the key is gone")
+
+
+async def hold(locks: asynclock.LockManager) -> None:
+    await locks.lock("a").acquire()
 
 
 async def test_forgotten_scripts_of_different_kinds_are_healed_together(
@@ -61,7 +98,8 @@ async def test_a_release_that_is_answered_late_by_a_forgetful_node_is_healed(
 
 
 async def test_connections_heal(asynclock_nodes: list[LocalServer]) -> None:
-    async with connect(*(node.url for node in asynclock_nodes)) as locks:
+    # The ttl is far longer than the wait: the key goes by its release, not by expiring.
+    async with connect(*(node.url for node in asynclock_nodes), ttl=120, max_ttl=120) as locks:
         async with locks.lock("a"):
             for node in asynclock_nodes:
                 await node.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -125,6 +163,35 @@ async def test_garbage_ends_the_connection_not_the_manager(
             for _ in range(3):
                 async with locks.lock("a", timeout=10) as lease:
                     assert lease.held
+
+
+async def test_garbage_from_a_node_that_was_met_will_pass(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    """It is an outage, in the connection that is open and in each new one, not a wrong setting."""
+    async with FaultProxy(asynclock_nodes[0]) as proxy:
+        async with connect(proxy.url, ttl=60, max_ttl=60) as locks:
+            async with locks.lock("a"):
+                pass
+            proxy.garbage()
+            for _ in range(3):
+                with pytest.raises(asynclock.QuorumUnavailableError):
+                    await locks.lock("a").acquire(timeout=0.5)
+            proxy.heal()
+            async with locks.lock("a", timeout=20) as lease:
+                assert lease.held
+
+
+async def test_a_node_that_never_spoke_redis_is_a_wrong_setting(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with FaultProxy(asynclock_nodes[0]) as proxy:
+        proxy.garbage()
+        locks = connect(proxy.url)
+        with pytest.raises(asynclock.ConfigurationError, match="does not speak the Redis protocol"):
+            async with locks.lock("a", timeout=20):
+                pass
+        await locks.aclose()
 
 
 async def test_aclose_leaves_no_task(asynclock_nodes: list[LocalServer]) -> None:

@@ -14,7 +14,7 @@ from asynclock.testing import LocalServer
 
 @asynccontextmanager
 async def liar(node: LocalServer, operation: bytes, lie: bytes) -> AsyncIterator[str]:
-    """Passes all on to `node`, but answers each script's `operation` itself. → its URL."""
+    """Passes all on to `node`, but answers each script's `operation` itself. Return its URL."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node_reader, node_writer = await asyncio.open_connection(node.host, node.port)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock.testing._wire import Route
+from asynclock import _clock
+from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory.wire import Route, Stream
 
 LATE = 0.4
 NODE_TIMEOUT = 0.1
@@ -48,15 +51,24 @@ def nodes() -> list[MemoryNode]:
     return [MemoryNode(name) for name in "abc"]
 
 
+async def comes(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
 async def vanishes(node: MemoryNode) -> None:
     while node.keys.get(KEY) is not None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("back", [True, False])
 async def test_a_lease_released_before_its_own_request_arrives_leaves_no_key(
-    nodes: list[MemoryNode],
+    nodes: list[MemoryNode], back: bool
 ) -> None:
-    """Won by the others' votes, released on the next connection; then the old one delivers."""
+    """Won by the others' votes, released on the next connection; then the old one delivers.
+
+    back: whether the next connection is open when the release is made, or still being opened.
+    """
     detour = Detour()
     async with asyncio.timeout(20), connect(nodes, detour, ttl=60) as locks:
         async with locks.lock("warm"):
@@ -67,12 +79,67 @@ async def test_a_lease_released_before_its_own_request_arrives_leaves_no_key(
         lease = await locks.lock("a").acquire()
         detour.seconds = 0.0
         nodes[0].cut()
-        while node.link is None or node.link is broken:
-            await asyncio.sleep(0.001)
+        while node.link is broken or (back and node.link is None):
+            await asyncio.sleep(0)
+        assert (node.link is None) is not back
         await lease.release()
-        while nodes[0].keys.get(KEY + b":fence") is None:
+        while nodes[0].keys.get(KEY + b":#fence") is None:
             await asyncio.sleep(0.01)
         await vanishes(nodes[0])
+
+
+class Slow(Detour):
+    """Holds up the first piece with an acquire in it, and so what follows on its connection."""
+
+    held: Stream | None = None
+
+    def admit(self, stream: Stream, data: bytes) -> bool:
+        if self.seconds and b"\r\nacquire\r\n" in data:
+            self.held = stream
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.seconds, self.let_go, context=stream.context)
+            self.seconds = 0.0
+        return stream is not self.held
+
+    def let_go(self) -> None:
+        stream, self.held = self.held, None
+        assert stream is not None
+        stream.pump()
+
+    def delay(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_the_first_acquire_of_a_manager_is_not_executed_long_after(met: bool) -> None:
+    """It is made before enough clocks are known; it arrives after all repeated releases."""
+    nodes = [MemoryNode(name, clock=lambda: _clock.wall()) for name in "abc"]
+    detour = Slow()
+
+    async def scenario() -> None:
+        locks = connect(nodes, detour, ttl=60)  # not entered: that waits for the nodes
+        if met:  # one of three
+            nodes[1].freeze()
+            nodes[2].freeze()
+            locks._engine.ready()
+            await comes(lambda: locks.nodes()[0].state == "up")
+        detour.seconds = 20 * NODE_TIMEOUT
+        acquiring = asyncio.ensure_future(locks.lock("a").acquire())
+        await comes(lambda: not detour.seconds)
+        nodes[1].thaw()
+        nodes[2].thaw()
+        lease = await acquiring
+        node = locks._engine.multiplexer.nodes[0]
+        broken = node.link
+        nodes[0].cut()
+        await comes(lambda: node.link is not broken)
+        await lease.release()
+        await comes(lambda: detour.held is None)
+        await asyncio.sleep(NODE_TIMEOUT)
+        assert nodes[0].keys.get(KEY) is None
+        await locks.aclose()
+
+    run_virtual(scenario())
 
 
 async def test_a_release_is_owed_for_longer_to_a_node_whose_clock_was_set_back(

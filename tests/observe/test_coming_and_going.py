@@ -1,4 +1,4 @@
-"""Who listens hears everything until it leaves, and can break nothing."""
+"""An observer gets all events until it is removed, and can't break a lock."""
 
 from __future__ import annotations
 

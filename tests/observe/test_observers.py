@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import asynclock
-from asynclock import events
+from asynclock import blocking, events
 from asynclock.observe import LogEvents
 from asynclock.observe.otel import Telemetry
 from asynclock.testing import LocalServer, until
@@ -95,6 +95,20 @@ async def test_waits_and_holds(locks: asynclock.LockManager, otel: Otel) -> None
     assert otel.total("asynclock.node.votes") == 3
 
 
+def test_the_spans_of_a_blocking_lock_belong_to_the_thread_that_waits(
+    asynclock_nodes: list[LocalServer], otel: Otel
+) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    tracer = otel.tracers.get_tracer("test")
+    with blocking.connect(*urls, **SETTINGS, observers=[otel.telemetry]) as locks:
+        for name in ("one", "two"):
+            with tracer.start_as_current_span(name), locks.lock(name):
+                pass
+    handlers = [otel.spans(name)[0].get_span_context().span_id for name in ("one", "two")]
+    for kind in ("asynclock.acquire", "asynclock.hold"):
+        assert [span.parent.span_id for span in otel.spans(kind)] == handlers
+
+
 async def test_handovers_renewals_and_contention(locks: asynclock.LockManager, otel: Otel) -> None:
     first = await locks.lock("a").acquire()
     second = asyncio.create_task(asyncio.wait_for(_acquire(locks, "a"), 30))
@@ -142,6 +156,13 @@ async def test_losses_by_cause(
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 1
     assert "lost the lease on 'a'" in errors[0].getMessage()
+    told = vars(errors[0])
+    assert (told["asynclock_name"], told["asynclock_reason"]) == (
+        "a",
+        "the nodes no longer hold it for us",
+    )
+    assert told["asynclock_fence"] > 0
+    assert 0 < told["asynclock_held"] < 60
 
 
 async def test_a_node_that_goes_away_is_seen(
@@ -158,25 +179,11 @@ async def test_a_node_that_goes_away_is_seen(
         return otel.total("asynclock.node.state_changes", **down) >= 1
 
     await until(seen, "the node is seen as down")
-    assert any(
-        r.levelno == logging.WARNING and r.name == "asynclock.events" for r in caplog.records
-    )
-
-
-async def test_prometheus_through_otel(asynclock_nodes: list[LocalServer]) -> None:
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader
-    from prometheus_client import REGISTRY, generate_latest
-
-    meters = MeterProvider([PrometheusMetricReader()])
-    urls = [node.url for node in asynclock_nodes]
-    telemetry = Telemetry(meter_provider=meters)
-    async with asynclock.connect(*urls, **SETTINGS, observers=[telemetry]) as locks:
-        async with locks.lock("a"):
-            page = generate_latest(REGISTRY).decode()
-    meters.shutdown()
-    assert "asynclock_lease_active" in page
-    assert "asynclock_acquire_duration_seconds_bucket" in page
-    assert 'le="0.0001"' in page
+    ports = [node.port for node in asynclock_nodes]
+    for name in ("asynclock.node.up", "asynclock.node.voting"):
+        assert [otel.total(name, **{"server.port": port}) for port in ports] == [0, 1, 1]
+    assert any(r.levelno == logging.WARNING for r in caplog.records)
+    assert not any(r.name == "asynclock.events" for r in caplog.records), "said twice"
 
 
 # ---- logs ----------------------------------------------------------------------------------------
@@ -189,8 +196,6 @@ async def test_prometheus_through_otel(asynclock_nodes: list[LocalServer]) -> No
         (events.Acquired("a", "o", 1, 0.1, 3, False), logging.DEBUG),
         (events.Failed("a", "timeout", 1.0), logging.DEBUG),
         (events.Failed("a", "outage", 1.0), logging.WARNING),
-        (events.NodeUp("n"), logging.INFO),
-        (events.NodeDown("n", "it went away"), logging.WARNING),
     ],
 )
 def test_levels(event: events.Event, level: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -202,12 +207,59 @@ def test_levels(event: events.Event, level: int, caplog: pytest.LogCaptureFixtur
     assert getattr(record, "asynclock_name", getattr(record, "asynclock_node", None)) in ("a", "n")
 
 
+async def test_closing_is_one_line_for_all_that_was_held(
+    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    caplog.set_level(logging.INFO, "asynclock")
+    async with asynclock.connect(*urls, **SETTINGS) as locks:
+        async with locks.lock("a"):
+            pass
+    assert not caplog.records, "a close that ends nothing logs nothing"
+    async with asynclock.connect(*urls, **SETTINGS) as locks:
+        leases = [await locks.lock(f"n{number}").acquire() for number in range(12)]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "ends 12 held leases: " in record.getMessage()
+    assert "'n9', …" in record.getMessage()
+    assert vars(record)["asynclock_names"] == tuple(lease.name for lease in leases)
+    assert {lease.lost_reason for lease in leases} == {"the manager was closed"}
+
+
+async def test_no_record_has_an_owner_id(
+    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reader of the logs could release the lease with the id, also with other libraries' ids."""
+    urls = [node.url for node in asynclock_nodes]
+    foreign = "4b5ff6dd1f3e4b0e8a0d4d0b7b0f7a11"
+    settings = {**SETTINGS, "label": "", "observers": [LogEvents()]}
+    with caplog.at_level(logging.DEBUG):
+        async with asynclock.connect(*urls, **settings) as locks:
+            async with locks.lock("a") as lease:
+                await lease.extend()
+                async with asynclock.connect(*urls, **settings) as others:
+                    with pytest.raises(asynclock.AcquireTimeoutError) as caught:
+                        await others.lock("a").acquire(timeout=0)
+            for node in asynclock_nodes:
+                await node.command("SET", "asynclock:b", foreign, "PX", 60_000)
+            with pytest.raises(asynclock.AcquireTimeoutError) as met:
+                await locks.lock("b").acquire(timeout=0)
+    texts = [str(vars(record)) + record.getMessage() for record in caplog.records]
+    assert len([text for text in texts if "Contended" in text]) >= 2
+    secrets = (lease.owner.partition(":")[0], foreign)
+    for text in (*texts, str(caught.value), str(met.value), repr(lease), repr(met.value)):
+        assert not any(secret in text for secret in secrets), text
+    assert met.value.owner == foreign, "the program may see it, people's eyes need not"
+
+
 def test_what_the_library_logs_itself_is_not_logged_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         LogEvents()(events.Lost("a", "o", 1, "because", 1.0))
         LogEvents()(events.NodeQuarantined("n", "it restarted", 1.0))
+        LogEvents()(events.NodeDown("n", "it went away"))
+        LogEvents()(events.NodeUp("n"))
     assert not caplog.records
 
 
@@ -234,7 +286,7 @@ async def test_a_failing_observer_breaks_nothing(
 async def test_silence_makes_no_event(
     asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With nobody listening, not one event object is made on the way of a lock."""
+    """Without observers, a lock creates no event object."""
 
     def fail(*_: object) -> None:
         raise AssertionError("an event was made for nobody")

@@ -1,6 +1,6 @@
 """Run by `nox -s package` with the Python of a fresh environment: what a user gets works.
 
-    python -I installed.py bare|demo|oldest
+    python -I installed.py bare|demo|fastapi|arq PAGE|oldest
 
 Imports nothing of the test suite, and asynclock only as it was installed.
 """
@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import re
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import ProxyHandler, Request, build_opener
 
 
 def check_surface() -> None:
@@ -19,6 +26,7 @@ def check_surface() -> None:
 
     for name in asynclock.__all__:
         assert getattr(asynclock, name) is not None, name
+    assert asynclock.__version__ == importlib.metadata.version("asynclock")
     folder = Path(asynclock.__file__).parent
     assert "site-packages" in folder.parts, f"not the installed one: {folder}"
     assert (folder / "py.typed").is_file()
@@ -59,15 +67,119 @@ async def check_locks() -> None:
                 assert await second.release()
 
 
+async def check_the_server() -> None:
+    """The server comes with the extra: no other is on this machine."""
+    from asynclock.testing import find_server
+
+    assert find_server().path.is_relative_to(sys.prefix), find_server()
+
+
+def check_demo() -> None:
+    """The README's first command, to its end."""
+    program = Path(sys.executable).with_name("asynclock")
+    subprocess.run([program, "demo"], check=True, capture_output=True, timeout=300)
+
+
+async def check_blocking() -> None:
+    """The blocking face, with this version of anyio."""
+    from asynclock import blocking
+    from asynclock.testing import local_servers
+
+    def use(url: str) -> None:
+        with blocking.connect(url) as locks, locks.lock("installed", timeout=5) as lease:
+            assert lease.held
+
+    async with local_servers(1) as [server]:
+        await asyncio.to_thread(use, server.url)
+
+
+SHOP = """
+from typing import Annotated
+from fastapi import FastAPI
+from asynclock import Lease
+from asynclock.contrib.fastapi import Locked, setup
+
+app = FastAPI()
+setup(app, {url!r})
+
+@app.post("/orders/{{order_id}}/ship")
+async def ship(order_id: int, lease: Annotated[Lease, Locked("orders:{{order_id}}")]) -> int:
+    return lease.fence
+"""
+
+
+async def check_fastapi() -> None:
+    """The page about FastAPI, served by what the extra brings."""
+    from asynclock.testing import local_servers
+
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        async with local_servers(1) as [server]:
+            text = SHOP.format(url=server.url)
+            await asyncio.to_thread(Path(folder, "shop.py").write_text, text)
+            command = [sys.executable, "-m", "uvicorn", "--port", str(port), "shop:app"]
+            process = subprocess.Popen(command, cwd=folder)
+            try:
+                fences = [await asyncio.to_thread(ask, port) for _ in range(2)]
+            finally:
+                process.terminate()
+                process.wait(30)
+    assert 0 < fences[0] < fences[1]
+
+
+def ask(port: int) -> int:
+    opener = build_opener(ProxyHandler({}))
+    end = time.monotonic() + 60
+    while True:
+        try:
+            address = f"http://127.0.0.1:{port}/orders/42/ship"
+            with opener.open(Request(address, method="POST"), timeout=10) as answer:
+                return int(answer.read())
+        except URLError:
+            assert time.monotonic() < end, "no answer"
+            time.sleep(0.1)
+
+
+async def check_arq(page: str) -> None:
+    """The program of docs/with-other-libraries.md: a worker that ends when its queue is empty."""
+    from arq import create_pool
+    from arq.worker import create_worker
+
+    from asynclock.testing import local_servers
+
+    (program,) = re.findall(r"::check_arq -->\n```python\n(.*?)```", page, re.DOTALL)
+    async with local_servers(1) as [server]:
+        names: dict[str, Any] = {}
+        exec(program.replace("redis://localhost:6379", server.url), names)
+        settings = names["WorkerSettings"]
+        pool = await create_pool(settings.redis_settings)
+        jobs = [await pool.enqueue_job("ship", 42) for _ in range(3)]
+        worker = create_worker(settings, burst=True, handle_signals=False)
+        await worker.async_run()
+        fences = {await job.result(timeout=10) for job in jobs}
+        assert len(fences) == 3, fences
+        await worker.close()
+        await pool.aclose()
+
+
 def main() -> None:
     mode = sys.argv[1]
     check_surface()
     if mode == "bare":
         check_help_without_extras()
+    else:
+        asyncio.run(check_the_server())
     if mode == "demo":
         check_command()
+        check_demo()
+    if mode == "arq":
+        asyncio.run(check_arq(Path(sys.argv[2]).read_text()))
+    if mode == "fastapi":
+        asyncio.run(check_fastapi())
     if mode in {"demo", "oldest"}:
         asyncio.run(check_locks())
+        asyncio.run(check_blocking())
     versions = {name: importlib.metadata.version(name) for name in ("redis", "hiredis", "anyio")}
     print(f"{mode}: asynclock {importlib.metadata.version('asynclock')} with {versions}")
 

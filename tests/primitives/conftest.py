@@ -38,13 +38,19 @@ class Setup:
     async def keys(self) -> set[str]:
         """Keys left on any server that answers, without fence counters."""
         found = {key for server in self.well for key in await server.command("KEYS", "*")}
-        return {key for key in found if not key.endswith(":fence")}
+        return {key for key in found if not key.endswith((":#fence", ":#primary"))}
 
     async def empty(self, *allowed: str) -> None:
-        """Wait until nothing is left but keys that end like this; the test's timeout bounds it."""
-        while {key for key in await self.keys() if not key.endswith(allowed or ("\0",))}:
-            await asyncio.sleep(0.02)
+        """Wait until only keys with these endings are left, at most a fraction of any key's ttl."""
+        async with asyncio.timeout(KEYS_GONE_WITHIN):
+            while {key for key in await self.keys() if not key.endswith(allowed or ("\0",))}:
+                await asyncio.sleep(0.02)
 
+
+TTL = 120.0
+"""Seconds; far longer than any test, so that no key goes by expiring."""
+KEYS_GONE_WITHIN = 10.0
+"""Seconds that releases may take on a loaded machine; far below TTL."""
 
 SETUPS = {
     "single": (1, ""),
@@ -65,6 +71,11 @@ async def setup(request: pytest.FixtureRequest, asynclock_servers: StartServers)
     return Setup(request.param, servers)
 
 
+def ttls(settings: dict[str, Any]) -> dict[str, float]:
+    """The ttl of managers whose test names none."""
+    return {} if {"ttl", "max_ttl"} & settings.keys() else {"ttl": TTL, "max_ttl": TTL}
+
+
 @pytest_asyncio.fixture
 async def connect_to() -> AsyncIterator[Connect]:
     """Managers on servers that the test names."""
@@ -72,7 +83,8 @@ async def connect_to() -> AsyncIterator[Connect]:
 
     def make(servers: Sequence[LocalServer] = (), **settings: Any) -> asynclock.LockManager:
         urls = [server.url for server in servers]
-        made.append(asynclock.connect(*urls, **{"restart_guard": False, **settings}))
+        usual: dict[str, Any] = {"restart_guard": False, **ttls(settings)}
+        made.append(asynclock.connect(*urls, **{**usual, **settings}))
         return made[-1]
 
     yield make

@@ -171,7 +171,7 @@ async def test_election(face: Face, pair: tuple[Locks, Locks]) -> None:
     await empty(face, ":#value")
 
 
-# ---- what nobody holds ---------------------------------------------------------------------------
+# ---- state without an owner ----------------------------------------------------------------------
 
 
 async def test_event(pair: tuple[Locks, Locks]) -> None:

@@ -1,4 +1,4 @@
-"""The fair lock: first come, first served, and nobody waits for the dead."""
+"""The fair lock: first come, first served, and dead waiters are skipped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def server(asynclock_servers: StartServers) -> LocalServer:
 
 
 async def queued(server: LocalServer, number: int) -> None:
-    """Wait until so many are queued."""
+    """Wait until this many waiters are queued."""
     async with asyncio.timeout(20):
         while await server.command("ZCARD", "asynclock:a:#queue") != number:
             await asyncio.sleep(0.005)
@@ -46,27 +46,28 @@ async def test_first_come_first_served(server: LocalServer, connect_to: Connect)
     await asyncio.wait_for(asyncio.gather(*tasks), 20)
     assert order == list(range(12))
     assert fences == sorted(set(fences))
-    assert set(await server.command("KEYS", "*")) == {"asynclock:a:#fair:fence"}
+    assert set(await server.command("KEYS", "*")) == {"asynclock:a:#fair:#fence"}
 
 
 async def test_a_newcomer_does_not_overtake(server: LocalServer, connect_to: Connect) -> None:
-    """Free, but somebody is first in the queue: whoever only tries is refused."""
+    """Free, but there is a queue: a try_acquire is refused."""
     locks = connect_to([server])
     clock = int((await server.command("TIME"))[0])
-    await server.command("ZADD", "asynclock:a:#queue", 1, "ghost:crashed")
-    await server.command("ZADD", "asynclock:a:#waiters", (clock + 2) * 1000, "ghost:crashed")
+    await server.command("ZADD", "asynclock:a:#queue", 1, f"{0:032x}:crashed")
+    await server.command("ZADD", "asynclock:a:#waiters", (clock + 2) * 1000, f"{0:032x}:crashed")
     with pytest.raises(asynclock.AcquireTimeoutError) as caught:
         await locks.fair_lock("a").acquire(timeout=0.05)
     assert caught.value.holder == "crashed"
     assert await locks.fair_lock("a").try_acquire() is None
     # The ghost never asks again, so it is skipped.
-    assert (await locks.fair_lock("a").acquire(timeout=10)).held
+    lease = await locks.fair_lock("a").acquire(timeout=10)
+    assert lease.held
 
 
 async def test_who_gives_up_leaves_the_queue(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair, "PATIENCE", 60.0)  # nobody is taken for crashed
+    monkeypatch.setattr(fair, "PATIENCE", 60.0)  # no waiter counts as crashed
     here, there = connect_to([server]), connect_to([server])
     holder = await here.fair_lock("a").acquire(timeout=5)
     cancelled = asyncio.create_task(hold(there.fair_lock("a")))
@@ -89,7 +90,7 @@ async def test_who_gives_up_leaves_the_queue(
 async def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch, ours: bool
 ) -> None:
-    """Who is first has been told of the release and does not ask any more: the next one must."""
+    """The first waiter was woken by the release but no longer asks: the next one must be woken."""
     monkeypatch.setattr(fair, "PATIENCE", 60.0)  # else it would ask by itself, a second later
     locks = connect_to([server])
     clock = int((await server.command("TIME"))[0])
@@ -104,9 +105,27 @@ async def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(
     with pytest.raises(asynclock.AcquireTimeoutError):
         await late
     if not ours:
-        keys = [f"asynclock:a:#{key}" for key in ("fair", "fair:fence", "queue", "waiters")]
+        keys = [f"asynclock:a:#{key}" for key in ("fair", "fair:#fence", "queue", "waiters")]
         source = fair.SCRIPT.source
         await server.command("EVAL", source, len(keys), *keys, "leave", "first:there")
+    assert (await asyncio.wait_for(patient, 10)).held
+
+
+async def test_who_leaves_the_queue_of_a_free_lock_wakes_those_of_other_processes(
+    server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair, "PATIENCE", 60.0)  # else it would ask by itself, a second later
+    locks = connect_to([server])
+    clock = int((await server.command("TIME"))[0])
+    await server.command("ZADD", "asynclock:a:#queue", 1, "first:there")
+    await server.command("ZADD", "asynclock:a:#waiters", (clock + 600) * 1000, "first:there")
+    patient = asyncio.create_task(hold(locks.fair_lock("a")))
+    async with asyncio.timeout(10):
+        while locks.statistics().refused < 2:  # refused, armed, refused
+            await asyncio.sleep(0.01)
+    keys = [f"asynclock:a:#{key}" for key in ("fair", "fair:#fence", "queue", "waiters")]
+    source = fair.SCRIPT.source
+    await server.command("EVAL", source, len(keys), *keys, "leave", "first:there")
     assert (await asyncio.wait_for(patient, 10)).held
 
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock.testing import History, check
-from asynclock.testing.load import quantile
+from asynclock._primitives import readwrite
+from asynclock.testing import History, LocalServer, check
+from asynclock.testing.history.load import quantile
 from asynclock.testing.plugin import StartServers
 from tests.primitives.conftest import Connect, Setup, hold
 
@@ -85,13 +86,46 @@ async def test_a_writer_that_gives_up_lets_readers_in(setup: Setup, connect: Con
     await setup.empty()
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_writer_that_wins_takes_its_intent_back_everywhere(
+    asynclock_servers: StartServers,
+    connect_to: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    late: bool,
+) -> None:
+    """Also on a node with a reader, whose refusal comes before the verdict or after it."""
+    monkeypatch.setattr(readwrite, "PATIENCE", 60.0)  # it must not go by itself
+    servers = await asynclock_servers(3)
+    locks = connect_to(servers, node_timeout=2)
+    await locks.event("warm").is_set()
+    reads = servers[0]
+    seconds = int((await reads.command("TIME"))[0])
+    await reads.command("ZADD", "asynclock:cfg:#readers", (seconds + 60) * 1000, "f00:gone")
+    await reads.command("PEXPIRE", "asynclock:cfg:#readers", 60_000)
+    if late:
+        await reads.freeze()
+    async with locks.rwlock("cfg").write().acquire(timeout=5), asyncio.timeout(20):
+        await reads.thaw()
+        while not await executed(reads, "zrevrange") or await reads.command(
+            "EXISTS", "asynclock:cfg:#intent"
+        ):
+            await asyncio.sleep(0.01)
+
+
+async def executed(server: LocalServer, command: str) -> bool:
+    """Whether the server has executed this command, alone or in a script."""
+    return f"cmdstat_{command}:" in await server.command("INFO", "commandstats")
+
+
 async def test_a_writer_that_crashes_lets_readers_in(setup: Setup, connect: Connect) -> None:
-    """Nobody takes its intent back, so it expires."""
+    """No waiter removes its intent, so it expires."""
     here = connect()
     for server in setup.well:
         await server.command("SET", "asynclock:cfg:#intent", "f00:gone", "PX", 400)
     assert await here.rwlock("cfg").read().try_acquire() is None
-    assert (await here.rwlock("cfg").read().acquire(timeout=5)).held
+    lease = await here.rwlock("cfg").read().acquire(timeout=5)
+    assert lease.held
 
 
 async def test_readers_do_not_rival_one_another(

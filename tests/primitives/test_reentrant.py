@@ -81,6 +81,78 @@ async def test_tasks_it_started_may_share_it(setup: Setup, connect: Connect) -> 
         assert again.fence > outer.fence
 
 
+async def test_inheritance_ends_with_the_hold_that_gave_it(setup: Setup, connect: Connect) -> None:
+    """A child's own hold doesn't let in tasks that only the parent's ended hold let in."""
+    locks = connect()
+
+    def lock() -> asynclock.ReentrantLock:
+        return locks.reentrant_lock("a", inherit=True)
+
+    late, inside = asyncio.Event(), asyncio.Event()
+    fences: dict[str, int] = {}
+
+    async def child() -> None:
+        async with lock() as mine:
+            inside.set()
+            await late.wait()
+            fences["child"] = mine.fence
+            async with lock() as nested:  # it is inside by its own hold now
+                fences["nested"] = nested.fence
+            grandchild = asyncio.create_task(enter("grandchild"))
+            await grandchild
+
+    async def enter(who: str) -> None:
+        async with lock() as mine:
+            fences[who] = mine.fence
+
+    async def idle() -> asynclock.ReentrantLease | None:
+        await late.wait()
+        return await lock().try_acquire()
+
+    async with lock() as outer:
+        inner = await lock().acquire()
+        tasks = [asyncio.create_task(child()), asyncio.create_task(idle())]
+        await inside.wait()
+        await inner.release()
+    # The owner, a task started now, and one that was started inside and enters too late.
+    assert await lock().try_acquire() is None
+    assert await asyncio.create_task(lock().try_acquire()) is None
+    owner = asyncio.create_task(enter("later"))
+    await asyncio.sleep(0.02)
+    late.set()
+    late_comer = await tasks[1]
+    assert late_comer is None
+    await tasks[0]
+    await asyncio.wait_for(owner, 5)
+    assert fences["child"] == fences["nested"] == fences["grandchild"] == outer.fence
+    assert fences["later"] > outer.fence
+    async with lock().acquire(timeout=5) as again:
+        assert again.fence > fences["later"]
+    await setup.empty()
+
+
+async def test_a_task_started_inside_an_inner_hold_is_inside_the_outer_one(
+    connect: Connect,
+) -> None:
+    locks = connect()
+
+    def lock() -> asynclock.ReentrantLock:
+        return locks.reentrant_lock("a", inherit=True)
+
+    go = asyncio.Event()
+
+    async def child() -> int:
+        await go.wait()
+        async with lock().acquire(timeout=5) as mine:
+            return mine.fence
+
+    async with lock() as outer:
+        async with lock():
+            task = asyncio.create_task(child())
+        go.set()
+        assert await task == outer.fence
+
+
 async def test_a_loss_ends_every_body(setup: Setup, connect: Connect) -> None:
     locks = connect(ttl=0.6)
     ended: list[str] = []
@@ -116,7 +188,8 @@ async def test_a_body_that_fails_gives_it_back(setup: Setup, connect: Connect) -
         async with lock, lock:
             raise ZeroDivisionError
     await setup.empty()
-    assert (await lock.acquire(timeout=5)).held
+    lease = await lock.acquire(timeout=5)
+    assert lease.held
 
 
 async def test_what_was_lost_before_it_was_entered_is_held_no_more(

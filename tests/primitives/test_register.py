@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
+from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock._primitives.register import Register, Round
+from asynclock._primitives.register import Register
+from asynclock._primitives.round import Round
+from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
+from tests.able_servers import need_clock_jumps
 from tests.primitives.conftest import Connect, Setup
 
 
@@ -148,12 +153,63 @@ async def test_what_was_read_once_stays(
     servers = await asynclock_servers(3)
     await servers[2].kill()
     locks = connect_to(servers)
-    fields = ("promised", 10**15, "by", "crashed", "accepted", 10**15, "value", "set")
+    # Clearly after the servers have started, so that none of them can have forgotten it.
+    number = (time.time_ns() + 5_000_000_000) // 1000
+    fields = ("promised", number, "by", "crashed", "accepted", number, "value", "set")
     await servers[0].command("HSET", "asynclock:go:#event", *fields)
     assert await locks.event("go").is_set(timeout=10)
     await servers[2].restart()
+    await _told(locks, servers[2])
     await servers[0].kill()
     assert await locks.event("go").is_set(timeout=10)
+
+
+async def _told(locks: asynclock.LockManager, server: LocalServer) -> None:
+    """Read until a node that has restarted holds the event again."""
+    async with asyncio.timeout(20):
+        while await server.command("HGET", "asynclock:go:#event", "value") != "set":
+            await locks.event("go").is_set(timeout=10)
+            await asyncio.sleep(0.02)
+
+
+async def _told_of_the_latch(locks: asynclock.LockManager, server: LocalServer) -> None:
+    """The same for the latch: a read repairs only the nodes that answered before it was decided."""
+    async with asyncio.timeout(20):
+        while not await server.command("HEXISTS", "asynclock:done:#latch", "value"):
+            await locks.latch("done", 3).remaining(timeout=10)
+            await asyncio.sleep(0.02)
+
+
+async def test_a_restarted_node_has_no_say_until_it_is_told_again(
+    asynclock_servers: StartServers, connect_to: Connect
+) -> None:
+    """One node misses the change, later another one forgets it: never more than one down."""
+    need_clock_jumps()
+    knows, forgets, misses = await asynclock_servers(3, clock=True)
+    for server in (knows, forgets, misses):
+        server.jump_clock(40 * 24 * 3600)  # they say that they are old: nothing is forgotten yet
+    async with connect_to([knows, forgets, misses], node_timeout=0.5) as locks:
+        await locks.event("go").is_set()
+        await misses.freeze()
+        await locks.event("go").set()
+        await locks.latch("done", 3).count_down()
+    await misses.thaw()
+    await forgets.restart()
+    locks = connect_to([knows, forgets, misses], node_timeout=0.5)
+    await locks.event("other").is_set()
+    await knows.freeze()  # the two others, a majority, hold nothing
+    with pytest.raises(asynclock.QuorumUnavailableError, match="may have forgotten"):
+        await locks.event("go").is_set(timeout=1)
+    with pytest.raises(asynclock.QuorumUnavailableError, match="may have forgotten"):
+        await locks.latch("done", 3).count_down(timeout=1)
+    await knows.thaw()
+    assert await locks.event("go").is_set(timeout=20)
+    assert await locks.latch("done", 3).remaining(timeout=20) == 2
+    await _told(locks, forgets)
+    await _told_of_the_latch(locks, forgets)
+    await knows.freeze()
+    assert await locks.event("go").is_set(timeout=20)
+    assert await locks.latch("done", 3).count_down(timeout=20) == 1
 
 
 async def test_an_answer_lost_on_the_way_back_changes_nothing(
@@ -163,9 +219,11 @@ async def test_an_answer_lost_on_the_way_back_changes_nothing(
     ask = Register._ask
     lost = 0
 
-    async def deaf(self: Register, op: str, *args: str | int) -> Round:
+    async def deaf(
+        self: Register, patience: Any, op: str, *args: str | int, chosen: float = 0.0
+    ) -> Round:
         nonlocal lost
-        answers = await ask(self, op, *args)
+        answers = await ask(self, patience, op, *args, chosen=chosen)
         if op == "accept" and lost < 2:
             lost += 1
             answers.granted.clear()

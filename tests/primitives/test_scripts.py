@@ -309,7 +309,7 @@ class Queue(Machine):
         reply = self.call(fair.SCRIPT, self.KEYS, "leave", f"{owner}:ticket")
         if f"{owner}:ticket" in self.queue:
             self.queue.remove(f"{owner}:ticket")
-        # Ghosts wait too, until somebody who asks finds them dead.
+        # Crashed waiters count too, until another request finds them expired.
         waited_for = bool(self.redis.exists("q"))
         assert reply == [int(self.holder is None and waited_for)]
 
@@ -322,7 +322,7 @@ class Queue(Machine):
 
     @rule(owner=owners)
     def crash(self, owner: str) -> None:
-        """Skipped at the next question, whoever asks it."""
+        """A crashed waiter is skipped at the next request of any waiter."""
         if f"{owner}:ticket" in self.queue:
             self.redis.zadd("n", {f"{owner}:ticket": 1})
             self.queue.remove(f"{owner}:ticket")

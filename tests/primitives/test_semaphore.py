@@ -91,7 +91,7 @@ async def test_waiters_of_one_process_hand_over(connect: Connect) -> None:
 
 
 async def test_permits_may_change_while_in_use(connect: Connect) -> None:
-    """Lowered: the higher slots run out by themselves, and nobody new gets one."""
+    """With fewer permits the higher slots end by themselves, and are not granted again."""
     locks, other = connect(), connect()
     held = {}
     for _ in range(5):
@@ -116,13 +116,14 @@ async def test_one_task_may_hold_several_but_not_wait_for_itself(connect: Connec
 
 
 async def test_who_tried_for_one_permit_may_wait_for_another(connect: Connect) -> None:
-    """A place that was only tried for is in no line: nobody may take it for all there is."""
+    """A slot of try_acquire is in no local queue, so it must not count as a held permit there."""
     semaphore = connect().semaphore("pool", 2)
     theirs = await asyncio.create_task(hold(semaphore, timeout=5))
     mine = await semaphore.try_acquire()
     assert mine is not None
     giving_back = asyncio.create_task(_release_soon(theirs))
-    assert (await semaphore.acquire(timeout=20)).part == theirs.part
+    next_one = await semaphore.acquire(timeout=20)
+    assert next_one.part == theirs.part
     await giving_back
 
 

@@ -9,14 +9,10 @@ import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock._nodes.primary import WAITAOF_SINCE
-from asynclock.testing import RedisCluster, Replicated, SentinelGroup, find_server
+from asynclock.testing import RedisCluster, Replicated, SentinelGroup
 from tests.replicated.topologies import Topologies
 
 Connect = Callable[..., asynclock.LockManager]
-
-# What a server can't do is not collected rather than skipped.
-collect_ignore = [] if find_server().version >= WAITAOF_SINCE else ["test_durable.py"]
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +36,7 @@ async def elders(topologies: Topologies) -> Replicated:
 
 @pytest_asyncio.fixture
 async def service(topologies: Topologies) -> SentinelGroup:
-    """The same behind three Sentinels."""
+    """A primary and its replicas behind three Sentinels."""
     return await topologies.get("sentinel", lambda: SentinelGroup(2, 3))
 
 

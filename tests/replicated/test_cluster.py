@@ -1,17 +1,21 @@
-"""A Cluster: names where their slots are, however these move and whoever serves them."""
+"""A Cluster: requests go to the server of each name's slot, however slots move."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from redis.crc import key_slot
 
 import asynclock
-from asynclock._nodes.link import Answer
+from asynclock import _clock
+from asynclock._engine.recipe import Recipe
+from asynclock._nodes.cluster import ClusterNode, slots
+from asynclock._nodes.link import Answer, Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import LocalServer, RedisCluster, until
@@ -37,7 +41,7 @@ def name_on(cluster: RedisCluster, shard: int, number: int = 0) -> str:
 
 async def values(server: LocalServer, name: str) -> list[str | None]:
     key = f"asynclock:{{{name}}}"
-    return [await server.command("GET", key), await server.command("GET", f"{key}:fence")]
+    return [await server.command("GET", key), await server.command("GET", f"{key}:#fence")]
 
 
 async def test_names_are_where_their_slots_are(cluster: RedisCluster, connect: Connect) -> None:
@@ -145,6 +149,8 @@ class Migration:
             await self.source.command("MIGRATE", *address, "", 0, 5000, "KEYS", *found)
 
     async def end(self, cluster: RedisCluster) -> None:
+        # A source that still has keys refuses, unless it has already heard of it from the target.
+        await self.move()
         heir = await self.target.command("CLUSTER", "MYID")
         for server in (self.target, self.source):
             await server.command("CLUSTER", "SETSLOT", self.slot, "NODE", heir)
@@ -177,7 +183,6 @@ async def test_a_slot_moves_while_its_lock_is_held_and_waited_for(
     assert await waiter > lease.fence
     back = Migration(moving.slot, moving.target, moving.source)
     await back.begin()
-    await back.move()
     await back.end(cluster)
 
 
@@ -203,8 +208,124 @@ async def test_a_free_name_waits_until_its_slot_has_moved(
     assert (await values(moving.target, name))[1] is not None
     back = Migration(moving.slot, moving.target, moving.source)
     await back.begin()
-    await back.move()
     await back.end(cluster)
+
+
+async def test_a_release_is_not_executed_before_its_acquire(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    """A semaphore's acquire looks at more keys than its release; both meet a slot that moves."""
+    locks = connect(*cluster.addresses, node_timeout=5, ttl=60, max_ttl=60, restart_guard=False)
+    name = name_on(cluster, 0, 2)
+    async with locks.semaphore(name, 2).acquire(timeout=20):
+        pass
+    (node,) = locks._engine.multiplexer.nodes
+    assert isinstance(node, ClusterNode)
+    first, second = recipes(locks, name)
+    moving = Migration(slot_of(name), await cluster.primary(0), await cluster.primary(1))
+    await moving.begin()
+    try:
+        answers = []
+        for recipe, waits in ((first, True), (second, False)):
+            owner = f"owner-{waits}"
+            answer = Answer(asyncio.get_running_loop())
+            node.ask(recipe.acquire(owner, 60.0, 1, 0, 60_000), answer, 0)
+            if waits:
+                await until(partial(retried, node), "the acquire was answered with TRYAGAIN")
+            node.deliver(recipe.release(owner, 0.0, 1e12), Answer(asyncio.get_running_loop()), 0)
+            answers.append(answer.future)
+        replies = await asyncio.wait_for(asyncio.gather(*answers), 2)  # far below the timeout
+        assert {reply.cause for reply in replies} == {"given up before it was executed"}
+    finally:
+        await moving.end(cluster)
+    assert await moving.target.command("GET", first.keys[0]) is None
+    assert await moving.target.command("GET", second.keys[0]) is None
+    back = Migration(moving.slot, moving.target, moving.source)
+    await back.begin()
+    await back.end(cluster)
+
+
+async def test_a_release_that_is_sent_again_follows_its_key(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    """It was kept for a server that didn't answer; by now another server has the slot."""
+    locks = connect(*cluster.addresses, ttl=60, max_ttl=60, restart_guard=False)
+    name = name_on(cluster, 0, 3)
+    lease = await locks.lock(name).acquire(timeout=20)
+    (node,) = locks._engine.multiplexer.nodes
+    assert isinstance(node, ClusterNode)
+    keeper = node.owner(slot_of(name))
+    assert keeper is not None
+    moving = Migration(slot_of(name), await cluster.primary(0), await cluster.primary(1))
+    await moving.begin()
+    await moving.end(cluster)
+    assert lease._holding is not None
+    keeper.pending.keep(lease._holding.recipe.release(lease.owner, 0.0, 1e12))
+    keeper.pending.resend()
+    await freed(moving.target, name)
+    assert len(keeper.pending) == 0
+    assert not await lease.release()
+    back = Migration(moving.slot, moving.target, moving.source)
+    await back.begin()
+    await back.end(cluster)
+
+
+async def test_our_own_clock_stands_still_for_all_servers_at_once(
+    cluster: RedisCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each server tells of it, but leases end sooner once."""
+    locks = connect(*cluster.addresses, ttl=60, max_ttl=60, restart_guard=False)
+    names = [name_on(cluster, shard) for shard in range(3)]
+    for name in names:
+        async with locks.lock(name, timeout=20):
+            pass
+    lease = await locks.lock(names[0], renew=False).acquire(timeout=20)
+    (node,) = locks._engine.multiplexer.nodes
+    boot_time = _clock.now
+    ends = boot_time() + lease.remaining()
+    monkeypatch.setattr(_clock, "now", lambda: boot_time() - 5.0)
+    node.check_clock()
+
+    async def told() -> bool:
+        assert isinstance(node, ClusterNode)
+        return all("jumped" in shard.trust.cause for shard in node._shards.values())
+
+    await until(told, "each server has told its clock")
+    assert lease.remaining() <= ends - boot_time() + 0.1
+    assert lease.remaining() > ends - boot_time() - 1.0
+
+
+@pytest.mark.parametrize("place", [(slots, "read_view"), (slots.Views, "read")])
+async def test_an_answer_that_nobody_expected_does_not_end_the_cluster(
+    cluster: RedisCluster,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[object, str],
+) -> None:
+    locks = connect(*cluster.addresses, restart_guard=False)
+
+    def strange(*_: object) -> None:
+        raise KeyError("epoch")
+
+    async def told() -> bool:
+        return "KeyError" in (locks.nodes()[0].cause or "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, strange)
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await locks.lock("a").try_acquire()
+        await until(told, "the node says what is wrong")
+    async with locks.lock("a", timeout=20) as lease:
+        assert lease.held
+
+
+def recipes(locks: asynclock.LockManager, name: str) -> list[Recipe]:
+    semaphore = locks.semaphore(name, 2)
+    return [semaphore._slot(name, number) for number in range(2)]
+
+
+async def retried(node: ClusterNode) -> bool:
+    return bool(node.waiting._retried)
 
 
 async def test_an_orderly_failover_with_a_lease_held_and_waited_for(
@@ -227,7 +348,8 @@ async def test_an_orderly_failover_with_a_lease_held_and_waited_for(
 async def test_a_promoted_replica_that_missed_a_grant(
     cluster: RedisCluster, connect: Connect, guard: bool
 ) -> None:
-    name, ttl = name_on(cluster, 0), 6.0
+    # Without the guard nothing waits for the ttl, and a failover may take long.
+    name, ttl = name_on(cluster, 0), 6.0 if guard else 60.0
     old = await cluster.primary(0)
     (replica,) = (server for server in cluster.shards[0] if server is not old)
     careless = connect(*cluster.addresses, ttl=ttl, max_ttl=ttl, restart_guard=False)
@@ -244,6 +366,31 @@ async def test_a_promoted_replica_that_missed_a_grant(
         assert lease.held is not guard
 
 
+@pytest.mark.parametrize("guard", [True, False])
+async def test_a_promoted_replica_has_no_say_in_what_it_may_have_missed(
+    cluster: RedisCluster, connect: Connect, guard: bool
+) -> None:
+    """Events and latches ask the server that has the name, and by its own guards."""
+    name = name_on(cluster, 0)
+    before = connect(*cluster.addresses, restart_guard=False)
+    await before.event(name_on(cluster, 0, 1)).set(timeout=20)
+    await cluster.fail_over(kill=False)
+    locks = connect(*cluster.addresses, ttl=60, max_ttl=60, restart_guard=guard)
+    asked: list[Callable[..., Any]] = [
+        locks.event(name).is_set,
+        locks.event(name).set,
+        locks.latch(name, 3).count_down,
+        locks.barrier(name, 1).wait,
+    ]
+    for ask in asked:
+        if guard:
+            with pytest.raises(asynclock.QuorumUnavailableError, match="it votes again in"):
+                await ask(timeout=1)
+        else:
+            await ask(timeout=20)
+    assert (await locks.event(name).inspect()).nodes[0].error is None  # a look is no vote
+
+
 async def test_what_was_released_during_a_failover_is_free_after_it(
     cluster: RedisCluster, connect: Connect
 ) -> None:
@@ -254,11 +401,62 @@ async def test_what_was_released_during_a_failover_is_free_after_it(
     await old.kill()
     await lease.release()
     heir = await cluster.failed_over(old)
+    await freed(heir, name)
 
+
+async def test_what_a_frozen_primary_was_sent_is_sent_to_its_heir(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    """Its connection is open and takes the release, but no reply ever comes."""
+    name = name_on(cluster, 2)
+    here = connect(*cluster.addresses, acks=1, ttl=60, max_ttl=60, restart_guard=False)
+    lease = await here.lock(name).acquire(timeout=20)
+    old = await cluster.primary(2)
+    await old.freeze()
+    await lease.release()
+    heir = await cluster.failed_over(old)
+    await freed(heir, name)
+
+
+async def test_a_close_waits_for_the_failover(cluster: RedisCluster, connect: Connect) -> None:
+    """Within two node timeouts the release reaches the server that has the name by then."""
+    name = name_on(cluster, 2)
+    here = connect(
+        *cluster.addresses, acks=1, ttl=60, max_ttl=60, node_timeout=10, restart_guard=False
+    )
+    await here.lock(name).acquire(timeout=20)
+    old = await cluster.primary(2)
+    await old.kill()
+    await here.aclose()
+    heir = await cluster.failed_over(old)
+    assert (await values(heir, name))[0] is None
+
+
+@pytest.mark.parametrize("place", ["waits for a view", "is kept for later"])
+async def test_a_close_waits_for_what_has_nowhere_to_go(
+    cluster: RedisCluster, connect: Connect, place: str
+) -> None:
+    name = name_on(cluster, 0)
+    here = connect(*cluster.addresses, node_timeout=5, ttl=60, max_ttl=60, restart_guard=False)
+    lease = await here.lock(name).acquire(timeout=20)
+    (node,) = here._engine.multiplexer.nodes
+    assert isinstance(node, ClusterNode)
+    node._owners = [None] * SLOTS  # as in a view that lacks its server
+    releasing = asyncio.create_task(lease.release())
+    await asyncio.sleep(0)
+    if place == "is kept for later":
+        node.waiting.fail(Failure("no server has its slot"))
+        assert node._unsent
+    await here.aclose()
+    assert (await values(await cluster.primary(0), name))[0] is None
+    await releasing
+
+
+async def freed(server: LocalServer, name: str) -> None:
     async def free() -> bool:
-        return (await values(heir, name))[0] is None
+        return (await values(server, name))[0] is None
 
-    await until(free, "the heir hears of the release")
+    await until(free, "the server hears of the release")
 
 
 async def test_cancelled_while_it_connects_it_leaves_nothing(
@@ -277,6 +475,32 @@ async def test_cancelled_while_it_connects_it_leaves_nothing(
         async with locks.lock(name_on(cluster, 0, 1), timeout=20):  # all that was queued is out
             assert (await values(primary, name))[0] is None
         await locks.aclose()
+
+
+async def test_a_primary_that_only_a_minority_confirms_is_not_asked(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    """A client that can't ask the others doesn't know whether they have elected another one."""
+    locks = connect(*cluster.addresses, ttl=3, max_ttl=3, restart_guard=False)
+    name = name_on(cluster, 0)
+    lease = await locks.lock(name).acquire(timeout=20)
+    others = [await cluster.primary(shard) for shard in (1, 2)]
+    for other in others:
+        await other.command("ACL", "SETUSER", "default", "-cluster")
+    try:
+
+        async def lost() -> bool:
+            return not lease.held
+
+        await until(lost, "no renewal counts any more", timeout=8)
+        with pytest.raises(asynclock.QuorumUnavailableError, match="only 1 of 3 primaries confirm"):
+            await locks.lock(name).try_acquire()
+        assert locks.nodes()[0].state == "down"
+    finally:
+        for other in others:
+            await other.command("ACL", "SETUSER", "default", "+cluster")
+    async with locks.lock(name, timeout=20) as again:
+        assert again.fence > lease.fence
 
 
 async def test_a_cluster_that_is_down_says_so(cluster: RedisCluster, connect: Connect) -> None:

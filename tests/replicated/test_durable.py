@@ -9,6 +9,7 @@ import pytest_asyncio
 
 import asynclock
 from asynclock.testing import LocalServer, Replicated
+from tests.able_servers import server_with_waitaof
 from tests.access.test_acl import minimal
 from tests.replicated.conftest import Connect
 from tests.replicated.test_acks import calls
@@ -18,7 +19,8 @@ from tests.replicated.topologies import Topologies
 @pytest_asyncio.fixture
 async def saving(topologies: Topologies) -> Replicated:
     """A primary with two replicas, each with an append-only file."""
-    group = await topologies.get("saving", lambda: Replicated(2, aof=True))
+    binary = server_with_waitaof()
+    group = await topologies.get("saving", lambda: Replicated(2, aof=True, binary=binary))
     for server in group.servers:
         await server.command("CONFIG", "SET", "appendonly", "yes", "appendfsync", "always")
     return group
@@ -96,7 +98,8 @@ async def test_a_replica_that_keeps_nothing_has_not_saved_it(
 
 
 async def test_the_right_it_needs(connect: Connect) -> None:
-    async with Replicated(1, aof=True, users=[" ".join([*minimal(), "+waitaof"])]) as group:
+    users = [" ".join([*minimal(), "+waitaof"])]
+    async with Replicated(1, aof=True, users=users, binary=server_with_waitaof()) as group:
         url = group.primary.url_for("locks", "secret")
         allowed = connect(url, acks=1, durable=True, restart_guard=False)
         async with allowed.lock("a", timeout=20):

@@ -1,4 +1,4 @@
-"""A promoted replica may have missed a grant: nobody counts its votes until that must be over."""
+"""A promoted replica may have missed a grant: it has no vote until that grant must have ended."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from typing import TypeVar
 import pytest
 
 import asynclock
-from asynclock.testing import LocalServer, Replicated, until
+from asynclock._nodes.watched import CONFIRMED
+from asynclock._rules.validity import quarantine
+from asynclock.events import Event, NodeQuarantined
+from asynclock.testing import (
+    LocalServer,
+    RedisCluster,
+    Replicated,
+    SentinelGroup,
+    Topology,
+    until,
+)
+from asynclock.testing.topology import in_sync
 from tests.replicated.conftest import Connect
-from tests.replicated.topologies import refused
+from tests.replicated.topologies import Topologies, refused
 
 T = TypeVar("T")
 TTL = 1.0
@@ -84,7 +95,7 @@ async def test_without_acks_a_failover_forgets_and_the_guard_waits(
     """The client that comes after the failover has never met the old primary."""
     await grown_up(elders)
     await seen_before(elders, connect)
-    careless = connect(*elders.addresses, **GUARD)  # acks=0: nobody else has what it is granted
+    careless = connect(*elders.addresses, **GUARD)  # acks=0: no other server has its grants
     await careless.ready()
 
     async def grant() -> asynclock.Lease:
@@ -123,33 +134,56 @@ async def test_an_acknowledged_lease_outlives_the_failover(
     assert lease.held
 
 
-async def test_if_all_replicas_had_everything_the_heir_votes_at_once(
+async def test_a_replica_that_was_away_and_is_promoted_waits_also_with_all_acks(
     elders: Replicated, connect: Connect
 ) -> None:
-    await grown_up(elders)
-    old = connect(*elders.addresses, acks="all", **GUARD)
-    async with old.lock("a", timeout=20):
-        pass
-    await elders.primary.command("WAIT", "2", "2000")
-    await elders.fail_over(kill=False)
-    newcomer = connect(*elders.addresses, acks="all", **GUARD)
-    assert await verdict(newcomer) == ("up", "")
-    lease = await newcomer.lock("a").acquire(timeout=20)
-    assert await lease.release()
-
-
-async def test_one_careless_client_ends_that_privilege(
-    elders: Replicated, connect: Connect
-) -> None:
+    """While it was away "all" did not mean it, and its old data can't tell."""
     await grown_up(elders)
     async with connect(*elders.addresses, acks="all", **GUARD).lock("a", timeout=20):
-        await connect(*elders.addresses, acks=1, **GUARD).lock("b").acquire(timeout=20)
-    await elders.primary.command("WAIT", "2", "2000")
+        pass
+    stale = elders.replicas[-1]
+    await in_sync(elders.primary, elders.replicas)
+    await stale.command("REPLICAOF", "NO", "ONE")
+    await until(partial(replicas_left, elders.primary, 1), "the primary has lost a replica")
+    holder = connect(*elders.addresses, acks="all", **GUARD)
+    lease = await holder.lock("a").acquire(timeout=20)
+    newcomer = connect(stale.url, acks="all", **GUARD)
+    assert (await verdict(newcomer))[0] == "quarantined"
+    assert await lease.release()
+    await elders.repair()
+
+
+async def replicas_left(server: LocalServer, count: int) -> bool:
+    return f"connected_slaves:{count}" in await server.command("INFO", "replication")
+
+
+async def test_an_heir_waits_also_with_all_acks(elders: Replicated, connect: Connect) -> None:
+    await grown_up(elders)
+    async with connect(*elders.addresses, acks="all", **GUARD).lock("a", timeout=20):
+        pass
+    await in_sync(elders.primary, elders.replicas)
     await elders.fail_over(kill=False)
     newcomer = connect(*elders.addresses, acks="all", **GUARD)
     state, cause = await verdict(newcomer)
     assert state == "quarantined"
     assert "became the primary" in cause
+
+
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+async def test_a_new_primary_waits_until_others_have_stopped_asking_the_old_one(
+    kind: str, connect: Connect, topologies: Topologies
+) -> None:
+    group: Topology
+    if kind == "sentinel":
+        group = await topologies.get(kind, lambda: SentinelGroup(2, 3))
+    else:
+        group = await topologies.get(kind, lambda: RedisCluster(3, 1))
+    seen: list[Event] = []
+    locks = connect(*group.addresses, observers=[seen.append], **GUARD)
+    async with locks.lock("a", timeout=20):
+        waits = [event.seconds for event in seen if isinstance(event, NodeQuarantined)]
+    assert waits
+    assert min(waits) >= quarantine(TTL + CONFIRMED) - 0.5  # since the mark was left
 
 
 async def test_a_restarted_empty_primary_waits_even_so(group: Replicated, connect: Connect) -> None:
@@ -165,7 +199,7 @@ async def test_a_restarted_empty_primary_waits_even_so(group: Replicated, connec
 async def test_a_primary_that_was_replaced_meanwhile_is_new_again(
     elders: Replicated, connect: Connect
 ) -> None:
-    """The same process as before, but another one granted in between."""
+    """The same process is back, but another server granted in between."""
     first = elders.primary
     await seen_before(elders, connect)
     watcher = connect(*elders.addresses, acks=1, **GUARD)

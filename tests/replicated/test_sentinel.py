@@ -10,7 +10,10 @@ import pytest
 from redis.asyncio.sentinel import Sentinel
 
 import asynclock
-from asynclock.testing import SentinelGroup, until
+from asynclock import _clock
+from asynclock._nodes import sentinel
+from asynclock._nodes.watched import CONFIRMED, POLL, poll_patience
+from asynclock.testing import FaultProxy, SentinelGroup, until
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies, refused
 
@@ -25,7 +28,7 @@ async def test_the_primary_is_found(service: SentinelGroup, connect: Connect) ->
 
 
 async def test_settings_of_a_redis_py_client(service: SentinelGroup, connect: Connect) -> None:
-    hosts = [(sentinel.host, sentinel.port) for sentinel in service.sentinels]
+    hosts = [(one.host, one.port) for one in service.sentinels]
     client = Sentinel(hosts).master_for("mymaster", db=3)
     locks = connect(client, restart_guard=False)
     async with locks.lock("a"):
@@ -41,9 +44,6 @@ async def test_one_sentinel_dead_and_one_frozen_of_three(
     async with locks.lock("a", timeout=20):
         pass
     await service.sentinels[1].freeze()
-    # Who is connected goes on; a majority of the Sentinels is needed to find anybody anew.
-    async with locks.lock("a", timeout=20):
-        pass
     lonely = connect(*service.addresses, restart_guard=False)
     with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 3 Sentinels answered"):
         await lonely.lock("a").acquire(timeout=1.5)
@@ -107,7 +107,7 @@ async def _fence(locks: asynclock.LockManager, name: str) -> int:
 async def test_a_primary_that_wakes_up_again_is_not_believed(
     service: SentinelGroup, connect: Connect
 ) -> None:
-    """It takes a Sentinel seconds to demote it; whoever is connected must not ask it till then."""
+    """A Sentinel takes seconds to demote it; connected clients must not use it until then."""
     locks = connect(*service.addresses, restart_guard=False)
     lease = await locks.lock("a", renew=False, ttl=60 / 7).acquire(timeout=20)
     assert await lease.release()
@@ -132,14 +132,116 @@ async def test_a_primary_that_wakes_up_again_is_not_believed(
     assert held.held
 
 
+async def test_a_client_that_is_cut_off_with_the_old_primary_stops(
+    service: SentinelGroup, connect: Connect
+) -> None:
+    """It sees the old primary, which lives on, and one Sentinel of three."""
+    old, ttl = service.primary, 2.0
+    async with contextlib.AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(FaultProxy(one)) for one in service.sentinels]
+        seen = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+        cut_off = connect(f"redis+sentinel://{seen}/mymaster", ttl=ttl, max_ttl=ttl)
+        lease = await cut_off.lock("a").acquire(timeout=20)
+        proxies[0].partition()
+        proxies[1].partition()
+        await old.command("ACL", "SETUSER", "default", "-slaveof")  # no Sentinel demotes it
+        await service.sentinels[0].command("SENTINEL", "FAILOVER", "mymaster")
+        there = connect(*service.addresses, ttl=ttl, max_ttl=ttl)
+        async with there.lock("a", timeout=40):
+            assert not lease.held
+            with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 3 Sentinels"):
+                await cut_off.lock("b").try_acquire()
+            assert cut_off.nodes()[0].state == "down"
+            assert (await old.command("ROLE"))[0] == "master"
+        await old.command("ACL", "SETUSER", "default", "+slaveof")
+        proxies[0].heal()
+        assert await cut_off.lock("b").acquire(timeout=40)
+    await service.failed_over(old)
+
+
+async def test_a_new_primary_extends_nothing_while_the_old_one_may_still_grant(
+    service: SentinelGroup, connect: Connect
+) -> None:
+    """It has the lease, but others may still be granted the name by the old primary."""
+    locks = connect(*service.addresses, acks="all", ttl=8, max_ttl=8)
+    lease = await locks.lock("a").acquire(timeout=40)
+    (node,) = locks._engine.multiplexer.nodes
+    known = node.trust.renews_from
+    await service.sentinels[0].command("SENTINEL", "FAILOVER", "mymaster")
+
+    async def met_again() -> bool:
+        return node.trust.renews_from > known
+
+    await until(met_again, "the new primary is met")
+    await service.failed_over(service.primary)
+    while _clock.now() < node.trust.renews_from:
+        with contextlib.suppress(asynclock.QuorumUnavailableError, asynclock.LeaseLostError):
+            await lease.extend()  # it tries for one node timeout
+            assert _clock.now() >= node.trust.renews_from
+        await asyncio.sleep(0.02)
+
+
+async def test_without_a_majority_of_sentinels_nothing_is_granted_until_they_are_back(
+    service: SentinelGroup, connect: Connect
+) -> None:
+    locks = connect(*service.addresses, ttl=20, max_ttl=20, restart_guard=False)
+    lease = await locks.lock("a").acquire(timeout=20)
+    for watcher in service.sentinels[:2]:
+        await watcher.freeze()
+
+    async def down() -> bool:
+        return locks.nodes()[0].state == "down"
+
+    await until(down, "the confirmation has run out")
+    with pytest.raises(asynclock.QuorumUnavailableError, match="not confirmed as the primary"):
+        await locks.lock("b").try_acquire()
+    assert lease.held  # its ttl has not run out
+    assert await lease.release()  # what is held can be given back all the same
+    assert await service.primary.command("GET", "asynclock:a") is None
+    await service.sentinels[0].thaw()
+    assert await locks.lock("b").acquire(timeout=20)
+
+
+@pytest.mark.parametrize("node_timeout", [0.01, 0.25, 1.0, 2.5, 15.0])
+def test_a_frozen_sentinel_costs_no_confirmation(node_timeout: float) -> None:
+    """Each question waits for its answer; the next confirmation comes before the last one ends."""
+    assert POLL + 2 * poll_patience(node_timeout) <= 0.8 * CONFIRMED
+
+
+@pytest.mark.parametrize("place", [(sentinel, "_opinion"), (sentinel._Poll, "verdict")])
+async def test_an_answer_that_nobody_expected_does_not_end_the_watch(
+    service: SentinelGroup,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[object, str],
+) -> None:
+    locks = connect(*service.addresses, restart_guard=False)
+    async with locks.lock("a", timeout=20):
+        pass
+
+    async def down() -> bool:
+        return locks.nodes()[0].state == "down"
+
+    def strange(*_: object) -> None:
+        raise KeyError("flags")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, strange)
+        await until(down, "the confirmation has run out")
+        with pytest.raises(asynclock.QuorumUnavailableError, match="KeyError"):
+            await locks.lock("a").try_acquire()
+    async with locks.lock("a", timeout=20) as lease:
+        assert lease.held
+
+
 async def test_sentinels_and_servers_with_passwords(
     topologies: Topologies, connect: Connect
 ) -> None:
     group = await topologies.get("password", lambda: SentinelGroup(1, 1, password="geheim:@/"))
-    (sentinel,) = group.sentinels
+    (watcher,) = group.sentinels
     address = group.addresses[0]
-    await sentinel.command("ACL", "SETUSER", "default", "resetpass", ">y&z=")
-    sentinel.password = "y&z="
+    await watcher.command("ACL", "SETUSER", "default", "resetpass", ">y&z=")
+    watcher.password = "y&z="
     with pytest.raises(asynclock.ConfigurationError, match="NOAUTH"):
         await connect(address).lock("a").acquire(timeout=20)
     locks = connect(f"{address}?sentinel_password=y%26z%3D", acks=1, restart_guard=False)

@@ -1,4 +1,4 @@
-"""Topologies take seconds to start: each is started once per worker, mended and emptied."""
+"""Topologies take seconds to start: each is started once per worker, repaired and emptied."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def _empty(topology: Topology) -> None:
 
 
 async def refused(lock: asynclock.Lock) -> bool:
-    """Whether somebody else has it; asked until there is an answer."""
+    """Return whether another owner has it; asks until there is an answer."""
     while True:
         with contextlib.suppress(asynclock.QuorumUnavailableError):
             return await lock.try_acquire() is None

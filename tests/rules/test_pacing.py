@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,46 @@ def test_spread(splits: list[bool]) -> None:
     for split in splits:
         spread.split() if split else spread.won()
         assert spread.NARROW <= spread.width <= spread.WIDE
+
+
+def test_figures_of_a_lease() -> None:
+    """Each is stated in the docs, or a promise rests on it: 1 % and 2 ms on either side."""
+    assert validity.valid_until(100.0, 10.0) == pytest.approx(109.898)
+    assert validity.renew_at(100.0, 9.0) == pytest.approx(103.0)
+    assert validity.retry_at(100.0, 10.0) == pytest.approx(100.5)
+    assert validity.retry_at(100.0, 0.1) == pytest.approx(100.02)
+    assert validity.quarantine(10.0) == pytest.approx(10.102)
+
+
+def test_bounds_of_the_pauses() -> None:
+    assert pacing.until_expiry(None, 0.999) <= 2.0
+    assert pacing.until_expiry(3.0, 0.999) <= 3.03
+    assert max(pacing.without_push(n, None, 0.999) for n in range(50)) <= 0.375
+    assert pacing.without_push(0, None, 0.0) <= 0.0025
+    assert pacing.without_push(40, 0.1, 0.0) < 0.11, "the holder's remaining ttl bounds the pause"
+    spread = pacing.Spread()
+    for _ in range(20):
+        spread.split()
+    assert spread.width == pytest.approx(0.2)
+    spread.won()
+    assert spread.width == pytest.approx(0.16)
+
+
+def test_waiters_of_an_expired_lease_come_back_one_after_the_other() -> None:
+    first, last = (pacing.until_expiry(3.0, drawn) for drawn in (0.0, 0.999))
+    assert last - first > 0.01
+
+
+def test_without_pushes_a_waiter_asks_ever_more_rarely() -> None:
+    pauses = [pacing.without_push(n, None, 0.5) for n in range(12)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pytest.approx(0.25)
+
+
+@given(st.floats(0, 1e6), st.floats(0.05, 1e4))
+def test_a_lease_that_is_to_last_until_a_moment_does(sent: float, left: float) -> None:
+    until = validity.valid_until(sent, validity.ttl_until(sent, sent + left))
+    assert sent + left <= until <= sent + left + 0.01
 
 
 @given(st.floats(0, 1e7), st.floats(0.05, 1e5))

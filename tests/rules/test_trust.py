@@ -1,6 +1,8 @@
-"""Who may vote, from facts alone."""
+"""Which node may vote, decided from its facts alone."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -52,11 +54,98 @@ def test_a_lying_uptime_is_bounded_by_its_last_reply() -> None:
 def test_who_tells_no_run_id_is_taken_for_restarted() -> None:
     known = Trust(10.0)
     assert met(known, Facts(), 5000.0) == pytest.approx(D)
-    assert "does not tell" in known.cause
+    assert "does not report" in known.cause
 
 
-def test_durable_servers_need_not_wait() -> None:
-    assert met(Trust(10.0), Facts(run_id="x", uptime=0.0, durable=True), 5000.0) == 0
+def test_who_tells_no_run_id_is_taken_for_restarted_each_time() -> None:
+    known = Trust(10.0)
+    met(known, Facts(), 5000.0)
+    known.last_reply = 6000.0
+    assert met(known, Facts(), 6020.0) == pytest.approx(D)
+
+
+def test_a_process_whose_mark_is_gone_may_have_lost_its_keys() -> None:
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    assert met(known, replace(OLD, marked=0.0, promoted=True), 5001.0) == pytest.approx(D)
+
+
+def test_a_short_quarantine_ends_no_long_one() -> None:
+    known = Trust(10.0)
+    assert known.quarantine(100.0, 50.0, "long") == 50.0
+    assert known.quarantine(110.0, 5.0, "short") == 40.0
+    assert known.cause == "long"
+
+
+def test_a_node_that_was_flushed_has_no_vote_and_remembers_nothing() -> None:
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    assert known.forgot(6000.0, "its keys were flushed") == pytest.approx(D)
+    assert known.votes_from == pytest.approx(6000.0 + D)
+    assert known.remembers_from == 6000.0
+
+
+DURABLE = replace(OLD, durable=True, after="-")
+SURVIVOR = replace(NEW, durable=True, after="one")
+
+
+def test_a_durable_process_after_a_durable_one_need_not_wait() -> None:
+    known = Trust(10.0)
+    met(known, DURABLE, 5000.0)
+    assert met(known, SURVIVOR, 5001.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "silence"),
+    [
+        pytest.param(OLD, SURVIVOR, 1.0, id="the process before forgot"),
+        pytest.param(DURABLE, NEW, 1.0, id="this process forgets"),
+        pytest.param(DURABLE, replace(SURVIVOR, after="three"), 1.0, id="one in between"),
+        pytest.param(DURABLE, replace(SURVIVOR, after="-"), 1.0, id="an empty disk"),
+        pytest.param(DURABLE, replace(SURVIVOR, after=None), 1.0, id="no mark allowed"),
+        pytest.param(DURABLE, SURVIVOR, D + 0.1, id="time enough for one in between"),
+    ],
+)
+def test_a_durable_process_waits_unless_it_has_all_grants(
+    before: Facts, after: Facts, silence: float
+) -> None:
+    known = Trust(10.0)
+    met(known, before, 5000.0)
+    assert met(known, after, 5000.0 + silence) == pytest.approx(D - 1.0)
+
+
+def test_a_durable_process_that_is_met_for_the_first_time_waits() -> None:
+    assert met(Trust(10.0), SURVIVOR, 5000.0) == pytest.approx(D - 1.0)
+
+
+def test_a_promoted_primary_waits_for_those_who_do_not_know_yet() -> None:
+    """Other clients may use the old primary for `lag` seconds after the mark was left."""
+    promoted = replace(OLD, marked=0.0, promoted=True, lag=2.0)
+    longer = validity.quarantine(12.0)
+    assert met(Trust(10.0), promoted, 5000.0) == pytest.approx(longer)
+    assert met(Trust(10.0), replace(promoted, marked=3.0), 5000.0) == pytest.approx(longer - 3.0)
+
+
+def test_a_promoted_primary_renews_once_nobody_is_granted_anything_by_the_one_before() -> None:
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    assert known.renews_from <= 5000.0
+    met(known, replace(OLD, run_id="two", marked=0.5, promoted=True, lag=2.0), 5001.0)
+    assert known.renews_from == pytest.approx(5001.0 + validity.quarantine(2.0) - 0.5)
+
+
+def test_a_replica_that_is_promoted_waits() -> None:
+    known = Trust(10.0)
+    assert met(known, replace(OLD, role="slave"), 5000.0) == 0
+    assert met(known, OLD, 5001.0) == pytest.approx(D - 1.0)
+    assert known.cause == "was a replica at the last connection"
+
+
+def test_a_node_that_refused_to_write_as_a_replica_waits() -> None:
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    known.demoted()
+    assert met(known, OLD, 5001.0) == pytest.approx(D - 1.0)
 
 
 def test_the_guard_can_be_turned_off() -> None:
@@ -71,6 +160,45 @@ def test_a_jump_is_seen(by: float) -> None:
     assert seen == pytest.approx(by, abs=0.005)
     assert known.jumped(1.001, seen) == pytest.approx(D)
     assert known.sample(1002.0 + by, 2.0, 2.001) == 0  # told once
+
+
+@pytest.mark.parametrize("by", [-0.01, 0.01])
+def test_a_small_jump_is_seen(by: float) -> None:
+    """A process that waits for the clock of a virtual machine loses as much of each lease."""
+    known = Trust(10.0)
+    known.sample(1000.0, 0.0, 0.001)
+    assert known.sample(1001.0 + by, 1.0, 1.001) == pytest.approx(by, abs=0.005)
+
+
+def test_a_jump_behind_a_slow_reply_is_seen() -> None:
+    """A reply that took a second tells little; it does not undo what quick ones have told."""
+    known = Trust(10.0)
+    known.sample(1000.0, 0.0, 0.001)
+    assert known.sample(1001.5, 1.0, 2.0) == 0
+    assert known.sample(1003.3, 3.0, 3.001) == pytest.approx(0.3, abs=0.01)
+
+
+@given(
+    by=st.floats(-5, 5).filter(lambda by: abs(by) > 0.7),
+    trips=st.tuples(st.floats(0.0001, 0.3), st.floats(0.0001, 0.3)),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_a_jump_is_never_told_smaller_than_it_was(
+    by: float, trips: tuple[float, float], shares: tuple[float, float]
+) -> None:
+    """Leases must lose all that our clock missed, also when the reply that shows it was slow."""
+    known = Trust(10.0)
+    known.sample(1000.0 + trips[0] * shares[0], 0.0, trips[0])
+    seen = known.sample(1001.0 + trips[1] * shares[1] + by, 1.0, 1.0 + trips[1])
+    assert (seen > 0) is (by > 0)
+    assert abs(by) - 1e-6 <= abs(seen) <= abs(by) + sum(trips) + 0.01
+
+
+def test_an_old_reading_that_is_told_late_is_no_jump() -> None:
+    known = Trust(10.0)
+    known.sample(1000.0, 0.0, 0.001)
+    assert known.sample(1006.0, 1.0, 1.001) == pytest.approx(5.0, abs=0.01)
+    assert known.sample(1000.5, 0.5, 1.002) == 0  # it was read before the jump
 
 
 @given(

@@ -1,63 +1,97 @@
-"""Ways to break the library that a suite which proves anything must notice."""
+"""Ways to break the library that a suite which proves anything must notice.
+
+Most are an edit of the library's own source. The text that is replaced must be there exactly once,
+so that a sabotage can't become a harmless one unseen when the code around it changes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from asynclock import _clock
+from asynclock._engine import renewal
+from asynclock._engine.acquisition import Wish
 from asynclock._engine.attempt import Attempt
+from asynclock._engine.lease import Lease
+from asynclock._engine.renewal import Renewals
+from asynclock._engine.restoring import Restores
+from asynclock._engine.round import Round
+from asynclock._engine.waiting import Line, Reservation
+from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
+from asynclock._nodes.node import Node
 from asynclock._nodes.script import Script
-from asynclock._primitives import lock
+from asynclock._primitives import base, lock
 from asynclock._rules import validity
 from asynclock._rules.quorum import Ballot
+from asynclock._rules.trust import Trust
 
 Break = Callable[[pytest.MonkeyPatch], None]
 SABOTAGES: dict[str, Break] = {}
+OPTIONS: dict[str, dict[str, Any]] = {}
+"""Under which schedules each is noticed; by default the plan of most seeds."""
 
 
-def _sabotage(function: Break) -> Break:
-    SABOTAGES[function.__name__] = function
-    return function
+def _sabotage(**options: Any) -> Callable[[Break], Break]:
+    def register(function: Break) -> Break:
+        SABOTAGES[function.__name__] = function
+        OPTIONS[function.__name__] = {"plan": "locks", **options}
+        return function
+
+    return register
 
 
 @contextlib.contextmanager
 def sabotaged(name: str) -> Iterator[dict[str, Any]]:
-    """Break the library in one way. → options of a run that belong to it."""
+    """Break the library in one way; return the options of a run that belong to it."""
     with pytest.MonkeyPatch.context() as patch:
         SABOTAGES[name](patch)
         lock.recipe.cache_clear()  # what is kept has the good script, or afterwards the bad one
         try:
-            yield OPTIONS.get(name, {})
+            yield OPTIONS[name]
         finally:
             lock.recipe.cache_clear()
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "restart_guard_ignored": {"restart_guard": False},
-    # Counters only disagree where the clock does not raise them all to one floor.
-    "write_back_skipped": {"floors": False, "processes": 3, "nodes": 3, "faults": ("ring",)},
-    "validity_from_the_end": {"faults": ("freeze_process_in_an_attempt",)},
-    # With the clock guard on, a clock set back looks like one that stood still, and is survived.
-    "wall_clock_for_validity": {"trusts_wall_clocks": True, "clock_guard": False},
-}
+def _edit(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
+    """Replace some source inside a function of `owner`, a class or a module."""
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) == 1, f"{name} has {old!r} {source.count(old)} times"
+    source = "from __future__ import annotations\n" + source.replace(old, new)
+    names = {"_clock": _clock, **vars(sys.modules[function.__module__])}
+    found: dict[str, Any] = {}
+    exec(compile(source, f"<{name}, sabotaged>", "exec"), names, found)
+    patch.setattr(owner, name, found[name])
 
 
-@_sabotage
+def _edit_script(patch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    source = lock.SCRIPT.source
+    assert source.count(old) == 1, f"the script has {old!r} {source.count(old)} times"
+    patch.setattr(lock, "SCRIPT", Script(source.replace(old, new)))
+
+
+# ---- one holder at a time ----------------------------------------------------------------------
+
+
+@_sabotage()
 def release_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, "if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end", "")
+    _edit_script(patch, "if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end", "")
 
 
-@_sabotage
+@_sabotage()
 def acquire_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, "if holder and holder ~= owner then", "if false then")
+    _edit_script(patch, "if holder and holder ~= owner then", "if false then")
 
 
-@_sabotage
+@_sabotage()
 def quorum_minus_one(patch: pytest.MonkeyPatch) -> None:
     init = Multiplexer.__init__
 
@@ -68,7 +102,96 @@ def quorum_minus_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Multiplexer, "__init__", fewer)
 
 
-@_sabotage
+@_sabotage(restart_guard=False)
+def restart_guard_ignored(_patch: pytest.MonkeyPatch) -> None:
+    """Nothing to patch: it is a setting."""
+
+
+@_sabotage(plan="jumps", clock_guard=False, faults=("jump_clock", "ring"), pace=(4.0, 8.0), tasks=3)
+def jumps_without_quarantine(_patch: pytest.MonkeyPatch) -> None:
+    """A setting, too."""
+
+
+@_sabotage()
+def quarantined_nodes_count(patch: pytest.MonkeyPatch) -> None:
+    _edit(patch, Node, "obstacle", "if now < self.trust.votes_from:", "if False:")
+    _edit(patch, Attempt, "cast", "self.started < self._nodes[index].trust.votes_from", "False")
+
+
+@_sabotage(faults=("freeze_process_in_an_attempt",))
+def validity_from_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A lease counted from the replies instead of from before the request."""
+
+    def late(attempt: Attempt) -> float:
+        return validity.valid_until(_clock.now(), attempt._ttl)
+
+    patch.setattr(Attempt, "valid_until", property(late, lambda _self, _value: None))
+
+
+@_sabotage(plan="ttls", faults=("slow", "freeze_process"), pace=(2.0, 5.0))
+def renewal_from_the_reply(patch: pytest.MonkeyPatch) -> None:
+    _edit(patch, Round, "_grant", "holding, self._sent", "holding, _clock.now()")
+
+
+@_sabotage(plan="stretches")
+def an_extension_in_flight_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A renewal at the old ttl overtakes nothing, and a longer extension counts after all."""
+    old = "max(holding.valid_until, holding.asked_until)"
+    _edit(patch, renewal, "_shortens", old, "holding.valid_until")
+    _edit(patch, Renewals, "_renew", "holding.wanted_ttl", "holding.ttl")
+
+
+@_sabotage(plan="ttls", faults=("lose_replies",))
+def a_shorter_ttl_counts_when_it_is_answered(patch: pytest.MonkeyPatch) -> None:
+    _edit(patch, Renewals, "extend", "self._shorten(holding, until, number, ttl)", "pass")
+
+
+@_sabotage(plan="ttls")
+def extend_takes_any_ttl(patch: pytest.MonkeyPatch) -> None:
+    old = "ttl = _settings.ttl(ttl, node_timeout=timeout, max_ttl=longest)"
+    _edit(patch, Lease, "extend", old, "pass")
+
+
+@_sabotage(plan="tasks")
+def whoever_leaves_ends_the_last_that_entered(patch: pytest.MonkeyPatch) -> None:
+    new = "if not mine and self:\n        return self.pop()\n    if not mine:"
+    _edit(patch, base.Entered, "leave", "if not mine:", new)
+
+
+@_sabotage(plan="witnesses")
+def a_node_that_forgot_has_a_say(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Trust, "remembers_from", property(lambda _: float("-inf"), lambda *_: None))
+
+
+@_sabotage(plan="rolling")
+def no_key_is_put_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Restores, "missing", lambda *_: None)
+
+
+@_sabotage(plan="drifting", faults=("freeze_process", "lose_replies"), eagerness=10.0)
+def no_margin(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(validity, "DRIFT", 0.0)
+    patch.setattr(validity, "GRAIN", 0.0)
+
+
+# With the clock guard on, a clock set back looks like one that stood still, and is survived.
+@_sabotage(trusts_wall_clocks=True, clock_guard=False)
+def wall_clock_for_validity(_patch: pytest.MonkeyPatch) -> None:
+    """`held` asks a clock that may be set back: an option of the world."""
+
+
+@_sabotage(plan="handovers")
+def hand_over_unchecked(patch: pytest.MonkeyPatch) -> None:
+    old = "or holding.valid_until - now <= least"
+    _edit(patch, Wish, "_take_over", old, "")
+    _edit(patch, Line, "hand_on", "now >= holding.valid_until or ", "")
+
+
+# ---- fences ------------------------------------------------------------------------------------
+
+
+# Counters only disagree where the clock does not raise them all to one floor.
+@_sabotage(plan="fences")
 def write_back_skipped(patch: pytest.MonkeyPatch) -> None:
     """The largest claim of a quorum, without making it everybody's."""
 
@@ -86,27 +209,47 @@ def write_back_skipped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ballot, "_write_back", write_back)
 
 
-@_sabotage
-def restart_guard_ignored(_patch: pytest.MonkeyPatch) -> None:
-    """Nothing to patch: it is an option, see above."""
+@_sabotage(plan="raises")
+def raise_without_owner_check(patch: pytest.MonkeyPatch) -> None:
+    old = "if redis.call('GET', KEYS[1]) ~= ARGV[2] or counter > fence then"
+    _edit_script(patch, old, "if counter > fence then")
 
 
-@_sabotage
-def validity_from_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A lease counted from the replies instead of from before the request."""
-
-    def late(attempt: Attempt) -> float:
-        return validity.valid_until(_clock.now(), attempt._ttl)
-
-    patch.setattr(Attempt, "valid_until", property(late, lambda _self, _value: None))
+@_sabotage(plan="blocks")
+def reserved_at_one_node(patch: pytest.MonkeyPatch) -> None:
+    _edit(patch, Reservation, "__init__", "nodes.quorum", "1")
 
 
-@_sabotage
-def wall_clock_for_validity(_patch: pytest.MonkeyPatch) -> None:
-    """`held` asks a clock that may be set back: an option too."""
+@_sabotage(plan="pairs")
+def a_block_from_own_plus_one(patch: pytest.MonkeyPatch) -> None:
+    # Alone it does no harm. If the largest previous counter is our own fence, both rules say the
+    # same. If that counter is larger, the guard that follows refuses a block that starts below it.
+    # It is not smaller, because the nodes that claimed our fence and those that were raised share
+    # a node. So the guard goes, too; without the guard alone, the block starts above the counter.
+    between, guard = "\n    holding = self._holding\n    if ", "holding.reserving is self._done"
+    old = f"highest + 1{between}{guard} and first > max(highest, holding.fence):"
+    new = f"self._holding.fence + 1{between}{guard}:"
+    _edit(patch, Reservation, "_claim", old, new)
 
 
-def _edit(patch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    source = lock.SCRIPT.source
-    assert source.count(old) == 1
-    patch.setattr(lock, "SCRIPT", Script(source.replace(old, new)))
+# ---- nothing is left, no task waits too long ----------------------------------------------------
+
+
+@_sabotage(plan="strays")
+def late_requests_run(patch: pytest.MonkeyPatch) -> None:
+    _edit_script(patch, "return not_after > 0 and now > not_after", "return false")
+
+
+@_sabotage(plan="strays")
+def a_first_acquire_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
+    _edit(patch, Attempt, "_ask", "command.give_up_at = until", "pass")
+
+
+@_sabotage(plan="crowd", cancels=0.3)
+def a_lost_turn(patch: pytest.MonkeyPatch) -> None:
+    _edit(patch, Wish, "_leave", "if turn is None:", "if True:")
+
+
+@_sabotage(plan="waits")
+def a_late_timer_waits_as_long_again(patch: pytest.MonkeyPatch) -> None:
+    _edit(patch, Link, "_check_time", "self._arm(min(late, self.timeout))", "self._arm(late)")

@@ -1,70 +1,73 @@
-"""One random schedule: clients at work, faults, and what must be true in spite of them.
-
-Faults stay within what docs/guarantees.md asks for: clocks jump by more than a round trip can
-hide, on a minority of nodes; flushes are seen by all clients; a single node restarts after all have
-met it. Everything else goes.
-"""
+"""One random schedule: clients at work, faults, and what must be true in spite of them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
-import asynclock
-from asynclock._nodes.node import Node
-from asynclock.testing import Event, check
-from tests.simulation.world import NODE_TIMEOUT, TTL, Process, World, clocks_of
+from asynclock.testing.memory import MemoryNode
+from tests.simulation import faults, shapes, states, tasks  # noqa: F401  # they fill OPERATIONS
+from tests.simulation.clients import OPERATIONS
+from tests.simulation.coincidences import COINCIDENCES
+from tests.simulation.plans import Plan, plan_of
+from tests.simulation.records import Findings, Records
+from tests.simulation.states import States
+from tests.simulation.world import NODE_TIMEOUT, TTL, Process, World, played_in
 
-NAMES = ("a", "b")
-HORIZON = 3.0
-"""Virtual seconds of faults."""
+FAULTS = {**faults.FAULTS, **COINCIDENCES}
 AFTERWARDS = 1.5
-"""After all has healed, no key may be left for longer: far less than a ttl."""
+"""Seconds after all has healed after which no key may be left: far less than a ttl."""
+TOO_LATE = 8 * NODE_TIMEOUT + 0.05 + 1.0
+"""Seconds after which no request is executed any more: eight node timeouts, a grace, and half of
+the longest handshake, by which an estimate of a node's clock may be wrong. Besides, what the
+clocks of the nodes differ by: a request carries one bound for all of them."""
+WELL = ("up", "quarantined")
+"""States of a node that nothing is wrong with any more."""
+SOON = 0.5
+"""Seconds after which nothing is left where nothing fails but the odd late piece."""
+RELEASES = 6
+"""How many times a release may be sent to one node."""
 LATE = 0.05
-
-
-@dataclass
-class Findings:
-    """What one run showed."""
-
-    seed: int
-    violations: list[str] = field(default_factory=list)
-    leases: int = 0
-    lost: int = 0
-    trace: int = 0
-    log: list[str] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Body:
-    """A critical section that is open."""
-
-    process: Process
-    lease: asynclock.Lease
-    number: int
-    began: float
+"""Seconds that a loop may be busy before it looks at a clock."""
 
 
 class Run:
     """Plays one seed."""
 
-    def __init__(self, seed: int, faults: tuple[str, ...] = (), **options: Any) -> None:
-        self.kinds = faults or tuple(FAULTS)
-        self.world = World(seed, **{**_shape(seed), **options})
-        self.random = self.world.random
-        self.found = Findings(seed)
-        self.open: dict[str, list[Body]] = {name: [] for name in NAMES}
-        self.history: list[Event] = []
+    def __init__(self, seed: int, plan: Plan) -> None:
+        self.plan = plan
+        self.world = World(seed, plan.nature)
+        self.random: random.Random = self.world.random
+        self.found = Findings(seed, plan.name)
+        self.records = Records(self.world, self.found, timely=plan.timely)
+        self.accuse = self.records.accuse
+        self.states = States()
+        # What faults remember:
+        self.healed = False
+        """Whether faults have had their time."""
         self.jumped: set[int] = set()
+        self.set_back = 0.0
+        """Maximum seconds by which a node's clock was set back."""
+        self.forgot: set[int] = set()
+        self.paused: list[Process] = []
+        self.flapping = False
+        self.restarts = 0
+        self.next_restart = 0.0
+        # What operations remember:
         self.numbers = 0
+        self.writers = 0
+        self.last_writer = 0.0
+        self.closed: dict[bytes, float] = {}
+        """When each short-lived manager was closed, by its label."""
 
     def play(self) -> Findings:
         world = self.world
-        with clocks_of(world), _quiet():
+        with played_in(world), _quiet():
             try:
                 world.loop.run_until_complete(self._main())
             except Exception as error:
@@ -72,13 +75,9 @@ class Run:
             finally:
                 with contextlib.suppress(RuntimeError):
                     world.loop.close()
-        self.found.violations += [str(one) for one in check(self.history)]
+        self.records.close(falls=self.plan.rising)
         self.found.trace, self.found.log = world.trace, world.log
         return self.found
-
-    def accuse(self, text: str) -> None:
-        self.world.say(f"VIOLATION {text}")
-        self.found.violations.append(text)
 
     async def _main(self) -> None:
         world, loop = self.world, self.world.loop
@@ -87,339 +86,176 @@ class Run:
         workers = [
             process.spawn(self._work(process), f"w{number}")
             for process in world.processes
-            for number in range(2)
+            for number in range(self.plan.tasks)
         ]
-        faults = loop.create_task(self._faults())
+        raging = loop.create_task(self._rage())
         watch = loop.create_task(self._watch())
-        await faults
-        self._heal()
-        done, late = await asyncio.wait(workers, timeout=60)
-        if late:
-            self.accuse(f"{len(late)} workers never end")
+        await raging
+        faults.heal(self)
+        if not await self._all_end():
             return
-        for task in done:
+        for task in workers:
             task.result()
-        await asyncio.sleep(AFTERWARDS)
-        if self.jumped and world.lock_keys():
-            # A request that was held up is too late by the node's clock, one bound for all nodes;
-            # on a node whose clock was set back it may still be executed, and its ttl ends it.
-            await asyncio.sleep(2 * TTL)
-        if left := world.lock_keys():
-            self.accuse(f"keys are left: {left}")
+        await self._settle()
+        await self._judge_the_rest()
         watch.cancel()
-        for process in world.processes:
-            await process.spawn(process.locks.aclose(), "aclose")
-        await asyncio.sleep(0)
-        left_tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        if left_tasks:
-            self.accuse(f"tasks are left: {sorted(task.get_name() for task in left_tasks)}")
+        await self._close()
 
-    # ---- clients -----------------------------------------------------------------------------
+    async def _all_end(self) -> bool:
+        until = self.world.loop.now + 60
+        while busy := [task for process in self.world.processes for task in process.tasks]:
+            _, late = await asyncio.wait(busy, timeout=until - self.world.loop.now)
+            if late:
+                self.accuse(f"these never end: {sorted(task.get_name() for task in late)}")
+                return False
+        return True
+
+    async def _rage(self) -> None:
+        until = self.world.loop.now + self.plan.horizon
+        amnesia = self.world.nature.floors
+        kinds = [kind for kind in self.plan.faults if amnesia or kind not in faults.AMNESIA]
+        self.random.shuffle(kinds)
+        kinds = kinds[: self.random.randint(1, len(kinds))] if kinds else []
+        pace = self.random.uniform(*self.plan.pace)
+        while self.world.loop.now < until:
+            await asyncio.sleep(self.random.expovariate(pace))
+            if kinds:
+                kind = self.random.choice(kinds)
+                self.found.counts[f"fault {kind}"] += 1
+                FAULTS[kind](self)
+
+    def later(self, mean: float, undo: Callable[[], None]) -> None:
+        self.world.loop.call_later(self.random.expovariate(1 / mean), undo)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            self.records.look()
+            for node in self.world.nodes:
+                self._look_at_keys(node)
+                if self.world.nature.late > AFTERWARDS and not self.jumped:
+                    self._look_for_ghosts(node)
+            self._count_releases()
+
+    def _look_at_keys(self, node: MemoryNode) -> None:
+        keys, now = node.keys, self.world.loop.now
+        calm = not self.plan.faults
+        for key, value in keys.values.items():
+            expiry = keys.expiries.get(key)
+            if expiry is None:
+                self.accuse(f"{key!r} on {node.name} lives for ever")
+            elif "intents" in self.plan.strict and key.endswith(b"intent") and keys.now() < expiry:
+                if not self.writers and now - self.last_writer > SOON:
+                    self.accuse(f"{key!r} on {node.name} is left, and nobody waits to write")
+            elif calm and type(value) is bytes and keys.now() < expiry:
+                closed = self.closed.get(value.partition(b":")[2])
+                if closed is not None and now - closed > SOON:
+                    self.accuse(f"{key!r} on {node.name} is left by a manager that was closed")
+
+    def _count_releases(self) -> None:
+        """However often a node comes and goes, it is not sent many more releases than acquires."""
+        for process in self.world.processes:
+            attempts = process.locks.statistics().attempts
+            for number, route in enumerate(process.routes):
+                if route.releases > RELEASES * (attempts + 10):
+                    self.accuse(
+                        f"{process.name} sent n{number} {route.releases} releases"
+                        f" after {attempts} attempts"
+                    )
+                    route.releases = 0
+
+    # ---- clients -------------------------------------------------------------------------------
 
     async def _work(self, process: Process) -> None:
         loop = self.world.loop
-        until = loop.now + HORIZON
+        until = loop.now + self.plan.horizon
+        kinds, weights = zip(*self.plan.operations.items(), strict=True)
         while loop.now < until:
-            await asyncio.sleep(self.random.expovariate(3.0))
-            patience = self.random.uniform(0.2, 2 * TTL)
-            task = process.spawn(self._use(process, patience), "use")
-            if self.random.random() < 0.15:
+            await asyncio.sleep(self.random.expovariate(self.plan.eagerness))
+            (kind,) = self.random.choices(kinds, weights)
+            self.found.counts[kind] += 1
+            task = process.spawn(OPERATIONS[kind](self, process), kind)
+            if self.random.random() < self.plan.cancels:
                 loop.call_later(self.random.expovariate(1.0), task.cancel)
             await asyncio.wait([task])
-            self._judge_end(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.accuse(f"{task.get_name()}: {type(error).__name__}: {error}")
 
-    def _judge_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.accuse(f"{task.get_name()}: {type(error).__name__}: {error}")
-
-    async def _use(self, process: Process, patience: float) -> None:
-        name = self.random.choice(NAMES)
-        lock = process.locks.lock(name, handoff=self.random.choice((True, "strict", False)))
-        began = self.world.loop.now
-        try:
-            if self.random.random() < 0.2:
-                lease = await lock.try_acquire()
-                if lease is None:
-                    return
-            else:
-                lease = await lock.acquire(timeout=patience)
-        except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
-            self._check_patience(process, began, patience)
+    def check_patience(self, process: Process, began: float, patience: float) -> None:
+        """A wait that began then has ended now: too late?"""
+        if process.stood_still_until > began:
             return
-        await self._hold(process, lease, began)
-
-    def _check_patience(self, process: Process, began: float, patience: float) -> None:
         took = self.world.loop.now - max(began, process.frozen_until)
         # The first attempt is always made whole: a request, its healing where the node has
         # forgotten the script, and a write-back, with a node timeout for each.
         if took > patience + 3 * NODE_TIMEOUT + LATE:
             self.accuse(f"{process.name}: an acquire took {took:.3f} s of {patience:.3f} s")
 
-    async def _hold(self, process: Process, lease: asynclock.Lease, began: float) -> None:
-        completed = held_at_end = reported = False
-        body = self._entered(process, lease, began)
-        try:
-            async with lease:
-                try:
-                    await self._inside(lease)
-                    completed, held_at_end = True, lease.held
-                finally:
-                    self._leaves(body)
-        except asynclock.LeaseLostError:
-            reported = True
-            self.found.lost += 1
-        finally:
-            self._leaves(body)
-        if completed and not held_at_end and not reported:
-            self.accuse(f"{process.name}: a loss of fence {lease.fence} was not reported")
+    # ---- the end -------------------------------------------------------------------------------
 
-    async def _inside(self, lease: asynclock.Lease) -> None:
-        await asyncio.sleep(self.random.expovariate(4.0))
-        if self.random.random() < 0.1:
-            with contextlib.suppress(asynclock.QuorumUnavailableError):
-                await lease.extend()
-        if self.random.random() < 0.1:
-            await asyncio.sleep(self.random.uniform(0, 2 * TTL))
+    async def _settle(self) -> None:
+        """Check what is left behind once all faults have ended and no task wants a lock."""
+        if self.world.nature.late > AFTERWARDS:
+            # A release may be as late as anything; the watch sees that no acquire is.
+            await asyncio.sleep(self.world.nature.late + TTL)
+            return
+        await asyncio.sleep(AFTERWARDS)
+        if self.jumped and self.world.lock_keys():
+            # On a node whose clock was set back, a late request may still be executed, and the
+            # intent of a writer whose replies were lost stays: the node's clock ends both.
+            await asyncio.sleep(self.set_back + 2 * TTL)
+        if left := self.world.lock_keys():
+            self.accuse(f"keys are left: {left}")
 
-    # ---- what is recorded --------------------------------------------------------------------
+    def _look_for_ghosts(self, node: MemoryNode) -> None:
+        """No key was set for an owner that had been given up long before."""
+        clocks = [one.wall() for one in self.world.nodes]
+        too_late = TOO_LATE + max(clocks) - min(clocks)
+        for key, value in node.keys.values.items():
+            left = (node.keys.expiries.get(key, 0) - node.keys.now()) / 1000
+            born = self.world.loop.now + left - TTL
+            asked = self.world.given_up.get(value, inf) if type(value) is bytes else inf
+            if left > 0 and born > asked + too_late:
+                self.accuse(f"{key!r} on {node.name} was locked by a request of long ago")
 
-    def _entered(self, process: Process, lease: asynclock.Lease, began: float) -> Body:
-        self.numbers += 1
-        self.found.leases += 1
-        body = Body(process, lease, self.numbers, began)
-        self.world.say(f"{process.name} got {lease.name} fence {lease.fence}")
-        self._record(body, "acquired")
-        self.open[lease.name].append(body)
-        self._check_overlap(lease.name)
-        return body
-
-    def _leaves(self, body: Body) -> None:
-        bodies = self.open[body.lease.name]
-        if body in bodies:
-            kind = "left" if body.lease.held else "lost"
-            self._check_overlap(body.lease.name)
-            bodies.remove(body)
-            self.world.say(f"{body.process.name} {kind} {body.lease.name} {body.lease.fence}")
-            self._record(body, kind)
-
-    def _record(self, body: Body, kind: Any) -> None:
-        lease, now = body.lease, self.world.loop.now
-        # Of a lost one nobody knows here when it ended, only that it had by then.
-        until = now + lease.remaining() if lease.held else None
-        self.history.append(
-            Event(
-                kind=kind,
-                body=str(body.number),
-                name=lease.name,
-                owner=lease.owner,
-                fence=lease.fence,
-                at=now,
-                began=body.began,
-                until=until,
-            )
-        )
-
-    def _check_overlap(self, name: str) -> None:
-        holders = [body for body in self.open[name] if body.process.looks(body.lease)]
-        if len(holders) > 1:
-            who = ", ".join(f"{body.process.name} {body.lease.fence}" for body in holders)
-            self.accuse(f"{name} is held by {who} at once")
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(0.1)
-            for name in NAMES:
-                self._check_overlap(name)
-            for node in self.world.nodes:
-                for key in node.keys.values:
-                    expiry = node.keys.expiries.get(key)
-                    if expiry is None:
-                        self.accuse(f"{key!r} on {node.name} lives for ever")
-
-    # ---- faults ------------------------------------------------------------------------------
-
-    async def _faults(self) -> None:
-        until = self.world.loop.now + HORIZON
-        kinds = [kind for kind in self.kinds if self.world.floors or kind not in AMNESIA]
-        self.random.shuffle(kinds)
-        kinds = kinds[: self.random.randint(1, len(kinds))]
-        pace = self.random.uniform(0.7, 5.0)
-        while self.world.loop.now < until:
-            await asyncio.sleep(self.random.expovariate(pace))
-            FAULTS[self.random.choice(kinds)](self)
-
-    def later(self, mean: float, undo: Callable[[], None]) -> None:
-        self.world.loop.call_later(self.random.expovariate(1 / mean), undo)
-
-    def _heal(self) -> None:
-        for node in self.world.nodes:
-            if not node.alive:
-                node.restart()
-            node.thaw()
+    async def _judge_the_rest(self) -> None:
+        """Nothing is held, and everything can be locked."""
         for process in self.world.processes:
-            process.thaw()
-            for route in process.routes:
-                route.heal()
+            if held := process.locks.leases():
+                self.accuse(f"{process.name} still holds {held}")
+            await process.spawn(self._probe(process), "probe")
+            await self._see_all_nodes(process)
 
+    async def _probe(self, process: Process) -> None:
+        """Everything can be locked again, once the last quarantine is over."""
+        for name in self.plan.names:
+            patience = 1.5 * TTL + 3 * self.world.nature.late
+            try:
+                async with process.locks.lock(name, timeout=patience):
+                    pass
+            except Exception as error:
+                self.accuse(f"{process.name} can't lock {name} any more: {error}")
 
-Fault = Callable[[Run], None]
-FAULTS: dict[str, Fault] = {}
+    async def _see_all_nodes(self, process: Process) -> None:
+        for _ in range(20):
+            ill = [node for node in process.locks.nodes() if node.state not in WELL]
+            if not ill:
+                return
+            await asyncio.sleep(NODE_TIMEOUT)
+        for node in ill:
+            self.accuse(f"{process.name}: {node.node} is {node.state}: {node.cause}")
 
-
-def _fault(function: Fault) -> Fault:
-    FAULTS[function.__name__] = function
-    return function
-
-
-@_fault
-def freeze_node(run: Run) -> None:
-    node = run.random.choice(run.world.nodes)
-    run.world.say(f"freeze {node.name}")
-    node.freeze()
-    run.later(1.0, node.thaw)
-
-
-@_fault
-def kill_node(run: Run) -> None:
-    """kill -9, and a new process without the data, at once or later."""
-    number = run.random.randrange(len(run.world.nodes))
-    node = run.world.nodes[number]
-    # On a single node the first contact is free, so a restart before it goes unnoticed.
-    if len(run.world.nodes) == 1 and not _all_met(run, number):
-        return
-    run.world.say(f"kill {node.name}")
-    node.kill()
-    run.later(0.5, lambda: None if node.alive else node.restart())
-
-
-@_fault
-def kill_durable_node(run: Run) -> None:
-    """The same with the data: an append-only file."""
-    node = run.random.choice(run.world.nodes)
-    run.world.say(f"restart {node.name} with its data")
-    node.restart(keep_data=True)
-
-
-@_fault
-def cut_connections(run: Run) -> None:
-    node = run.random.choice(run.world.nodes)
-    run.world.say(f"cut {node.name}")
-    node.cut()
-
-
-@_fault
-def partition(run: Run) -> None:
-    process = run.random.choice(run.world.processes)
-    number = run.random.randrange(len(process.routes))
-    run.world.say(f"{process.name} can't reach n{number}")
-    process.routes[number].cut_off()
-    run.later(2.0, process.routes[number].heal)
-
-
-@_fault
-def ring(run: Run) -> None:
-    """Each process misses another node: no two use the same majority."""
-    run.world.say("each process misses another node")
-    for number, process in enumerate(run.world.processes):
-        route = process.routes[number % len(process.routes)]
-        route.cut_off()
-        run.later(2.0, route.heal)
-
-
-@_fault
-def slow(run: Run) -> None:
-    process = run.random.choice(run.world.processes)
-    route = run.random.choice(process.routes)
-    run.world.say(f"a route of {process.name} is slow")
-    route.slow = run.random.uniform(0.05, 0.6)
-    run.later(2.0, route.heal)
-
-
-@_fault
-def freeze_process(run: Run) -> None:
-    process = run.random.choice(run.world.processes)
-    run.world.say(f"freeze {process.name}")
-    process.freeze()
-    run.later(run.random.choice((0.5, TTL)), process.thaw)
-
-
-@_fault
-def freeze_process_in_an_attempt(run: Run) -> None:
-    """Just when its next request has arrived at a node: the replies will be old when it reads."""
-    process = run.random.choice(run.world.processes)
-    process.trap = run.random.choice((0.1, TTL + run.random.random()))
-
-
-@_fault
-def jump_clock(run: Run) -> None:
-    minority = (len(run.world.nodes) - 1) // 2
-    number = run.random.randrange(len(run.world.nodes))
-    # Who has not met a node before it jumps can't know: only when all have.
-    if len(run.jumped | {number}) > minority or not _all_met(run, number):
-        return
-    run.jumped.add(number)
-    by = run.random.choice((-1, 1)) * run.random.choice((1.0, 5.0, 120.0))
-    run.world.say(f"the clock of n{number} jumps by {by:+} s")
-    run.world.nodes[number].jump_clock(by)
-
-
-@_fault
-def flush_node(run: Run) -> None:
-    """FLUSHALL, where every client is connected: who is not can't know (docs/threats.md)."""
-    number = run.random.randrange(len(run.world.nodes))
-    node = run.world.nodes[number]
-    views = [process.locks._engine.multiplexer.nodes[number] for process in run.world.processes]
-    if node.alive and not node.frozen and all(view.link and view.tracking for view in views):
-        run.world.say(f"flush {node.name}")
-        for process, view in zip(run.world.processes, views, strict=True):
-            _see_that_it_hears(process, view)
-        node.flush()
-
-
-def _see_that_it_hears(process: Process, view: Node) -> None:
-    """If the connection ends before the news of the flush is in, it comes with the end."""
-    before = view.trust.votes_from
-
-    def tell(_: object) -> None:
-        if view.trust.votes_from == before:
-            view.pushed([b"invalidate", None])
-
-    if view.link is not None:
-        view.link.closed.add_done_callback(tell, context=process.context)
-
-
-@_fault
-def flush_scripts(run: Run) -> None:
-    node = run.random.choice(run.world.nodes)
-    run.world.say(f"forget the scripts of {node.name}")
-    node.forget_scripts()
-
-
-@_fault
-def set_wall_clock(run: Run) -> None:
-    """A client's wall clock is set: once it knows the nodes' clocks, nothing depends on its own."""
-    process = run.random.choice(run.world.processes)
-    if any(node.trust.facts is None for node in process.locks._engine.multiplexer.nodes):
-        return
-    process.wall_step += run.random.choice((-20.0, 20.0))
-    run.world.say(f"the wall clock of {process.name} is set {process.wall_step:+}")
-
-
-def _all_met(run: Run, number: int) -> bool:
-    nodes = [process.locks._engine.multiplexer.nodes[number] for process in run.world.processes]
-    return all(node.trust.facts is not None for node in nodes)
-
-
-AMNESIA = ("kill_node", "flush_node")
-"""Where fences rest on counters alone, these must not be lost."""
-
-
-def _shape(seed: int) -> dict[str, Any]:
-    return {
-        "nodes": (1, 3, 3, 5, 3)[seed % 5],
-        "processes": 2 + seed // 5 % 2,
-        "floors": bool(seed // 10 % 4),
-    }
+    async def _close(self) -> None:
+        for process in self.world.processes:
+            statistics = process.locks.statistics()
+            for what in ("renewed", "handovers", "write_backs", "split_votes", "attempts"):
+                self.found.counts[what] += getattr(statistics, what)
+            for locks in process.managers:
+                await process.spawn(locks.aclose(), "aclose")
+        await asyncio.sleep(0)
+        left_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if left_tasks:
+            self.accuse(f"tasks are left: {sorted(task.get_name() for task in left_tasks)}")
 
 
 @contextlib.contextmanager
@@ -432,6 +268,9 @@ def _quiet() -> Any:
         logging.disable(before)
 
 
-def play(seed: int, **options: Any) -> Findings:
-    """Play one seed. A failing one is played again by `play(seed)`, step for step."""
-    return Run(seed, **options).play()
+def play(seed: int, plan: str = "", **changes: Any) -> Findings:
+    """Play one seed. A failing one is played again by `play(seed)`, step for step.
+
+    plan: instead of the seed's own. changes: to the plan, or to the world's nature.
+    """
+    return Run(seed, plan_of(seed, plan, **changes)).play()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from asynclock.testing._commands import COMMANDS, execute
-from asynclock.testing._keyspace import Keyspace, ReplyError
-from asynclock.testing._resp import ServerReplyError, ask_all
+from asynclock.testing.memory.commands import COMMANDS, execute
+from asynclock.testing.memory.keyspace import Keyspace, ReplyError
 from asynclock.testing.plugin import StartServers
+from asynclock.testing.servers.resp import ServerReplyError, ask_all
 
 LONG = "100000"
 KEYS = ["s1", "s2", "h", "z"]
@@ -29,33 +29,20 @@ def commands(chance: random.Random) -> list[tuple[str, ...]]:
         ("SET", key, member, "PX", LONG),
         ("SET", key, member, "NX", "PX", LONG),
         ("SET", key, member, "PX", LONG, "GET"),
-        ("SET", key, member, "XX", "KEEPTTL"),
-        ("INCR", "number"),
         ("DEL", key),
         ("EXISTS", key),
         ("PEXPIRE", key, LONG),
-        ("PERSIST", key),
-        ("TTL", key),
-        ("TYPE", key),
-        ("DBSIZE",),
         ("HSET", "h", member, score),
-        ("HGET", key, member),
         ("HMGET", key, member, "d"),
-        ("HLEN", "h"),
-        ("HDEL", "h", member),
         ("ZADD", "z", score, member),
-        ("ZADD", "z", "NX", score, member),
-        ("ZADD", "z", "XX", score, member),
         ("ZREM", "z", member),
         ("ZSCORE", key, member),
         ("ZCARD", "z"),
-        ("ZRANK", "z", member),
         ("ZRANGE", "z", "0", "-1", "WITHSCORES"),
         ("ZRANGE", "z", "-2", "1"),
         ("ZREVRANGE", "z", "0", "0"),
         ("ZRANGEBYSCORE", "z", low, high, "WITHSCORES"),
-        ("ZRANGEBYSCORE", "z", "(" + low, "+inf", "LIMIT", "0", "1"),
-        ("ZCOUNT", "z", "-inf", high),
+        ("ZRANGEBYSCORE", "z", "(" + low, "+inf"),
         ("ZREMRANGEBYSCORE", "z", "-inf", low),
     ]
 
@@ -88,7 +75,7 @@ async def test_it_expires_keys_as_a_server_does(asynclock_servers: StartServers)
     now = time.time()
     ours = Keyspace(lambda: now, lambda _key: None, lambda _key: None)
     script = "redis.call('SET', 'k', 'v', 'PX', 50) return redis.call('PTTL', 'k')"
-    assert await server.command("EVAL", script, 0) == 50
+    assert 45 <= await server.command("EVAL", script, 0) <= 50
     execute(ours, (b"SET", b"k", b"v", b"PX", b"50"))
     assert execute(ours, (b"PTTL", b"k")) == 50
     now += 0.0499
@@ -98,10 +85,18 @@ async def test_it_expires_keys_as_a_server_does(asynclock_servers: StartServers)
     assert execute(ours, (b"PTTL", b"k")) == -2
 
 
+@pytest.mark.parametrize("words", ["SET s v KEEPTTL", "ZRANGE z 0 -1 REV", "OBJECT s"])
+def test_what_is_not_modelled_is_an_error(words: str) -> None:
+    """An ignored option would make a script behave differently here without notice."""
+    ours = Keyspace(time.time, lambda _key: None, lambda _key: None)
+    with pytest.raises(ReplyError):
+        execute(ours, tuple(words.encode().split()))
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_words_that_are_missing_are_an_error(name: bytes) -> None:
     ours = Keyspace(time.time, lambda _key: None, lambda _key: None)
-    if name in (b"DBSIZE", b"DEL", b"EXISTS", b"UNLINK", b"SCAN"):
+    if name in (b"DEL", b"EXISTS", b"SCAN"):
         return
     with pytest.raises(ReplyError):
         execute(ours, (name,))

@@ -6,26 +6,53 @@ Everything of the library is real but the socket; every random number comes from
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import contextvars
-import functools
 import random
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 import asynclock
-from asynclock import _clock
-from asynclock.testing._wire import Route, Stream
+from asynclock import _background, _clock
+from asynclock._engine import renewal
+from asynclock._nodes import link
+from asynclock._nodes.link import Sink
+from asynclock._nodes.multiplexer import Multiplexer
+from asynclock._nodes.script import Command
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.virtual import VirtualLoop
+from asynclock.testing.memory.keyspace import SortedSet
+from asynclock.testing.memory.wire import Stream
+from tests.simulation.loop import RUNNING, Call, SimulatedLoop
+from tests.simulation.network import Weather
 
 EPOCH = 1_700_000_000.0
 TTL = 2.0
 NODE_TIMEOUT = 0.25
+Trap = Callable[[Weather, Stream], None]
+_OWNER = re.compile(rb"[0-9a-f]{32}:")
 
-PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
+
+@dataclass(frozen=True)
+class Nature:
+    """What a world is like, apart from what is done to it."""
+
+    nodes: int
+    processes: int
+    floors: bool = True
+    """Whether fences may be seeded by clocks; without, they are counters and no more."""
+    drift: float = 0.0004
+    """How much faster or slower than true time a clock may run."""
+    late: float = 0.4
+    """Seconds that one piece in a hundred is late, at most."""
+    trusts_wall_clocks: bool = False
+    """A sabotage: the library's clock is the one that people set."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of `connect`."""
 
 
 def _without_floor(floor: Callable[[float], int]) -> Callable[[float], int]:
@@ -42,132 +69,126 @@ class Process:
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.name = f"p{number}"
-        self.frozen = False
+        self.stopped = False
         self.frozen_until = 0.0
         """Since when it runs undisturbed."""
+        self.stood_still_until = float("-inf")
+        """When its clock went on after it had last stood still."""
         self.wall_step = 0.0
         """By how much its wall clock is wrong."""
-        self._rate = 1 + world.random.uniform(-0.0004, 0.0004)
+        drift = world.nature.drift
+        self._rate = 1 + world.random.uniform(-drift, drift)
         self._offset = world.random.uniform(0, 1000)
         self.context = contextvars.copy_context()
-        self.context.run(PROCESS.set, self)
-        self.trap: float | None = None
-        """Seconds to be frozen for, from the arrival of its next acquire on."""
-        self.stash: list[asyncio.Handle] = []
+        self.context.run(RUNNING.set, self)
+        self.traps: dict[bytes, Trap] = {}
+        """What happens when its next request of a kind has arrived at a node."""
+        self.stash: list[Call] = []
         self.routes: list[Weather] = []
+        self.managers: list[asynclock.LockManager] = []
+        """All that it has opened and not closed."""
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """What it does at this moment."""
         self.locks: asynclock.LockManager
 
     def now(self) -> float:
-        stepped = self.wall_step if self.world.trusts_wall_clocks else 0.0
+        stepped = self.wall_step if self.world.nature.trusts_wall_clocks else 0.0
         return self._offset + self.world.loop.now * self._rate + stepped
 
     def wall(self) -> float:
         return EPOCH + self.world.loop.now + self.wall_step
 
-    def connect(self, **options: Any) -> None:
+    def start(self) -> None:
+        self.routes = [Weather(self.world, self, n) for n in range(len(self.world.nodes))]
+        self.locks = self.connect(self.name)
+
+    def connect(self, label: str, **settings: Any) -> asynclock.LockManager:
+        """One more manager, over the same network."""
         world = self.world
-        self.routes = [Weather(world, self, number) for number in range(len(world.nodes))]
         endpoints = [
             MemoryEndpoint(node.name, node, route)
             for node, route in zip(world.nodes, self.routes, strict=True)
         ]
-        settings: dict[str, Any] = {
+        options: dict[str, Any] = {
             "ttl": TTL,
             "max_ttl": TTL,
             "node_timeout": NODE_TIMEOUT,
-            "label": self.name,
-            **options,
+            "label": label,
+            **world.nature.settings,
+            **settings,
         }
-        self.locks = asynclock.connect(*endpoints, **settings)
-        engine = self.locks._engine
-        if not world.floors:
+        locks = asynclock.connect(*endpoints, **options)
+        engine = locks._engine
+        if not world.nature.floors:
             nodes = engine.multiplexer
             nodes.floor = _without_floor(nodes.floor)  # type: ignore[method-assign,assignment]  # on purpose
         engine.entropy, engine.random = world.random.randbytes, world.random.random
+        self._note_releases(engine.multiplexer)
         for node in engine.multiplexer.nodes:
             node.random = world.random.random
+        self.managers.append(locks)
+        return locks
+
+    def _note_releases(self, nodes: Multiplexer) -> None:
+        deliver, world = nodes.deliver, self.world
+
+        def note(command: Command, sink: Sink, indices: Sequence[int]) -> None:
+            world.given_up.setdefault(str(command.args[1]).encode(), world.loop.now)
+            deliver(command, sink, indices)
+
+        nodes.deliver = note  # type: ignore[method-assign]  # on purpose
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
-        return self.world.loop.create_task(work, name=f"{self.name} {name}", context=self.context)
+        task = self.world.loop.create_task(
+            work, name=f"{self.name} {name}", context=self.context.copy()
+        )
+        return self._noted(task)
+
+    def spawn_inside(self, work: Any, name: str) -> asyncio.Task[Any]:
+        """A task of the task that runs: it inherits that one's context."""
+        return self._noted(self.world.loop.create_task(work, name=f"{self.name} {name}"))
+
+    def _noted(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        self.tasks[task] = None
+        task.add_done_callback(self.tasks.pop)
+        return task
 
     def freeze(self) -> None:
-        self.frozen = True
+        self.stopped = True
 
     def thaw(self) -> None:
-        if self.frozen:
-            self.frozen = False
+        if self.stopped:
+            self.stopped = False
             self.frozen_until = self.world.loop.now
             stash, self.stash = self.stash, []
             self.world.loop.ready.extend(stash)
+
+    def lose_time(self, seconds: float) -> None:
+        """Have its clock stand behind by so much more, as after a pause that it did not count."""
+        self._offset -= seconds * self._rate
+        self.stood_still_until = self.world.loop.now
 
     def looks(self, lease: asynclock.Lease) -> bool:
         """Whether the process would say at this moment that it holds `lease`."""
         return self.context.copy().run(lambda: lease.held)
 
 
-class Weather(Route):
-    """The network between one process and one node."""
-
-    def __init__(self, world: World, process: Process, number: int) -> None:
-        self._world = world
-        self._process = process
-        self._tag = f"{process.name}{number}".encode()
-        self._closed = False
-        self._blocked: dict[Stream, None] = {}
-        self.slow = 0.0
-
-    def delay(self) -> float:
-        chance = self._world.random
-        if chance.random() < 0.01:
-            return chance.uniform(0.0, 0.4)
-        return 0.0002 + chance.expovariate(2000.0) + self.slow * chance.random()
-
-    def admit(self, stream: Stream, data: bytes) -> bool:
-        if self._closed:
-            self._blocked[stream] = None
-            return False
-        self._world.note(self._tag, data)
-        if self._process.trap is not None and b"\r\nacquire\r\n" in data:
-            self._spring(self._process.trap)
-        return True
-
-    def _spring(self, seconds: float) -> None:
-        process = self._process
-        process.trap = None
-        self._world.say(f"freeze {process.name} in an attempt")
-        process.freeze()
-        self._world.loop.call_later(seconds, process.thaw)
-
-    def cut_off(self) -> None:
-        self._closed = True
-
-    def heal(self) -> None:
-        self._closed, self.slow = False, 0.0
-        blocked, self._blocked = self._blocked, {}
-        for stream in blocked:
-            self._world.loop.call_soon(stream.pump, context=stream.context)
-
-
 class World:
     """Nodes, processes and the trace of one run."""
 
-    def __init__(
-        self, seed: int, *, nodes: int, processes: int, floors: bool, **options: Any
-    ) -> None:
+    def __init__(self, seed: int, nature: Nature) -> None:
         self.random = random.Random(seed)
-        self.loop = PausableLoop()
-        self.floors = floors
-        """Whether fences may be seeded by clocks; without, they are counters and no more."""
+        self.loop = SimulatedLoop()
+        self.nature = nature
         self.trace = 0
         self.log: list[str] = []
-        self.nodes = [self._node(number) for number in range(nodes)]
-        self.processes = [Process(self, number) for number in range(processes)]
-        self.trusts_wall_clocks = options.pop("trusts_wall_clocks", False)
-        """A sabotage: the library's clock is the one that people set."""
-        self._options = options
+        self.given_up: dict[Any, float] = {}
+        """When each owner's first release was sent: nothing is asked for it later."""
+        self.nodes = [self._node(number) for number in range(nature.nodes)]
+        self.processes = [Process(self, number) for number in range(nature.processes)]
 
     def _node(self, number: int) -> MemoryNode:
-        rate = 1 + self.random.uniform(-0.0004, 0.0004)
+        rate = 1 + self.random.uniform(-self.nature.drift, self.nature.drift)
         offset = self.random.uniform(-0.1, 0.1)
         node = MemoryNode(
             f"n{number}",
@@ -180,11 +201,11 @@ class World:
 
     def start(self) -> None:
         for process in self.processes:
-            process.context.run(functools.partial(process.connect, **self._options))
+            process.context.run(process.start)
 
     def note(self, tag: bytes, data: bytes) -> None:
         """One more piece arrived: part of what makes a run itself."""
-        self.trace = zlib.crc32(b"%b %.9f %b" % (tag, self.loop.now, data), self.trace)
+        self.trace = zlib.crc32(data, zlib.crc32(b"%b %.9f" % (tag, self.loop.now), self.trace))
 
     def say(self, text: str) -> None:
         """A line of the story of this run."""
@@ -192,58 +213,58 @@ class World:
         self.trace = zlib.crc32(text.encode(), self.trace)
 
     def lock_keys(self) -> dict[str, list[bytes]]:
-        """What is locked, by node."""
+        """What is locked, by node: the keys that name an owner."""
         found = {}
         for node in self.nodes:
             node.keys.expire_due()
-            keys = [key for key in node.keys.values if not key.endswith(b":fence")]
+            now = node.keys.now()
+            keys = [key for key, value in node.keys.values.items() if names_owner(value, now)]
             if keys:
                 found[node.name] = keys
         return found
 
-
-class PausableLoop(VirtualLoop):
-    """Virtual time in which single processes can be stopped, as by SIGSTOP."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ready: _Ready = _Ready()
-        self._ready = self.ready
-
-
-class _Ready(collections.deque[asyncio.Handle]):
-    """The loop's queue; what a stopped process would do next is put aside until it goes on."""
-
-    _skip = asyncio.Handle.__new__(asyncio.Handle)
-
-    def popleft(self) -> asyncio.Handle:
-        handle = super().popleft()
-        process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # since 3.7
-        if process is not None and process.frozen:
-            process.stash.append(handle)
-            return self._skip
-        return handle
+    def owners(self, number: int, key: bytes) -> list[bytes]:
+        """Return the owner of a lock's key on a node."""
+        keys = self.nodes[number].keys
+        value = keys.get(key)
+        if isinstance(value, SortedSet):
+            now = keys.now()
+            return [owner for owner, expiry in value.items() if expiry > now]
+        return [value] if isinstance(value, bytes) else []
 
 
-_Ready._skip._cancelled = True
+def names_owner(value: Any, now: int) -> bool:
+    """Return whether a key with this value locks a name or keeps others out."""
+    if isinstance(value, SortedSet):
+        return any(expiry > now for expiry in value.values())
+    return isinstance(value, bytes) and _OWNER.match(value) is not None
+
+
+def _own_context() -> contextvars.Context:
+    """A context with nothing in it but whose code runs."""
+    context = contextvars.Context()
+    process = RUNNING.get(None)
+    if process is not None:
+        context.run(RUNNING.set, process)
+    return context
 
 
 @contextlib.contextmanager
-def clocks_of(world: World) -> Iterator[None]:
-    """`_clock` reads the clock of the process that asks."""
-    before = _clock.now, _clock.wall
-    outside: Callable[[], float] = world.loop.time
+def played_in(world: World) -> Iterator[None]:
+    """`_clock` reads the clock of the process that asks; what a manager starts is its process's."""
+    loop = world.loop
 
     def now() -> float:
-        process = PROCESS.get(None)
-        return outside() if process is None else process.now()
+        process = RUNNING.get(None)
+        return loop.now if process is None else process.now()  # type: ignore[attr-defined]
 
     def wall() -> float:
-        process = PROCESS.get(None)
-        return EPOCH + outside() if process is None else process.wall()
+        process = RUNNING.get(None)
+        return EPOCH + loop.now if process is None else process.wall()  # type: ignore[attr-defined]
 
-    _clock.now, _clock.wall = now, wall
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_clock, "now", now)
+        patch.setattr(_clock, "wall", wall)
+        for module in (_background, link, renewal):
+            patch.setattr(module, "Context", _own_context)
         yield
-    finally:
-        _clock.now, _clock.wall = before

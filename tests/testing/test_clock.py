@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 
@@ -9,13 +10,14 @@ import pytest
 
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer, all_servers, why_no_clock_jumps
+from tests.able_servers import need_clock_jumps
 
 BINARIES = all_servers()
 
 
 @pytest.fixture(params=BINARIES, ids=lambda b: f"{b.kind}-{b.version[0]}.{b.version[1]}")
 async def server(request):
-    assert why_no_clock_jumps() is None
+    need_clock_jumps()
     async with LocalServer(binary=request.param, clock=True) as server:
         yield server
 
@@ -26,6 +28,13 @@ async def lag(server: LocalServer) -> float:
     return int(seconds) + int(micros) / 1e6 - time.time()
 
 
+async def shows(server: LocalServer, ahead: float) -> None:
+    """Wait until the server's clock is ahead by that much; Valkey 9 reads it once in a while."""
+    async with asyncio.timeout(10):
+        while abs(await lag(server) - ahead) > 5:
+            await asyncio.sleep(0.01)
+
+
 async def uptime(server: LocalServer) -> int:
     return int(
         str(await server.command("INFO", "server")).split("uptime_in_seconds:")[1].split()[0]
@@ -33,11 +42,11 @@ async def uptime(server: LocalServer) -> int:
 
 
 async def test_forwards_keys_expire_and_uptime_lies(server):
-    assert abs(await lag(server)) < 5
+    await shows(server, 0)
     await server.command("SET", "a", "1", "EX", "60")
     await server.command("SET", "b", "1", "EX", "600")
     server.jump_clock(120)
-    assert abs(await lag(server) - 120) < 5
+    await shows(server, 120)
     assert await server.command("GET", "a") is None
     assert await server.command("GET", "b") == "1"
     assert await uptime(server) >= 120, "as on a real machine whose clock was set"
@@ -46,7 +55,7 @@ async def test_forwards_keys_expire_and_uptime_lies(server):
 async def test_backwards_keys_live_longer(server):
     await server.command("SET", "a", "1", "PX", "60000")
     server.jump_clock(-120)
-    assert abs(await lag(server) + 120) < 5
+    await shows(server, -120)
     assert int(await server.command("PTTL", "a")) > 100_000
 
 
@@ -54,9 +63,9 @@ async def test_jumps_add_up_and_survive_a_restart(server):
     server.jump_clock(100.5)
     server.jump_clock(20)
     await server.restart()
-    assert abs(await lag(server) - 120.5) < 5
+    await shows(server, 120.5)
     server.jump_clock(-120.5)
-    assert abs(await lag(server)) < 5
+    await shows(server, 0)
 
 
 async def test_only_that_server_jumps(server):

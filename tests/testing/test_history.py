@@ -115,7 +115,7 @@ def test_a_falling_fence():
 
 
 def test_fences_follow_real_time_only():
-    """Who began before the other was acquired may get the smaller fence."""
+    """An acquire that began before another body was acquired may get the smaller fence."""
     assert check([*body(5, 0, 1, began=-2), *body(4, 2, 3, began=-1)]) == []
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
 import asynclock
 from asynclock.testing import freeze, lose, memory_node, run_virtual, thaw
+from asynclock.testing.memory.lua import _lua
 
 
 async def test_no_server_is_needed() -> None:
@@ -17,6 +19,13 @@ async def test_no_server_is_needed() -> None:
         assert not lease.held
         async with there.lock("a") as later:
             assert later.fence > lease.fence
+
+
+def test_without_lupa_connect_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lupa.lua51", None)
+    _lua.cache_clear()
+    with pytest.raises(asynclock.ConfigurationError, match=r"pip install 'asynclock\[test\]'"):
+        asynclock.connect("memory://")
 
 
 async def test_a_name_is_one_node_of_the_loop() -> None:

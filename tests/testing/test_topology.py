@@ -14,10 +14,11 @@ from asynclock.testing import (
     SentinelGroup,
     Single,
     all_servers,
-    find_server,
     make_certificates,
     until,
 )
+from asynclock.testing.topology.cluster import _differences
+from tests.able_servers import server_with_tls
 
 BINARIES = all_servers()
 
@@ -85,9 +86,7 @@ async def test_replicated_failover_and_repair():
 
 async def test_replicated_with_tls_and_users(certificates):
     users = ["default off", "app on >pw ~* +@all"]
-    options = {"binary": find_server(), "tls": certificates, "users": users}
-    if not options["binary"].tls:
-        options["binary"] = next(binary for binary in BINARIES if binary.tls)
+    options = {"binary": server_with_tls(), "tls": certificates, "users": users}
     async with Replicated(replicas=1, **options) as group:
         assert group.addresses[0].startswith("rediss://")
 
@@ -124,7 +123,7 @@ async def test_sentinels_fail_over_a_killed_primary_and_take_it_back():
 
 
 async def test_sentinels_with_tls(certificates):
-    binary = next(binary for binary in BINARIES if binary.tls)
+    binary = server_with_tls()
     async with SentinelGroup(replicas=1, binary=binary, tls=certificates) as group:
         assert group.addresses[0].startswith("rediss+sentinel://127.0.0.1:")
         assert group.addresses[0].endswith("ca.pem")
@@ -157,8 +156,20 @@ async def test_a_cluster_replaces_a_killed_primary_and_takes_it_back():
         assert await cluster.fail_over(kill=False, shard=1) is old
 
 
+async def test_a_cluster_says_who_disagrees_and_a_repair_calls_off_moves_of_slots():
+    async with RedisCluster(primaries=3, replicas=0) as cluster:
+        source, target = marked = cluster.servers[:2]
+        names = [await node.command("CLUSTER", "MYID") for node in marked]
+        await target.command("CLUSTER", "SETSLOT", 7, "IMPORTING", names[0])
+        await source.command("CLUSTER", "SETSLOT", 7, "MIGRATING", names[1])
+        assert not await cluster._agreed()
+        said = [line.split()[0] for line in _differences(cluster._views) if "[7-" in line]
+        assert said == [f"127.0.0.1:{node.port}" for node in marked]
+        await cluster.repair()
+
+
 async def test_a_cluster_with_tls(certificates):
-    binary = next(binary for binary in BINARIES if binary.tls)
+    binary = server_with_tls()
     async with RedisCluster(3, replicas=0, binary=binary, tls=certificates) as cluster:
         assert cluster.addresses[0].startswith("rediss+cluster://")
         with pytest.raises(UnsupportedDeploymentError, match="no replica"):

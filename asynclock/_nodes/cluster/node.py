@@ -1,47 +1,46 @@
-"""One voter that is many servers: each name is asked for where its slot is.
+"""One voter that consists of many servers: each command goes to the server that has its hash slot.
 
-Every primary that the cluster's view names is a Node with its own guards, so a promoted replica
-does not vote before all leases that it may have missed have ended. The view is asked for again
-every second, from several servers, because an old primary that wakes up does not know at once.
+Every primary in the cluster's view is a Node with its own guards, so a promoted replica does not
+vote before all leases that it may have missed have ended. The view is read again every second from
+several servers, because an old primary that resumes doesn't know of its replacement at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from ... import _clock
 from ..._background import Background
+from ..._rules.quorum import majority
+from ..._rules.standstill import StandStill
 from ..._rules.trust import Facts, Trust
 from ...events import Observers
 from ..acks import AckedLink
-from ..debts import MAX_OWED
 from ..endpoint import Endpoint
-from ..handshake import greet
+from ..handshake import why_unready
 from ..link import NOBODY, Failure, Link, Sink
-from ..node import CACHING, Node, NodeSettings
+from ..node import CACHING, Node
+from ..poll import scout
 from ..primary import Primaries
-from ..script import Command
-from .route import Route
-from .slots import QUESTIONS, SLOTS, Address, Shard, View, Views, mark_key
+from ..script import Command, Word
+from ..watched import POLL, WatchedNode, poll_patience
+from .route import NEVER, Route
+from .slots import QUESTIONS, SLOTS, Address, Shard, View, Views, confirmations, mark_key
 from .waiting import Waiting
 
-POLL = 1.0
-"""Seconds between two looks at the slots while all is well."""
+N = TypeVar("N", bound=Node)
+
 GAP = 0.05
-"""Seconds between two looks when something is wrong."""
+"""Minimum seconds between two readings of the view."""
 INFORMANTS = 7
-"""How many servers are asked for their view."""
-LAG = 2 * POLL
-"""So long others may go on with a primary that has been replaced: until they have looked, too."""
+"""Number of servers that are asked for their view; with more primaries, all primaries are asked."""
 
 
 class ClusterNode(Node):
-    """A Redis Cluster."""
+    """A Redis Cluster as a single voter."""
 
     def __init__(
         self, seeds: Sequence[Endpoint], primaries: Primaries, prefix: str, observers: Observers
@@ -53,62 +52,74 @@ class ClusterNode(Node):
         self._endpoint = seeds[0]
         self._crew = Background()
         self._keepers: dict[Node, asyncio.Task[None]] = {}
-        self._shards: dict[Address, Node] = {}
+        self._shards: dict[Address, WatchedNode] = {}
         self._scouts: dict[Address, Node] = {}
         self._seeds = [(seed.host, seed.port) for seed in seeds]
         self._view: View | None = None
         self._owners: list[Node | None] = [None] * SLOTS
         self.waiting = Waiting(lambda: self._cause)
-        self._unsent: deque[Command] = deque(maxlen=MAX_OWED)
+        self.claiming: dict[Word, Route] = {}
+        """For each owner: the unanswered command that may set the owner's key."""
+        self._unsent: dict[Word, Command] = {}
         self._wanted = asyncio.Event()
         self._arming = False
         self._cause = Failure("the slots are not known yet")
         self.trust = _ClusterTrust(primaries.settings.max_ttl, self._shards)
+        self._clocks: list[Node] = []
+        """The servers whose jumps are compared."""
+        self._standstill = StandStill(0, 0)
 
-    # asked
+    # requests
 
     def ask(self, command: Command, sink: Sink, index: int) -> None:
         """Send `command` to the server that has its keys."""
         if command is CACHING:
-            self._arming = True  # it means the next command, whose server it must go to
+            self._arming = True  # it belongs to the next command and must go to the same server
             return
         armed, self._arming = self._arming, False
         Route(self, command, sink, index, armed=armed).go()
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
-        """Send a release, now or when whoever has its keys is back."""
-        route = Route(self, command, sink, index, owed=True)
-        if not self.waiting.forget(route):
-            route.go()
+        """Send a release, now or when the server that has its keys is back."""
+        claim = self.claiming.get(command.args[1])
+        if claim is not None and claim.give_up():
+            sink.cast(index, NEVER)
+        else:
+            Route(self, command, sink, index, owed=True).go()
 
     def obstacle(self, now: float) -> Failure | None:
-        """Why the whole cluster has no vote; each server's own guards are asked on the way."""
+        """Return why the whole cluster has no vote, or None; `Route` asks each server's guards."""
         return self.rejected
 
-    # where things are
+    # the view
 
     def owner(self, slot: int) -> Node | None:
-        """The server that serves `slot`, as far as we know."""
+        """Return the primary that serves `slot`, or None if none is known."""
         return self._owners[slot]
 
+    @property
+    def shards(self) -> tuple[Node, ...]:
+        """The primaries of the present view, for callers that scan all keys."""
+        return tuple(self._shards.values())
+
     def shard_at(self, address: Address | None) -> Node | None:
-        """The primary at `address`, if the cluster's view knows one there."""
+        """Return the primary at `address`, or None if the view has none there."""
         return None if address is None else self._shards.get(address)
 
     def address_of(self, shard: Node) -> Address:
-        """Where it is."""
+        """Return the address of a primary; that of a seed if the primary left the view."""
         return next((at for at, one in self._shards.items() if one is shard), self._seeds[0])
 
     def moved(self, slot: int, shard: Node) -> None:
-        """A server said so."""
+        """Note that `shard` serves `slot` now, as a server replied."""
         self._owners[slot] = shard
 
     def look_again(self) -> None:
-        """Something is not where it was."""
+        """Read the view again soon, because it may be outdated."""
         self._wanted.set()
 
     def park(self, route: Route) -> None:
-        """Wait for the next view, as long as the command has time."""
+        """Keep a command for the next view, until its timeout."""
         if self._cause.permanent:
             route.fail(self._cause)
             return
@@ -116,17 +127,23 @@ class ClusterNode(Node):
         self.look_again()
 
     def owe(self, command: Command) -> None:
-        """Send it once a new view says where to."""
-        self._unsent.append(command)
+        """Keep a release and send it when the next view is known."""
+        now = _clock.now()
+        while self._unsent and next(iter(self._unsent.values())).retry_until <= now:
+            del self._unsent[next(iter(self._unsent))]
+        self._unsent[command.args[1]] = command
 
-    # kept connected
+    # reading the view
 
     async def keep(self) -> None:
-        """Follow the cluster's view until cancelled."""
+        """Read the cluster's view again and again until cancelled; run this in one task."""
         try:
             while True:
                 self._wanted.clear()
-                await self._look()
+                try:
+                    await self._look()
+                except Exception as error:  # try again, whatever the servers reply
+                    self._cause = why_unready(error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL * (3 + self.random()) / 4):
                         await self._wanted.wait()
@@ -137,26 +154,35 @@ class ClusterNode(Node):
             self.waiting.fail(self._cause)
 
     async def _look(self) -> None:
-        informants = {**self._shards, **self._scouts}
-        if not informants:
+        if not self._scouts:
             for seed in self._seeds:
                 self._scouts[seed] = self._scout(seed)
-            informants = self._scouts
-        asked = list(informants)[:INFORMANTS]
-        views = Views(asked, self.settings.node_timeout / 4)
-        for number, address in enumerate(asked):
-            for place, question in enumerate(QUESTIONS):
-                informants[address].ask(question, views, 2 * number + place)
-        await views.complete
-        view = views.newest()
-        if isinstance(view, Failure):
-            self._cause = view
-            if view.permanent:
-                self.waiting.fail(self._cause)
+        scouts, asked = self._scouts, _clock.now()
+        answers = Views(list(scouts), poll_patience(self.settings.node_timeout))
+        answers.ask(scouts.values(), QUESTIONS)
+        await answers.complete
+        views = answers.read()
+        if views:
+            self._adopt(max(views.values(), key=lambda view: view.epoch))
+            self._confirm(views, asked)
         else:
-            await self._adopt(view)
+            self._cause = answers.why_none()
+            if self._cause.permanent:
+                self.waiting.fail(self._cause)
 
-    async def _adopt(self, view: View) -> None:
+    def _confirm(self, views: Mapping[Address, View], asked: float) -> None:
+        if self._view is None:
+            return
+        counts = confirmations(self._view, views)
+        for address, count in counts.items():
+            shard = self._shards[address]
+            if count >= majority(len(counts)):
+                shard.confirm(asked)
+            else:
+                shard.doubt = f"only {count} of {len(counts)} primaries confirm it as a primary"
+                self.look_again()
+
+    def _adopt(self, view: View) -> None:
         if self._view is not None and view.epoch < self._view.epoch:
             return
         changed = self._view is None or view.owners != self._view.owners
@@ -166,68 +192,87 @@ class ClusterNode(Node):
             if address not in self._shards:
                 self._shards[address] = self._primary(address)
             self._tell_replicas(self._shards[address], shard)
-        gone = [self._shards.pop(at) for at in list(self._shards) if at not in view.shards]
+        gone: list[Node] = [
+            self._shards.pop(at) for at in list(self._shards) if at not in view.shards
+        ]
         self._owners = [None if at is None else self._shards[at] for at in view.owners]
-        wanted = set(list(view.others)[: max(1, INFORMANTS - len(self._shards))])
+        wanted = {*view.shards, *list(view.others)[: max(1, INFORMANTS - len(view.shards))]}
         gone += [self._scouts.pop(at) for at in list(self._scouts) if at not in wanted]
         for address in wanted - self._scouts.keys():
             self._scouts[address] = self._scout(address)
         for node in gone:
-            self._unsent.extend(node.debts.take())
+            self._take_over(node)
         if changed:
-            self.on_wake(None)  # nobody else tells that a name has moved away from its push
-        self._resume()  # before anything else can be sent: a release must not overtake
+            self.on_wake(None)  # a moved slot loses its pushes, so wake all waiters
+        self._resume()  # before anything else is sent, so that no release overtakes its acquire
         for node in gone:
-            await self._retire(node)
+            self._crew.spawn(self._retire(node), f"asynclock: leave {node.address}")
 
     def _resume(self) -> None:
         self.waiting.resume()
-        unsent, self._unsent = self._unsent, deque(maxlen=MAX_OWED)
+        unsent, self._unsent = self._unsent, {}
         now = _clock.now()
-        for command in unsent:
-            if command.owed_until > now:
+        for command in unsent.values():
+            if command.retry_until > now:
                 self.deliver(command, NOBODY, 0)
 
+    def _take_over(self, node: Node) -> None:
+        for command in node.pending.take():
+            self.owe(command)
+
     async def _retire(self, node: Node) -> None:
-        # A frozen server takes nothing off our hands: its keeper then ends the link.
+        link = node.link
+        # A frozen server doesn't finish in time; cancelling its keeper then ends the link.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.node_timeout):
                 await node.finish()
-        keeper = self._keepers.pop(node, None)
-        if keeper is not None:
-            keeper.cancel()
+        keeper = self._keepers[node]
+        keeper.cancel()
+        await asyncio.wait([keeper])
+        if link is not None:
+            await link.closed
+        del self._keepers[node]
+        self._take_over(node)  # its commands without a reply
+        self._resume()
 
-    def _hire(self, node: Node) -> Node:
+    def _hire(self, node: N) -> N:
         self._keepers[node] = self._crew.spawn(node.keep(), f"asynclock: keep {node.address}")
         return node
 
-    # its servers
+    # the servers
 
-    def _primary(self, address: Address) -> Node:
+    def _primary(self, address: Address) -> WatchedNode:
         endpoint = self._endpoint.at(*address)
-        open_link = partial(self._open, address, endpoint)
-        node = Node(endpoint.address, open_link, self.settings, self._observers)
+
+        async def open_link(_node: Node, limit: float) -> tuple[Link, Facts]:
+            return await self._open(address, endpoint, node, limit)
+
+        node = WatchedNode(endpoint.address, open_link, self.settings, self._observers)
         node.on_wake = lambda key: self.on_wake(key)
-        node.on_jump = lambda _node, by: self.on_jump(self, by)
+        node.on_jump = self._jumped
         node.on_met = self._met
+        node.pending.on_redirect = lambda release: self.deliver(release, NOBODY, 0)
         return self._hire(node)
 
     async def _open(
-        self, address: Address, endpoint: Endpoint, node: Node, limit: float
+        self, address: Address, endpoint: Endpoint, node: WatchedNode, limit: float
     ) -> tuple[Link, Facts]:
+        # Not before the first confirmation: until then the age of a mark proves nothing.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await node.confirmation()
         shard = self._shard(address)
         mark = mark_key(self._prefix, shard.slot)
         patience = min(limit, 2 * self.settings.node_timeout)
         try:
+            node.require()
             link, facts = await self._primaries.dial(
                 endpoint, node, patience, mark=mark, replicas=shard.replicas
             )
         except BaseException:
             self.look_again()
             raise
-        if facts.marked is None or facts.complete:
-            return link, facts
-        return link, replace(facts, marked=facts.marked - LAG)
+        return node.watched(link, facts)
 
     def _shard(self, address: Address) -> Shard:
         view = self._view
@@ -238,6 +283,21 @@ class ClusterNode(Node):
         if isinstance(node.link, AckedLink):
             node.link.replicas = shard.replicas
 
+    def _jumped(self, shard: Node, by: float) -> None:
+        # If our own clock stood still, each server reports a jump, but leases end sooner only once.
+        # A lease may be on any of the servers, so the largest jump counts.
+        clocks: list[Node] = [*self._shards.values()]
+        if clocks != self._clocks:
+            self._clocks, self._standstill = clocks, StandStill(len(clocks), len(clocks))
+        if shard not in clocks:
+            return  # it left the cluster and serves no lease
+        place = clocks.index(shard)
+        sooner = self._standstill.jumped(place, by, _clock.now())
+        if sooner:
+            self.on_jump(self, sooner)
+        for other in self._standstill.silent(place):
+            clocks[other].check_clock()
+
     def _met(self, node: Node) -> None:
         self.trust.facts = node.trust.facts
         self.tracking = all(shard.tracking for shard in self._shards.values())
@@ -246,10 +306,28 @@ class ClusterNode(Node):
             node.rejected = self.rejected
 
     def _scout(self, address: Address) -> Node:
-        return self._hire(_scout(self._endpoint.at(*address), self.settings))
+        return self._hire(scout(self._endpoint.at(*address), self.settings))
+
+    @property
+    def settled(self) -> bool:
+        """Whether every server has answered every release that it must get."""
+        return not self._homeless and all(node.settled for node in self._keepers)
+
+    @property
+    def _homeless(self) -> bool:
+        # Whether a release waits for a view with the server that has its slot.
+        return self._view is not None and (bool(self._unsent) or self.waiting.releases)
+
+    async def settle(self) -> None:
+        """Wait until every server has executed all its releases; the caller must limit the time."""
+        while not self.settled:
+            await asyncio.gather(*(node.settle() for node in self._keepers))
+            if self._homeless:
+                self.look_again()
+                await asyncio.sleep(GAP)
 
     async def finish(self) -> None:
-        """Close all links once what is queued has been written."""
+        """Close all links once all queued commands have been written."""
         nodes = (*self._shards.values(), *self._scouts.values())
         await asyncio.gather(*(node.finish() for node in nodes))
 
@@ -258,17 +336,17 @@ class ClusterNode(Node):
         for shard in self._shards.values():
             shard.check_clock()
 
-    # seen
+    # state
 
     def state(self, now: float) -> str:
-        """ "up" when all primaries are; else the state of one that is not."""
+        """Return "up" if all primaries are up, otherwise the state of one that is not."""
         if self._view is None:
             return "down" if self._cause.permanent else "connecting"
         states = [shard.state(now) for shard in self._shards.values()]
         return next((state for state in states if state != "up"), "up")
 
     def cause(self, now: float) -> str:
-        """What is wrong, server by server."""
+        """Return the causes at all servers that are not "up"; "" if all are up."""
         if self._view is None:
             return self._cause.cause
         causes = [(one.address, one.cause(now)) for one in self._shards.values()]
@@ -276,26 +354,19 @@ class ClusterNode(Node):
 
 
 class _ClusterTrust(Trust):
-    """Each server has its own guards; the whole has a clock for fence floors."""
+    """The clock of the whole cluster, for fence floors; each server has its own guards."""
 
     __slots__ = ("_shards",)
 
-    def __init__(self, max_ttl: float, shards: dict[Address, Node]) -> None:
+    def __init__(self, max_ttl: float, shards: Mapping[Address, Node]) -> None:
         super().__init__(max_ttl)
         self._shards = shards
 
     @property
     def offset(self) -> float | None:
-        """That of the server most ahead, so that none takes a request for late too early."""
+        """The offset of the server most ahead, so that no server rejects a request too early."""
         known = [o for shard in self._shards.values() if (o := shard.trust.offset) is not None]
         return max(known) if known and len(known) == len(self._shards) else None
-
-
-def _scout(endpoint: Endpoint, settings: NodeSettings) -> Node:
-    async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
-        return await greet(endpoint, node, settings.node_timeout, limit), Facts()
-
-    return Node(endpoint.address, open_link, replace(settings, restart_guard=False), Observers())
 
 
 async def _unused(_node: Node, _limit: float) -> tuple[Link, Facts]:

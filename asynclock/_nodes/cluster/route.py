@@ -1,4 +1,4 @@
-"""One command on its way to the server that has its keys, however often they have moved."""
+"""Sends one command to the server that has its keys, and follows redirects if the keys moved."""
 
 from __future__ import annotations
 
@@ -22,16 +22,24 @@ APART = Failure(
     code=UNSUPPORTED,
 )
 
+VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
+"""Operations whose positive reply is a vote, which a server that may have forgotten can't give."""
+HOLDING: Final = frozenset({"extend", "raise"})
+"""Operations of an owner that has the lock already."""
+NEVER = Failure("given up before it was executed")
+
 
 class Route:
-    """The sink between a shard and whoever asked the cluster."""
+    """One command to a cluster; takes the shard's answer and passes it on to the sink."""
 
     __slots__ = (
         "_armed",
+        "_claim",
         "_cluster",
         "_command",
         "_index",
         "_left",
+        "_released",
         "_sent",
         "_shard",
         "_sink",
@@ -56,17 +64,22 @@ class Route:
         self._index = index
         self._armed = armed
         self._left = REDIRECTS
+        self._released = False
+        """Whether a release of the same owner was sent after this command, or instead of it."""
         self._sent = 0.0
         self._shard: Node | None = None
         self.owed = owed
-        """A release: it is sent to whoever does not answer, too, and again if it got lost."""
+        """Whether this is a release: also sent to a server that doesn't answer, resent if lost."""
         self.slot = slot_of(command)
         self.until = _clock.now() + cluster.settings.node_timeout
+        self._claim = command.claims[0] if command.claims else None
+        if self._claim is not None:
+            cluster.claiming[self._claim] = self
 
     def go(self) -> None:
-        """Send it to whoever has the slot; parked while nobody is known to."""
+        """Send the command to the server that has its slot; park it if none is known."""
         if self.slot is None:
-            self._sink.cast(self._index, APART)
+            self._answer(APART)
             return
         shard = self._cluster.owner(self.slot)
         if shard is not None:
@@ -75,27 +88,34 @@ class Route:
             self._cluster.park(self)
 
     def fail(self, failure: Failure) -> None:
-        """Give up; a release is kept for later."""
+        """Fail the command; keep it for later if it is a release."""
         if self.owed:
             self._cluster.owe(self._command)
-        self._sink.cast(self._index, failure)
+        self._answer(failure)
 
-    def answer(self, failure: Failure) -> None:
-        """Tell whoever asked, and nothing more."""
-        self._sink.cast(self._index, failure)
+    def give_up(self) -> bool:
+        """Prepare for a release of the same owner, which this command must not follow.
 
-    def undone_by(self, release: Route) -> bool:
-        """Whether `release` gives back what this would take."""
-        mine, theirs = self._command, release._command
-        same = (mine.args[1], mine.keys) == (theirs.args[1], theirs.keys)
-        return mine.args[0] == "acquire" and same
+        Return whether this command was never executed and never will be, so that there is nothing
+        to release.
+        """
+        self._released = True
+        if not self._cluster.waiting.drop(self):
+            return False
+        self._answer(NEVER)
+        return True
+
+    def _answer(self, reply: Any) -> None:
+        if self._claim is not None and self._cluster.claiming.get(self._claim) is self:
+            del self._cluster.claiming[self._claim]
+        self._sink.cast(self._index, reply)
 
     def _send(self, shard: Node, command: Command, *, asking: bool = False) -> None:
         now = _clock.now()
         self._shard, self._sent = shard, now
-        obstacle = None if self._command.args[0] != "acquire" else shard.obstacle(now)
+        obstacle = shard.obstacle(now) if self._command.args[0] in VOTES else None
         if obstacle is not None:
-            self._sink.cast(self._index, obstacle)
+            self._answer(obstacle)
             return
         if self._armed and shard.tracking:
             shard.ask(CACHING, NOBODY, 0)
@@ -104,7 +124,7 @@ class Route:
         (shard.deliver if self.owed else shard.ask)(command, self, 0)
 
     def cast(self, _index: int, reply: Any) -> None:
-        """The shard answered: pass it on, or go where it says."""
+        """Take the shard's answer: pass it on, or follow its redirect."""
         cluster, shard = self._cluster, self._shard
         if shard is None:
             return
@@ -112,16 +132,20 @@ class Route:
             self._failed(reply, shard)
             return
         cluster.round_trip = shard.round_trip
-        granted = self._command.args[0] == "acquire" and reply[0] == 1
-        if granted and self._sent < shard.trust.votes_from:
-            reply = Failure("it was quarantined meanwhile")
-        self._sink.cast(self._index, reply)
+        operation = self._command.args[0]
+        if operation in VOTES and reply[0] == 1 and self._sent < shard.trust.votes_from:
+            reply = Failure("it was quarantined after the request was sent")
+        elif operation in HOLDING and self._sent < shard.trust.renews_from:
+            reply = Failure("it became the primary a moment ago")
+        self._answer(reply)
 
     def _failed(self, failure: Failure, shard: Node) -> None:
         cluster = self._cluster
         if failure.code not in ("MOVED", "ASK", "TRYAGAIN"):
             cluster.look_again()
-            self._sink.cast(self._index, failure)
+            self._answer(failure)
+        elif self._released:
+            self._answer(NEVER)
         elif not self._left or _clock.now() >= self.until:
             self.fail(failure)
         elif failure.code == "TRYAGAIN":
@@ -133,7 +157,7 @@ class Route:
     def _follow(self, failure: Failure, shard: Node) -> None:
         cluster = self._cluster
         address = read_redirect(failure.cause, cluster.address_of(shard))
-        # Only servers that the cluster's own view knows are asked: a name in a reply is no proof.
+        # Use only servers in the cluster's own view: an address in a reply proves nothing.
         target = cluster.shard_at(address)
         if failure.code == "MOVED":
             cluster.look_again()
@@ -143,7 +167,7 @@ class Route:
             else:
                 cluster.park(self)
         elif target is not None:
-            # By its source: a NOSCRIPT would use up the permission that ASKING gives.
+            # With its source: a NOSCRIPT reply would use up the permission of ASKING.
             self._send(target, self._command.with_source(), asking=True)
         else:
             cluster.park(self)

@@ -1,12 +1,11 @@
-"""Who serves which slot, as the servers themselves tell it.
+"""Reads from the servers' replies which server serves which hash slot.
 
 https://redis.io/docs/latest/commands/cluster-slots/
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -14,11 +13,13 @@ from typing import Any
 
 from redis.crc import key_slot
 
+from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
+from ..handshake import parse_info
 from ..link import Failure
+from ..poll import Poll
 from ..script import Command
 
 SLOTS = 16_384
-SILENT = Failure("no answer yet")
 QUESTIONS = (Command.plain("CLUSTER", "SLOTS"), Command.plain("CLUSTER", "INFO"))
 
 Address = tuple[str, int]
@@ -26,7 +27,7 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class Shard:
-    """A primary of the view, the replicas that are alive, and one slot that it serves."""
+    """A primary in the view: its number of replicas and one slot that it serves."""
 
     replicas: int
     slot: int
@@ -34,23 +35,21 @@ class Shard:
 
 @dataclass(slots=True)
 class View:
-    """What one server says of the cluster; the highest epoch is the newest."""
+    """The cluster as one server sees it; the view with the highest epoch is the newest."""
 
     epoch: int
     owners: list[Address | None] = field(default_factory=lambda: [None] * SLOTS)
-    """Slot → its primary."""
+    """The primary of each slot."""
     shards: dict[Address, Shard] = field(default_factory=dict)
     others: set[Address] = field(default_factory=set)
-    """The replicas: they know the cluster, too."""
+    """The replicas, which also have a view of the cluster."""
 
 
 def read_view(asked: Address, slots: Any, info: Any) -> View | None:
-    """The view in the answers to QUESTIONS of the server `asked`; None if there is none."""
+    """Return the view in the answers of server `asked` to QUESTIONS; None if it has none."""
     if isinstance(slots, Failure) or isinstance(info, Failure) or not slots:
         return None
-    text = info if isinstance(info, str) else info.decode("utf-8", "replace")
-    said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    view = View(int(said.get("cluster_current_epoch") or 0))
+    view = View(int(parse_info(info).get("cluster_current_epoch") or 0))
     for first, last, primary, *replicas in slots:
         owner = _address(primary, asked)
         view.owners[first : last + 1] = [owner] * (last + 1 - first)
@@ -61,13 +60,13 @@ def read_view(asked: Address, slots: Any, info: Any) -> View | None:
 
 
 def _address(server: Sequence[Any], asked: Address) -> Address:
-    # Where its own name is unknown to a server, it means: the one that you have asked.
+    # A server that doesn't know its own host name leaves it out: then it is the one we asked.
     host = (server[0] or b"").decode()
     return (host if host not in ("", "?") else asked[0], int(server[1]))
 
 
 def read_redirect(cause: str, asked: Address) -> Address | None:
-    """The address in `MOVED 3999 host:port` or `ASK 3999 host:port`."""
+    """Return the address in `MOVED 3999 host:port` or `ASK 3999 host:port`; None without one."""
     words = cause.split()
     if len(words) < 3:
         return None
@@ -76,60 +75,56 @@ def read_redirect(cause: str, asked: Address) -> Address | None:
 
 
 def slot_of(command: Command) -> int | None:
-    """The slot of all its keys; None if they lie in several."""
+    """Return the slot of all keys of a command; None if they are in several slots."""
     slots = {key_slot(key.encode("utf-8", "surrogateescape")) for key in command.keys}
     return slots.pop() if len(slots) == 1 else None
 
 
 @lru_cache(maxsize=64)
 def mark_key(prefix: str, slot: int) -> str:
-    """The key of the mark (see primary.py) of whoever serves this slot.
-
-    Lock keys go on with "{" after the prefix: none can look like this.
-    """
+    """Return the key of the mark (see mark.py) of the primary that serves this slot."""
     for number in count():
         if key_slot(str(number).encode()) == slot:
-            return f"{prefix}:{{{number}}}:fence"
+            return derived(lock_key(prefix + HASH_TAG, str(number)), PRIMARY)
     raise AssertionError
 
 
-class Views:
-    """The sink for what several servers say: slots under 2i, info under 2i + 1."""
+class Views(Poll):
+    """The views of several servers."""
 
     def __init__(self, asked: Sequence[Address], patience: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.complete: asyncio.Future[None] = self._loop.create_future()
+        super().__init__(len(asked), len(QUESTIONS), patience)
         self._asked = asked
-        self._patience = patience
-        """Seconds for the others once somebody has answered: one may be frozen."""
-        self._said: dict[int, Any] = {}
-        self._hurried = False
+        self._strange: list[Failure] = []
 
-    def cast(self, index: int, reply: Any) -> None:
-        """Keep one answer."""
-        self._said[index] = reply
-        if len(self._said) == 2 * len(self._asked):
-            self._finish()
-        elif not self._hurried and not isinstance(reply, Failure):
-            self._hurried = True
-            self._loop.call_later(self._patience, self._finish)
-
-    def _finish(self) -> None:
-        if not self.complete.done():
-            self.complete.set_result(None)
-
-    def newest(self) -> View | Failure:
-        """The newest view, or why there is none."""
-        views = []
-        said = [self._said.get(index, SILENT) for index in range(2 * len(self._asked))]
-        for address, slots, info in zip(self._asked, said[::2], said[1::2], strict=True):
-            view = read_view(address, slots, info)
+    def read(self) -> dict[Address, View]:
+        """Return the view of each server that has one, by the address that was asked."""
+        views = {}
+        for asked, answer in zip(self._asked, self.answers(), strict=True):
+            try:
+                view = read_view(asked, *answer)
+            except Exception as error:  # an unreadable answer of one server must not affect others
+                cause = f"its view can't be read: {type(error).__name__}: {error}"
+                self._strange.append(Failure(cause))
+                continue
             if view is not None:
-                views.append(view)
-        if views:
-            return max(views, key=lambda view: view.epoch)
+                views[asked] = view
+        return views
+
+    def why_none(self) -> Failure:
+        """Return why no server has a view."""
         failures = [reply for reply in self._said.values() if isinstance(reply, Failure)]
+        failures += self._strange
         causes = "; ".join(sorted({failure.cause for failure in failures}))
         hopeless = bool(failures) and all(failure.permanent for failure in failures)
-        cause = f"no server told the slots ({causes or 'none are assigned'})"
+        cause = f"no server reported the slots ({causes or 'none are assigned'})"
         return Failure(cause, permanent=hopeless)
+
+
+def confirmations(view: View, views: Mapping[Address, View]) -> dict[Address, int]:
+    """Return for each primary of `view` how many primaries name it as the owner of its slots."""
+    voters = [views[address] for address in view.shards if address in views]
+    return {
+        address: sum(voter.owners[shard.slot] == address for voter in voters)
+        for address, shard in view.shards.items()
+    }

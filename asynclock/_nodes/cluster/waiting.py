@@ -1,4 +1,4 @@
-"""Commands that have nowhere to go just now: none of them has been executed anywhere."""
+"""Commands that no known server can execute at present. None of them has been executed."""
 
 from __future__ import annotations
 
@@ -13,49 +13,50 @@ if TYPE_CHECKING:
     from .route import Route
 
 TRY_AGAIN = 0.02
-"""Seconds until the keys of one name, of which some have moved, are together again, perhaps."""
+"""Seconds before a retry after TRYAGAIN: a slot migration has split the keys of one name."""
 
 
 class Waiting:
-    """Parked until the next view of the cluster, or until a moment has passed."""
+    """Keeps commands until the next view of the cluster, or for a moment."""
 
     def __init__(self, why: Callable[[], Failure]) -> None:
         self._why = why
-        """Why there is nowhere to go, for those whose time is over."""
+        """Returns why no server is known, for commands whose time is over."""
         self._parked: list[Route] = []
         self._retried: list[Route] = []
 
     def park(self, route: Route) -> None:
-        """Keep it for the next view, as long as it has time."""
+        """Keep a command for the next view, until its timeout."""
         self._parked.append(route)
         left = max(0.0, route.until - _clock.now())
         asyncio.get_running_loop().call_later(left, self._give_up)
 
     def retry(self, route: Route) -> None:
-        """Send it again in a moment."""
+        """Send a command again after TRY_AGAIN seconds."""
         self._retried.append(route)
         asyncio.get_running_loop().call_later(TRY_AGAIN, self._again, route)
 
-    def forget(self, release: Route) -> bool:
-        """Drop what `release` would give back, if it is still here. → whether it was."""
+    @property
+    def releases(self) -> bool:
+        """Whether any waiting command is a release."""
+        return any(route.owed for route in (*self._parked, *self._retried))
+
+    def drop(self, route: Route) -> bool:
+        """Remove `route`; return whether it was here."""
         for waiting in (self._parked, self._retried):
-            for route in waiting:
-                if route.undone_by(release):
-                    waiting.remove(route)
-                    never = Failure("given up before it was executed")
-                    route.fail(never)
-                    release.answer(never)
-                    return True
+            if route in waiting:
+                waiting.remove(route)
+                return True
         return False
 
     def resume(self) -> None:
-        """There is a new view: all set out, in their order."""
+        """Send all parked commands in their order, because there is a new view."""
         parked, self._parked = self._parked, []
         for route in parked:
             route.go()
 
     def fail(self, failure: Failure) -> None:
-        """Nobody will ever get anywhere."""
+        """Fail all commands with `failure`."""
         waiting = [*self._parked, *self._retried]
         self._parked, self._retried = [], []
         for route in waiting:

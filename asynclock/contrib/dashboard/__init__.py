@@ -1,9 +1,9 @@
-"""A small live page: who holds what, who waits, how the nodes are (extra `[dashboard]`).
+"""A small live page of held locks, waiters and the health of the nodes (extra `[dashboard]`).
 
     app.mount("/locks", dashboard(locks, token=os.environ["LOCKS_TOKEN"]))
 
-It changes nothing. Nobody sees data without the token, and nobody who is not on this machine
-unless `public` says so. `asynclock serve` is the same page for people without an application.
+The page changes nothing. Data is shown only with the token, and only to viewers on this machine
+unless `public` is set. `asynclock serve` shows the same page without an application.
 """
 
 from __future__ import annotations

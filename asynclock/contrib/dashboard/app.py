@@ -1,13 +1,14 @@
-"""The ASGI application: three static files, and data for those who have the token."""
+"""The ASGI application: three static files, and data for viewers with the token."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
 import json
+import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.resources import files
 
 from starlette.applications import Starlette
@@ -19,14 +20,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import AsyncLockError, ConfigurationError
 from ...manager import LockManager
-from .picture import Painter
+from .snapshots import Query, Snapshots
 
 SHORTEST_TOKEN = 16
 STREAM = 10.0
-"""Seconds that a stream of events lasts; the page then asks for the next one. A server that wants
-to end waits for its streams, and must not wait for long."""
-PACE = 1.0
-"""Seconds between two pictures."""
+"""Maximum seconds of a stream of events; the page then opens the next one. A server that shuts down
+waits for its streams, so they must be short."""
+ALIVE = 1.0
+"""Maximum seconds between two messages in a stream: the page reports a silent server."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Names of this machine that are allowed in a Host header."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -48,12 +51,17 @@ _FILES = {
 }
 
 
-def dashboard(locks: LockManager, *, token: str, public: bool = False) -> Starlette:
-    """An application to mount, or to serve alone, which shows `locks` and changes nothing.
+def dashboard(
+    locks: LockManager, *, token: str, public: bool = False, hosts: Sequence[str] = ()
+) -> Starlette:
+    """Make an application, to mount or to serve alone, which shows `locks` and changes nothing.
 
-    `token`: at least 16 characters; a viewer types it, or has it in the address after `#token=`,
-    where no server and no log sees it. `public`: also answer requests from other machines; leave
-    it off and go through a proxy or a tunnel. Raises ConfigurationError.
+    `token` has at least 16 characters. A viewer types it, or has it in the address after `#token=`,
+    where no server and no log sees it. With `public`, requests from other machines are answered as
+    well; better leave it off and use a proxy or a tunnel. `hosts` has the names under which a proxy
+    serves the page. Without them, and unless `public`, only names of this machine are accepted, so
+    that a foreign page can't make a browser send requests here under its own name (DNS rebinding).
+    Raises ConfigurationError.
     """
     if not isinstance(token, str) or len(token) < SHORTEST_TOKEN or not token.isascii():
         raise ConfigurationError(
@@ -62,15 +70,17 @@ def dashboard(locks: LockManager, *, token: str, public: bool = False) -> Starle
     view = _View(locks, token)
     routes = [Route(f"/{path}", _static(*file)) for path, file in _FILES.items()]
     routes += [Route("/state", view.state), Route("/events", view.events)]
-    return Starlette(routes=routes, middleware=[Middleware(_Guard, public=public)])
+    guard = Middleware(_Guard, public=public, hosts=hosts)
+    return Starlette(routes=routes, middleware=[guard])
 
 
 class _Guard:
-    """Lets through who is on this machine, and puts the headers on every answer."""
+    """Accepts only requests from this machine (unless `public`), and adds the security headers."""
 
-    def __init__(self, app: ASGIApp, *, public: bool) -> None:
+    def __init__(self, app: ASGIApp, *, public: bool, hosts: Sequence[str]) -> None:
         self._app = app
         self._public = public
+        self._hosts = {host.lower() for host in hosts} | (set() if public else LOOPBACK)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -87,7 +97,15 @@ class _Guard:
         app = self._app
         if not self._public and not _is_local(scope.get("client")):
             app = PlainTextResponse("only from this machine", 403)
+        elif self._hosts and _host(scope) not in self._hosts:
+            app = PlainTextResponse("this host is not served here", 421)
         await app(scope, receive, guarded)
+
+
+def _host(scope: Scope) -> str:
+    """Return the name in the Host header, without the port."""
+    found = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    return re.sub(r":\d*$", "", found.decode("latin-1")).lower()
 
 
 def _is_local(client: tuple[str, int] | None) -> bool:
@@ -100,11 +118,11 @@ def _is_local(client: tuple[str, int] | None) -> bool:
 
 
 class _View:
-    """The data, for whoever has the token."""
+    """Answers requests for data that have the token."""
 
     def __init__(self, locks: LockManager, token: str) -> None:
         self._token = token.encode()
-        self._painter = Painter(locks)
+        self._snapshots = Snapshots(locks)
 
     def _refusal(self, request: Request) -> Response | None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -114,31 +132,40 @@ class _View:
         return PlainTextResponse("a token, please", 401, {"WWW-Authenticate": "Bearer"})
 
     async def state(self, request: Request) -> Response:
-        """One picture as JSON."""
+        """Answer with one snapshot as JSON."""
         if refusal := self._refusal(request):
             return refusal
         try:
-            return JSONResponse(await self._painter.picture())
+            return JSONResponse(await self._snapshots.take(Query.of(request.query_params)))
         except AsyncLockError as error:
             return JSONResponse({"error": type(error).__name__}, 503)
 
     async def events(self, request: Request) -> Response:
-        """A picture per second as server-sent events, for some seconds."""
+        """Answer with a snapshot per second as server-sent events, for a limited time."""
         if refusal := self._refusal(request):
             return refusal
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
+        stream = self._stream(Query.of(request.query_params))
+        return StreamingResponse(stream, media_type="text/event-stream")
 
-    async def _stream(self) -> AsyncIterator[bytes]:
-        end = time.monotonic() + STREAM
+    async def _stream(self, query: Query) -> AsyncIterator[bytes]:
+        end, at_once = time.monotonic() + STREAM, True
         while time.monotonic() < end:
+            making = self._snapshots.take(query, at_once=at_once)
+            snapshot, at_once = asyncio.ensure_future(making), False
             try:
-                # JSON has no line breaks of its own, so a picture is one `data` line.
-                text = json.dumps(await self._painter.picture())
+                while not (await asyncio.wait([snapshot], timeout=ALIVE))[0]:
+                    yield b": at work\n\n"
+                # This JSON contains no line breaks, so a snapshot is one `data` line.
+                text = json.dumps(snapshot.result())
             except AsyncLockError as error:
                 yield f"event: failed\ndata: {type(error).__name__}\n\n".encode()
                 return
+            finally:
+                snapshot.cancel()
             yield f"event: picture\ndata: {text}\n\n".encode()
-            await asyncio.sleep(PACE)
+            for _ in range(int(min(self._snapshots.pace, STREAM) / ALIVE)):
+                await asyncio.sleep(ALIVE)
+                yield b": at rest\n\n"
 
 
 def _static(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:

@@ -1,0 +1,25 @@
+"""Handles the replies to `leave`, which removes a waiter's ticket from the nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._nodes.link import Failure
+from .._nodes.wakeup import Wakeups
+from .recipe import Recipe
+
+
+class Left:
+    """Wakes local waiters that the removed ticket was blocking."""
+
+    __slots__ = ("_recipe", "_wakeups")
+
+    def __init__(self, wakeups: Wakeups, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._wakeups = wakeups
+
+    def cast(self, index: int, reply: Any) -> None:
+        """Wake waiters: servers send no push for changes by our own connection."""
+        if type(reply) is not Failure and reply[0]:
+            for key in (*self._recipe.watched, *self._recipe.neighbours):
+                self._wakeups.wake(key, index)

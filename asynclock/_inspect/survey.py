@@ -1,0 +1,187 @@
+"""Everything that is held or shared on the nodes, found by SCAN in small pages, all nodes at once.
+
+A page and the questions about its keys are many short commands, so no server works for the survey
+longer than one of them takes. KEYS, which blocks a server until it has seen every key, is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._engine.inspection import Inspection, NodeView
+from .._keys import counter, lock_key
+from .._nodes.cluster.node import ClusterNode
+from .._nodes.link import Answer, Failure
+from .._nodes.node import Node
+from .._nodes.script import Command, Script
+from ..manager import LockManager, node_access
+from .layout import READERS, STATES, WAITING, KeyRef
+from .states import SharedState, StateView
+
+PAGE = 250
+"""Number of keys per SCAN: about 50 µs of a server's time."""
+BATCH = 50
+"""Number of locks per command that asks for their owners: about as long."""
+OWNERS = Script.load(__package__, "survey.lua")
+_COUNTER = counter("").encode()
+
+
+@dataclass(repr=False)  # asyncio.run formats its task, and so the result
+class Survey:
+    """What the nodes hold."""
+
+    held: list[Inspection]
+    """Every lease, sorted by name and part."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """Node -> why it could not be asked."""
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Name -> number of waiters that the nodes know: writers, and the queue of a fair lock."""
+    without_vote: dict[str, str] = field(default_factory=dict)
+    """Node -> why it has no vote, although it answers."""
+    states: list[SharedState] = field(default_factory=list)
+    """Events, latches and barriers, sorted by name and kind."""
+
+    def shortfall(self, nodes: int) -> str:
+        """Return why the survey can't be complete: too few of the nodes answered. Else ""."""
+        answered = nodes - len(self.errors)
+        enough = answered >= nodes // 2 + 1
+        return "" if enough else f", but only {answered} of {nodes} nodes answered"
+
+
+async def survey(locks: LockManager, name: str | None = None) -> Survey:
+    """Find all leases and shared states, or only those of `name`."""
+    access = node_access(locks)
+    scans = [_KeyScan(node, access.prefix, name) for node in access.nodes]
+    await asyncio.gather(*(scan.run() for scan in scans))
+    found = {(key, reader) for scan in scans for key, reader in scan.views}
+    held = [
+        Inspection(
+            key.name,
+            tuple(scan.view(key, reader) for scan in scans),
+            access.quorum,
+            key.kind,
+            key.shown,
+        )
+        for key, reader in sorted(found)
+    ]
+    waiting: dict[str, int] = {}
+    for scan in scans:
+        for waited, count in scan.waiting.items():
+            waiting[waited] = max(count, waiting.get(waited, 0))
+    errors = {scan.node.address: scan.error for scan in scans if scan.error is not None}
+    states = [
+        SharedState(key.name, key.part, tuple(scan.state(key) for scan in scans), access.quorum)
+        for key in sorted({key for scan in scans for key in scan.states})
+    ]
+    return Survey(held, errors, waiting, states=states)
+
+
+def ask(node: Node, command: Command) -> asyncio.Future[Any]:
+    """Send one command to one node; the future gets the reply or a Failure."""
+    answer = Answer(asyncio.get_running_loop())
+    node.ask(command, answer, 0)
+    return answer.future
+
+
+class _KeyScan:
+    """The keys of one node, page by page; of a Cluster, of all its primaries at once."""
+
+    def __init__(self, node: Node, prefix: str, name: str | None) -> None:
+        self.node = node
+        self.views: dict[tuple[KeyRef, str], NodeView] = {}
+        """By key and reader ("" for other locks)."""
+        self.waiting: dict[str, int] = {}
+        self.states: dict[KeyRef, StateView] = {}
+        self.error: str | None = None
+        self._prefix = prefix
+        self._name = name
+        begin = prefix if name is None else lock_key(prefix, name)
+        self._pattern = _escaped(begin) + "*"
+
+    async def run(self) -> None:
+        """Look at every key of every server."""
+        servers: Sequence[Node] = (self.node,)
+        if isinstance(self.node, ClusterNode):
+            servers = self.node.shards
+            if not servers:
+                self.error = "the slots are not known yet"
+        await asyncio.gather(*(self._scan(server) for server in servers))
+
+    def view(self, key: KeyRef, reader: str) -> NodeView:
+        """Return what this node holds under `key`."""
+        found = self.views.get((key, reader))
+        return found or NodeView(self.node.address, None, None, 0, self.error)
+
+    def state(self, key: KeyRef) -> StateView:
+        """Return the state that this node keeps under `key`."""
+        return self.states.get(key) or StateView(self.node.address, error=self.error)
+
+    async def _scan(self, server: Node) -> None:
+        # The next page is requested before the keys of the last one are read.
+        page: asyncio.Future[Any] | None = self._page(server, b"0")
+        while page is not None:
+            reply = await page
+            if isinstance(reply, Failure):
+                self.error = reply.cause
+                return
+            cursor, keys = reply
+            page = self._page(server, cursor) if cursor != b"0" else None
+            await self._read(server, set(keys))
+
+    def _page(self, server: Node, cursor: bytes) -> asyncio.Future[Any]:
+        return ask(server, Command.plain("SCAN", cursor, "MATCH", self._pattern, "COUNT", PAGE))
+
+    async def _read(self, server: Node, keys: set[bytes]) -> None:
+        locks: list[tuple[KeyRef, str]] = []
+        others: list[KeyRef] = []
+        for raw in keys:
+            key = None if raw.endswith(_COUNTER) else KeyRef.parse(self._prefix, raw)
+            if key is None or (self._name is not None and self._name != key.name):
+                continue
+            if key.is_single:
+                locks.append((key, raw.decode()))
+            else:
+                others.append(key)
+        await asyncio.gather(self._read_owners(server, locks), self._read_each(server, others))
+
+    async def _read_each(self, server: Node, keys: Sequence[KeyRef]) -> None:
+        replies = await asyncio.gather(*(ask(server, key.inspection(self._prefix)) for key in keys))
+        for key, reply in zip(keys, replies, strict=True):
+            self._record(key, reply)
+
+    async def _read_owners(self, server: Node, locks: Sequence[tuple[KeyRef, str]]) -> None:
+        size = 1 if server is not self.node else BATCH  # in a Cluster each key has its own slot
+        batches = [locks[at : at + size] for at in range(0, len(locks), size)]
+        keys = ([key for _, lock in batch for key in (lock, counter(lock))] for batch in batches)
+        asked = (ask(server, Command(OWNERS, some, ("inspect",))) for some in keys)
+        for batch, reply in zip(batches, await asyncio.gather(*asked), strict=True):
+            if isinstance(reply, Failure):
+                self.error = reply.cause
+                continue
+            for (key, _), one in zip(batch, reply, strict=True):
+                self._record(key, one)
+
+    def _record(self, key: KeyRef, reply: Any) -> None:
+        if isinstance(reply, Failure):
+            # A foreign key under our prefix is no error; a node that stops answering is.
+            if "WRONGTYPE" not in reply.cause:
+                self.error = reply.cause
+        elif key.part in WAITING:
+            count = reply if isinstance(reply, int) else int(reply[0] is not None)
+            self.waiting[key.name] = self.waiting.get(key.name, 0) + count
+        elif key.part in STATES:
+            state = StateView.parse(self.node.address, reply)
+            if state.value is not None:
+                self.states[key] = state
+        else:
+            for view in key.views(self.node.address, reply):
+                reader = (view.owner or "") if key.part == READERS else ""
+                self.views[key, reader] = view
+
+
+def _escaped(text: str) -> str:
+    """Return a SCAN pattern that matches `text` itself."""
+    return "".join(f"\\{one}" if one in "*?[]\\" else one for one in text)

@@ -1,0 +1,48 @@
+"""The mark that clients store in a server's data: the name of the process at this address.
+
+The data outlive a process, or reach another server by replication. If the mark names another
+process, this process was promoted or restarted since clients last connected. If there is no mark,
+the server may have lost its data. Reasons: docs/decisions/0018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from .._keys import MARKER, PRIMARY
+from .handshake import HandshakeError
+from .link import Failure, Link
+from .script import Command, Script
+
+SCRIPT = Script.load(__package__, "mark.lua")
+MARK_KEY: Final = MARKER + PRIMARY
+"""The key of the mark, without the prefix."""
+RETENTION = 30 * 24 * 3600 * 1000
+"""Milliseconds a mark outlives the last connection; later clients wait out a quarantine again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The mark that this client found when it connected to the process."""
+
+    same: bool
+    """Whether the mark named this process already."""
+    age: float
+    """Seconds since the mark first named this process, by the server's clock."""
+    before: str
+    """The process that the mark named before, or "-"."""
+
+
+async def leave_mark(link: Link, key: str, process: str) -> Mark | None:
+    """Make the mark name `process`. Return None if the server forbids it or has no memory left.
+
+    Raises HandshakeError if the server doesn't answer or is still loading its data.
+    """
+    reply = await link.ask(Command(SCRIPT, (key,), (process, RETENTION)))
+    if isinstance(reply, Failure):
+        if reply.permanent or "OOM" in reply.cause:
+            return None
+        raise HandshakeError(reply)
+    same, since, before, now = reply
+    return Mark(bool(same), (now - since) / 1_000_000, before.decode())

@@ -1,0 +1,171 @@
+"""Releases that one node may not have executed: resent for as long as they can matter.
+
+A release may be lost with a connection. Also, the server may execute an acquire from the old
+connection after a release from the new one. Releases are idempotent per owner, so a doubtful one is
+kept and resent when the node is back, until the node has answered and no late acquire of its owner
+can follow. There is one entry and one retry schedule per owner, and none for an owner whose
+requests never went to the node. So the number of entries is limited by the leases that were held or
+requested when a connection broke, however often that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from .. import _clock
+from .link import LAGGING, Failure, Sink
+from .script import Command, Word
+
+REDIRECTS: Final = ("MOVED", "ASK")
+"""Codes of a Cluster's answers that name another server."""
+MARGIN = 0.1
+"""Seconds added to each retry, so that the event it waits for has certainly happened."""
+
+
+class PendingReleases:
+    """The releases kept for one node; `send` sends one if there is a connection."""
+
+    def __init__(self, node_timeout: float, send: Callable[[Command, Sink], None]) -> None:
+        self._timeout = node_timeout
+        self._send = send
+        self._kept: dict[Word, PendingRelease] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self.on_redirect: Callable[[Command], None] | None = None
+        """Called with a release whose key has moved to another server; None outside a Cluster."""
+        self.late_acquires: dict[Word, float] = {}
+        """The owners whose acquire the server may still read from a broken connection, and the
+        moment after which it no longer executes that acquire."""
+        self.set_back = 0.0
+        """Seconds by which the node's clock was set back; its keys live that much longer."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, release: Command) -> None:
+        """Keep `release`, to send it again when the node is back."""
+        # The deadline is checked on reconnect: the node's clock may have been set back by then.
+        owner = release.args[1]
+        if owner not in self._kept:
+            self._kept[owner] = PendingRelease(self, owner, release)
+
+    def connection_broke(self, unanswered: Iterable[Command], asked_until: float) -> None:
+        """Keep what matters of the unanswered commands; `asked_until` is when requests ended."""
+        now = _clock.now()
+        # A lease may be won without this node and be released here before its acquire arrives.
+        late: dict[Word, float] = {}
+        for command in unanswered:
+            if command.retry_until and command.asked_since <= asked_until:
+                self.keep(command)
+            for owner in command.claims:
+                late[owner] = now + LAGGING * self._timeout + MARGIN
+        if late:
+            self.late_acquires.update(late)
+            loop = asyncio.get_running_loop()
+            loop.call_later(LAGGING * self._timeout + 2 * MARGIN, self._forget_late, late)
+
+    def sent(self, command: Command) -> None:
+        """Note that `command` is being sent; keep a release that a late acquire may follow."""
+        if command.retry_until and command.args[1] in self.late_acquires:
+            self.keep(command)
+            self._kept[command.args[1]].retry_later(self._timeout)
+
+    def resend(self) -> None:
+        """Send everything that still matters, because the node is back."""
+        for pending in list(self._kept.values()):
+            self._try(pending)
+
+    def take(self) -> list[Command]:
+        """Remove and return everything that still matters, for another server with these keys."""
+        kept = [pending.command for pending in self._kept.values() if not self._expired(pending)]
+        self.clear()
+        return kept
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        for pending in list(self._kept.values()):
+            self._drop(pending)
+
+    async def wait_sent(self) -> None:
+        """Wait until nothing is kept; the caller must limit the time."""
+        while self._kept:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    # one entry
+
+    def answered(self, pending: PendingRelease, reply: object) -> None:
+        """Handle the node's reply, or its Failure, to one release."""
+        if self._kept.get(pending.owner) is not pending:
+            return
+        left = self.late_acquires.get(pending.owner, 0.0) - _clock.now()
+        if isinstance(reply, Failure):
+            if reply.code in REDIRECTS and self.on_redirect is not None:
+                self._drop(pending)
+                self.on_redirect(pending.command)
+            elif reply.permanent:
+                self._drop(pending)
+            else:
+                pending.retry_later(self._timeout)
+        elif left > 0:
+            pending.retry_later(self._timeout, left)
+        else:
+            self._drop(pending)
+
+    def _try(self, pending: PendingRelease) -> None:
+        if self._expired(pending):
+            self._drop(pending)
+        else:
+            pending.cancel_timer()
+            self._send(pending.command, pending)
+
+    def _expired(self, pending: PendingRelease) -> bool:
+        return pending.command.retry_until + self.set_back <= _clock.now()
+
+    def _drop(self, pending: PendingRelease) -> None:
+        pending.cancel_timer()
+        del self._kept[pending.owner]
+        if not self._kept and self._idle is not None:
+            if not self._idle.done():
+                self._idle.set_result(None)
+            self._idle = None
+
+    def _forget_late(self, late: dict[Word, float]) -> None:
+        for owner, until in late.items():
+            if self.late_acquires.get(owner) == until:
+                del self.late_acquires[owner]
+
+
+class PendingRelease:
+    """One release and its retry schedule; takes the node's answers."""
+
+    __slots__ = ("_pause", "_releases", "_timer", "command", "owner")
+
+    def __init__(self, releases: PendingReleases, owner: Word, command: Command) -> None:
+        self.owner = owner
+        self.command = command
+        self._releases = releases
+        self._pause = 1
+        self._timer: asyncio.TimerHandle | None = None
+
+    def cast(self, _index: int, reply: object) -> None:
+        """Take the node's answer."""
+        self._releases.answered(self, reply)
+
+    def retry_later(self, node_timeout: float, longest: float = float("inf")) -> None:
+        """Send it again after 1, 2, 4, then always 8 node timeouts, at most `longest` seconds."""
+        if self._timer is None:
+            seconds = min(self._pause * node_timeout, longest) + MARGIN
+            self._pause = min(2 * self._pause, LAGGING)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._retry)
+
+    def cancel_timer(self) -> None:
+        """Stop the retry schedule."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _retry(self) -> None:
+        self._timer = None
+        self._releases._try(self)

@@ -1,0 +1,131 @@
+"""One request to all nodes about a register: which replies count, and what they mean together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .._engine.engine import Engine
+from .._nodes.link import Failure
+from .._rules.memory import countable, surely_empty
+
+FORGETFUL = "it has restarted and may have forgotten this name; the next change stores it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The value that a majority of nodes reported."""
+
+    value: str | None
+    agreed: bool
+    """Whether a majority reported this value and no node forgot it; then no write is needed."""
+
+
+class Round:
+    """Counts the replies of all nodes; decided once a majority has answered or no longer can."""
+
+    __slots__ = (
+        "_answered",
+        "_empty",
+        "_nodes",
+        "_quorum",
+        "_sent",
+        "_since",
+        "cut_short",
+        "decided",
+        "failures",
+        "granted",
+        "left",
+        "on_forgotten",
+        "promised",
+    )
+
+    def __init__(self, engine: Engine, sent: float, since: float) -> None:
+        self._nodes = engine.multiplexer.nodes
+        self._quorum = engine.multiplexer.quorum
+        self._sent = sent
+        self._since = since
+        """A node that has kept its memory since this moment can't have forgotten a value."""
+        self._empty: dict[str, tuple[float, Any]] = {}
+        """The nodes without a value that may have forgotten one. For each: the start of its memory
+        by its own clock (µs), and its reply."""
+        self._answered: set[int] = set()
+        self.cut_short = False
+        """Whether the time ended while enough nodes might still have answered."""
+        self.on_forgotten: Callable[[], None] | None = None
+        """Called if a reply after the decision shows that a node has forgotten the value."""
+        self.left = len(self._nodes)
+        self.granted: list[Any] = []
+        self.failures: dict[str, str] = {}
+        self.promised = 0
+        """The highest number that a refusing node has promised to another client."""
+        self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def cast(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index`."""
+        node = self._nodes[index]
+        self._answered.add(index)
+        if type(reply) is Failure:
+            self.failures[node.address] = reply.cause
+        elif self._sent < node.trust.votes_from:
+            self.failures[node.address] = "it was quarantined after the request was sent"
+        elif reply[0] == 1 and node.trust.remembers_from > self._since and not reply[1]:
+            kept = self._sent - node.trust.remembers_from
+            self._empty[node.address] = (reply[-1] - kept * 1_000_000, reply)
+        elif reply[0] == 1:
+            self.granted.append(reply)
+        elif reply[0] == 0:
+            self.promised = max(self.promised, reply[1])
+        else:
+            self.failures[node.address] = "the request reached it too late"
+        self.left -= 1
+        self._believe()
+        if not self.decided.done():
+            self._judge()
+        elif self._empty and self.on_forgotten is not None:
+            self.on_forgotten()
+
+    def _believe(self) -> None:
+        # A node whose memory reaches back to before the newest write has not forgotten that value.
+        if self._empty and self.granted:
+            newest = max(reply[1] for reply in self.granted)
+            for address, (since, reply) in list(self._empty.items()):
+                if surely_empty(since, newest):
+                    self.granted.append(reply)
+                    del self._empty[address]
+
+    def _judge(self) -> None:
+        sure, unsure = len(self.granted), len(self._empty)
+        count = countable(len(self._nodes), sure=sure, unsure=unsure, left=self.left)
+        if count > sure:
+            self.granted += (reply for _, reply in self._empty.values())
+        elif not self.left:
+            self.failures |= dict.fromkeys(self._empty, FORGETFUL)
+        if count >= self._quorum or sure + unsure + self.left < self._quorum or not self.left:
+            self.decided.set_result(None)
+
+    def cut(self, before: Mapping[str, str]) -> None:
+        """End the round: missing nodes count as failed, with their cause from `before` if any."""
+        self.cut_short = len(self.granted) + self.left >= self._quorum
+        self.failures |= dict.fromkeys(self._empty, FORGETFUL)
+        for index, node in enumerate(self._nodes):
+            if index not in self._answered:
+                cause = before.get(node.address, "no answer before the timeout")
+                self.failures[node.address] = cause
+
+    @property
+    def outage(self) -> bool:
+        """Whether too few nodes answered to be sure that rival rounds are the reason."""
+        return len(self._nodes) - len(self.failures) < self._quorum
+
+    def found(self) -> Found:
+        """Return the value with the highest number among the replies that count."""
+        numbers = [reply[1] for reply in self.granted]
+        highest = max(numbers)
+        newest = next(reply for reply in self.granted if reply[1] == highest)
+        value = newest[2].decode("utf-8", "replace") if highest and newest[2] else None
+        # A node that forgot the value must get it again before another node restarts.
+        forgotten = highest > 0 and bool(self._empty)
+        return Found(value, numbers.count(highest) >= self._quorum and not forgotten)

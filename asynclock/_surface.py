@@ -1,0 +1,36 @@
+"""All public names in one place; the package `asynclock` exports them."""
+
+from __future__ import annotations
+
+from ._engine.acquiring import AcquireContext as AcquireContext
+from ._engine.inspection import Inspection as Inspection
+from ._engine.inspection import NodeView as NodeView
+from ._engine.lease import Lease as Lease
+from ._primitives.barrier import Barrier as Barrier
+from ._primitives.election import Election as Election
+from ._primitives.election import Leader as Leader
+from ._primitives.election import Term as Term
+from ._primitives.event import SharedEvent as SharedEvent
+from ._primitives.fair import FairLock as FairLock
+from ._primitives.latch import Latch as Latch
+from ._primitives.lock import Lock as Lock
+from ._primitives.multi import MultiLease as MultiLease
+from ._primitives.multi import MultiLock as MultiLock
+from ._primitives.readwrite import ReadLock as ReadLock
+from ._primitives.readwrite import ReadWriteLock as ReadWriteLock
+from ._primitives.readwrite import WriteLock as WriteLock
+from ._primitives.reentrant import ReentrantLease as ReentrantLease
+from ._primitives.reentrant import ReentrantLock as ReentrantLock
+from ._primitives.semaphore import Semaphore as Semaphore
+from ._reports import NodeHealth as NodeHealth
+from ._reports import Statistics as Statistics
+from .errors import AcquireTimeoutError as AcquireTimeoutError
+from .errors import AlreadyHeldError as AlreadyHeldError
+from .errors import AsyncLockError as AsyncLockError
+from .errors import ConfigurationError as ConfigurationError
+from .errors import LeaseLostError as LeaseLostError
+from .errors import NotAcquiredError as NotAcquiredError
+from .errors import QuorumUnavailableError as QuorumUnavailableError
+from .errors import UnsupportedDeploymentError as UnsupportedDeploymentError
+from .manager import LockManager as LockManager
+from .manager import connect as connect

@@ -1,0 +1,176 @@
+"""Leases for code that blocks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import anyio.to_thread
+
+from .._primitives.multi import MultiLease as AsyncMultiLease
+from ..errors import AsyncLockError
+
+if TYPE_CHECKING:
+    from ._manager import LockManager
+
+_log = logging.getLogger("asynclock")
+
+
+class AsyncLease(Protocol):
+    """The common interface of the asynchronous leases of all locks."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def ttl(self) -> float: ...
+    @property
+    def held(self) -> bool: ...
+    @property
+    def lost_reason(self) -> str | None: ...
+    def remaining(self) -> float: ...
+    def wait_lost(self) -> Awaitable[None]: ...
+    def extend(self, ttl: float | None = None) -> Awaitable[None]: ...
+    def release(self) -> Awaitable[bool]: ...
+    def __aenter__(self) -> Awaitable[Any]: ...
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> Awaitable[None]: ...
+
+
+class Lease:
+    """One holding of a lock by one thread: `acquire` returns it and `with` enters it.
+
+    Leaving the `with` releases the lease. If the lease was lost in the meantime and the body raised
+    nothing itself, leaving raises LeaseLostError. A loss never interrupts the body. Any thread of
+    the process may use the lease; in a forked child its methods raise ConfigurationError.
+    """
+
+    __slots__ = ("__weakref__", "_lease", "_manager")
+
+    def __init__(self, manager: LockManager, lease: AsyncLease) -> None:
+        self._manager = manager
+        self._lease = lease
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._lease!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name that is locked, without the manager's prefix."""
+        return self._lease.name
+
+    @property
+    def owner(self) -> str:
+        """The random id stored in Redis, with the label of this process."""
+        return self._lease.owner
+
+    @property
+    def fence(self) -> int:
+        """Fencing token; rises with every lease on this name. Pass it to the store, which must
+        reject lower ones."""
+        return self._lease.fence
+
+    @property
+    def ttl(self) -> float:
+        """Seconds the lease lives without renewal."""
+        return self._lease.ttl
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is held at this moment by our own clock, without asking the nodes."""
+        return self._lease.held
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the lease was lost; None if it was not."""
+        return self._lease.lost_reason
+
+    def remaining(self) -> float:
+        """Return the seconds until the lease ends without renewal; 0 once it has ended."""
+        return self._lease.remaining()
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl.
+
+        Raises the same errors as `asynclock.Lease.extend`: LeaseLostError if the lease is no longer
+        held, QuorumUnavailableError if too few nodes answered, ConfigurationError for a wrong ttl.
+        """
+        self._manager.call(lambda: self._lease.extend(ttl))
+
+    def release(self) -> bool:
+        """Release the lock. Return whether it was held until now.
+
+        A second call returns the same.
+        """
+        return self._manager.call(self._lease.release, ends=True)
+
+    def on_lost(self, callback: Callable[[Self], object]) -> None:
+        """Call `callback` with this lease in another thread when the lease is lost.
+
+        If the lease has been lost already, the call comes at once; after a release it never comes.
+        The callback sees the context variables as they are now. Its exceptions are logged.
+        """
+        self._manager.start(self._watch, callback)
+
+    async def _watch(self, callback: Callable[[Self], object]) -> None:
+        await self._lease.wait_lost()
+        if self._lease.lost_reason is None:
+            return
+        try:
+            await anyio.to_thread.run_sync(callback, self)
+        except Exception:
+            _log.exception("a callback failed on the loss of %r", self.name)
+
+    def __enter__(self) -> Self:
+        try:
+            self._manager.call(self._lease.__aenter__)
+        except (AsyncLockError, RuntimeError):
+            raise
+        except BaseException:  # interrupted: the body doesn't begin, so nothing else releases it
+            self.release()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None and self._manager.inherited:
+            return  # in a forked child: don't replace the exception that ends the body's copy
+        self._manager.call(lambda: self._lease.__aexit__(kind, error, trace), ends=True)
+
+    def __del__(self) -> None:
+        # Drop the last reference in the loop: the end of a lease changes objects of the loop.
+        self._manager.drop([self._lease])
+        del self._lease
+
+
+class MultiLease(Lease):
+    """The hold on several names, with a fence for each name."""
+
+    __slots__ = ()
+
+    _lease: AsyncMultiLease
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fence for each name."""
+        return self._lease.fences
+
+
+def wrapped(manager: LockManager, lease: Any) -> Any:
+    """Return the blocking counterpart of an asynchronous lease."""
+    kind = MultiLease if isinstance(lease, AsyncMultiLease) else Lease
+    return kind(manager, lease)

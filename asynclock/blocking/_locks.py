@@ -1,0 +1,165 @@
+"""Locks for code that blocks: a name, settings and the asynchronous lock that does the work."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeVar
+
+from .. import _settings
+from .._primitives.base import UNSET, Timeout
+from ..manager import LockManager as AsyncLockManager
+from ._leases import Lease, MultiLease, wrapped
+
+if TYPE_CHECKING:
+    from ._manager import LockManager
+
+
+class AsyncLock(Protocol):
+    """The common interface of the asynchronous locks."""
+
+    @property
+    def name(self) -> str: ...
+    def acquire(self, *, timeout: Timeout = UNSET) -> Any: ...
+    def try_acquire(self) -> Coroutine[Any, Any, Any]: ...
+
+
+L = TypeVar("L", bound=Lease)
+
+
+class _Acquirable(Generic[L]):
+    """A name and settings that can be acquired. Any number of threads may share it."""
+
+    def __init__(self, manager: LockManager, make: Callable[[AsyncLockManager], AsyncLock]) -> None:
+        self._manager = manager
+        self._make = make
+        self._name = make(manager.asynchronous()).name
+        self._entered: list[tuple[int, L]] = []
+        """The leases that `with` on this object has entered, each with its thread."""
+
+    def __repr__(self) -> str:
+        return f"<blocking {type(self).__name__} {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name that is locked, without the manager's prefix."""
+        return self._name
+
+    def acquire(self, *, timeout: Timeout = UNSET, **unknown: Never) -> L:
+        """Get the lease; use it with `with`, or call its `release`.
+
+        Waits at most `timeout` seconds (None: without limit; default: the lock's own timeout).
+        Raises AcquireTimeoutError if others had the lock all that time, QuorumUnavailableError if
+        too few nodes answered, AlreadyHeldError if this very thread holds the lock,
+        ConfigurationError if the call can never succeed or if an event loop runs in this thread.
+        After a KeyboardInterrupt nothing is held.
+        """
+        if unknown:
+            raise _settings.unknown(unknown)
+
+        return self._acquire(timeout)
+
+    def _acquire(self, timeout: Timeout, *, enter: bool = False) -> L:
+        async def work() -> Any:
+            lock = self._make(self._manager.asynchronous())
+            lease = await lock.acquire(timeout=timeout)
+            return await lease.__aenter__() if enter else lease
+
+        found: L = self._get(work, enter=enter)
+        return found
+
+    def try_acquire(self) -> L | None:
+        """Get the lease if the lock is free now, else None. Too few answers raise an error.
+
+        That is QuorumUnavailableError, after one node timeout.
+        """
+
+        async def work() -> Any:
+            return await self._make(self._manager.asynchronous()).try_acquire()
+
+        found: L | None = self._get(work)
+        return found
+
+    def _get(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> Any:
+        # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
+        thread, lease, entry = threading.get_ident(), None, None
+        try:
+            lease = self._manager.call(work, undo=_release)
+            if lease is None:
+                return None
+            found: L = wrapped(self._manager, lease)
+            if enter:
+                entry = thread, found
+                self._entered.append(entry)
+            return found
+        except BaseException:
+            if lease is not None:
+                with contextlib.suppress(ValueError):
+                    self._entered.remove(entry)  # type: ignore[arg-type]  # None is not in it
+                with contextlib.suppress(Exception):
+                    self._manager.call(lease.release, ends=True)
+            raise
+
+    def __enter__(self) -> L:
+        return self._acquire(UNSET, enter=True)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave().__exit__(kind, error, trace)
+
+    def _leave(self) -> L:
+        """Return the lease that this thread entered last, and count it as left.
+
+        If this thread entered none, a generator was entered in another thread: then return the
+        lease that was entered first.
+        """
+        thread, entered = threading.get_ident(), list(self._entered)
+        ours = [entry for entry in reversed(entered) if entry[0] == thread]
+        for entry in (*ours, *entered):
+            with contextlib.suppress(ValueError):  # another thread was faster
+                self._entered.remove(entry)
+                return entry[1]
+        raise RuntimeError(f"{self!r} is not entered")
+
+
+class Lock(_Acquirable[Lease]):
+    """A lock of any kind with one name, for code that blocks."""
+
+
+class MultiLock(_Acquirable[MultiLease]):
+    """Mutexes on several names at once, for code that blocks."""
+
+
+class ReadWriteLock:
+    """A read-write lock for code that blocks; see `asynclock.ReadWriteLock`."""
+
+    def __init__(self, read: Lock, write: Lock) -> None:
+        self._read = read
+        self._write = write
+
+    def __repr__(self) -> str:
+        return f"<blocking ReadWriteLock {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name that is locked, without the manager's prefix."""
+        return self._read.name
+
+    def read(self) -> Lock:
+        """Return the shared side, to be used like any lock."""
+        return self._read
+
+    def write(self) -> Lock:
+        """Return the exclusive side, to be used like any lock."""
+        return self._write
+
+
+async def _release(lease: Any) -> None:
+    if lease is not None:
+        await lease.release()

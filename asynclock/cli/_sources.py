@@ -1,0 +1,118 @@
+"""Reads nodes and settings from options, the environment and a TOML file.
+
+Nodes come from the first of these that names any: `--node`, `--config`, `ASYNCLOCK_NODES`,
+`ASYNCLOCK_CONFIG`. Other settings come from the options or else from the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..manager import LockManager, connect
+
+NODES, CONFIG = "ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG"
+_KEYS: Mapping[str, type | tuple[type, ...]] = {
+    "nodes": list,
+    "prefix": str,
+    "ttl": (int, float),
+    "max_ttl": (int, float),
+    "node_timeout": (int, float),
+    "acks": (int, str),
+    "durable": bool,
+    "label": str,
+    "restart_guard": bool,
+    "clock_guard": bool,
+    "strict": bool,
+}
+_KINDS = {
+    list: "a list of URLs",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments for `connect`."""
+
+    nodes: tuple[str, ...] = field(repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of each key."""
+        return str(self.options.get("prefix", "asynclock:"))
+
+    def connect(self, **more: Any) -> LockManager:
+        """Make a manager; a None in `more` leaves the setting alone. Raises ConfigurationError."""
+        given = {key: value for key, value in more.items() if value is not None}
+        return connect(*self.nodes, **{**self.options, **given})
+
+
+def load(
+    node: Sequence[str] | None,
+    config: Path | None,
+    *,
+    prefix: str | None = None,
+    node_timeout: float | None = None,
+) -> Settings:
+    """Combine options, environment and file to settings. Raises ConfigurationError."""
+    named = tuple(url for one in node or () for url in split(one))
+    from_file: dict[str, Any] = {}
+    if config is not None:
+        from_file = read(config)
+        named = named or tuple(from_file.get("nodes", ()))
+    named = named or split(os.environ.get(NODES, ""))
+    if config is None and os.environ.get(CONFIG):
+        from_file = read(Path(os.environ[CONFIG]))
+        named = named or tuple(from_file.get("nodes", ()))
+    if not named:
+        raise ConfigurationError(
+            f"no nodes: give --node redis://host (repeat it), set ${NODES}, or name a TOML file "
+            f"with --config or ${CONFIG}"
+        )
+    options = {key: value for key, value in from_file.items() if key != "nodes"}
+    for key, value in (("prefix", prefix), ("node_timeout", node_timeout)):
+        if value is not None:
+            options[key] = value
+    return Settings(named, options)
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Split URLs at commas, except at a comma inside a URL, which no scheme follows."""
+    parts = re.split(r"\s*,\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", text.strip().strip(","))
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _called(wanted: type | tuple[type, ...]) -> str:
+    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    return " or ".join(_KINDS[kind] for kind in kinds)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Read a TOML file with the names of `connect`'s parameters. Raises ConfigurationError."""
+    import tomllib
+
+    try:
+        found = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not TOML: {error}") from None
+    for key, value in found.items():
+        wanted = _KEYS.get(key)
+        if wanted is None:
+            raise ConfigurationError(f"{file}: unknown setting {key!r}; known: {', '.join(_KEYS)}")
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            raise ConfigurationError(f"{file}: {key} must be {_called(wanted)}")
+    if not all(isinstance(url, str) for url in found.get("nodes", ())):
+        raise ConfigurationError(f"{file}: nodes must be a list of URLs")
+    return found

@@ -1,0 +1,245 @@
+"""Collects the facts about one server, over two connections and in about a second."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from ... import _clock
+from ..._nodes.acks import Acks
+from ..._nodes.endpoint import Endpoint
+from ..._nodes.handshake import HandshakeError, facts, greet, parse_info
+from ..._nodes.link import Failure, Link
+from ..._nodes.redaction import redacted
+from ..._nodes.script import Command
+from ..._primitives.lock import SCRIPT
+from ..._rules.trust import Facts, Trust
+from .tls import diagnose
+
+TIMEOUT = 2.0
+"""Seconds for the connection, and for each reply."""
+STEP = 0.1
+"""Seconds between two readings of the server's clock."""
+SECOND = "a second connection"
+"""Key in `Probe.refused` for a second connection that failed."""
+SETTINGS = (
+    "aclfile",
+    "appendfsync",
+    "maxclients",
+    "min-replicas-to-write",
+    "save",
+    "stop-writes-on-bgsave-error",
+    "timeout",
+)
+
+
+@dataclass
+class Probe:
+    """What one server reported; fields are empty if it didn't."""
+
+    endpoint: Endpoint
+    url: str
+    """The URL without its password."""
+    login: bool
+    """Whether the URL has a password."""
+    user: str = "default"
+    """The user that we log in as."""
+    down: Failure | None = None
+    tls: str | None = None
+    """The fault of TLS, if that is the reason: a code of findings.toml."""
+    unusable: dict[str, str] = field(default_factory=dict)
+    """For each primitive that failed in the trial: why."""
+    facts: Facts = field(default_factory=Facts)
+    waits: float = 0.0
+    """Seconds for which the node has no vote, by the engine's own rule."""
+    waits_because: str = ""
+    info: dict[str, str] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, Failure] = field(default_factory=dict)
+    """For each refused command: the server's error."""
+    other_run_id: str | None = None
+    """The run_id that a second connection found."""
+    trips: list[float] = field(default_factory=list)
+    offset: float | None = None
+    """Seconds that the server's clock is ahead of ours."""
+    jumped: float = 0.0
+    """Seconds by which the server's clock jumped against ours during the probe."""
+    rate: float = 0.0
+    """Minimum drift of its clock in seconds per second, negative if slow; 0 if it may be good."""
+
+    @property
+    def address(self) -> str:
+        """The name of the server in findings: its host and port, or its socket."""
+        return self.endpoint.address
+
+    @property
+    def local(self) -> bool:
+        """Whether the address is one that only this machine can reach."""
+        host = self.endpoint.host
+        return bool(self.endpoint.path) or host in ("localhost", "::1") or host.startswith("127.")
+
+    def number(self, key: str) -> int:
+        """Return a number in INFO; 0 if there is none."""
+        text = self.info.get(key, "")
+        return int(text) if text.lstrip("-").isdigit() else 0
+
+    def setting(self, name: str) -> int:
+        """Return a number in the configuration; 0 if there is none."""
+        text = self.config.get(name, "")
+        return int(text) if text.isdigit() else 0
+
+    @property
+    def round_trip(self) -> float | None:
+        """The median of the round trips, in seconds."""
+        return sorted(self.trips)[len(self.trips) // 2] if self.trips else None
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What the servers are to be used for."""
+
+    nodes: int
+    max_ttl: float
+    node_timeout: float
+    prefix: str
+    acks: Acks
+    watch: float
+    """Seconds to watch each clock."""
+
+
+async def probe(endpoint: Endpoint, url: str, purpose: Purpose) -> Probe:
+    """Probe one server; failures become part of the result."""
+    login = await endpoint.credentials()
+    found = Probe(endpoint, redacted(url).strip("'"), bool(login), (login or ("default",))[0])
+    ear = NullListener()
+    try:
+        link = await greet(endpoint, ear, TIMEOUT, TIMEOUT)
+    except HandshakeError as error:
+        found.down = error.failure
+        found.tls = await diagnose(endpoint)
+        return found
+    try:
+        await _ask(found, link, purpose)
+    finally:
+        link.close("done")
+    return found
+
+
+async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
+    info, fsync, tracking = await asyncio.gather(
+        link.ask(Command.plain("INFO")),
+        link.ask(Command.plain("CONFIG", "GET", "appendfsync")),
+        link.ask(Command.plain("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP")),
+    )
+    if isinstance(info, Failure) and not info.code:
+        found.down = info
+        return
+    _record(found, "INFO", info)
+    _record(found, "CONFIG GET", fsync)
+    if _record(found, "CLIENT TRACKING", tracking):
+        _record(found, "CLIENT CACHING", await link.ask(Command.plain("CLIENT", "CACHING", "YES")))
+    found.info = parse_info(info)
+    found.facts = facts(info, fsync, tracking=tracking == b"OK")
+    trust = Trust(purpose.max_ttl)
+    found.waits = trust.met(found.facts, _clock.now(), guard=True, guard_first=purpose.nodes > 1)
+    found.waits_because = trust.cause
+    await _read_settings(found, link)
+    await _try_commands(found, link, purpose)
+    await asyncio.gather(_watch_clock(found, link, trust, purpose.watch), _second_connection(found))
+
+
+def _record(found: Probe, command: str, reply: Any) -> bool:
+    if isinstance(reply, Failure):
+        found.refused[command] = reply
+        return False
+    return True
+
+
+async def _read_settings(found: Probe, link: Link) -> None:
+    asked = (link.ask(Command.plain("CONFIG", "GET", name)) for name in SETTINGS)
+    for name, reply in zip(SETTINGS, await asyncio.gather(*asked), strict=True):
+        if isinstance(reply, dict) and name.encode() in reply:
+            found.config[name] = reply[name.encode()].decode("utf-8", "replace")
+
+
+async def _try_commands(found: Probe, link: Link, purpose: Purpose) -> None:
+    """Try every command that locks need, on a key of our own that expires within a second."""
+    key = f"{purpose.prefix}doctor-{secrets.token_hex(8)}"
+    lock = Command(SCRIPT, (key, key + "-counter"), ("inspect",))
+    tried = {
+        "SET": Command.plain("SET", key, "doctor", "PX", 1000),
+        "GET": Command.plain("GET", key),
+        "PTTL": Command.plain("PTTL", key),
+        "PEXPIRE": Command.plain("PEXPIRE", key, 1000),
+        "DEL": Command.plain("DEL", key),
+        "TIME": Command.plain("TIME"),
+        "SCRIPT LOAD": Command.plain("SCRIPT", "LOAD", SCRIPT.source),
+        "EVAL": Command.plain("EVAL", "return 1", 0),
+        "EVALSHA": lock,
+        "SCAN": Command.plain("SCAN", 0, "COUNT", 1),
+    }
+    if purpose.acks:
+        tried["WAIT"] = Command.plain("WAIT", 0, 1)
+    if purpose.acks.durable:
+        tried["WAITAOF"] = Command.plain("WAITAOF", 0, 0, 1)
+    replies = await asyncio.gather(*(link.ask(command) for command in tried.values()))
+    for name, reply in zip(tried, replies, strict=True):
+        _record(found, name, reply)
+
+
+async def _watch_clock(found: Probe, link: Link, trust: Trust, seconds: float) -> None:
+    first: tuple[float, float, float] | None = None
+    until = _clock.now() + seconds
+    steps: list[float] = []
+    while True:
+        sent = _clock.now()
+        reply = await link.ask(Command.plain("TIME"))
+        received = _clock.now()
+        if not isinstance(reply, list):
+            return
+        found.trips.append(received - sent)
+        clock = int(reply[0]) + int(reply[1]) / 1_000_000
+        # (its clock - ours) lies in an interval; the engine's own rule decides what is a jump.
+        low, high = clock - received, clock - sent
+        steps.append(trust.sample(clock, sent, received))
+        if first is None:
+            first = (low, high, sent)
+        elif received - first[2] > 0:
+            span = received - first[2]
+            found.rate = max(0.0, (low - first[1]) / span) or min(0.0, (high - first[0]) / span)
+        if received >= until:
+            break
+        await asyncio.sleep(STEP)
+    found.offset = (low + high) / 2 + received - _clock.wall()
+    jumps = [step for step in steps if step]
+    if len(jumps) == 1:
+        found.jumped, found.rate = jumps[0], 0.0
+
+
+async def _second_connection(found: Probe) -> None:
+    """Open another connection, which a proxy or balancer may lead to another server."""
+    try:
+        link = await greet(found.endpoint, NullListener(), TIMEOUT, TIMEOUT)
+    except HandshakeError as error:
+        found.refused[SECOND] = error.failure
+        return
+    try:
+        said = parse_info(await link.ask(Command.plain("INFO", "server")))
+        found.other_run_id = said.get("run_id")
+    finally:
+        link.close("done")
+
+
+class NullListener:
+    """The owner of a link that needs nothing but replies."""
+
+    def told(self, clock: float, sent: float, received: float) -> None:
+        """Ignore the clock: the probe reads clocks itself."""
+
+    def pushed(self, push: list[Any]) -> None:
+        """Ignore pushes: no key is watched."""
+
+    def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
+        """Do nothing: the commands without a reply fail by themselves."""

@@ -1,0 +1,127 @@
+"""Takes a real lock and uses every other primitive once, so that all scripts of the library run."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+
+from ..._inspect.survey import ask
+from ..._keys import counter, derived, lock_key
+from ..._nodes.script import Command
+from ...errors import AsyncLockError
+from ...manager import LockManager, node_access
+from .._sources import Settings
+
+TIMEOUT = 2.0
+"""Maximum seconds for each primitive."""
+TTL = 5.0
+"""Seconds after which the locks of an interrupted trial end by themselves."""
+
+Use = Callable[[LockManager, str], Awaitable[object]]
+
+
+async def _lock(locks: LockManager, name: str) -> None:
+    lease = await locks.lock(name, timeout=TIMEOUT).acquire()
+    await lease.extend()
+    await lease.release()
+
+
+async def _multi(locks: LockManager, name: str) -> None:
+    async with locks.multi_lock(name, f"{name}-2", timeout=TIMEOUT):
+        pass
+
+
+async def _semaphore(locks: LockManager, name: str) -> None:
+    async with locks.semaphore(name, 1, timeout=TIMEOUT).acquire():
+        pass
+
+
+async def _rwlock(locks: LockManager, name: str) -> None:
+    lock = locks.rwlock(name, timeout=TIMEOUT)
+    async with lock.read():
+        pass
+    async with lock.write():
+        pass
+
+
+async def _fair(locks: LockManager, name: str) -> None:
+    async with locks.fair_lock(name, timeout=TIMEOUT):
+        pass
+
+
+async def _election(locks: LockManager, name: str) -> None:
+    term = await locks.election(name, timeout=TIMEOUT).campaign("doctor")
+    await term.resign()
+
+
+async def _event(locks: LockManager, name: str) -> None:
+    await locks.event(name, keep=TTL).set(timeout=TIMEOUT)
+
+
+async def _latch(locks: LockManager, name: str) -> None:
+    await locks.latch(name, 1, keep=TTL).count_down(timeout=TIMEOUT)
+
+
+async def _barrier(locks: LockManager, name: str) -> None:
+    await locks.barrier(name, 1).wait(timeout=TIMEOUT)
+
+
+USES: dict[str, tuple[Use, tuple[str, ...]]] = {
+    "lock": (_lock, ("fence",)),
+    "multi_lock": (_multi, ("fence",)),
+    "semaphore": (_semaphore, ("0:#fence",)),
+    "rwlock": (_rwlock, ("write:#fence",)),
+    "fair_lock": (_fair, ("fair:#fence",)),
+    "election": (_election, ("leader:#fence", "value")),
+    "event": (_event, ("event",)),
+    "latch": (_latch, ("latch",)),
+    "barrier": (_barrier, ("barrier",)),
+}
+"""For each primitive: how it is used, and the kinds of keys that it leaves."""
+
+
+async def use_everything(settings: Settings, url: str) -> dict[str, str]:
+    """Use each primitive on this node alone; return the cause for each one that fails.
+
+    `settings` are those of the services, including `acks`. The guards are off, because a node
+    without a vote has a finding of its own.
+    """
+    options = {**settings.options, "ttl": TTL, "strict": False}
+    options |= {"restart_guard": False, "clock_guard": False}
+    options["node_timeout"] = max(1.0, float(options.get("node_timeout", 1.0)))
+    options["max_ttl"] = max(4 * options["node_timeout"], TTL, float(options.get("max_ttl", TTL)))
+    run = f"doctor-{secrets.token_hex(8)}"
+    failed: dict[str, str] = {}
+    async with Settings((url,), options).connect() as locks:
+        for kind, (use, _) in USES.items():
+            # If a plain lock fails, the other primitives would only fail in the same way.
+            if "lock" not in failed and (cause := await _cause(use(locks, f"{run}-{kind}"))):
+                failed[kind] = cause
+        await _clean_up(locks, run)
+    return failed
+
+
+async def _cause(using: Awaitable[object]) -> str | None:
+    try:
+        async with asyncio.timeout(2 * TIMEOUT):
+            await using
+    except AsyncLockError as error:
+        nodes = getattr(error, "nodes", None)
+        return next(iter(nodes.values())) if nodes else str(error)
+    except TimeoutError:
+        return f"no answer within {2 * TIMEOUT:g} s"
+    return None
+
+
+async def _clean_up(locks: LockManager, run: str) -> None:
+    access = node_access(locks)
+    keys = [
+        derived(lock_key(access.prefix, f"{run}-{kind}"), left)
+        for kind, (_, leaves) in USES.items()
+        for left in leaves
+    ]
+    keys.append(counter(lock_key(access.prefix, f"{run}-multi_lock-2")))
+    (node,) = access.nodes
+    # One key per command, because on a Cluster the keys are in different slots.
+    await asyncio.gather(*(ask(node, Command.plain("DEL", key)) for key in keys))

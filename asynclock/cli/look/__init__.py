@@ -1,0 +1,1 @@
+"""Commands for operators: `inspect`, `top`, `release` and `serve`."""

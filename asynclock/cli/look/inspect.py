@@ -1,0 +1,209 @@
+"""`asynclock inspect`: shows held locks and shared state, node by node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from ..._engine.inspection import Inspection, NodeView
+from ..._inspect.states import SharedState
+from ..._inspect.survey import Survey, survey
+from ..._inspect.views import Agreement, as_json, leading, note, origin, support, title
+from ...errors import ConfigurationError
+from ...manager import LockManager
+from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .._output import print_json, print_table
+from .._sources import Settings, load
+from .._status import Status
+from .._text import clean, log_to_nobody, say, seconds
+
+NODE_TIMEOUT = 1.0
+"""Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
+
+
+def inspect(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The lock.", show_default=False)
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="All that is held or shared.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    node: NodeOption = None,
+    config: ConfigOption = None,
+    prefix: PrefixOption = None,
+    node_timeout: NodeTimeoutOption = None,
+) -> int:
+    """Show who holds a lock, or everything that is held or shared.
+
+    It shows for each node the owner, the seconds until the node frees the name by itself, and the
+    highest fence; for an event, latch or barrier its state. Listing reads the keys in small pages
+    (SCAN) and blocks no server.
+
+    The exit status is 69 if too few nodes answered.
+
+    Examples:
+
+        asynclock inspect nightly-report
+        asynclock inspect --all
+        asynclock inspect --all --json | jq '.locks[] | select(.agreed | not)'
+    """
+    if (name is None) == (not all_):
+        raise ConfigurationError("name one lock, or say --all, but not both")
+    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    log_to_nobody()
+    found = asyncio.run(find(settings, name))
+    if name is None:
+        _show_all(found, json, len(settings.nodes))
+    else:
+        _show_one(found, json)
+    for address, error in found.errors.items():
+        say(f"{address}: {error}")
+    for address, cause in found.without_vote.items():
+        say(f"{address}: answers, but has no vote: {cause}")
+    return Status.UNREACHABLE if found.shortfall(len(settings.nodes)) else Status.OK
+
+
+async def find(settings: Settings, name: str | None) -> Survey:
+    """Find everything, or the lock `name` and (if that is free) the parts of the name."""
+    timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
+    async with settings.connect(node_timeout=timeout) as locks:
+        if name is None:
+            return with_missing_votes(await survey(locks), locks)
+        lock = await locks.inspect(name)
+        errors = {view.node: view.error for view in lock.nodes if view.error is not None}
+        if not any(view.owner for view in lock.nodes):
+            found = await survey(locks, name)
+            if found.held or found.waiting or found.states:
+                free = [] if found.states and not found.waiting else [lock]
+                return with_missing_votes(replace(found, held=found.held or free), locks)
+        return with_missing_votes(Survey([lock], errors), locks)
+
+
+def with_missing_votes(found: Survey, locks: LockManager) -> Survey:
+    """Add the nodes that have answered but have no vote."""
+    without_vote = {
+        node.node: node.cause
+        for node in locks.nodes()
+        if node.state in ("quarantined", "rejected") and node.node not in found.errors
+    }
+    return replace(found, without_vote=without_vote)
+
+
+def _show_all(found: Survey, json: bool, nodes: int) -> None:
+    if json:
+        shown = [as_json(one) for one in found.held]
+        states = [one.as_json() for one in found.states]
+        print_json(
+            {
+                "locks": shown,
+                "states": states,
+                "waiting": found.waiting,
+                "errors": found.errors,
+                "without_vote": found.without_vote,
+            }
+        )
+        return
+    print_table(
+        ("name", "holder", "fence", "remaining", "nodes", "note"),
+        [_row(one, found.waiting.get(one.name, 0)) for one in found.held]
+        + [_state_row(one) for one in found.states],
+    )
+    shared = f", {len(found.states)} shared" if found.states else ""
+    print(f"{len(found.held)} held{shared}{found.shortfall(nodes)}")
+
+
+def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
+    view = leading(found)
+    holder = (view.holder if view else None) or ""
+    fence = str(found.fence or "")
+    notes = ", ".join(filter(None, [note(found), f"{waiting} waiting" if waiting else ""]))
+    return title(found), holder, fence, seconds(found.remaining), support(found), notes
+
+
+def _show_one(found: Survey, json: bool) -> None:
+    leases = found.held
+    name = leases[0].name if leases else found.states[0].name
+    waiting = found.waiting.get(name)
+    if json:
+        shown = [as_json(one) for one in leases]
+        plain = bool(leases) and leases[0].kind == "lock"
+        whole = shown[0] if plain else {"name": name, "parts": shown}
+        states = [one.as_json() for one in found.states]
+        votes = {"without_vote": found.without_vote}
+        print_json({**whole, "states": states, "waiting": waiting, **votes})
+        return
+    for lease in leases:
+        _show_lease(lease, found.without_vote)
+    for state in found.states:
+        _show_state(state)
+    if waiting:
+        print(f"{waiting} waiting")
+
+
+def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
+    print(f"{clean(title(found))}: {clean(_verdict(found, without_vote))}")
+    rows = [
+        (
+            view.node,
+            "" if view.owner is None else view.owner.partition(":")[0],
+            view.holder or "",
+            seconds(view.remaining) if view.owner else "",
+            str(view.fence or ""),
+            view.error or ", ".join(_about(view, without_vote)),
+        )
+        for view in found.nodes
+    ]
+    print_table(("node", "owner", "holder", "remaining", "fence", "note"), rows)
+
+
+def _state_row(found: SharedState) -> tuple[str, ...]:
+    support = f"{found.support}/{len(found.nodes)}"
+    left = seconds(found.last.remaining)
+    return f"{found.name} [{found.kind}]", "", "", left, support, found.summary
+
+
+def _show_state(found: SharedState) -> None:
+    print(f"{clean(found.name)} [{found.kind}]: {found.summary}")
+    rows = [
+        (
+            view.node,
+            "" if view.value is None else view.value,
+            seconds(view.remaining),
+            view.error or ("" if view.number == found.last.number else "behind"),
+        )
+        for view in found.nodes
+    ]
+    print_table(("node", "value", "remaining", "note"), rows)
+
+
+def _about(view: NodeView, without_vote: Mapping[str, str]) -> Iterator[str]:
+    if view.owner is None:
+        yield "free"
+    if view.node in without_vote:
+        yield f"no vote: {without_vote[view.node]}"
+
+
+def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
+    if found.owner is not None:
+        where = origin(found.holder)
+        parts = [f"held by {found.holder}"]
+        if where["pid"] is not None:
+            task = f", {where['task']}" if where["task"] else ""
+            parts = [f"held by process {where['pid']} on {where['host']}{task}"]
+        parts.append(f"fence {found.fence}")
+        if found.remaining is not None:
+            parts.append(f"{found.remaining:.1f} s left without renewal")
+        return "; ".join([*parts, *filter(None, [note(found)])])
+    if Agreement.of(found).undecided:
+        return note(found)
+    if any(view.owner for view in found.nodes):
+        return "nobody has a quorum: " + note(found)
+    if len(found.nodes) - len(without_vote) < found.quorum:
+        return (
+            f"no owner is known, but {len(without_vote)} of {len(found.nodes)} nodes have no vote: "
+            "they may have forgotten the owner"
+        )
+    return "free"

@@ -1,0 +1,55 @@
+"""The leases and nodes of a Monitor as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..._inspect.monitor import Monitor, SeenLease, SeenNode
+from ..._inspect.views import leading, note, support, title
+from .._text import seconds
+
+COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "note")
+NODE_COLUMNS = ("node", "state", "round trip", "waited for", "clients", "version", "cause")
+
+
+def cells(lease: SeenLease) -> tuple[str, ...]:
+    """Return a lease as text, in the order of COLUMNS."""
+    found, view = lease.found, leading(lease.found)
+    left = found.remaining
+    if left is None and view is not None:
+        left = view.remaining
+    return (
+        title(found),
+        (view.holder if view else None) or "",
+        seconds(lease.last_seen - lease.first_seen),
+        seconds(left),
+        str(found.fence or ""),
+        support(found),
+        note(found),
+    )
+
+
+def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequence[SeenLease]:
+    """Return the leases whose name or holder contains `search`, sorted by a column."""
+    text = search.casefold()
+    rows = [row for row in monitor.leases.values() if text in "\0".join(cells(row)[:2]).casefold()]
+    return sorted(rows, key=lambda row: _key(row, column), reverse=reverse)
+
+
+def _key(lease: SeenLease, column: int) -> tuple[float, str]:
+    # Numbers are sorted as numbers.
+    number = {
+        2: lease.first_seen,
+        3: lease.found.remaining or 0.0,
+        4: float(lease.found.fence),
+        5: float(sum(view.owner is not None for view in lease.found.nodes)),
+    }.get(column, 0.0)
+    return number, cells(lease)[column].casefold()
+
+
+def node_cells(node: SeenNode) -> tuple[str, ...]:
+    """Return a node as text, in the order of NODE_COLUMNS."""
+    health = node.health
+    trip = "" if health.round_trip is None else f"{health.round_trip * 1000:.1f} ms"
+    version = health.version or ""
+    return health.node, health.state, trip, node.watched, node.clients, version, node.cause

@@ -1,0 +1,223 @@
+"""`asynclock top`: shows held locks and the health of the nodes, continuously."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from ..._inspect.monitor import Monitor, SeenLease
+from ...manager import LockManager
+from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .._output import console, lines_of_table, print_table, wrapped
+from .._sources import Settings, load
+from .._text import clean, log_to_nobody
+from .inspect import NODE_TIMEOUT
+from .keys import pressed
+from .rows import COLUMNS, NODE_COLUMNS, cells, node_cells, ordered
+
+HELP = (
+    *("q quit", "↑↓ PgUp PgDn scroll", "s sort", "r reverse"),
+    *("/ filter", "Esc no filter", "space pause"),
+)
+WIDE = 70
+"""Minimum width of a terminal, in characters, for all columns."""
+FEW = (0, 1, 3)
+"""The columns of a lock that a narrower terminal shows."""
+
+
+def top(
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once; the default without a terminal.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="Between two refreshes.")
+    ] = 1.0,
+    node: NodeOption = None,
+    config: ConfigOption = None,
+    prefix: PrefixOption = None,
+    node_timeout: NodeTimeoutOption = None,
+) -> int:
+    """Watch held locks, locks that ran out, and the health of the nodes.
+
+    Keys: q quits, arrows, PgUp, PgDn, Home and End scroll, s sorts by the next column, r reverses,
+    / filters by name or holder (Enter ends the filter, Esc drops it), space pauses.
+
+    "waited for" is the number of names with waiters, as each server counts them. "ran out" counts
+    locks whose holder neither renewed nor released them: the holder died, or lost them.
+
+    Examples:
+
+        asynclock top
+        asynclock top --once | grep payments
+    """
+    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    log_to_nobody()
+    live = not once and sys.stdin.isatty() and sys.stdout.isatty()
+    return asyncio.run(_top(settings, interval, live=live))
+
+
+async def _top(settings: Settings, interval: float, *, live: bool) -> int:
+    timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
+    async with settings.connect(node_timeout=timeout) as locks:
+        view = View(Monitor())
+        if live:
+            await view.run(locks, interval)
+        else:
+            await view.monitor.refresh(locks)
+            view.print()
+    return 0
+
+
+class View:
+    """Shows the monitor's data on the screen: sorted, filtered, scrolled, paused."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self._column = 0
+        self._reverse = False
+        self._filter = ""
+        self._typing = False
+        self._paused = False
+        self._first = 0
+        """Index of the first row that is shown."""
+        self._room = 1
+        """Number of rows that fit on the screen."""
+        self._ended = asyncio.Event()
+        self._console = console()
+
+    def print(self) -> None:
+        """Print everything once, as text."""
+        if self.monitor.trouble is not None:
+            print(self.monitor.trouble.text)
+        print_table(NODE_COLUMNS, list(map(node_cells, self.monitor.nodes)))
+        print()
+        rows = ordered(self.monitor, self._column, self._reverse, "")
+        print_table(COLUMNS, list(map(cells, rows)))
+        print(f"{len(rows)} held{self.monitor.survey.shortfall(len(self.monitor.nodes))}")
+
+    async def run(self, locks: LockManager, interval: float) -> None:
+        """Show everything live until the user presses `q`."""
+        with (
+            pressed() as keys,
+            Live(
+                console=self._console, screen=True, auto_refresh=False, get_renderable=self._render
+            ) as live,
+        ):
+            refreshing = asyncio.ensure_future(self._keep_refreshing(locks, interval, live))
+            try:
+                while not self._ended.is_set():
+                    self._key(await keys.get())
+                    live.refresh()
+            finally:
+                refreshing.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await refreshing
+
+    async def _keep_refreshing(self, locks: LockManager, interval: float, live: Live) -> None:
+        while True:
+            if not self._paused:
+                await self.monitor.refresh(locks)
+                live.refresh()
+            await asyncio.sleep(interval)
+
+    def _key(self, key: str) -> None:
+        if key == "\x1b":
+            self._typing, self._filter = False, ""
+        elif self._typing and len(key) == 1:
+            if key in "\r\n":
+                self._typing = False
+            elif key in "\x7f\b":
+                self._filter = self._filter[:-1]
+            elif key.isprintable():
+                self._filter += key
+                self._first = 0
+        elif key == "q":
+            self._ended.set()
+        elif key == "s":
+            self._column = (self._column + 1) % len(COLUMNS)
+        elif key == "r":
+            self._reverse = not self._reverse
+        elif key == "/":
+            self._typing, self._filter = True, ""
+        elif key == " ":
+            self._paused = not self._paused
+        else:
+            self._first = max(0, self._first + self._step(key))
+
+    def _step(self, key: str) -> int:
+        whole = len(self.monitor.leases)
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -self._room}
+        steps |= {"page down": self._room, "home": -whole, "g": -whole, "end": whole, "G": whole}
+        return steps.get(key, 0)
+
+    # we cut each line ourselves, so that the heights are known
+
+    def _render(self) -> RenderableType:
+        width, height = self._console.size
+        rows = ordered(self.monitor, self._column, self._reverse, self._filter)
+        above = [*self._headline(width), *self._nodes(width)]
+        rest = height - len(above) - len(self._footer(len(rows), width)) - 1
+        self._room = max(1, rest)
+        self._first = max(0, min(self._first, len(rows) - self._room))
+        return Group(*above, *self._locks(rows, width), *self._footer(len(rows), width))
+
+    def _headline(self, width: int) -> list[Text]:
+        counts = self.monitor.counts
+        words = ["asynclock", f"{len(self.monitor.leases)} held"]
+        seen = [f"{counts[word]} {word}" for word in ("acquired", "released", "ran out")]
+        words.append(f"seen since the start: {', '.join(seen)}")
+        lines = wrapped(words, width, "bold")
+        trouble = self.monitor.trouble
+        if trouble is not None:
+            style = {"red": "bold white on red", "amber": "black on yellow"}[trouble.level]
+            lines += wrapped(trouble.text.split(" "), width, style, " ")
+        return [*lines, Text()]
+
+    def _nodes(self, width: int) -> list[Text]:
+        names = NODE_COLUMNS if width >= WIDE else NODE_COLUMNS[:2]
+        rows = [node_cells(node)[: len(names)] for node in self.monitor.nodes]
+        styles = ["" if node.health.state == "up" else "bold red" for node in self.monitor.nodes]
+        lines = self._lines(names, rows, styles, width)
+        for node in self.monitor.nodes:
+            if node.cause and (width < WIDE or node.health.state != "up"):
+                words = f"{node.health.node}: {node.cause}".split(" ")
+                lines += wrapped(words, width, "red", " ")
+        return [*lines, Text()]
+
+    def _locks(self, rows: Sequence[SeenLease], width: int) -> list[Text]:
+        shown = range(len(COLUMNS)) if width >= WIDE else sorted({*FEW, self._column})
+        arrow = "▼" if self._reverse else "▲"
+        titles = [COLUMNS[n] + (f" {arrow}" if n == self._column else "") for n in shown]
+        texts = [cells(row) for row in rows[self._first : self._first + self._room]]
+        styles = ["yellow" if row[-1] else "" for row in texts]
+        return self._lines(titles, [[row[n] for n in shown] for row in texts], styles, width)
+
+    def _lines(
+        self,
+        titles: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        styles: Sequence[str],
+        width: int,
+    ) -> list[Text]:
+        head, *lines = lines_of_table(titles, rows, width)
+        return [
+            Text(head, "bold", no_wrap=True),
+            *(Text(line, style, no_wrap=True) for line, style in zip(lines, styles, strict=True)),
+        ]
+
+    def _footer(self, rows: int, width: int) -> list[Text]:
+        last = min(self._first + self._room, rows)
+        words = [f"{self._first + 1 if rows else 0}-{last} of {rows}"]
+        if self._typing or self._filter:
+            words.append(f"filter: {clean(self._filter)}{'▏' if self._typing else ''}")
+        if self._paused:
+            words.append("paused")
+        return [Text(), *wrapped([*words, *HELP], width, "dim")]

@@ -1,0 +1,1 @@
+"""`asynclock run`: runs a command only while a lock is held."""

@@ -1,0 +1,135 @@
+"""Parses the arguments of `asynclock run` without typer, whose import would delay short commands.
+
+    asynclock run [OPTIONS] NAME [OPTIONS] [--] COMMAND…
+
+Our options end where the command begins, as with env, timeout and flock: the first word of the
+command and all words after it belong to the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigurationError
+
+VALUES: dict[str, Any] = {
+    "--ttl": float,
+    "--timeout": float,
+    "--max-ttl": float,
+    "--node-timeout": float,
+    "--prefix": str,
+    "--node": str,
+    "--config": Path,
+    "--on-loss": ("kill", "warn"),
+    "--wait-for": ("group", "command"),
+}
+"""For each option with a value: the function that reads it, or the allowed values."""
+FLAGS = frozenset({"--no-wait"})
+MAX_NAME = 4096
+"""Maximum number of characters of a name, which goes into the environment and all messages."""
+MAX_SECONDS = 86_400.0
+"""Maximum ttl in seconds: a day."""
+
+
+@dataclass
+class RunArguments:
+    """The arguments of `asynclock run`; times in seconds."""
+
+    name: str
+    command: list[str]
+    ttl: float | None = None
+    timeout: float | None = None
+    max_ttl: float | None = None
+    node_timeout: float | None = None
+    prefix: str | None = None
+    node: list[str] | None = None
+    config: Path | None = None
+    on_loss: str = "kill"
+    wait_for: str = "group"
+    no_wait: bool = False
+
+    def check(self) -> None:
+        """Raise ConfigurationError for contradictory or oversized arguments."""
+        if self.no_wait and self.timeout is not None:
+            raise ConfigurationError("--no-wait and --timeout exclude each other")
+        if len(self.name) > MAX_NAME:
+            raise ConfigurationError(
+                f"a lock's name may have {MAX_NAME} characters, this one has {len(self.name)}"
+            )
+        for option, seconds in (("--ttl", self.ttl), ("--max-ttl", self.max_ttl)):
+            if seconds is not None and seconds > MAX_SECONDS:
+                raise ConfigurationError(
+                    f"{option} {seconds:g} is {seconds / MAX_SECONDS:,.0f} days: if this machine "
+                    "died, nobody would get the lock for that long. The lock is renewed while "
+                    "the command runs, so 10 to 60 seconds are enough"
+                )
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our arguments (the options and the name) and the words of the command."""
+    words = number = 0
+    while number < len(arguments):
+        word = arguments[number]
+        if word == "--":
+            return _after_the_dashes(arguments, number, words)
+        if word.startswith("-") and word != "-":
+            number += 1 + (word in VALUES)
+            continue
+        if words == 1:
+            break
+        words += 1
+        number += 1
+    return list(arguments[:number]), list(arguments[number:])
+
+
+def _after_the_dashes(arguments: Sequence[str], at: int, words: int) -> tuple[list[str], list[str]]:
+    ours, rest = list(arguments[:at]), list(arguments[at + 1 :])
+    if words == 0 and rest:
+        name, *rest = rest
+        if rest[:1] == ["--"]:
+            del rest[0]
+        return [*ours, "--", name], rest
+    return ours, rest
+
+
+def parse(arguments: Sequence[str]) -> RunArguments | None:
+    """Return the arguments, or None if typer must show help or explain a mistake."""
+    ours, command = split(arguments)
+    found: dict[str, Any] = {}
+    waiting = iter(ours)
+    for word in waiting:
+        option, equals, value = word.partition("=")
+        if word == "--":
+            found["name"] = next(waiting)
+        elif not word.startswith("-") or word == "-":
+            found["name"] = word
+        elif word in FLAGS:
+            found[_field(word)] = True
+        elif option in VALUES and option.startswith("--"):
+            if not _read(found, option, value if equals else next(waiting, None)):
+                return None
+        else:
+            return None
+    return RunArguments(**found, command=command) if command and "name" in found else None
+
+
+def _read(found: dict[str, Any], option: str, value: str | None) -> bool:
+    kind = VALUES[option]
+    if value is None or (isinstance(kind, tuple) and value not in kind):
+        return False
+    try:
+        read = value if isinstance(kind, tuple) else kind(value)
+    except ValueError:
+        return False
+    if option == "--node":
+        found.setdefault("node", []).append(read)
+    else:
+        found[_field(option)] = read
+    return True
+
+
+def _field(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")

@@ -1,0 +1,153 @@
+"""The command under the lock, in its own process group, with our signals and our terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from .terminal import Terminal
+
+FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+)
+MIN_CHECK, MAX_CHECK = 0.01, 0.25
+"""First and maximum seconds between two checks whether the command's group has ended."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class Child:
+    """A running command. Make it in the event loop's thread, which also gets the signals.
+
+    With `whole_group` the command has ended only when all processes in its group have ended.
+    """
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], *, whole_group: bool
+    ) -> None:
+        self._terminal = Terminal()
+        self._whole_group = whole_group
+        self._on_resume: Callable[[], bool] = lambda: True
+        lend = self._terminal.wanted
+        self._process = subprocess.Popen(
+            command, env=env, process_group=0, preexec_fn=_die_with(os.getpid())
+        )
+        self.group = self._process.pid
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = loop.create_future()
+        """The command's exit status as in a shell: 128 + n for a signal."""
+        self.done: asyncio.Future[int] = loop.create_future()
+        """The exit status, once the command (with `whole_group`, its group) has ended."""
+        if lend:
+            self._terminal.lend(self.group)
+        loop.add_signal_handler(signal.SIGCHLD, self._look)
+        for number in FORWARDED:
+            # A signal that our caller has us ignore (nohup, a background job) stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self.send, number)
+        self._look()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the command's process group."""
+        if not self.done.done():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, number)
+
+    def end(self, number: signal.Signals) -> None:
+        """Send a signal, and continue stopped processes so that they get it."""
+        self.send(number)
+        self.send(signal.SIGCONT)
+
+    def wait_for_all(self) -> None:
+        """Make `done` wait for the whole group from now on."""
+        self._whole_group = True
+        if self.done.done() and self.others_live():
+            self.done = asyncio.get_running_loop().create_future()
+            self._look_at_group(MIN_CHECK)
+
+    def others_live(self) -> bool:
+        """Return whether a process is left in the command's group."""
+        # As the first process of a container we inherit orphans: reap them, as zombies don't count.
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.group, os.WNOHANG)[0]:
+                pass
+        try:
+            os.killpg(self.group, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # the process runs as another user now
+            return True
+        return True
+
+    def on_resume(self, ask: Callable[[], bool]) -> None:
+        """Call `ask` after a Ctrl-Z: it returns whether the command may go on."""
+        self._on_resume = ask
+
+    def _look(self) -> None:
+        if self.ended.done():
+            return
+        pid, status = os.waitpid(self.group, os.WNOHANG | os.WUNTRACED)
+        if pid == 0:
+            return
+        if os.WIFSTOPPED(status):
+            self._stopped(os.WSTOPSIG(status))
+            return
+        code = os.waitstatus_to_exitcode(status)
+        self._process.returncode = code  # reaped above, where stops are noticed too
+        self._terminal.take_back(tidy=code < 0)
+        self.ended.set_result(code if code >= 0 else 128 - code)
+        self._look_at_group(MIN_CHECK)
+
+    def _look_at_group(self, pause: float) -> None:
+        # There is no signal for the end of grandchildren, so check again and again.
+        if self.done.done():
+            return
+        if self._whole_group and self.others_live():
+            asyncio.get_running_loop().call_later(
+                pause, self._look_at_group, min(2 * pause, MAX_CHECK)
+            )
+        else:
+            self.done.set_result(self.ended.result())
+
+    def _stopped(self, number: int) -> None:
+        if number in (signal.SIGTTIN, signal.SIGTTOU) and self._terminal.ours:
+            self._terminal.lend(self.group)
+            self.send(signal.SIGCONT)
+            return
+        self._terminal.take_back(tidy=False)
+        _stop_ourselves()
+        # We run again after `fg` or `bg`, or because no shell was there and we never stopped.
+        if self._terminal.wanted:
+            self._terminal.lend(self.group)
+        if self._on_resume():
+            self.send(signal.SIGCONT)
+
+
+def _stop_ourselves() -> None:
+    # Uses the default action of SIGTSTP instead of SIGSTOP: the kernel skips it if there is no
+    # shell to continue us (an orphaned process group).
+    before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    os.killpg(os.getpgrp(), signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, before)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    def prepare() -> None:
+        if _libc is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # the parent died before prctl
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return prepare

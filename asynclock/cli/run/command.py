@@ -1,0 +1,98 @@
+"""`asynclock run NAME COMMAND…`: runs a command only while a lock is held."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .arguments import RunArguments
+from .job import run as run_job
+
+
+class OnLoss(StrEnum):
+    """What to do with the command when its lock is lost."""
+
+    kill = "kill"
+    warn = "warn"
+
+
+class WaitFor(StrEnum):
+    """The processes that must end before the lock is released."""
+
+    group = "group"
+    command = "command"
+
+
+def run(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The lock.", show_default=False)],
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND", help="What to run under it.", show_default=False),
+    ],
+    ttl: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Time after which the lock frees itself if we die; it is renewed. Default: 10",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Wait at most this long for the lock.")
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the lock.")] = False,
+    on_loss: Annotated[
+        OnLoss, typer.Option(help="Whether to end the command when the lock is lost.")
+    ] = OnLoss.kill,
+    wait_for: Annotated[
+        WaitFor,
+        typer.Option(
+            help="Whether the lock is held until all processes of the command's group have "
+            "ended, or only the command itself."
+        ),
+    ] = WaitFor.group,
+    max_ttl: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="The longest ttl of all users of these nodes."),
+    ] = None,
+    node: NodeOption = None,
+    config: ConfigOption = None,
+    prefix: PrefixOption = None,
+    node_timeout: NodeTimeoutOption = None,
+) -> int:
+    """Run a command while holding a lock.
+
+    Put our options before the command; all words after its first word belong to the command.
+
+    The command gets our terminal and our signals, and finds ASYNCLOCK_NAME, ASYNCLOCK_FENCE,
+    ASYNCLOCK_OWNER and ASYNCLOCK_DEADLINE in its environment. If the lock can't be renewed, the
+    command gets SIGTERM, and SIGKILL before another holder could get the lock.
+
+    The exit status is the command's own (128+n if signal n ended it), or one of ours:
+    64 wrong usage, 69 too few nodes answer, 70 the lock was lost, 75 another holder has the lock,
+    126 the command can't be executed, 127 the command was not found.
+
+    Examples:
+
+        asynclock run nightly-report ./report.sh --all
+        asynclock run migrate --no-wait -- alembic upgrade head
+        asynclock run deploy --timeout 60 --ttl 30 -- sh -c 'build && push'
+    """
+    return run_job(
+        RunArguments(
+            name=name,
+            command=command,
+            ttl=ttl,
+            timeout=timeout,
+            max_ttl=max_ttl,
+            node_timeout=node_timeout,
+            prefix=prefix,
+            node=node,
+            config=config,
+            on_loss=on_loss.value,
+            wait_for=wait_for.value,
+            no_wait=no_wait,
+        )
+    )

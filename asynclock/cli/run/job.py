@@ -1,0 +1,277 @@
+"""A command under a lock: waits for the lock, runs the command, releases the lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ... import _clock
+from ..._engine.lease import Lease
+from ...events import Contended, Event, Renewed
+from ...manager import LockManager
+from .._sources import Settings, load
+from .._status import Status
+from .._text import log_to_stderr, say
+from .arguments import RunArguments
+from .child import FORWARDED, Child
+from .guardian import Guardian
+
+GRACE = 5.0
+"""Maximum seconds between SIGTERM and SIGKILL when the lease is about to run out."""
+GRACE_SHARE = 4
+"""That time is at most the ttl divided by this: by then three rounds of renewal have failed."""
+GRACE_WHEN_LOST = 0.5
+"""Seconds between SIGTERM and SIGKILL when the lease has been lost already."""
+MARGIN = 0.02
+"""Share of the ttl by which SIGKILL comes before the lease's end, because a busy machine is late.
+The guardian's SIGKILL comes halfway between the two."""
+ENDS_WAIT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end the wait for the lock."""
+NOTICE_AFTER = 1.0
+"""Seconds of waiting after which a person at a terminal gets the reason."""
+
+
+def run(wanted: RunArguments) -> int:
+    """Run the command under the lock, and return the exit status. Raises AsyncLockError."""
+    wanted.check()
+    settings = load(
+        wanted.node, wanted.config, prefix=wanted.prefix, node_timeout=wanted.node_timeout
+    )
+    status = _missing(wanted.command[0])
+    if status is not None:
+        return status
+    log_to_stderr()
+    guardian = Guardian()
+    try:
+        return asyncio.run(_Job(settings, guardian, wanted).run())
+    finally:
+        guardian.close()
+
+
+def _missing(program: str) -> Status | None:
+    # Checked before the wait for the lock, not after it.
+    if shutil.which(program) is not None:
+        return None
+    exists = os.sep in program and Path(program).exists()
+    say(f"{program}: {'not executable' if exists else 'command not found'}")
+    return Status.NOT_EXECUTABLE if exists else Status.NOT_FOUND
+
+
+class _Job:
+    """One command under one lease."""
+
+    def __init__(self, settings: Settings, guardian: Guardian, wanted: RunArguments) -> None:
+        self._settings = settings
+        self._guardian = guardian
+        self._wanted = wanted
+        self._name = wanted.name
+        self._kills = wanted.on_loss == "kill"
+        self._child: Child | None = None
+        self._margin = 0.0
+        self._reported = False
+        self._stopped_by = 0
+        """The signal that ended the wait for the lock; 0 without one."""
+
+    async def run(self) -> int:
+        """Wait for the lock, run the command, release the lock. Return the exit status."""
+        wanted = self._wanted
+        label = f"{socket.gethostname()}:{os.getpid()}:{Path(wanted.command[0]).name}"[:200]
+        label = str(self._settings.options.get("label") or label)
+        self._let_signals_end_the_wait()
+        try:
+            manager = self._settings.connect(ttl=wanted.ttl, max_ttl=wanted.max_ttl, label=label)
+            async with manager as locks:
+                lease = await self._acquire(locks)
+                if lease is None:
+                    return Status.NOT_ACQUIRED
+                return await self._under(lease, locks)
+        except asyncio.CancelledError:
+            if self._stopped_by:
+                return 128 + self._stopped_by
+            raise
+        finally:
+            # Everything is done: ignore signals from here on.
+            for number in (signal.SIGCHLD, *FORWARDED):
+                if asyncio.get_running_loop().remove_signal_handler(number):
+                    ours = signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN
+                    signal.signal(number, ours)
+
+    def _let_signals_end_the_wait(self) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop(number: int) -> None:
+            self._stopped_by = number
+            if task is not None:
+                task.cancel()
+
+        for number in ENDS_WAIT:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, stop, number)
+
+    # waiting for the lock
+
+    async def _acquire(self, locks: LockManager) -> Lease | None:
+        lock = locks.lock(self._name)
+        if self._wanted.no_wait:
+            lease = await lock.try_acquire()
+            if lease is None:
+                found = await locks.inspect(self._name)
+                say(f"{self._name!r} is held by {found.holder or 'another owner'}")
+            return lease
+        locks.observe(self._report_holder)
+        reporting = asyncio.ensure_future(self._report_missing_nodes(locks))
+        try:
+            return await lock.acquire(timeout=self._wanted.timeout)
+        finally:
+            reporting.cancel()
+            locks.unobserve(self._report_holder)
+
+    def _report_holder(self, event: Event) -> None:
+        if isinstance(event, Contended) and not self._reported:
+            self._reported = True
+            say(f"waiting for {self._name!r}, which {event.holder or 'another owner'} has")
+
+    async def _report_missing_nodes(self, locks: LockManager) -> None:
+        """Tell a user at the terminal which nodes are missing."""
+        reported: dict[str, str] = {}
+        while sys.stderr.isatty():
+            await asyncio.sleep(NOTICE_AFTER)
+            nodes = locks.nodes()
+            missing = {node.node: node.state for node in nodes if node.state != "up"}
+            if missing and missing != reported:
+                up = len(nodes) - len(missing)
+                say(f"waiting for {self._name!r}: {up} of {len(nodes)} nodes can grant it now")
+                for node in nodes:
+                    if node.node in missing:
+                        say(f"  {node.node}: {node.state}: {node.cause or 'no answer yet'}")
+            reported = missing
+
+    # running the command
+
+    async def _under(self, lease: Lease, locks: LockManager) -> int:
+        whole_group = self._wanted.wait_for == "group"
+        try:
+            child = self._child = Child(
+                self._wanted.command, _environment(lease), whole_group=whole_group
+            )
+        except OSError as error:
+            await lease.release()
+            say(f"{self._wanted.command[0]}: {error.strerror or error}")
+            return Status.NOT_EXECUTABLE
+        locks.observe(self._renewed)
+        self._margin = MARGIN / 2 * lease.ttl
+        self._watch(lease.remaining())
+        child.on_resume(lambda: self._may_go_on(lease))
+        reporting = asyncio.ensure_future(self._report_rest_of_group(child))
+        try:
+            lost = await self._supervise(child, lease)
+        finally:
+            reporting.cancel()
+        left = not whole_group and not lost and child.others_live()
+        released = await lease.release()
+        if lost or (self._kills and not released):
+            if lease.lost_reason is None:  # otherwise the library has logged the loss
+                say(f"{self._name!r} was lost: it ran out")
+            return Status.LOST
+        if left:
+            say(f"{self._name!r} was released, but processes that the command started go on")
+        return child.done.result()
+
+    async def _report_rest_of_group(self, child: Child) -> None:
+        status = await asyncio.shield(child.ended)
+        await asyncio.sleep(NOTICE_AFTER)
+        say(
+            f"the command ended with status {status}, but processes that it started go on; "
+            f"{self._name!r} is held until they end (--wait-for command would not wait)"
+        )
+
+    # messages to the guardian
+
+    def _renewed(self, event: Event) -> None:
+        if isinstance(event, Renewed):
+            self._watch(event.remaining)
+
+    def _watch(self, remaining: float) -> None:
+        if self._child is not None:
+            deadline = _clock.now() + remaining - self._margin
+            self._guardian.watch(self._child.group, deadline if self._kills else float("inf"))
+
+    def _may_go_on(self, lease: Lease) -> bool:
+        if lease.held or not self._kills or self._child is None:
+            return True
+        self._child.send(signal.SIGKILL)
+        return False
+
+    # when the lock is lost
+
+    async def _supervise(self, child: Child, lease: Lease) -> bool:
+        """Wait for the command's end; return whether a loss of the lock ended it."""
+        grace = min(GRACE, lease.ttl / GRACE_SHARE) if self._kills else 0.0
+        danger = asyncio.ensure_future(_danger(lease, grace))
+        try:
+            waits: set[asyncio.Future[Any]] = {child.done, danger}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if child.done.done():
+                return self._kills and not lease.held
+            if self._kills:
+                await self._end(child, lease)
+                return True
+            say(f"{self._name!r} was lost; the command goes on (--on-loss warn)")
+            await child.done
+            return False
+        finally:
+            danger.cancel()
+
+    async def _end(self, child: Child, lease: Lease) -> None:
+        left = lease.remaining()
+        if left:
+            say(f"{self._name!r} can't be renewed: ending the command")
+        grace = max(0.0, left - MARGIN * lease.ttl) if left else GRACE_WHEN_LOST
+        child.wait_for_all()
+        child.end(signal.SIGTERM)
+        await asyncio.wait([child.done], timeout=grace)
+        child.send(signal.SIGKILL)
+        await child.done
+
+
+async def _danger(lease: Lease, grace: float) -> None:
+    # Every renewal moves the end of the lease, so check again when the last known end is near.
+    while lease.held and (left := lease.remaining() - grace) > 0:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await lease.wait_lost()
+
+
+def _environment(lease: Lease) -> Mapping[str, str]:
+    deadline = time.time() + lease.remaining()
+    return {
+        **inherited_environment(),
+        "ASYNCLOCK_NAME": lease.name,
+        "ASYNCLOCK_FENCE": str(lease.fence),
+        "ASYNCLOCK_OWNER": lease.owner,
+        "ASYNCLOCK_DEADLINE": f"{deadline:.3f}",
+    }
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return our environment as our caller set it.
+
+    In the C locale Python sets LC_CTYPE (PEP 538), which the command must not see. Only Linux still
+    shows the original environment.
+    """
+    found = dict(os.environ)
+    if "LC_CTYPE" in found:
+        with contextlib.suppress(OSError):
+            first = Path("/proc/self/environ").read_bytes().split(b"\0")
+            if not any(one.startswith(b"LC_CTYPE=") for one in first):
+                del found["LC_CTYPE"]
+    return found

@@ -1,0 +1,118 @@
+"""Checks the locks of FastAPI routes when a route is made, and describes them in OpenAPI."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from http import HTTPStatus
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fastapi import FastAPI, routing
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Mount
+from starlette.websockets import WebSocket
+
+from ..fencing._naming import check_template
+from ._problems import schema_of
+
+Name = str | Callable[[Request], str] | Callable[[WebSocket], str]
+
+names: WeakKeyDictionary[Callable[..., Any], Name] = WeakKeyDictionary()
+"""The lock name of each dependency that `Locked` made."""
+
+
+ADDERS = ("add_api_route", "add_api_websocket_route", "include_router", "mount")
+"""The methods of a router that every way to add a route ends up calling."""
+
+
+def check_new_routes(app: FastAPI) -> None:
+    """Check the routes that `app` has, and from now on each new one."""
+    check_names(app.routes)
+    for name in ADDERS:
+        setattr(app.router, name, _checking(app, getattr(app.router, name)))
+
+
+def _checking(app: FastAPI, add: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(add)
+    def add_and_check(*args: Any, **kwargs: Any) -> None:
+        before = len(app.routes)
+        add(*args, **kwargs)
+        check_names(app.routes[before:])
+
+    return add_and_check
+
+
+def check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> None:
+    """Raise ConfigurationError if a lock's name needs a variable that its path does not have.
+
+    `around` has the variables of the path under which the routes are mounted.
+    """
+    for route in _flat(routes):
+        variables = {*around, *getattr(route, "param_convertors", ())}
+        if _is_mount(route):
+            check_names(_below(route), variables - {"path"})  # Mount itself adds "path"
+        elif getattr(route, "dependant", None) is not None:
+            for name in _names_of(route.dependant):
+                if isinstance(name, str):
+                    check_template(name, variables, f"route {route.path_format}")
+
+
+def mounted(routes: Sequence[BaseRoute]) -> Iterator[FastAPI]:
+    """Yield the applications that are mounted among `routes`, directly or inside others."""
+    for route in _flat(routes):
+        if _is_mount(route):
+            if isinstance(route.app, FastAPI):
+                yield route.app
+            yield from mounted(_below(route))
+
+
+def _is_mount(route: Any) -> bool:
+    return isinstance(getattr(route, "original_route", route), Mount)
+
+
+def _below(mount: Any) -> Sequence[BaseRoute]:
+    # In applications of other frameworks, `routes` may be something else.
+    return mount.routes if isinstance(mount.routes, list) else ()
+
+
+def describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: int) -> None:
+    """Add the answers of routes under a lock to an OpenAPI schema."""
+    answers = {contended: "contended", 503: "unavailable"}
+    for route in _flat(routes):
+        dependant = getattr(route, "dependant", None)
+        if dependant is None or not any(_names_of(dependant)):
+            continue
+        for method in getattr(route, "methods", None) or ():
+            operation = schema["paths"].get(route.path_format, {}).get(method.lower())
+            if operation is None:  # not in the schema
+                continue
+            for status, kind in answers.items():
+                text = f"{HTTPStatus(status).phrase}: urn:asynclock:{kind}"
+                answer = {"description": text, **schema_of(status, kind)}
+                operation.setdefault("responses", {}).setdefault(str(status), answer)
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[Any]:
+    # Later versions keep included routers as objects and have a function that lists their routes.
+    flatten: Callable[..., Iterator[Any]] = getattr(routing, "iter_route_contexts", iter)
+    return flatten(routes)
+
+
+def _names_of(dependant: Any) -> Iterator[Name]:
+    if dependant.call in names:
+        yield names[dependant.call]
+    for inner in dependant.dependencies:
+        yield from _names_of(inner)
+
+
+def wrap_openapi(app: FastAPI, contended: Callable[[], int]) -> None:
+    """Make `app.openapi` describe the answers of locks as well."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = plain()
+        describe(schema, app.routes, contended())
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it

@@ -1,0 +1,1 @@
+"""Faults on demand: a failing network, a held lock, a lost lease."""

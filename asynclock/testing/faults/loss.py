@@ -1,0 +1,13 @@
+"""Makes a lease lost, for tests."""
+
+from __future__ import annotations
+
+from asynclock._engine.lease import Lease
+from asynclock.errors import ConfigurationError
+
+
+def lose(lease: Lease, reason: str = "a test took it away") -> None:
+    """Make `lease` lost now: this interrupts its body, and its exit raises LeaseLostError."""
+    if lease._holding is None:
+        raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
+    lease._engine.lose(lease._holding, reason)

@@ -1,0 +1,41 @@
+"""Holds a lock as another process would."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Unpack
+
+from asynclock._engine.lease import Lease
+from asynclock._nodes.deployment import NodeAddress
+from asynclock.errors import ConfigurationError
+from asynclock.manager import ConnectSettings, LockManager, connect
+
+TIMEOUT = 5.0
+"""Maximum seconds to wait for the name: in a correct test its holder releases it soon."""
+
+
+@asynccontextmanager
+async def busy(
+    name: str, *nodes: NodeAddress | LockManager, **settings: Unpack[ConnectSettings]
+) -> AsyncIterator[Lease]:
+    """Hold the mutex `name` until the block ends, as another process would.
+
+        async with busy("orders:42", app.state.asynclock):
+            answer = await client.post("/orders/42/ship")  # 409
+
+    `nodes` is the LockManager of the code under test: its nodes and settings are used over separate
+    connections. Or pass addresses and settings as for `connect` (default: `memory://`). Use this
+    because a test that acquires the lock itself and calls the application in the same task gets
+    AlreadyHeldError. Raises AcquireTimeoutError if the name is not free within 5 seconds.
+    """
+    managers = [node for node in nodes if isinstance(node, LockManager)]
+    addresses = [node for node in nodes if not isinstance(node, LockManager)]
+    if managers and (len(nodes) > 1 or settings):
+        raise ConfigurationError("a LockManager has its nodes and settings already")
+    if managers:
+        rival = managers[0]._another()
+    else:
+        rival = connect(*(addresses or ["memory://"]), **settings)
+    async with rival, rival.lock(name, timeout=TIMEOUT, interrupt=False) as lease:
+        yield lease

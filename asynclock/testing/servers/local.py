@@ -1,0 +1,308 @@
+"""Real Redis or Valkey servers as processes of this machine, with a switch for every fault.
+
+    async with local_servers(3) as servers:
+        locks = asynclock.connect(*(server.url for server in servers))
+        await servers[0].kill()
+
+Servers listen only on loopback and keep everything in a temporary folder. They never outlive the
+process that started them, however that process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar, Unpack
+from urllib.parse import quote, urlencode
+
+from asynclock.errors import ConfigurationError
+from asynclock.testing.servers.binaries import ServerBinary, find_server
+from asynclock.testing.servers.clock import ShiftedClock
+from asynclock.testing.servers.ports import ReservedPort
+from asynclock.testing.servers.process import ServerProcess
+from asynclock.testing.servers.resp import Endpoint, ServerReplyError, ask
+from asynclock.testing.servers.settings import (
+    KEEPER,
+    ServerOptions,
+    as_arguments,
+    basic_settings,
+    tls_settings,
+    write_users,
+)
+from asynclock.testing.servers.tls import Certificates
+from asynclock.testing.servers.workspace import new_folder, remove_folder
+
+# Long, because a new process may get no CPU for seconds on a busy CI machine.
+_START_TIMEOUT = 15.0
+_STOP_TIMEOUT = 5.0
+
+
+class ServerStartError(RuntimeError):
+    """A server did not start. The message ends with the last lines of its log."""
+
+
+class LocalServer:
+    """One server on a free port of loopback; `await start()` or `async with` starts it.
+
+    args: more settings as on the command line, e.g. ("--maxmemory", "10mb").
+    binary: the server program; default `find_server()`.
+    host: "127.0.0.1" or "::1".
+    aof: keep an append-only file with `appendfsync always`, so that a killed server that restarts
+        with its data has everything that it confirmed. Without it, a restart loses all data.
+    unix: listen on a Unix socket instead of a port.
+    tls: listen with TLS instead of plain TCP; `tls_client_certs` requires a client certificate.
+    password: the password of the default user.
+    users: more ACL users (or another "default"), each a line of an ACL file without "user".
+    clock: make `jump_clock` available (Linux with a C compiler).
+
+    A server belongs to no event loop and may be used from many loops, one after another.
+    """
+
+    _with_bus: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        args: Sequence[str] = (),
+        binary: ServerBinary | None = None,
+        host: str = "127.0.0.1",
+        aof: bool = False,
+        unix: bool = False,
+        tls: Certificates | None = None,
+        tls_client_certs: bool = False,
+        password: str | None = None,
+        users: Sequence[str] = (),
+        clock: bool = False,
+    ) -> None:
+        self.binary = binary or find_server()
+        if tls and not self.binary.tls:
+            raise ConfigurationError(f"{self.binary} was built without TLS")
+        if tls and unix:
+            raise ConfigurationError("a server listens with tls or on a Unix socket, not both")
+        self.host = host
+        self.password = password
+        self.tls = tls
+        self.tls_client_certs = tls_client_certs
+        self.folder = new_folder(self.binary.kind)
+        self.unix_path = self.folder / "s" if unix else None
+        self._clock = ShiftedClock(self.folder) if clock else None
+        self._port = None if unix else ReservedPort(host, bus=self._with_bus)
+        self._process: ServerProcess | None = None
+        self._data = self.folder / "data"
+        self._data.mkdir()
+        self._users = list(users)
+        if password is not None and users:
+            self._users.append(f"default on >{password} ~* &* +@all")
+        self._arguments = [*self._command_line(aof), *args]
+
+    # ---- address -----------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The TCP port, which stays the same over restarts; 0 with a Unix socket."""
+        return self._port.number if self._port else 0
+
+    @property
+    def url(self) -> str:
+        """The URL for clients, with the default user's password and the CA if they exist."""
+        return self.url_for(None, self.password)
+
+    def url_for(self, user: str | None, password: str | None) -> str:
+        """Return the URL for another user."""
+        login = f"{quote(user or '', safe='')}:{quote(password, safe='')}@" if password else ""
+        if self.unix_path:
+            return f"unix://{login}{self.unix_path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        if not self.tls:
+            return f"redis://{login}{host}:{self.port}"
+        query = {"ssl_ca_certs": str(self.tls.ca)}
+        if self.tls_client_certs:
+            query["ssl_certfile"] = str(self.tls.client_cert)
+            query["ssl_keyfile"] = str(self.tls.client_key)
+        return f"rediss://{login}{host}:{self.port}?{urlencode(query)}"
+
+    @property
+    def pid(self) -> int:
+        """The process id. Raises RuntimeError if the server has never been started."""
+        return self._started().pid
+
+    @property
+    def alive(self) -> bool:
+        """True while the process exists; a frozen server is alive."""
+        return self._process is not None and self._process.alive
+
+    @property
+    def frozen(self) -> bool:
+        """True between `freeze` and `thaw`."""
+        return self.alive and self._started().frozen
+
+    @property
+    def log(self) -> str:
+        """Everything the server has written to its log."""
+        return (self.folder / "output.log").read_text(errors="replace")
+
+    # ---- life and death ----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the server and wait until it answers PING; does nothing if it is running."""
+        if not self.alive:
+            self._spawn()
+            await self._ready()
+
+    async def stop(self) -> None:
+        """Shut the server down (SHUTDOWN NOSAVE); a frozen server is thawed first."""
+        if not self.alive:
+            return
+        await self.thaw()
+        with contextlib.suppress(OSError, ServerReplyError):
+            await self.command("SHUTDOWN", "NOSAVE", timeout=_STOP_TIMEOUT)
+        if not await self._started().gone(_STOP_TIMEOUT):
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the server with SIGKILL, frozen or not, and wait until the process has ended."""
+        if self._process:
+            await self._process.kill()
+
+    async def restart(self, *, keep_data: bool = True, args: Sequence[str] = ()) -> None:
+        """Kill the server if it is running, and start it again on the same port.
+
+        keep_data: load the data on disk again (there is none without `aof`). If False, the disk is
+        erased too, and a cluster node loses its identity.
+        args: more settings from now on, e.g. ("--appendonly", "yes").
+        """
+        await self.kill()
+        self._arguments += args
+        if not keep_data:
+            shutil.rmtree(self._data)
+            self._data.mkdir()
+        await self.start()
+
+    async def freeze(self) -> None:
+        """Stop the process (SIGSTOP): connections stay open and are accepted, without replies."""
+        await self._started().freeze()
+
+    async def thaw(self) -> None:
+        """Continue the process (SIGCONT); does nothing if it is not frozen."""
+        self._started().thaw()
+
+    async def flush(self) -> None:
+        """Remove all keys (FLUSHALL) from the running server."""
+        await self.command("FLUSHALL")
+
+    def jump_clock(self, seconds: float) -> None:
+        """Move the server's wall clock by `seconds` at once, forward or backward.
+
+        The shift stays over restarts. Raises ConfigurationError unless made with `clock=True`.
+        """
+        if self._clock is None:
+            raise ConfigurationError("start the server with clock=True to make its clock jump")
+        self._clock.jump(seconds)
+
+    def close(self) -> None:
+        """Kill the server, release its port, remove its folder; works without an event loop."""
+        if self._process:
+            self._process.kill_now()
+        if self._port:
+            self._port.release()
+        remove_folder(self.folder)
+
+    async def __aenter__(self) -> LocalServer:
+        try:
+            await self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def command(self, *command: str | bytes | float, timeout: float = 5.0) -> Any:
+        """Send one command over a new connection, with all rights.
+
+        Returns str, int, None or a list of these. Raises ServerReplyError for an error reply and
+        OSError (TimeoutError included) if there is no answer within `timeout` seconds.
+        """
+        return await ask(self.endpoint, *command, timeout=timeout)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """How this package itself connects to the server."""
+        credentials = KEEPER if self._users else (self.password,) if self.password else ()
+        context = self.tls.client_context(with_client_cert=True) if self.tls else None
+        unix = str(self.unix_path) if self.unix_path else None
+        return Endpoint(self.host, self.port, unix, context, credentials)
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _started(self) -> ServerProcess:
+        if self._process is None:
+            raise RuntimeError(f"the server for {self.url} has not been started")
+        return self._process
+
+    def _command_line(self, aof: bool) -> list[str]:
+        settings = basic_settings(self.host, self._data, aof=aof)
+        settings |= {"port": str(0 if self.tls else self.port)}
+        if self.binary.version >= (7, 0, 0):
+            settings["enable-debug-command"] = "local"  # always on in 6.2
+        if self.unix_path:
+            settings["unixsocket"] = str(self.unix_path)
+        if self._users:
+            settings["aclfile"] = write_users(self.folder / "users.acl", self._users)
+            settings |= dict(zip(("masteruser", "masterauth"), KEEPER, strict=True))
+        elif self.password is not None:
+            settings |= {"requirepass": self.password, "masterauth": self.password}
+        if self.tls:
+            files = self.tls.copied_to(self.folder)
+            settings |= tls_settings(files, self.port, client_certs=self.tls_client_certs)
+        return as_arguments(settings)
+
+    def _spawn(self) -> None:
+        env = self._clock.env if self._clock else {}
+        self._process = self.binary.launch(self._arguments, self.folder, env)
+
+    async def _ready(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        endpoint, process = self.endpoint, self._started()
+        while process.alive and time.monotonic() < deadline:
+            with contextlib.suppress(OSError, ServerReplyError):  # not listening, or loading
+                await ask(endpoint, "PING", timeout=1.0)
+                return
+            await asyncio.sleep(0.002)
+        fate = "is mute" if process.alive else f"ended with status {process.exit_status}"
+        await self.kill()
+        raise ServerStartError(f"{self.binary} {fate}; its log ends with:\n{self.log[-2000:]}")
+
+
+@contextlib.asynccontextmanager
+async def local_servers(
+    n: int, **options: Unpack[ServerOptions]
+) -> AsyncIterator[list[LocalServer]]:
+    """Start `n` servers with the options of `LocalServer` at once; end all at the end."""
+    servers = await start_servers(n, **options)
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            server.close()
+
+
+async def start_servers(n: int, **options: Unpack[ServerOptions]) -> list[LocalServer]:
+    """Start `n` servers at once; the caller closes them. If one fails, all are closed."""
+    servers: list[LocalServer] = []
+    try:
+        for _ in range(n):
+            servers.append(LocalServer(**options))
+        starts = (server.start() for server in servers)
+        for outcome in await asyncio.gather(*starts, return_exceptions=True):
+            if outcome:
+                raise outcome
+    except BaseException:
+        for server in servers:
+            server.close()
+        raise
+    return servers

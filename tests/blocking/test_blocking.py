@@ -1,0 +1,480 @@
+"""Locks for threads: the same exclusion, the same errors, the same end; no interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
+
+import pytest
+
+import asynclock
+from asynclock import blocking
+from asynclock.errors import ConfigurationError
+from asynclock.testing import History, LocalServer, check
+
+TTL = 60.0
+"""Seconds: longer than any test, so a name is free only because it was released."""
+REQUEST: ContextVar[str] = ContextVar("request", default="none")
+
+
+@pytest.fixture
+def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
+    return [node.url for node in asynclock_nodes]
+
+
+@pytest.fixture
+def locks(urls: list[str]) -> Iterator[blocking.LockManager]:
+    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as locks:
+        yield locks
+
+
+@pytest.fixture
+def others(urls: list[str]) -> Iterator[blocking.LockManager]:
+    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as locks:
+        yield locks
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)
+
+
+def test_held_refused_free(locks: blocking.LockManager, others: blocking.LockManager) -> None:
+    with locks.lock("a", timeout=2) as lease:
+        assert lease.held
+        assert (lease.name, lease.ttl, lease.lost_reason) == ("a", TTL, None)
+        assert 0 < lease.remaining() <= TTL
+        lease.extend()
+        assert others.lock("a").try_acquire() is None
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            others.lock("a").acquire(timeout=0.05)
+        assert others.inspect("a").holder == locks.inspect("a").holder is not None
+    assert not lease.held
+    assert lease.release()  # the same answer again
+    with others.lock("a").acquire(timeout=5) as later:
+        assert later.fence > lease.fence
+    with pytest.raises(asynclock.LeaseLostError, match="released"):
+        later.__enter__()
+    assert locks.statistics().held == 0
+    assert [node.state for node in locks.nodes()] == ["up"] * 3
+
+
+def test_threads_of_two_managers_exclude_each_other(
+    locks: blocking.LockManager, others: blocking.LockManager, tmp_path: Path
+) -> None:
+    history = History(tmp_path / "history.jsonl")
+
+    def work(manager: blocking.LockManager) -> None:
+        for _ in range(5):
+            began = history.now()
+            with manager.lock("a", timeout=30) as lease:
+                with history.body(lease, began=began):  # type: ignore[arg-type]  # names and fences are all it wants
+                    time.sleep(0.001)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [locks, others] * 4))
+    assert check(history) == []
+    assert locks.statistics().acquired + others.statistics().acquired == 40
+
+
+def test_a_thread_does_not_wait_for_itself(locks: blocking.LockManager) -> None:
+    with locks.lock("a"):
+        with pytest.raises(asynclock.AlreadyHeldError):
+            locks.lock("a").acquire(timeout=5)
+        with ThreadPoolExecutor(1) as pool:  # another thread may wait
+            waiting = pool.submit(locks.lock("a").acquire, timeout=0.05)
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                waiting.result()
+
+
+def test_a_reentrant_lock_nests_in_a_thread(locks: blocking.LockManager) -> None:
+    lock = locks.reentrant_lock("a", timeout=0.05)
+    with lock as outer:
+        with lock as inner:
+            assert inner.fence == outer.fence
+        with ThreadPoolExecutor(1) as pool, pytest.raises(asynclock.AcquireTimeoutError):
+            pool.submit(lock.acquire).result()
+        assert outer.held
+    assert locks.lock("a").acquire(timeout=5).release()
+
+
+def test_the_other_kinds(locks: blocking.LockManager, others: blocking.LockManager) -> None:
+    with locks.rwlock("r").read(), others.rwlock("r").read():
+        assert others.rwlock("r").write().try_acquire() is None
+    with locks.semaphore("s", 2), others.semaphore("s", 2):
+        assert others.semaphore("s", 2).try_acquire() is None
+    with locks.multi_lock("b", "a") as both:
+        assert set(both.fences) == {"a", "b"}
+        assert others.lock("b").try_acquire() is None
+    locks.run(lambda locks: locks.event("e").set())
+    assert others.run(lambda locks: locks.event("e").is_set())
+
+
+def test_a_function_is_decorated(locks: blocking.LockManager, others: blocking.LockManager) -> None:
+    @locks.synchronized("orders:{order}", timeout=2, lease="lease")
+    def ship(order: int, *, lease: blocking.Lease) -> tuple[str, bool]:
+        return lease.name, others.lock("orders:7").try_acquire() is None
+
+    assert ship(7) == ("orders:7", True)  # type: ignore[call-arg]  # the decorator gives the lease
+    with pytest.raises(ConfigurationError, match="is async"):
+
+        @locks.synchronized("a")
+        async def wrong() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="not a parameter"):
+
+        @locks.synchronized("{a}")
+        def wrong_too() -> None: ...
+
+
+# ---- loss ----------------------------------------------------------------------------------------
+
+
+def test_a_loss_is_seen_told_and_raised(
+    urls: list[str], asynclock_nodes: list[LocalServer]
+) -> None:
+    settings: dict[str, Any] = {"ttl": 1.0, "max_ttl": 20.0, "restart_guard": False}
+    told: list[tuple[str, str | None]] = []
+
+    def tell(lease: blocking.Lease) -> None:
+        assert not lease.release()  # it may call: its thread is not that of the loop
+        told.append((lease.name, lease.lost_reason))
+
+    with blocking.connect(*urls, **settings) as locks:
+        with pytest.raises(asynclock.LeaseLostError) as end:
+            with locks.lock("a") as lease:
+                lease.on_lost(tell)
+                locks.run(lambda _: _flush(asynclock_nodes))
+                until(lambda: not lease.held)
+                with pytest.raises(asynclock.LeaseLostError):
+                    lease.extend()
+        assert (end.value.name, end.value.fence) == ("a", lease.fence)
+        until(lambda: bool(told))
+        assert told == [("a", lease.lost_reason)]
+        lease.on_lost(tell)
+        until(lambda: len(told) == 2)
+        # An error of the body is not replaced.
+        with pytest.raises(KeyError):
+            with locks.lock("a") as lease:
+                locks.run(lambda _: _flush(asynclock_nodes))
+                until(lambda: not lease.held)
+                raise KeyError("mine")
+
+
+async def _flush(nodes: list[LocalServer]) -> None:
+    for node in nodes:
+        await node.flush()
+
+
+def test_a_release_tells_no_loss(locks: blocking.LockManager) -> None:
+    told: list[Any] = []
+    with locks.lock("a") as lease:
+        lease.on_lost(told.append)
+    with locks.lock("a"):
+        pass
+    assert not told
+
+
+def test_a_callback_that_fails_is_logged(
+    locks: blocking.LockManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    from asynclock.testing import lose
+
+    lease = locks.lock("a").acquire()
+    lease.on_lost(lambda _: 1 / 0)
+
+    async def take(_: Any) -> None:
+        lose(lease._lease)  # type: ignore[arg-type]
+
+    locks.run(take)
+    until(lambda: "a callback failed" in caplog.text)
+
+
+def test_an_observer_must_not_block(urls: list[str]) -> None:
+    seen: list[Exception] = []
+
+    def observe(event: Any) -> None:
+        try:
+            locks.statistics()
+        except ConfigurationError as error:
+            seen.append(error)
+
+    with blocking.connect(*urls, restart_guard=False, observers=[observe]) as locks:
+        with locks.lock("a"):
+            pass
+    assert "no call may block" in str(seen[0])
+
+
+# ---- event loops and context variables -----------------------------------------------------------
+
+
+def test_in_a_running_event_loop_it_is_refused_at_once(locks: blocking.LockManager) -> None:
+    async def coroutine() -> None:
+        for call in (
+            locks.lock("a").__enter__,
+            locks.lock("a").acquire,
+            locks.lock("a").try_acquire,
+            locks.multi_lock("a", "b").acquire,
+            locks.__enter__,
+            lambda: locks.inspect("a"),
+            lambda: locks.run(lambda locks: locks.event("e").set()),
+        ):
+            with pytest.raises(
+                ConfigurationError, match=r"block the event loop.*asynclock\.connect"
+            ):
+                call()
+        lease = await asyncio.to_thread(locks.lock("a").acquire)
+        with pytest.raises(ConfigurationError, match="block the event loop"):
+            lease.extend()
+        assert lease.release()  # what frees a name is never refused
+        locks.close()
+
+    asyncio.run(coroutine())
+
+
+def test_a_call_sees_the_context_variables_of_its_thread(urls: list[str]) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def observe(event: Any) -> None:
+        seen.append((type(event).__name__, REQUEST.get()))
+
+    async def look(_: Any) -> str:
+        request = REQUEST.get()
+        REQUEST.set("changed")
+        return request
+
+    def serve(request: str) -> str:
+        REQUEST.set(request)
+        with locks.lock(request):
+            found = locks.run(look)
+        assert REQUEST.get() == request  # changes stay where they were made
+        return found
+
+    with blocking.connect(*urls, restart_guard=False, observers=[observe]) as locks:
+        with ThreadPoolExecutor(1) as pool:
+            for request in ("one", "two"):
+                assert pool.submit(copy_context().run, serve, request).result() == request
+            assert pool.submit(locks.run, look).result() == "none"
+    told = [(kind, request) for kind, request in seen if kind in ("Acquired", "Released")]
+    assert told == [(kind, r) for r in ("one", "two") for kind in ("Acquired", "Released")]
+
+
+def test_a_callback_sees_the_context_variables_of_its_registration(
+    locks: blocking.LockManager,
+) -> None:
+    from asynclock.testing import lose
+
+    told: list[str] = []
+
+    def register(lease: blocking.Lease) -> None:
+        REQUEST.set("mine")
+        lease.on_lost(lambda _: told.append(REQUEST.get()))
+
+    async def take(_: Any) -> None:
+        lose(lease._lease)  # type: ignore[arg-type]
+
+    lease = locks.lock("a").acquire()
+    copy_context().run(register, lease)
+    locks.run(take)
+    until(lambda: bool(told))
+    assert told == ["mine"]
+
+
+# ---- interrupted calls ---------------------------------------------------------------------------
+
+INTERRUPTED: dict[str, Callable[[blocking.LockManager], object]] = {
+    "acquire": lambda locks: locks.lock("a", timeout=20).acquire(),
+    "try_acquire": lambda locks: locks.lock("a").try_acquire(),
+    "enter": lambda locks: locks.lock("a", timeout=20).__enter__(),
+}
+
+
+@pytest.mark.parametrize("call", INTERRUPTED.values(), ids=INTERRUPTED)
+def test_interrupted_when_the_lock_has_just_come_nothing_is_held(
+    locks: blocking.LockManager,
+    others: blocking.LockManager,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[blocking.LockManager], object],
+) -> None:
+    locks.statistics()
+    result = Future.result
+
+    def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
+        result(future, timeout)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(locks)
+    assert others.lock("a").acquire(timeout=20).release()
+
+
+def _interrupt_next_call(locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def loop(_: Any) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(locks.run(loop), "call_soon_threadsafe", interrupted)
+
+
+def test_an_interrupted_release_takes_place(
+    locks: blocking.LockManager, others: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = locks.lock("a", timeout=20).acquire()
+    _interrupt_next_call(locks, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    assert others.lock("a").acquire(timeout=20).release()
+    with pytest.raises(KeyboardInterrupt), locks.lock("a", timeout=20):
+        _interrupt_next_call(locks, monkeypatch)
+    assert others.lock("a").acquire(timeout=20).release()
+
+
+def test_a_lease_whose_entering_is_interrupted_is_released(
+    locks: blocking.LockManager, others: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = locks.lock("a", timeout=20).acquire()
+    _interrupt_next_call(locks, monkeypatch)
+    with pytest.raises(KeyboardInterrupt), lease:
+        raise AssertionError("the body began")
+    assert others.lock("a").acquire(timeout=20).release()
+
+
+# ---- generators ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["lock", "reentrant_lock"])
+def test_a_generator_that_is_left_in_another_thread_frees_the_lock(
+    locks: blocking.LockManager, others: blocking.LockManager, kind: str
+) -> None:
+    """As a framework runs the parts of a dependency in the threads of a pool."""
+    lock = getattr(locks, kind)("a", timeout=20)
+
+    def dependency() -> Iterator[blocking.Lease]:
+        with lock as lease:
+            yield lease
+
+    generator = dependency()
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        lease = one.submit(next, generator).result()
+        assert lease.held
+        assert two.submit(next, generator, None).result() is None
+        assert not lease.held
+        assert others.lock("a").acquire(timeout=20).release()
+    with pytest.raises(RuntimeError, match="not entered"):
+        lock.__exit__(None, None, None)
+
+
+def test_each_thread_leaves_what_it_entered(locks: blocking.LockManager) -> None:
+    permits = locks.semaphore("s", 2, timeout=20)
+    both = threading.Barrier(2, timeout=20)
+
+    def work(first: bool) -> bool:
+        with permits as lease:
+            both.wait()
+            if first:
+                both.wait()
+                return lease.held
+        both.wait()
+        return False
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(work, [True, False])) == [False, True]
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+def test_close_gives_back_and_says_so(urls: list[str], others: blocking.LockManager) -> None:
+    locks = blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False)
+    locks.close()  # never used: nothing to do
+    lease = locks.lock("a").acquire()
+    waiting = ThreadPoolExecutor(1).submit(others.lock("a").acquire, timeout=30)
+    locks.close()
+    locks.close()
+    assert waiting.result().release()
+    assert not lease.held
+    with pytest.raises(ConfigurationError, match="closed"):
+        locks.lock("a").try_acquire()
+    with locks, locks.lock("a", timeout=5):  # entered, it opens again
+        pass
+
+
+def test_the_task_of_a_thread_ends_with_it(locks: blocking.LockManager) -> None:
+    async def tasks(_: Any) -> int:
+        import asyncio
+
+        return sum("_serve" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    def use() -> None:
+        with locks.lock("a", timeout=30):
+            pass
+
+    before = locks.run(tasks)
+    for _ in range(3):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    until(lambda: locks.run(tasks) <= before)
+
+
+# ---- a server with a thread per request ----------------------------------------------------------
+
+
+def test_a_threaded_server(locks: blocking.LockManager) -> None:
+    go_on = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            try:
+                with locks.lock(self.path, timeout=0.05) as lease:
+                    if self.path == "/slow":
+                        go_on.wait(30)
+                    self._answer(200, str(lease.fence))
+            except asynclock.AcquireTimeoutError:
+                self._answer(409, "busy")
+
+        def _answer(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *args: object) -> None: ...
+
+    opener = build_opener(ProxyHandler({}))
+
+    def get(path: str) -> int:
+        try:
+            with opener.open(f"http://127.0.0.1:{server.server_port}{path}", timeout=30) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            with error:
+                return error.code
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(9) as pool:
+        pool.submit(server.serve_forever, 0.01)
+        try:
+            slow = pool.submit(get, "/slow")
+            until(lambda: locks.statistics().held == 1)
+            assert get("/slow") == 409
+            assert [pool.submit(get, f"/{i}").result() for i in range(5)] == [200] * 5
+            go_on.set()
+            assert slow.result() == 200
+        finally:
+            go_on.set()
+            server.shutdown()

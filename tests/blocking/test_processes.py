@@ -1,0 +1,223 @@
+"""Blocking locks where processes fork, are interrupted and end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from asynclock import blocking
+from asynclock.testing import LocalServer
+
+TTL = 60.0
+PREPARE = f"""
+import os, signal, sys, threading, time, traceback, warnings
+from asynclock import blocking
+from asynclock.errors import *
+
+def connect():
+    return blocking.connect(*sys.argv[1:], ttl={TTL}, max_ttl={TTL}, restart_guard=False)
+
+def in_child(work):
+    with warnings.catch_warnings():  # that a process with threads forks, as workers do
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0, "the child failed"
+
+locks = connect()
+"""
+
+
+@pytest.fixture
+def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
+    return [node.url for node in asynclock_nodes]
+
+
+def run(text: str, urls: list[str]) -> str:
+    """What a program prints that begins with PREPARE."""
+    command = [sys.executable, "-W", "error", "-c", PREPARE + textwrap.dedent(text), *urls]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_a_manager_that_was_not_used_goes_along_with_a_fork(urls: list[str]) -> None:
+    """Import the module before the fork, like a server that forks its workers."""
+    text = """
+    lock = locks.lock("a", timeout=20)
+    def work():
+        with lock as lease:
+            assert lease.held
+    for _ in range(2):
+        in_child(work)
+    work()
+    """
+    run(text, urls)
+
+
+def test_a_manager_that_was_used_stays_behind(urls: list[str]) -> None:
+    text = """
+    def work():
+        for call in (lambda: locks.lock("b"), lease.extend, lease.release, locks.statistics):
+            try:
+                call()
+            except ConfigurationError as error:
+                assert "worker_process_init" in str(error)
+            else:
+                raise AssertionError("no error")
+        with connect() as own:  # with a loop of its own
+            assert own.lock("a").try_acquire() is None
+            with own.lock("b", timeout=20) as mine:
+                assert mine.held
+        locks.close()  # does nothing
+    with locks.lock("a") as lease:
+        in_child(work)
+        lease.extend()
+        assert lease.held
+    in_child(lambda: connect().lock("a").acquire(timeout=20).release() or 1 / 0)
+    """
+    run(text, urls)
+
+
+def test_a_child_that_leaves_its_parents_block_ends_as_it_wanted(urls: list[str]) -> None:
+    text = """
+    with locks.lock("a") as lease:
+        def leave():
+            try:
+                with locks.lock("b"):
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        pid = os.fork()
+                    if pid == 0:
+                        sys.exit(7)
+            except BaseException as error:
+                os._exit(error.code if type(error) is SystemExit else 1)
+            return pid
+        assert os.waitstatus_to_exitcode(os.waitpid(leave(), 0)[1]) == 7
+        assert lease.held
+    print("done")
+    """
+    assert run(text, urls) == "done\n"
+
+
+def test_a_fork_while_threads_work(urls: list[str]) -> None:
+    """No lock of the module is left taken in the child."""
+    text = """
+    go_on = True
+    def busy():
+        while go_on:
+            with locks.lock("busy"):
+                pass
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    def work():
+        with connect() as own, own.lock("b", timeout=20):
+            pass
+    for _ in range(3):
+        in_child(work)
+    go_on = False
+    for thread in threads:
+        thread.join()
+    """
+    run(text, urls)
+
+
+def test_an_interrupted_wait_leaves_nothing_behind(urls: list[str]) -> None:
+    """Ctrl-C in a script that waits: it ends, and does not get the lock later."""
+    text = """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
+    def interrupt():
+        while locks.statistics().waiting == 0:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt).start()
+    try:
+        locks.lock("a").acquire()
+    except KeyboardInterrupt:
+        assert locks.statistics().waiting == 0
+    else:
+        raise AssertionError("it was not interrupted")
+    with locks.lock("b", timeout=5):
+        pass
+    print("went on")
+    """
+    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as others:
+        with others.lock("a"):
+            assert run(text, urls) == "went on\n"
+        with others.lock("a", timeout=5):
+            pass
+
+
+def test_a_signal_handler_can_release_and_close_while_its_thread_waits(urls: list[str]) -> None:
+    text = """
+    def end(*_):
+        try:
+            locks.lock("c").acquire()
+        except ConfigurationError as error:
+            assert "signal handler" in str(error)
+            print("refused")
+        assert lease.release()
+        locks.close()
+    signal.signal(signal.SIGTERM, end)
+    def terminate():
+        while locks.statistics().waiting == 0:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+    lease = locks.lock("b").acquire()
+    threading.Thread(target=terminate).start()
+    try:
+        locks.lock("a").acquire(timeout=20)
+    except ConfigurationError as error:
+        assert "closed" in str(error)
+        print("closed")
+    """
+    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as others:
+        with others.lock("a"):
+            assert run(text, urls) == "refused\nclosed\n"
+
+
+def test_the_end_of_a_process_frees_what_it_held(urls: list[str]) -> None:
+    text = """
+    lease = locks.lock("a").acquire()
+    threading.Thread(target=lambda: locks.lock("b").acquire()).start()
+    """
+    began = time.monotonic()
+    run(text, urls)
+    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as others:
+        for name in "ab":
+            assert others.lock(name).acquire(timeout=5).release()
+    assert time.monotonic() - began < TTL / 2
+
+
+def test_the_end_of_a_process_says_nothing(asynclock_nodes: list[LocalServer]) -> None:
+    """Also if the event loop has threads, because a node has a name and not only a number."""
+    text = """
+    with locks.lock("a", timeout=20) as lease:
+        print(lease.fence)
+    """
+    urls = [f"redis://localhost:{node.port}" for node in asynclock_nodes]
+    command = [sys.executable, "-W", "error", "-c", PREPARE + textwrap.dedent(text), *urls]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert int(found.stdout) > 0
+
+
+def test_importing_and_connecting_start_no_thread(urls: list[str]) -> None:
+    text = """
+    locks.lock("a"), locks.semaphore("s", 2)
+    assert threading.active_count() == 1
+    """
+    run(text, urls)

@@ -1,0 +1,185 @@
+"""What `inspect` and `top` say when nodes are missing, and on terminals of any size."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import asynclock
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+from tests.contrib.test_dashboard_page import client_for
+
+from .conftest import PATIENCE, Program
+from .schema import check
+from .terminal import Session
+from .test_inspect import locks_of
+
+LONG = "orders:shipping:eu-central-1:customer-0042:invoice"
+
+
+async def test_every_json_output_keeps_to_its_schema(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    async with locks_of(asynclock_nodes) as locks:
+        lease = await locks.lock("a").acquire()
+        slot = await locks.semaphore("pool", 2).acquire()
+        await locks.event("bell").set()
+        await locks.latch("done", 3).count_down()
+        await asynclock_nodes[2].kill()
+        all_, one, free, pool, bell, doctor, nothing = await program.each(
+            ("inspect", "--all", "--json"),
+            ("inspect", "a", "--json"),
+            ("inspect", "free", "--json"),
+            ("inspect", "pool", "--json"),
+            ("inspect", "bell", "--json"),
+            ("doctor", "--json", "--watch", "0.2"),
+            ("release", "gone", "--force", "--yes", "--json"),
+        )
+        released = await program("release", "a", "--force", "--yes", "--json")
+        bench = await program(
+            "bench", "--json", "--seconds", "0.05", "--rounds", "1", "--tasks", "2"
+        )
+        async with client_for(locks, "http://localhost") as client:
+            page = (await client.get("/state")).json()
+        await slot.release()
+        await lease.release()
+    check(json.loads(all_.out), "inspect --all")
+    for shown in (one, free, pool, bell):
+        check(json.loads(shown.out), "inspect")
+    check(json.loads(doctor.out), "doctor")
+    check(json.loads(nothing.out), "release")
+    check(json.loads(released.out), "release")
+    check(json.loads(bench.out), "bench")
+    check(page, "page")
+
+
+async def test_silence_is_no_disagreement(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes, node_timeout=0.5)
+    first, second, third = asynclock_nodes
+    for node in (first, second):
+        await node.command("SET", "asynclock:young", f"{1:032d}:a:1", "PX", 60_000)
+        await node.command("SET", "asynclock:split", f"{id(node):032d}:a:1", "PX", 60_000)
+    await third.command("SET", "asynclock:torn", f"{1:032d}:a:1", "PX", 60_000)
+    young, split, torn = await program.each(
+        ("inspect", "young"), ("inspect", "split"), ("inspect", "torn")
+    )
+    assert "not on 1 of 3 nodes" in young.out
+    assert "disagree" not in young.out
+    assert "nobody has a quorum: no quorum, nodes disagree, not on 1 of 3 nodes" in split.out
+    assert "nobody has a quorum: no quorum, not on 2 of 3 nodes" in torn.out
+    await first.kill()
+    await second.kill()
+    torn, listed = await program.each(("inspect", "torn"), ("inspect", "--all", "--json"))
+    assert torn.status == 69
+    assert "torn: unknown: 1 of 3 nodes answered" in torn.out
+    (found,) = json.loads(listed.out)["locks"]
+    assert (found["conflict"], found["silent"], found["missing"]) == (False, 2, 0)
+
+
+async def test_a_node_without_a_vote_is_not_up(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    """Servers that have just started may have forgotten who has what: "free" would mislead."""
+    nodes = await asynclock_servers(3)
+    program.use(nodes, restart_guard=True, max_ttl=3600.0)
+    plain, data, board = await program.each(
+        ("inspect", "x"), ("inspect", "x", "--json"), ("top", "--once")
+    )
+    assert "no owner is known, but 3 of 3 nodes have no vote" in plain.out
+    assert len(json.loads(data.out)["without_vote"]) == 3
+    assert board.out.startswith("3 of 3 nodes without a vote (3 quarantined): nothing can be")
+    assert board.out.count("quarantined  ") == 3
+
+
+async def test_what_is_cut_ends_with_an_ellipsis(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    label = "worker-eu-central-1a.production.example.org:31337:ship"
+    async with locks_of(asynclock_nodes, label) as locks:
+        lease = await locks.lock(LONG).acquire()
+        for width in (40, 80, 200):
+            for words in (("inspect", "--all"), ("inspect", LONG)):
+                session = Session(program, *words, size=(24, width))
+                try:
+                    assert await session.end() == 0
+                finally:
+                    session.close()
+                shown = session.screen
+                assert ("…" in shown) == (width == 80), shown
+                if width != 80:
+                    assert LONG in shown
+                    assert label in shown
+        await lease.release()
+
+
+async def test_top_scrolls_on_a_narrow_terminal(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    script = (
+        "for i = 1, 300 do redis.call('SET', string.format('asynclock:n%03d', i), "
+        "string.rep('0', 32) .. ':host:1', 'PX', 600000) end"
+    )
+    for node in asynclock_nodes:
+        await node.command("EVAL", script, 0)
+    session = Session(program, "top", "--interval", "0.2", size=(24, 40))
+    try:
+        here = await session.shows("of 300")
+        await session.shows("n001")
+        session.type("\x1b[F")  # End
+        here = await session.shows("-300 of 300", here)
+        assert "n300" in session.screen
+        session.type("\x1b[5~")  # PgUp
+        await session.shows("n280", here)
+        session.type("g")
+        here = await session.shows("1-", here)
+        await asynclock_nodes[0].freeze()
+        here = await session.shows("1 of 3 nodes without a vote", here)
+        await asynclock_nodes[1].freeze()
+        await session.shows("nothing can be locked", here)
+        session.type("q")
+        assert await session.end() == 0
+    finally:
+        session.close()
+        for node in asynclock_nodes[:2]:
+            await node.thaw()
+
+
+async def test_a_page_of_locks_is_asked_about_at_once(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    """Fifty locks per command, and none of them keeps the server busy for long."""
+    program.use(asynclock_nodes)
+    node = asynclock_nodes[0]
+    script = "for i = 1, 2000 do redis.call('SET', 'asynclock:n' .. i, 'o:h:1', 'PX', 600000) end"
+    for one in asynclock_nodes:
+        await one.command("EVAL", script, 0)
+        await one.command("LPUSH", "asynclock:not-ours", 1)
+    await node.command("CONFIG", "RESETSTAT")
+    ended = await program("inspect", "--all")
+    assert "2000 held" in ended.out, ended.out[-200:]
+    stats = await node.command("INFO", "commandstats")
+    calls = stats.partition("cmdstat_evalsha:calls=")[2].partition(",")[0]
+    assert int(calls) < 300
+
+
+async def test_a_wait_for_a_cluster_of_pages_ends(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    """A node that dies in the middle of a survey is an error in it, no end of it."""
+    from asynclock._inspect.survey import survey
+
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, restart_guard=False, node_timeout=1.0) as locks:
+        for node in asynclock_nodes:
+            await node.command("SET", "asynclock:x", "o:h:1", "PX", 60_000)
+        looking = asyncio.ensure_future(survey(locks))
+        await asynclock_nodes[0].kill()
+        async with asyncio.timeout(PATIENCE):
+            found = await looking
+    assert [one.name for one in found.held] == ["x"]

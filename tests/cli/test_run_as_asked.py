@@ -1,0 +1,399 @@
+"""`asynclock run` does what was asked, says what it waits for, and never shows a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import asynclock
+from asynclock.cli._status import Status
+from asynclock.cli.run.arguments import FLAGS, VALUES, RunArguments, parse
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+
+from .conftest import PATIENCE, Program, alive, as_from_a_shell, environment, until
+from .terminal import Session
+
+ASYNCLOCK = (sys.executable, "-m", "asynclock")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "command"),
+    [
+        ("backup psql -h db mydb", "backup", "psql -h db mydb"),
+        ("fetch curl --timeout 5 u", "fetch", "curl --timeout 5 u"),
+        ("fetch --timeout 7 curl --timeout 5 u", "fetch", "curl --timeout 5 u"),
+        ("--ttl=3 n -- -x", "n", "-x"),
+        ("-- n c -- d", "n", "c -- d"),
+        ("-- n -- c", "n", "c"),
+        ("n -- c --help", "n", "c --help"),
+        ("--node redis://a --node redis://b n c --no-wait", "n", "c --no-wait"),
+    ],
+)
+def test_where_the_command_begins(arguments: str, name: str, command: str) -> None:
+    found = parse(arguments.split())
+    assert found is not None
+    assert (found.name, found.command) == (name, command.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    (
+        *("", "n", "n --", "--help", "n --help", "n -v c", "--bogus n c"),
+        *("--ttl", "--ttl soon n c", "--on-loss panic n c", "--no-wait=1 n c"),
+    ),
+)
+def test_help_and_mistakes_are_left_to_typer(arguments: str) -> None:
+    assert parse(arguments.split()) is None
+
+
+def test_both_ways_of_reading_know_the_same_options() -> None:
+    """The short way and typer's, which explains mistakes, must not drift apart."""
+    import typer.main
+
+    from asynclock.cli.run.command import run
+
+    app = typer.Typer(add_completion=False)
+    app.command("run")(run)
+    params = typer.main.get_command(app).params
+    theirs = {name for param in params for name in param.opts if name.startswith("--")}
+    assert theirs - {"--help"} == VALUES.keys() | FLAGS
+    arguments = "n --ttl 1 --timeout 2 --max-ttl 3 --node-timeout 4 --prefix p --node u c".split()
+    assert parse(arguments) == RunArguments("n", ["c"], 1.0, 2.0, 3.0, 4.0, "p", ["u"])
+
+
+async def test_what_comes_after_the_first_word_is_the_commands(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    plain, dashes, own = await program.each(
+        ("run", "backup", "echo", "-h", "db", "--timeout", "5", "--help"),
+        ("run", "--timeout", "60", "--", "b2", "echo", "--", "-h"),
+        ("run", "b3", "--no-such-option", "--", "echo"),
+    )
+    assert (plain.status, plain.out) == (0, "-h db --timeout 5 --help\n")
+    assert (dashes.status, dashes.out) == (0, "-- -h\n")
+    assert own.status == 64
+    assert "--no-such-option" in own.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("n" * 100_000, "true"), "4096 characters, this one has 100000"),
+        (("n", "--ttl", "1e9", "true"), "11,574 days"),
+        (("n", "--max-ttl", "1e9", "true"), "11,574 days"),
+        (("n", "--ttl", "inf", "true"), "days"),
+        (("n", "--ttl", "nan", "true"), "ttl must be finite"),
+        (("n", "--node", "redis:/u:canary@127.0.0.1:1", "true"), "it must begin with redis://"),
+        (("n", "--node", "redis://127.0.0.1/notadb", "true"), "number of a database"),
+        (("n", "--no-wait", "--timeout", "3", "true"), "exclude each other"),
+    ],
+)
+def test_refused_with_the_reason(arguments: tuple[str, ...], reason: str) -> None:
+    env = environment(ASYNCLOCK_NODES="redis://127.0.0.1:1")
+    ended = subprocess.run(
+        [*ASYNCLOCK, "run", *arguments], env=env, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert reason in ended.stderr
+    assert "canary" not in ended.stderr
+
+
+# ---- standard files and the environment ----------------------------------------------------------
+
+
+def test_a_message_that_cannot_be_written_does_not_change_the_status() -> None:
+    """Python keeps what it could not write, tries again at its end, and would exit with 120."""
+    env = environment()
+    env.pop("PYTHONUNBUFFERED", None)
+    line = f"{' '.join(ASYNCLOCK)} run --node redis://127.0.0.1:1 --timeout 0 j -- true 2>/dev/full"
+    ended = subprocess.run(["sh", "-c", line], env=env, capture_output=True, timeout=PATIENCE)
+    assert ended.returncode == Status.UNREACHABLE, ended
+
+
+async def test_closed_standard_files(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes)
+    env = environment(ASYNCLOCK_CONFIG=str(program.config))
+
+    def run(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
+        line = f"{' '.join(ASYNCLOCK)} {command} {redirection}"
+        return subprocess.run(
+            ["sh", "-c", line], env=env, capture_output=True, text=True, timeout=PATIENCE
+        )
+
+    # The command finds closed what its caller has closed: no socket of ours, no /dev/null.
+    ends = [
+        (run("run j -- sh -c 'ls -l /proc/self/fd/0 /proc/self/fd/1; exit 3'", ">&- <&-"), 3),
+        (run("run j -- sh -c 'exit 5'", "<&- >&- 2>&-"), 5),
+        (run("run --bogus", "2>&-"), 64),
+        (run("inspect j", ">&-"), 0),
+        (run("inspect j", ">/dev/full"), 74),
+        (run("run j -- sh -c 'sleep 0.2 & exit 6'", "2>/dev/full"), 6),
+    ]
+    for ended, status in ends:
+        assert ended.returncode == status, ended
+        assert "Traceback" not in ended.stderr
+    assert "socket" not in ends[0][0].stderr
+    assert "No space left" in ends[4][0].stderr
+
+
+async def test_a_reader_of_our_messages_that_left_ends_nothing(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    """`asynclock run … 2>&1 | head -1`: the command goes on when we can't tell what we wait for."""
+    program.use(asynclock_nodes)
+    urls = [node.url for node in asynclock_nodes]
+    read, write = os.pipe()
+    os.close(read)
+    async with asynclock.connect(*urls, restart_guard=False) as locks:
+        lease = await locks.lock("j").acquire()
+        process = await asyncio.create_subprocess_exec(
+            *(*ASYNCLOCK, "run", "j", "--", "touch", str(tmp_path / "done")),
+            env=environment(ASYNCLOCK_CONFIG=str(program.config)),
+            stderr=write,
+        )
+        os.close(write)
+        await asyncio.sleep(0.5)
+        await lease.release()
+        async with asyncio.timeout(PATIENCE):
+            assert await process.wait() == 0
+    assert (tmp_path / "done").exists()
+
+
+async def test_the_locale_that_python_sets_is_not_handed_on(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    bare = {key: os.environ[key] for key in ("PATH",)}
+    bare |= {"PYTHONPATH": environment()["PYTHONPATH"], "ASYNCLOCK_CONFIG": str(program.config)}
+    for more in ({"LC_ALL": ""}, {"LC_CTYPE": "C.UTF-8"}):
+        command = [*ASYNCLOCK, "run", "j", "--", sys.executable, "-c", WHAT_A_C_PROGRAM_GETS]
+        found = subprocess.run(
+            command, env={**bare, **more}, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert found.stdout == str("LC_CTYPE" in more) + "\n", found
+
+
+WHAT_A_C_PROGRAM_GETS = "print(b'LC_CTYPE=' in open('/proc/self/environ', 'rb').read())"
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+
+async def test_ctrl_c_at_any_moment_of_the_start(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    """Whatever is being imported, connected or started: no traceback, no key, no orphan."""
+    program.use(asynclock_nodes, ttl=60.0, max_ttl=60.0)
+    env = environment(ASYNCLOCK_CONFIG=str(program.config))
+    began = time.monotonic()
+    await program("run", "warm", "--", "true")
+    length = time.monotonic() - began
+
+    async def interrupted(after: float) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", START, "run", "j", "--", "sleep", "1000"),
+            env=env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            preexec_fn=as_from_a_shell,
+        )
+        assert process.stdout is not None
+        await process.stdout.readline()  # Python itself has started; from here on it is us
+        await asyncio.sleep(after)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(PATIENCE):
+            _, said = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, said.decode()
+
+    moments = [length * (number + random.random()) / 12 for number in range(12)]
+    ends = [await interrupted(after) for after in moments]
+    for status, said in ends:
+        assert status in (-signal.SIGINT, 128 + signal.SIGINT), (status, said)
+        assert not said, said
+    for node in asynclock_nodes:
+        assert await node.command("EXISTS", "asynclock:j") == 0
+
+
+START = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from asynclock.cli import main
+print(flush=True)
+main()
+"""
+
+
+def test_ctrl_c_is_taken_care_of_before_anything_is_imported() -> None:
+    script = (
+        "import signal, sys; signals = set(sys.modules)\n"
+        "import asynclock.cli; print(*sorted(set(sys.modules) - signals))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True
+    )
+    assert found.stdout.split() == ["__future__", "asynclock", "asynclock.cli"]
+
+
+async def test_ctrl_c_right_after_the_grant(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    """The moment between the grant and the command: it is given back, quietly."""
+    program.use(asynclock_nodes, ttl=60.0, max_ttl=60.0)
+    patch = tmp_path / "sitecustomize.py"
+    patch.write_text(
+        "import asynclock.cli.run.job as job, os, signal\n"
+        "before = job._environment\n"
+        "def after(lease):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return before(lease)\n"
+        "job._environment = after\n"
+    )
+    env = environment(ASYNCLOCK_CONFIG=str(program.config))
+    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
+    process = await asyncio.create_subprocess_exec(
+        *(*ASYNCLOCK, "run", "j", "--", "sleep", "1000"),
+        env=env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=as_from_a_shell,
+    )
+    ended = await program.finish(process)
+    assert ended.status == 128 + signal.SIGINT
+    assert ended.err == ""
+    for node in asynclock_nodes:
+        assert await node.command("EXISTS", "asynclock:j") == 0
+
+
+# ---- what the lock is held for -------------------------------------------------------------------
+
+
+async def test_it_waits_for_the_whole_group(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    file = tmp_path / "goes-on"
+    script = f"(while [ ! -e {file} ]; do sleep 0.02; done) & exit 4"
+    process = await program.start("run", "j", "--", "sh", "-c", script)
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        said = (await process.stderr.readline()).decode()
+    assert "ended with status 4" in said
+    assert "'j' is held until they end" in said
+    assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 1
+    file.touch()
+    assert (await program.finish(process)).status == 4
+    assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 0
+
+
+async def test_it_can_wait_for_the_command_alone(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    file = tmp_path / "pid"
+    script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {file}; exit 4"
+    ended = await program("run", "j", "--wait-for", "command", "--", "sh", "-c", script)
+    assert ended.status == 4
+    assert "processes that the command started go on" in ended.err
+    left = int(file.read_text())
+    assert alive(left)
+    os.kill(left, signal.SIGKILL)
+
+
+async def test_a_daemon_that_left_the_group_is_not_waited_for(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    file = tmp_path / "pid"
+    script = f"setsid sh -c 'echo $$ > {file}; exec sleep 1000' >/dev/null 2>&1 & exit 0"
+    ended = await program("run", "j", "--", "sh", "-c", script)
+    assert (ended.status, ended.err) == (0, "")
+    await until(file.exists, "the daemon's start")
+    os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+async def test_a_loss_while_others_go_on_ends_them(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    file = tmp_path / "pid"
+    script = f"sleep 1000 & echo $! > {file}; exit 0"
+    process = await program.start("run", "j", "--ttl", "3", "--", "sh", "-c", script)
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        assert b"goes on" in (await process.stderr.readline()).replace(b"go on", b"goes on")
+    for node in asynclock_nodes[:2]:
+        await node.kill()
+    assert (await program.finish(process)).status == 70
+    assert not alive(int(file.read_text()))
+
+
+# ---- what it waits for ---------------------------------------------------------------------------
+
+
+async def test_a_terminal_is_told_what_the_lock_waits_for(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    await asynclock_nodes[0].kill()
+    await asynclock_nodes[1].kill()
+    session = Session(program, "run", "j", "--", "true")
+    try:
+        here = await session.shows("waiting for 'j': 1 of 3 nodes can grant it now")
+        await session.shows(f"{asynclock_nodes[0].port}: down: can't connect: ", here)
+        await session.shows(f"{asynclock_nodes[1].port}: down: can't connect: ", here)
+        session.type("\x03")
+        assert await session.end() == 128 + signal.SIGINT
+    finally:
+        session.close()
+
+
+async def test_a_log_is_not(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes)
+    await asynclock_nodes[0].kill()
+    await asynclock_nodes[1].kill()
+    ended = await program("run", "j", "--timeout", "2", "--", "true")
+    assert ended.status == 69
+    assert "nodes can grant it now" not in ended.err
+
+
+# ---- start-up ------------------------------------------------------------------------------------
+
+
+async def test_it_imports_what_it_needs(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    """Each of these takes longer to import than the whole rest of a short run."""
+    program.use(asynclock_nodes)
+    settings = {"ASYNCLOCK_CONFIG": str(program.config), "PYTHONPROFILEIMPORTTIME": "1"}
+    process = await program.start("run", "j", "--", "true", env=settings)
+    ended = await program.finish(process)
+    assert ended.status == 0
+    modules = {line.rpartition("|")[2].strip() for line in ended.err.splitlines()}
+    assert not modules & {"redis", "typer", "rich", "pydantic", "asynclock.contrib"}
+
+
+# ---- what is left behind -------------------------------------------------------------------------
+
+
+async def test_a_failed_acquire_leaves_no_key(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    """Granted, but not acknowledged by a replica: the program ends right after that."""
+    (alone,) = await asynclock_servers(1)
+    program.use([alone], acks=1, ttl=60.0, max_ttl=60.0, node_timeout=0.25)
+    ended = await program.each(*[("run", f"j{n}", "--timeout", "0.5", "true") for n in range(3)])
+    assert {one.status for one in ended} <= {64, 69}
+    for number in range(3):
+        assert await alone.command("EXISTS", f"asynclock:j{number}") == 0

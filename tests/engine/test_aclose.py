@@ -1,0 +1,142 @@
+"""`aclose` leaves nothing behind: no key, no connection, no task, however it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+import asynclock
+from asynclock.testing import FaultProxy, LocalServer, Replicated, until
+
+Close = Callable[[asynclock.LockManager], Awaitable[None]]
+
+
+async def in_a_cancelled_scope(locks: asynclock.LockManager) -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await locks.aclose()
+
+
+async def cancelled(locks: asynclock.LockManager, *, steps: tuple[int, ...]) -> None:
+    closing = asyncio.create_task(locks.aclose())
+    for pause in steps:
+        for _ in range(pause):
+            await asyncio.sleep(0)
+        closing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await closing
+
+
+async def cancelled_at_once(locks: asynclock.LockManager) -> None:
+    await cancelled(locks, steps=(1,))
+
+
+async def cancelled_twice(locks: asynclock.LockManager) -> None:
+    await cancelled(locks, steps=(1, 1))
+
+
+async def cancelled_thrice(locks: asynclock.LockManager) -> None:
+    await cancelled(locks, steps=(2, 1, 3))
+
+
+async def in_a_timeout(locks: asynclock.LockManager) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await locks.aclose()
+
+
+@pytest.mark.parametrize(
+    "close",
+    [in_a_cancelled_scope, cancelled_at_once, cancelled_twice, cancelled_thrice, in_a_timeout],
+)
+async def test_interrupted_it_leaves_nothing(
+    asynclock_nodes: list[LocalServer], close: Close
+) -> None:
+    before = asyncio.all_tasks()
+    locks = asynclock.connect(*(node.url for node in asynclock_nodes), restart_guard=False)
+    lease = await locks.lock("a").acquire()
+    await close(locks)
+    assert asyncio.all_tasks() == before
+    assert not lease.held
+    for node in asynclock_nodes:
+        assert await node.command("EXISTS", "asynclock:a") == 0
+        async with asyncio.timeout(5):  # the server closes its side in a turn of its own
+            while len((await node.command("CLIENT", "LIST")).splitlines()) > 1:
+                await asyncio.sleep(0.01)
+
+
+async def test_cancelled_it_says_so(asynclock_nodes: list[LocalServer]) -> None:
+    locks = asynclock.connect(asynclock_nodes[0].url, restart_guard=False)
+    await locks.lock("a").acquire()
+    closing = asyncio.create_task(locks.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await locks.aclose()
+
+
+async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
+    """The grant waits for an acknowledgement that doesn't come, and the release waits behind it."""
+    settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 4.0, "ttl": 60.0}
+    async with Replicated(1) as group:
+        locks = asynclock.connect(*group.addresses, acks="all", max_ttl=60.0, **settings)
+        async with locks:
+            async with locks.lock("warm", timeout=20):
+                pass
+            await group.replicas[0].freeze()
+            trying = asyncio.create_task(_acquire(locks))
+
+            async def granted() -> bool:
+                return bool(await group.primary.command("EXISTS", "asynclock:a"))
+
+            await until(granted, "the primary has granted")
+            # Make the server block the connection for two seconds from now on.
+            trying.cancel()
+            await asyncio.wait([trying])
+        assert await group.primary.command("EXISTS", "asynclock:a", "asynclock:warm") == 0
+
+
+@pytest.mark.parametrize("when", ["before it is closed", "by the close"])
+async def test_a_release_that_waits_for_a_connection_is_sent(
+    asynclock_nodes: list[LocalServer], when: str
+) -> None:
+    """The connection broke a moment ago, and the next one is being opened."""
+    node = asynclock_nodes[0]
+    settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0, "ttl": 60.0}
+    async with FaultProxy(node) as proxy:
+        async with asynclock.connect(proxy.url, max_ttl=60.0, **settings) as locks:
+            lease = await locks.lock("a").acquire()
+            proxy.delay(0.2)
+            proxy.cut()
+
+            async def cut() -> bool:
+                return locks._engine.multiplexer.nodes[0].link is None
+
+            await until(cut, "the client has seen it")
+            if when == "before it is closed":
+                releasing = asyncio.create_task(lease.release())
+                await asyncio.sleep(0)
+        assert await node.command("EXISTS", "asynclock:a") == 0
+        if when == "before it is closed":
+            await releasing
+
+
+async def _acquire(locks: asynclock.LockManager) -> None:
+    await locks.lock("a").acquire()
+
+
+async def test_a_silent_node_holds_up_no_close(asynclock_nodes: list[LocalServer]) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    async with asyncio.timeout(10):
+        async with asynclock.connect(*urls, restart_guard=False, node_timeout=0.1, ttl=60) as locks:
+            await locks.lock("a").acquire()
+            await asynclock_nodes[0].freeze()
+            begin = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - begin < 2
+    await asynclock_nodes[0].thaw()

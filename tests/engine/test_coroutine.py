@@ -1,0 +1,231 @@
+"""What `acquire` returns is a coroutine: everything that takes a coroutine takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import collections.abc
+import gc
+import sys
+import threading
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+import asynclock
+from asynclock.testing import LocalServer
+from tests.engine.soon import until
+
+Call = Callable[[asynclock.LockManager], "asynclock.AcquireContext[Any]"]
+
+CALLS: dict[str, Call] = {
+    "lock": lambda locks: locks.lock("a").acquire(timeout=10),
+    "reentrant": lambda locks: locks.reentrant_lock("a").acquire(timeout=10),
+    "multi": lambda locks: locks.multi_lock("a", "b").acquire(timeout=10),
+    "read": lambda locks: locks.rwlock("a").read().acquire(timeout=10),
+    "write": lambda locks: locks.rwlock("a").write().acquire(timeout=10),
+    "semaphore": lambda locks: locks.semaphore("a", 2).acquire(timeout=10),
+    "fair": lambda locks: locks.fair_lock("a").acquire(timeout=10),
+    "election": lambda locks: locks.election("a").campaign("me", timeout=10),
+}
+
+
+def each_call(function: Any) -> Any:
+    return pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())(function)
+
+
+@pytest_asyncio.fixture
+async def locks(asynclock_nodes: list[LocalServer]) -> AsyncIterator[asynclock.LockManager]:
+    async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as made:
+        yield made
+
+
+async def end(lease: Any) -> None:
+    assert lease.held
+    await (lease.resign if isinstance(lease, asynclock.Term) else lease.release)()
+
+
+@each_call
+async def test_it_is_one(locks: asynclock.LockManager, call: Call) -> None:
+    made = call(locks)
+    assert isinstance(made, asynclock.AcquireContext)
+    assert isinstance(made, collections.abc.Coroutine)
+    assert asyncio.iscoroutine(made)
+    await end(await made)
+
+
+@each_call
+async def test_a_forgotten_await_is_named(locks: asynclock.LockManager, call: Call) -> None:
+    made: Any = call(locks)
+    with pytest.raises(AttributeError, match=r"'AcquireContext' .* 'held': await it first"):
+        assert made.held
+    assert repr(made).startswith("<AcquireContext of 'a")
+    assert not hasattr(made, "cr_code")  # asyncio looks for it
+    made.close()
+
+
+async def everywhere(make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Use a new one of `make` in each way that asyncio knows."""
+    await end(await make())
+    await end(await asyncio.create_task(make()))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(make())
+    await end(task.result())
+    await end((await asyncio.gather(make()))[0])
+    await end(await asyncio.wait_for(make(), 10))
+    await end(await asyncio.shield(make()))
+    await end(await asyncio.ensure_future(make()))
+    for done in asyncio.as_completed([make()]):
+        await end(await done)
+    loop = asyncio.get_running_loop()
+    found = await asyncio.to_thread(
+        lambda: asyncio.run_coroutine_threadsafe(make(), loop).result(10)
+    )
+    await end(found)
+    async with make() as lease:
+        assert lease.held
+    assert not lease.held
+
+
+@each_call
+async def test_everything_that_takes_a_coroutine_takes_it(
+    locks: asynclock.LockManager, call: Call
+) -> None:
+    await everywhere(lambda: call(locks))
+    assert locks.leases() == ()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_eager_tasks_take_it(locks: asynclock.LockManager) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    try:
+        for call in CALLS.values():
+            await everywhere(lambda call=call: call(locks))  # type: ignore[misc]
+    finally:
+        loop.set_task_factory(None)
+
+
+def test_uvloop_takes_it(asynclock_nodes: list[LocalServer]) -> None:
+    async def main() -> None:
+        async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
+            for call in CALLS.values():
+                await everywhere(lambda call=call: call(locks))  # type: ignore[misc]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+async def test_a_task_of_it_is_cancelled_cleanly(locks: asynclock.LockManager) -> None:
+    async with locks.lock("a"):
+        waiting = asyncio.create_task(locks.lock("a").acquire())
+        await until(lambda: locks.statistics().waiting == 1, "it waits")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert locks.statistics().waiting == 0
+    assert "coro=<acquire()" in repr(waiting)
+
+
+@each_call
+async def test_it_is_used_once(locks: asynclock.LockManager, call: Call) -> None:
+    def again(made: asynclock.AcquireContext[Any]) -> Any:
+        return pytest.raises(RuntimeError, match="cannot reuse already awaited")
+
+    made = call(locks)
+    await end(await made)
+    with again(made):
+        await made
+    with again(made):
+        made.send(None)
+    with again(made):
+        made.throw(KeyError)
+    with again(made):
+        await asyncio.create_task(made)
+    made.close()
+
+    made = call(locks)
+    await end(await asyncio.create_task(made))
+    with again(made):
+        await made
+    with again(made):
+        made.send(None)
+    assert locks.leases() == ()
+
+
+@each_call
+async def test_thrown_into_or_closed_before_it_began(
+    locks: asynclock.LockManager, call: Call
+) -> None:
+    made = call(locks)
+    with pytest.raises(KeyError):
+        made.throw(KeyError("x"))
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        await made
+    with warnings.catch_warnings():  # as of any coroutine: this spelling is on its way out
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with pytest.raises(KeyError):
+            call(locks).throw(KeyError, "x", None)
+    made = call(locks)
+    made.close()
+    made.close()
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        await made
+    assert locks.leases() == ()
+
+
+@each_call
+async def test_dropped_it_warns(locks: asynclock.LockManager, call: Call) -> None:
+    with pytest.warns(RuntimeWarning, match="acquire of 'a.*' was never awaited") as told:
+        call(locks)
+        gc.collect()
+    assert [warning.filename for warning in told] == [__file__]
+
+
+@each_call
+async def test_used_it_does_not_warn(locks: asynclock.LockManager, call: Call) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        await end(await call(locks))
+        async with call(locks):
+            pass
+        call(locks).close()
+        gc.collect()
+
+
+async def test_the_timeout_counts_from_the_call(locks: asynclock.LockManager) -> None:
+    """A task that begins late, or in another thread, keeps the caller's deadline."""
+    async with locks.lock("a"), locks.election("a").campaign("x"):
+        loop = asyncio.get_running_loop()
+        for lock in (locks.lock("a"), locks.reentrant_lock("a"), locks.multi_lock("a", "b")):
+            made = lock.acquire(timeout=0.2)
+            await asyncio.sleep(0.25)
+            began = loop.time()
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                await asyncio.create_task(made)
+            assert loop.time() - began < 0.15
+        made_ = locks.election("a").campaign("y", timeout=0.2)
+        await asyncio.sleep(0.25)
+        began = loop.time()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await asyncio.create_task(made_)
+        assert loop.time() - began < 0.15
+
+
+async def test_another_threads_loop_is_refused_as_before(locks: asynclock.LockManager) -> None:
+    await (await locks.lock("a").acquire()).release()
+    errors: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(locks.lock("a").acquire())
+        except (asynclock.ConfigurationError, ValueError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    assert isinstance(errors[0], asynclock.ConfigurationError)

@@ -1,0 +1,210 @@
+"""Objects dropped without a close or release warn, and their work ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock.events import Lost
+from asynclock.testing import LocalServer
+from asynclock.testing import until as found
+from tests.engine.soon import until
+
+who = contextvars.ContextVar("who", default="nobody")
+
+TTL = 2.0
+"""Seconds; a lease that is renewed without end would fail these tests."""
+
+LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
+    "lock": lambda locks: locks.lock("a").acquire(),
+    "reentrant": lambda locks: locks.reentrant_lock("a").acquire(),
+    "inherited": lambda locks: locks.reentrant_lock("a", inherit=True).acquire(),
+    "multi": lambda locks: locks.multi_lock("a", "b").acquire(),
+    "read": lambda locks: locks.rwlock("a").read().acquire(),
+    "semaphore": lambda locks: locks.semaphore("a", 2).acquire(),
+    "election": lambda locks: locks.election("a").campaign("me"),
+}
+
+
+def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
+    return asynclock.connect(*(node.url for node in nodes), restart_guard=False, **settings)
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+async def test_a_dropped_lease_is_told_and_ends_with_its_ttl(
+    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    lost: list[Lost] = []
+
+    def observe(event: object) -> None:
+        if isinstance(event, Lost):
+            lost.append(event)
+
+    async def free() -> bool:
+        keys = [key for node in asynclock_nodes for key in await node.command("KEYS", "*")]
+        return all(key.endswith((":#fence", ":#value")) for key in keys)
+
+    async with connect(asynclock_nodes, ttl=TTL, observers=[observe]) as locks:
+        with pytest.warns(ResourceWarning, match="the lease on 'a.*' .* was dropped"):
+            await LOCKS[kind](locks)
+            gc.collect()
+        # Its code may still run: the name is not given to anybody at once.
+        assert not lost
+        assert not await free() or lost  # a machine may be slow enough for the ttl to pass
+        await until(lambda: not locks.leases() and lost, "it is lost")
+        assert "dropped" in lost[0].reason
+        assert {record.levelname for record in caplog.records} == {"ERROR"}
+
+        await found(free, "the key is gone")
+
+
+@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize("inherit", [False, True])
+async def test_a_dropped_hold_keeps_neither_its_name_nor_its_task(
+    asynclock_nodes: list[LocalServer], *, inherit: bool, thread: bool
+) -> None:
+    async with connect(asynclock_nodes, ttl=TTL) as locks:
+        lock = locks.reentrant_lock("a", inherit=inherit)
+        task = asyncio.create_task(lock.acquire())
+        leases, seen = [await task], weakref.ref(task)
+        del task
+        with pytest.warns(ResourceWarning, match="was dropped"):
+            leases.clear()
+            await asyncio.sleep(0)  # the loop's own callback has the task until then
+            await asyncio.to_thread(gc.collect) if thread else gc.collect()
+        await until(lambda: not locks._nestings, "its name is forgotten")
+        assert seen() is None
+
+
+@pytest.mark.parametrize("first", ["inner", "outer"])
+async def test_a_dropped_inner_hold_is_told_and_ends_with_the_ttl(
+    asynclock_nodes: list[LocalServer], first: str
+) -> None:
+    async with connect(asynclock_nodes, ttl=TTL) as locks:
+        lock = locks.reentrant_lock("a")
+        outer = await lock.acquire()
+        inner = [await lock.acquire()]
+        if first == "outer":
+            await outer.release()
+        with pytest.warns(ResourceWarning, match="a hold on .* was dropped"):
+            inner.clear()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        if first == "inner":
+            assert outer.depth == 1
+            assert outer.held
+            await outer.release()
+        assert len(locks.leases()) == 1  # the code of the dropped hold may still run
+        await until(lambda: not locks.leases(), "it is lost")
+        assert outer.lost_reason is not None
+        assert "dropped" in outer.lost_reason
+
+
+async def test_a_waiter_gets_what_was_dropped(asynclock_nodes: list[LocalServer]) -> None:
+    async with connect(asynclock_nodes, ttl=TTL) as locks:
+        lease = await locks.lock("a").acquire()
+        waiting = asyncio.create_task(locks.lock("a").acquire(timeout=10))
+        await until(lambda: locks.statistics().waiting == 1, "it waits")
+        with pytest.warns(ResourceWarning, match="was dropped"):
+            del lease
+            gc.collect()
+        await (await waiting).release()
+
+
+async def test_dropped_in_another_thread(asynclock_nodes: list[LocalServer]) -> None:
+    async with connect(asynclock_nodes, ttl=TTL) as locks:
+        leases = [await locks.lock("a").acquire()]
+        with pytest.warns(ResourceWarning, match="was dropped"):
+            await asyncio.to_thread(leases.clear)
+        await until(lambda: not locks.leases(), "it is lost")
+        await (await locks.lock("a").acquire(timeout=10)).release()
+
+
+@pytest.mark.filterwarnings("error")
+async def test_what_is_entered_is_not_dropped(asynclock_nodes: list[LocalServer]) -> None:
+    async with connect(asynclock_nodes) as locks:
+        async with locks.lock("a"), locks.lock("b").acquire(), await locks.lock("c").acquire():
+            async with locks.reentrant_lock("d"), locks.multi_lock("e", "f"):
+                async with locks.election("g").campaign():
+                    gc.collect()
+                    await asyncio.sleep(0)
+                    assert len(locks.leases()) == 6
+        gc.collect()
+
+
+async def test_a_dropped_manager_is_told(asynclock_nodes: list[LocalServer]) -> None:
+    locks = connect(asynclock_nodes)
+    del locks  # never used: there is nothing to close
+    gc.collect()
+    locks = connect(asynclock_nodes)
+    async with locks.lock("a"):
+        pass
+    engine = locks._engine
+    with pytest.warns(ResourceWarning, match="LockManager on .* dropped without being closed"):
+        del locks
+        gc.collect()
+    engine.close()
+    for node in engine.multiplexer.nodes:
+        await node.finish()
+    await engine.background.aclose()
+
+
+async def test_waiting_for_the_end_of_several_leaves_nothing(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with connect(asynclock_nodes, prefix="a:{") as locks:
+        async with locks.multi_lock("a", "b") as lease:
+            for _ in range(20):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(lease.wait_lost(), 0.001)
+            for one in lease.leases:
+                assert not one.ending()._callbacks
+            waiting = asyncio.create_task(lease.wait_lost())
+            await asyncio.sleep(0)
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_the_background_has_no_callers_context(
+    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What renewals and connections say is not said in the name of the first request."""
+    seen: set[str] = set()
+
+    def observe(event: object) -> None:
+        if type(event).__name__ in ("Renewed", "Lost", "NodeDown", "NodeUp"):
+            seen.add(who.get())
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.add(who.get())
+
+    locks = connect(asynclock_nodes, ttl=0.6, observers=[observe])
+    try:
+
+        async def first(name: str, **settings: Any) -> asynclock.Lease:
+            who.set("the first caller")
+            return await locks.lock(name, **settings).acquire()
+
+        handler = Noting()
+        logging.getLogger("asynclock").addHandler(handler)
+        try:
+            brief = await asyncio.create_task(first("b", renew=False))
+            await until(lambda: brief.lost_reason, "its ttl is over")
+            lease = await asyncio.create_task(first("a"))
+            await until(lambda: locks.statistics().renewed > 1, "it is renewed")
+            for node in asynclock_nodes:
+                await node.kill()
+            await until(lambda: lease.lost_reason, "it is lost")
+        finally:
+            logging.getLogger("asynclock").removeHandler(handler)
+    finally:
+        await locks.aclose()
+    assert seen == {"nobody"}

@@ -1,0 +1,235 @@
+"""No task waits longer than necessary. In virtual time, so a late one is late by its own fault."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._nodes.wakeup import Wakeups
+from asynclock.testing import run_virtual
+from tests.engine.virtual_nodes import (
+    COUNTER,
+    KEY,
+    NODE_TIMEOUT,
+    TTL,
+    Nodes,
+    start,
+    until,
+    virtual,
+    virtual_single,
+)
+
+AT_ONCE = 0.05
+
+
+@virtual
+async def test_retry_after_tells_of_a_quarantine(on: Nodes) -> None:
+    for node in on.nodes:
+        node.flush()
+    await asyncio.sleep(0.1)
+    with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+        await on.locks.lock("a").try_acquire()
+    assert caught.value.retry_after == pytest.approx(TTL, abs=0.2)
+    assert not any(node.keys.get(COUNTER) for node in on.nodes), (
+        "nodes without a vote are not asked"
+    )
+
+
+@virtual
+async def test_whoever_waits_for_ever_hears_of_an_outage(on: Nodes) -> None:
+    """After the longest quarantine and a little more: a restart of all nodes is ridden out."""
+    for node in on.nodes:
+        node.kill()
+    began = _clock.now()
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        async with asyncio.timeout(2 * TTL):
+            await on.locks.lock("a").acquire(timeout=None)
+    assert TTL < _clock.now() - began < TTL + 6
+
+
+@virtual_single
+async def test_a_release_wakes_the_next_in_the_queue_of_its_own_process(on: Nodes) -> None:
+    """Servers push nothing to the connection that made the change."""
+    first = await on.locks.fair_lock("a").acquire()
+    waiting = start(on.locks.fair_lock("a").acquire())
+    await until(lambda: on.locks.statistics().refused >= 2)
+    await first.release()
+    assert await until(waiting.done) < AT_ONCE
+
+
+@virtual
+async def test_the_last_reader_wakes_a_writer_of_its_own_process(on: Nodes) -> None:
+    readers = [await on.locks.rwlock("a").read().acquire() for _ in range(2)]
+    writing = start(on.locks.rwlock("a").write().acquire())
+    await until(lambda: on.locks.statistics().refused >= 2)
+    for reader in readers:
+        await reader.release()
+    assert await until(writing.done) < AT_ONCE
+
+
+@virtual
+async def test_a_writer_wakes_readers_of_its_own_process(on: Nodes) -> None:
+    writer = await on.locks.rwlock("a").write().acquire()
+    reading = start(on.locks.rwlock("a").read().acquire())
+    await until(lambda: on.locks.statistics().refused >= 2)
+    await writer.release()
+    assert await until(reading.done) < AT_ONCE
+
+
+@virtual
+async def test_a_writer_that_gives_up_lets_readers_in_at_once(on: Nodes) -> None:
+    reader = await on.locks.rwlock("a").read().acquire()
+    with pytest.raises(asynclock.AcquireTimeoutError):
+        await start(on.locks.rwlock("a").write().acquire(timeout=0.2))
+    await asyncio.sleep(AT_ONCE)
+    assert await on.locks.rwlock("a").read().try_acquire() is not None
+    await reader.release()
+
+
+@virtual_single
+async def test_a_fair_waiter_that_gives_up_lets_the_next_go_on(on: Nodes) -> None:
+    """The one that gives up is first, and the lock became free unnoticed."""
+    await on.nodes[0].command("SET", "asynclock:a:#fair", "ghost", "PX", 60_000)
+    first = start(on.locks.fair_lock("a").acquire(timeout=0.9))
+    await until(lambda: on.locks.statistics().refused >= 2)
+    second = start(on.locks.fair_lock("a").acquire())
+    await until(lambda: on.locks.statistics().refused >= 4)
+    on.nodes[0]._watchers.clear()  # the pushes are lost
+    await on.nodes[0].command("DEL", "asynclock:a:#fair")
+    with pytest.raises(asynclock.AcquireTimeoutError):
+        await first
+    assert await until(second.done) < AT_ONCE
+
+
+@virtual
+async def test_a_key_that_expires_is_noticed_without_a_push(on: Nodes) -> None:
+    await on.ghost(ttl=3.5)
+    on.locks._engine.multiplexer.wakeups.wake = lambda *_, **__: None  # type: ignore[method-assign]
+    began = _clock.now()
+    await on.locks.lock("a").acquire()
+    assert _clock.now() - began < 3.6
+
+
+@virtual
+async def test_a_key_that_expires_is_noticed_where_servers_push_nothing(on: Nodes) -> None:
+    await on.ghost(ttl=3.5)
+    on.locks._engine.multiplexer.tracks = lambda: False  # type: ignore[method-assign]
+    on.locks._engine.random = lambda: 0.999
+    began = _clock.now()
+    await on.locks.lock("a").acquire()
+    assert _clock.now() - began < 3.55
+
+
+@virtual
+async def test_rivals_that_a_release_wakes_spread_out(on: Nodes) -> None:
+    engine = on.locks._engine
+    await on.ghost()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().refused >= 2)
+    engine.spread.width, engine.random = 0.2, lambda: 0.9
+    for node in on.nodes:
+        await node.command("DEL", KEY)
+    assert await until(waiting.done) == pytest.approx(0.18, abs=0.03)
+
+
+@virtual
+async def test_a_split_vote_makes_room(on: Nodes) -> None:
+    await on.ghost("one", only="a")
+    await on.ghost("two", only="b")
+    width = on.locks._engine.spread.width
+    assert await on.locks.lock("a").try_acquire() is None
+    assert on.locks.statistics().split_votes == 1
+    assert on.locks._engine.spread.width == pytest.approx(2 * width)
+
+
+@virtual
+async def test_a_failed_renewal_is_repeated_before_the_lease_ends(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    for node in on.nodes:
+        node.freeze()
+    await asyncio.sleep(0.8 * TTL)
+    for node in on.nodes:
+        node.thaw()
+    await asyncio.sleep(TTL)
+    assert lease.held
+
+
+@virtual
+async def test_a_broken_node_is_met_again_within_a_node_timeout(on: Nodes) -> None:
+    on.nodes[0].kill()
+    await asyncio.sleep(30)
+    on.nodes[0].restart()
+    assert await until(lambda: on.locks.nodes()[0].state != "down") <= NODE_TIMEOUT + AT_ONCE
+
+
+@virtual
+async def test_a_node_that_is_down_is_not_dialled_all_the_time(on: Nodes) -> None:
+    node, dials = on.locks._engine.multiplexer.nodes[0], 0
+    dial = node._dial
+
+    async def counted(*args: Any) -> Any:
+        nonlocal dials
+        dials += 1
+        return await dial(*args)
+
+    node._dial = counted
+    on.nodes[0].kill()
+    await asyncio.sleep(30)
+    assert 20 < dials < 100
+
+
+@virtual
+async def test_a_connection_that_is_dead_without_saying_so_is_given_up(on: Nodes) -> None:
+    """Like a firewall that forgot the connection; the next connection works."""
+    on.ways[0].go_mute()
+    async with on.locks.lock("a"):
+        await until(lambda: on.locks.nodes()[0].state == "stalled")
+        assert await until(lambda: on.locks.nodes()[0].state == "up") < 8 * NODE_TIMEOUT
+
+
+@virtual_single
+async def test_a_node_that_is_stalled_costs_no_time(on: Nodes) -> None:
+    on.nodes[0].freeze()
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await on.locks.lock("a").try_acquire()
+    began = _clock.now()
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await on.locks.lock("a").try_acquire()
+    assert _clock.now() - began < AT_ONCE
+
+
+@pytest.mark.parametrize(("heard", "within"), [(1, 0.021), (2, 0.002), (3, 0.0001)])
+def test_any_push_is_heeded(heard: int, within: float) -> None:
+    """The more nodes push, the sooner: all of them free the name one after the other."""
+
+    async def scenario() -> None:
+        wakeups = Wakeups(3, 2)
+        watch = wakeups.watch(("a",))
+        for node in range(heard):
+            wakeups.wake("a", node)
+        began = _clock.now()
+        assert await watch.wait(5.0)
+        assert _clock.now() - began <= within
+
+    run_virtual(scenario())
+
+
+@virtual
+async def test_an_idle_node_is_asked_for_its_clock(on: Nodes) -> None:
+    on.nodes[1].jump_clock(5)
+    assert await until(lambda: on.locks.nodes()[1].state == "quarantined") < TTL / 2
+
+
+@virtual
+async def test_a_turn_that_is_cancelled_is_passed_on(on: Nodes) -> None:
+    lease = await on.locks.lock("a", handoff=False).acquire()
+    doomed, patient = (start(on.locks.lock("a", handoff=False).acquire()) for _ in range(2))
+    await until(lambda: on.locks.statistics().waiting == 2)
+    lease.let_go()  # the first of them has the turn now, and does not know it
+    doomed.cancel()
+    assert await until(patient.done) < AT_ONCE
+    assert doomed.cancelled()

@@ -1,0 +1,115 @@
+"""Three nodes in memory and a manager that has met them, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import asynclock
+from asynclock import _clock
+from asynclock.testing import run_virtual
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory.wire import Route, Stream
+
+KEY, COUNTER = b"asynclock:a", b"asynclock:a:#fence"
+TTL, NODE_TIMEOUT = 10.0, 1.0
+VALID = TTL * 0.99 - 0.002
+
+
+class Way(Route):
+    """The way between the manager and one node."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """How long each piece takes from now on."""
+        self.streams: set[Stream] = set()
+        self.mute: set[Stream] = set()
+        """Connections through which nothing gets any more, and no end either."""
+
+    def delay(self) -> float:
+        return self.seconds
+
+    def admit(self, stream: Stream, data: bytes) -> bool:
+        self.streams.add(stream)
+        return stream not in self.mute
+
+    def go_mute(self) -> None:
+        """Let nothing through on the connections that are open now."""
+        self.mute |= self.streams
+
+
+@dataclass
+class Nodes:
+    """Old nodes, each with a way of its own to it."""
+
+    nodes: list[MemoryNode] = field(default_factory=lambda: [MemoryNode(name) for name in "abc"])
+    ways: list[Way] = field(default_factory=lambda: [Way() for _ in "abc"])
+    locks: asynclock.LockManager = field(init=False)
+
+    def connect(self, **settings: Any) -> asynclock.LockManager:
+        """Another manager; each of its connections takes the same ways."""
+        pairs = zip(self.nodes, self.ways, strict=True)
+        places: list[Any] = [MemoryEndpoint(node.name, node, way) for node, way in pairs]
+        usual = {"ttl": TTL, "max_ttl": TTL, "node_timeout": NODE_TIMEOUT}
+        return asynclock.connect(*places, **{**usual, **settings})
+
+    def slow(self, seconds: float) -> None:
+        """Let each piece take so long, on all ways."""
+        for way in self.ways:
+            way.seconds = seconds
+
+    async def ghost(self, owner: str = "ghost", *, ttl: float = 60.0, only: str = "abc") -> None:
+        """Give the name to an owner that never renews."""
+        for node in self.nodes:
+            if node.name in only:
+                await node.command("SET", KEY, owner, "PX", int(ttl * 1000))
+
+
+Scenario = Callable[[Nodes], Coroutine[Any, Any, None]]
+
+
+def virtual(scenario: Scenario) -> Callable[[], None]:
+    """Make a test that plays `scenario` once the manager has met its three nodes."""
+    return _test(scenario, "abc")
+
+
+def virtual_single(scenario: Scenario) -> Callable[[], None]:
+    """Give the name to such an owner on one node."""
+    return _test(scenario, "a")
+
+
+def _test(scenario: Scenario, names: str) -> Callable[[], None]:
+    async def play() -> None:
+        on = Nodes([MemoryNode(name) for name in names], [Way() for _ in names])
+        for node in on.nodes:
+            node.born_ago(3600)
+        async with on.connect() as on.locks:
+            async with on.locks.lock("warm"):
+                pass
+            await scenario(on)
+
+    def test() -> None:
+        run_virtual(play())
+
+    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
+    return test
+
+
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> float:
+    """Wait for `condition`, to the millisecond; return the seconds that it took."""
+    began = _clock.now()
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.001)
+    return _clock.now() - began
+
+
+def start(wish: Any) -> asyncio.Task[Any]:
+    """Begin to acquire in a task of its own."""
+
+    async def acquire() -> Any:
+        return await wish
+
+    return asyncio.create_task(acquire())

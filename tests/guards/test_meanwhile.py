@@ -1,0 +1,151 @@
+"""What may happen while a request is on its way. In virtual time, to the millisecond."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from tests.engine.virtual_nodes import (
+    COUNTER,
+    KEY,
+    NODE_TIMEOUT,
+    TTL,
+    VALID,
+    Nodes,
+    start,
+    until,
+    virtual,
+)
+
+
+@virtual
+async def test_a_renewal_counts_from_the_request(on: Nodes) -> None:
+    """The keys live from when the nodes extended them, which is before the answers came."""
+    lease = await on.locks.lock("a", renew=False).acquire()
+    await asyncio.sleep(2)
+    on.slow(0.4)
+    asked = _clock.now()
+    await lease.extend()
+    assert _clock.now() - asked == pytest.approx(0.8, abs=0.01)
+    assert lease.remaining() == pytest.approx(VALID - 0.8, abs=0.01)
+
+
+@virtual
+async def test_a_grant_of_a_node_that_was_flushed_meanwhile_does_not_count(on: Nodes) -> None:
+    """It may have been free only because it forgot who had it."""
+    on.nodes[2].kill()
+    on.ways[0].seconds = 0.3
+    await until(lambda: on.locks.nodes()[2].state == "down")
+    asking = start(on.locks.lock("a").try_acquire())
+    await asyncio.sleep(0.1)
+    on.nodes[0].flush()  # the news of it takes 0.3 s, so the request arrives before
+    with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+        await asking
+    assert "quarantined after the request" in caught.value.nodes["memory://a"]
+
+
+@virtual
+async def test_a_raise_on_a_node_whose_clock_jumped_meanwhile_does_not_count(on: Nodes) -> None:
+    """Its key may end sooner than we think, so it can't hold the fence for us."""
+    await on.nodes[0].command("SET", COUNTER, int((on.nodes[0].wall() + 30) * 1e6))
+    on.nodes[2].kill()
+    await until(lambda: on.locks.nodes()[2].state == "down")
+    on.ways[1].seconds = 0.2
+    asking = start(on.locks.lock("a").try_acquire())
+    await until(lambda: on.nodes[1].keys.get(KEY))
+    on.nodes[1].jump_clock(5)  # the answer to the acquire tells the old time, that to the raise not
+    assert await asking is None
+    assert on.locks.statistics().write_backs == 1
+
+
+@virtual
+async def test_a_request_that_comes_late_is_not_executed(on: Nodes) -> None:
+    """Its client has given up, and another owner may have been granted the name rightfully."""
+    on.ways[0].seconds = 8 * NODE_TIMEOUT + 0.5
+    lease = await on.locks.lock("a", renew=False).acquire()
+    assert await lease.release()
+    await asyncio.sleep(10 * NODE_TIMEOUT)
+    assert on.nodes[1].keys.get(COUNTER) is not None
+    assert on.nodes[0].keys.get(COUNTER) is None
+
+
+@virtual
+async def test_a_vote_that_is_won_when_its_lease_is_over_is_no_lease(on: Nodes) -> None:
+    """All of us stood still between the request and the answers."""
+    on.slow(0.2)
+    asking = start(on.locks.lock("a").try_acquire())
+    await until(lambda: all(node.keys.get(KEY) for node in on.nodes))
+    loop: Any = asyncio.get_running_loop()
+    loop.now += TTL
+    with contextlib.suppress(asynclock.QuorumUnavailableError):
+        assert await asking is None
+
+
+@virtual
+async def test_a_loss_is_told_at_the_deadline(on: Nodes) -> None:
+    began = _clock.now()
+    lease = await on.locks.lock("a", renew=False).acquire()
+    for node in on.nodes:
+        node.freeze()
+    await lease.wait_lost()
+    assert _clock.now() - began == pytest.approx(VALID, abs=0.02)
+    assert lease.lost_reason
+
+
+@virtual
+async def test_a_loss_of_a_renewed_lease_is_told_at_the_deadline(on: Nodes) -> None:
+    began = _clock.now()
+    with pytest.raises(asynclock.LeaseLostError):
+        async with on.locks.lock("a"):
+            for node in on.nodes:
+                node.freeze()
+            await asyncio.sleep(10 * TTL)
+    assert _clock.now() - began == pytest.approx(VALID, abs=0.02)
+
+
+@virtual
+async def test_a_turn_of_a_closed_manager_asks_nobody(on: Nodes) -> None:
+    """The turn was given before the manager was closed, and is taken after."""
+    lease = await on.locks.lock("a", handoff="strict").acquire()
+    waiting = start(on.locks.lock("a", handoff="strict").acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    for node in on.nodes:
+        node.freeze()
+    await lease.release()  # hands over: the waiter has its turn
+    on.locks._engine.close()
+    began = _clock.now()
+    with pytest.raises(asynclock.ConfigurationError):
+        await waiting
+    assert _clock.now() - began < 0.01
+
+
+@virtual
+async def test_a_request_that_was_given_up_leaves_no_key(on: Nodes) -> None:
+    on.slow(0.3)
+    asking = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.1)
+    asking.cancel()
+    await asyncio.sleep(1.0)
+    assert all(node.keys.get(COUNTER) for node in on.nodes)
+    assert not any(node.keys.get(KEY) for node in on.nodes)
+
+
+@virtual
+async def test_a_request_under_way_when_the_manager_is_closed_leaves_no_key(on: Nodes) -> None:
+    locks = on.connect()
+    async with locks.lock("warm"):
+        pass
+    on.slow(0.3)
+    asking = start(locks.lock("a").acquire())
+    await asyncio.sleep(0.1)
+    await locks.aclose()
+    with pytest.raises(asynclock.ConfigurationError):
+        await asking
+    await asyncio.sleep(1.0)
+    assert all(node.keys.get(COUNTER) for node in on.nodes)
+    assert not any(node.keys.get(KEY) for node in on.nodes)

@@ -1,0 +1,260 @@
+"""A node that lost a lease's key takes it back when it votes: a rolling restart loses none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock._keys import counter
+from asynclock.testing import LocalServer
+from asynclock.testing.memory import MemoryNode
+from asynclock.testing.plugin import StartServers
+from tests.guards.conftest import Connect
+from tests.nodes.test_zombies import Detour, endpoints
+
+KEY = "asynclock:a"
+
+
+async def leases_of_all_kinds(locks: asynclock.LockManager) -> list[Any]:
+    wishes: list[Awaitable[Any]] = [
+        locks.lock("a").acquire(timeout=20),
+        locks.reentrant_lock("reentrant").acquire(timeout=20),
+        locks.multi_lock("b", "c").acquire(timeout=20),
+        locks.semaphore("s", 2).acquire(timeout=20),
+        locks.semaphore("s", 2).acquire(timeout=20),
+        locks.rwlock("reading").read().acquire(timeout=20),
+        locks.rwlock("reading").read().acquire(timeout=20),
+        locks.rwlock("writing").write().acquire(timeout=20),
+    ]
+    term = await locks.election("e").campaign(timeout=20)
+    return [term.lease, *[await wish for wish in wishes]]
+
+
+async def test_a_rolling_restart_loses_no_lease(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """Nodes that keep nothing on disk, one after the other, each as soon as the last is back."""
+    servers = await asynclock_servers(5, args=["--hz", "10"])
+    locks = connect(*[server.url for server in servers], ttl=1.5, max_ttl=1.5, node_timeout=0.35)
+    leases = await leases_of_all_kinds(locks)
+    keys = await lock_keys(servers[0])
+    assert len(keys) == 9
+    for server in servers:
+        await server.restart()
+        await until(partial(has, server, keys))
+        assert all(lease.held for lease in leases)
+    for lease in leases:
+        assert await lease.release()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(240)
+async def test_a_rolling_restart_of_five_nodes_twelve_seconds_apart(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """With the usual settings: a node votes again after ten seconds."""
+    servers = await asynclock_servers(5)
+    locks = connect(*[server.url for server in servers], ttl=10, max_ttl=10, node_timeout=0.25)
+    leases = await leases_of_all_kinds(locks)
+    for server in servers:
+        await server.restart()
+        await asyncio.sleep(12)
+    assert all(lease.held for lease in leases)
+
+
+async def test_a_lease_won_while_a_node_had_no_vote_outlives_the_next_restart(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    servers, locks = await young(asynclock_servers, connect)
+    async with locks.lock("before").acquire(timeout=20):
+        await until(lambda: all_vote(locks))
+    await servers[0].restart()
+    await until(lambda: quarantined(locks, 0))
+    leases = await leases_of_all_kinds(locks)
+    keys = await lock_keys(servers[1])
+    assert len(keys) == 9
+    await until(partial(has, servers[0], keys))
+    await servers[1].restart()
+    await until(partial(has, servers[1], keys))
+    assert all(lease.held for lease in leases)
+    for lease in leases:
+        assert await lease.release()
+
+
+async def test_a_process_that_acquires_nothing_else_gets_its_key_back(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """Its only acquire was sent before it knew any clock, which a request to put back needs."""
+    servers, others = await young(asynclock_servers, connect)
+    async with others.lock("other", timeout=20):
+        await until(lambda: all_vote(others))
+    await asyncio.sleep(1.6)  # then the servers are too old for a first contact to be guarded
+    urls = [server.url for server in servers]
+    locks = connect(*urls, ttl=1.5, max_ttl=1.5, node_timeout=0.35)
+    lease = await locks.lock("a").acquire(timeout=20)
+    nodes = locks._engine.multiplexer
+    nodes._ahead = nodes._read_again = 0.0  # as it is, unless a slow machine needed two attempts
+    await servers[1].restart()
+    await until(lambda: has(servers[1], {KEY}))
+    assert lease.held
+
+
+async def test_the_counter_rises_with_the_key(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    servers, locks = await young(asynclock_servers, connect)
+    lease = await locks.lock("a").acquire(timeout=20)
+    await servers[1].restart()
+    await until(lambda: has(servers[1], {KEY}))
+    assert int(await servers[1].command("GET", counter(KEY))) >= lease.fence
+    assert 0 < await servers[1].command("PTTL", KEY) <= 1500
+    await lease.release()
+    async with locks.lock("a") as later:
+        assert later.fence > lease.fence
+
+
+async def test_a_key_that_was_deleted_by_hand_stays_deleted(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """Also on a node that has restarted once during the lease and got the key back."""
+    servers, locks = await young(asynclock_servers, connect)
+    lease = await locks.lock("a").acquire(timeout=20)
+    await servers[0].restart()
+    await until(lambda: has(servers[0], {KEY}))
+    before = locks.statistics().renewed
+    await servers[0].command("DEL", KEY)
+    await servers[1].command("DEL", KEY)
+    await until(lambda: renewed(locks, before + 3))
+    assert await servers[0].command("EXISTS", KEY) == 0
+    assert await servers[1].command("EXISTS", KEY) == 0
+    assert lease.held
+    await servers[2].command("DEL", KEY)
+    await asyncio.wait_for(lease.wait_lost(), 10)
+
+
+async def test_somebody_elses_key_is_left_alone(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    servers, locks = await young(asynclock_servers, connect)
+    lease = await locks.lock("a").acquire(timeout=20)
+    await servers[0].restart()
+    await servers[0].command("SET", KEY, "somebody else", "PX", 60000)
+    await until(lambda: votes(locks, 0))
+    before = locks.statistics().renewed
+    await until(lambda: renewed(locks, before + 3))
+    assert await servers[0].command("GET", KEY) == "somebody else"
+    await servers[0].command("DEL", KEY)  # it has had its try: once it is free, it is ours again
+    await until(lambda: has(servers[0], {KEY}))
+    assert lease.held
+
+
+async def test_a_reader_comes_back_while_a_writer_waits(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    servers, locks = await young(asynclock_servers, connect)
+    lease = await locks.rwlock("a").read().acquire(timeout=20)
+    writing = asyncio.create_task(taken(locks.rwlock("a").write()))
+    key = next(iter(await lock_keys(servers[0])))
+    readers = f"{KEY}:#readers"
+    assert readers in await lock_keys(servers[0]), key
+    for server in servers[:3]:
+        await server.restart()
+        await until(partial(has, server, {readers}))
+    assert lease.held
+    assert not writing.done()
+    await lease.release()
+    await asyncio.wait_for(writing, 10)
+
+
+async def test_a_lease_that_ended_does_not_come_back() -> None:
+    """The request to take the key back is executed after the release: that is repeated then."""
+    nodes, detour = [MemoryNode(name) for name in "abc"], Detour()
+    for node in nodes:
+        node.born_ago(3600)
+    async with (
+        asyncio.timeout(30),
+        asynclock.connect(*endpoints(nodes, detour), ttl=1, max_ttl=1, node_timeout=0.2) as locks,
+    ):
+        lease = await locks.lock("a").acquire(timeout=10)
+        first = locks._engine.multiplexer.nodes[0]
+        nodes[0].flush()
+        slow = Slow(detour)
+        locks._engine.renewals.restores.under_way = slow
+        while not slow:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        broken = first.link
+        nodes[0].cut()
+        detour.seconds = 0.0
+        while first.link in (None, broken):
+            await asyncio.sleep(0.001)
+        await lease.release()
+        await until(lambda: gone(nodes[0]))
+        await asyncio.sleep(0.5)
+        assert await gone(nodes[0])
+
+
+class Slow(set[tuple[str, int]]):
+    """What is put back from now on takes the long way."""
+
+    def __init__(self, detour: Detour) -> None:
+        super().__init__()
+        self.detour = detour
+
+    def add(self, one: tuple[str, int]) -> None:
+        self.detour.seconds = 0.6
+        super().add(one)
+
+
+async def young(
+    start: StartServers, connect: Connect
+) -> tuple[list[LocalServer], asynclock.LockManager]:
+    servers = await start(5, args=["--hz", "10"])
+    urls = [server.url for server in servers]
+    return servers, connect(*urls, ttl=1.5, max_ttl=1.5, node_timeout=0.35)
+
+
+async def taken(lock: Any) -> None:
+    async with lock:
+        pass
+
+
+async def gone(node: MemoryNode) -> bool:
+    return node.keys.get(KEY.encode()) is None
+
+
+async def votes(locks: asynclock.LockManager, number: int) -> bool:
+    node = locks.nodes()[number]
+    return node.state == "up" and node.votes_in == 0
+
+
+async def renewed(locks: asynclock.LockManager, times: int) -> bool:
+    return locks.statistics().renewed >= times
+
+
+async def lock_keys(server: LocalServer) -> set[str]:
+    found = await server.command("KEYS", "*")
+    return {key for key in found if not key.endswith((":#fence", ":#value", ":#intent"))}
+
+
+async def has(server: LocalServer, keys: set[str]) -> bool:
+    return keys <= set(await server.command("KEYS", "*"))
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+async def all_vote(locks: asynclock.LockManager) -> bool:
+    return all(node.state == "up" for node in locks.nodes())
+
+
+async def quarantined(locks: asynclock.LockManager, node: int) -> bool:
+    return locks.nodes()[node].state == "quarantined"

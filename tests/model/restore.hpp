@@ -1,0 +1,142 @@
+// Model K: fences while a lease is held and nodes restart one after the other, plain counters.
+//
+//  * The lease is held until each node that restarted has its key back: its keys vanish by restarts
+//    only. Acquires are delivered at any later time or never, those of attempts that have ended included.
+//  * A node restarts, with nothing left, only while every node keeps the holder's key: who restarted
+//    before has got it back. It does not vote until the attempts that it may have granted are over, nor
+//    before it has the key back: in between, floors from the clock keep fences in order (H), not counters.
+//  * To restore: where the node is free and votes, set the key and raise the counter.
+#pragma once
+#include <algorithm>
+#include "engine.hpp"
+
+struct RestoreCfg {
+  int crashes = 2;
+  bool raise = true;          // naive off: the counter stays as it is
+  int V = 12;
+};
+template <int N, int K> struct RestoreModel {
+  enum : uint8_t { IDLE, RUN, PH2, HELD, OVER };
+  static constexpr int Q = N / 2 + 1;
+  static constexpr uint8_t NC = 255;
+  struct Col { uint8_t owner, ctr, quar, rz, lost, v[K]; };  // lost: whose key a restart took
+  struct S { Col c[N]; uint8_t st[K], m[K], fence[K], before[K]; uint8_t crash, flag; };
+  RestoreCfg cfg;
+  mutable bool truncated = false;
+  explicit RestoreModel(RestoreCfg c) : cfg(c) {}
+  S init() const { S s; memset(&s, 0, sizeof s); s.crash = cfg.crashes; return s; }
+  void canon(S& s) const {
+    for (int a = 0; a < K; a++) {
+      if (s.st[a] != HELD && s.st[a] != OVER) continue;
+      s.before[a] = 0;
+      for (int j = 0; j < N; j++) { if (s.c[j].v[a]) s.c[j].v[a] = 1; s.c[j].rz &= ~(1 << a); s.c[j].quar &= ~(1 << a); }
+    }
+    std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
+  }
+  static bool granted(const S& s, int a, int j) { return s.c[j].v[a] && s.c[j].v[a] != NC; }
+  static S decided(const S& s, int a, int v) {
+    S t = s; t.st[a] = HELD; t.fence[a] = v;
+    for (int b = 0; b < K; b++) {
+      if (b != a && s.fence[b] == v) t.flag = 2;
+      else if ((s.before[a] >> b & 1) && s.fence[b] >= v) t.flag = 3;
+    }
+    return t;
+  }
+  int owned(const S& s, int a) const { int n = 0; for (int j = 0; j < N; j++) n += s.c[j].owner == a + 1; return n; }
+  enum : uint32_t { START, ACQ, GONE, P2, RAISE, DECIDE, CRASH, BACK, STOP };
+  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
+  template <class F> void next(const S& s, F emit) const {
+    for (int a = 0; a < K; a++) {
+      const uint8_t bit = 1 << a;
+      if (s.st[a] == IDLE) {
+        if (a && s.st[a - 1] == IDLE) continue;
+        S t = s; t.st[a] = RUN;
+        for (int b = 0; b < K; b++) if (s.fence[b]) t.before[a] |= 1 << b;
+        emit(t, act(START, a, 0));
+        continue;
+      }
+      for (int j = 0; j < N; j++) {
+        const Col& c = s.c[j];
+        if (!c.v[a] && !c.owner) {
+          int v = c.ctr + 1;
+          if (v > cfg.V) truncated = true;
+          else { S t = s; t.c[j].owner = a + 1; t.c[j].ctr = v; t.c[j].v[a] = c.quar || c.lost ? NC : v; emit(t, act(ACQ, a, j, v)); }
+        }
+        if (s.m[a] && c.owner == a + 1 && c.ctr < s.m[a] && !c.quar && !c.lost) {
+          S t = s; t.c[j].ctr = s.m[a]; t.c[j].rz |= bit; emit(t, act(RAISE, a, j, s.m[a]));
+        }
+        if ((c.lost & bit) && !c.owner && !c.quar) {
+          S t = s; t.c[j].owner = a + 1; t.c[j].lost &= ~bit;
+          if (cfg.raise) t.c[j].ctr = std::max<int>(c.ctr + 1, s.fence[a]);
+          if (t.c[j].ctr > cfg.V) truncated = true; else emit(t, act(BACK, a, j, t.c[j].ctr));
+        }
+      }
+      if (s.st[a] == RUN || s.st[a] == PH2) {
+        uint32_t done = 0;
+        for (int i = 0; i < N; i++) {
+          if (!granted(s, a, i)) continue;
+          int v = s.c[i].v[a], n = 0, le = 0;
+          if (done >> v & 1) continue;
+          done |= 1u << v;
+          for (int j = 0; j < N; j++) if (granted(s, a, j)) { n += s.c[j].v[a] == v; le += s.c[j].v[a] <= v; }
+          if (n >= Q) emit(decided(s, a, v), act(DECIDE, a, 0, v));
+          else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
+        }
+        if (s.m[a]) {
+          int n = 0;
+          for (int j = 0; j < N; j++) n += (granted(s, a, j) && s.c[j].v[a] == s.m[a]) || (s.c[j].rz >> a & 1);
+          if (n >= Q) emit(decided(s, a, s.m[a]), act(DECIDE, a, 1, s.m[a]));
+        }
+      }
+      bool awaited = false;
+      for (int j = 0; j < N; j++) awaited |= s.c[j].lost >> a & 1;
+      if (s.st[a] != OVER && !awaited) {
+        S t = s; t.st[a] = OVER;
+        for (int j = 0; j < N; j++) t.c[j].quar &= ~bit;
+        emit(t, act(STOP, a, 0));
+      }
+    }
+    for (int j = 0; j < N; j++) {
+      const Col& c = s.c[j];
+      if (c.owner && s.st[c.owner - 1] != HELD) { S t = s; t.c[j].owner = 0; emit(t, act(GONE, 0, j)); }
+      int holder = c.owner ? c.owner - 1 : 0;
+      if (s.crash && c.owner && s.st[holder] == HELD && owned(s, holder) == N) {
+        S t = s; t.crash--; t.c[j].owner = t.c[j].ctr = t.c[j].rz = 0; t.c[j].lost |= 1 << holder;
+        for (int b = 0; b < K; b++) if (s.st[b] == RUN || s.st[b] == PH2) t.c[j].quar |= 1 << b;
+        emit(t, act(CRASH, 0, j));
+      }
+    }
+  }
+  const char* bad(const S& s) const {
+    if (s.flag == 2) return "U: two acquisitions got the same fence";
+    if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
+    return nullptr;
+  }
+  int goal(const S&) const { return 1; }
+  bool fair(uint32_t) const { return true; }
+  std::string show(uint32_t x, const S&, const S& t) const {
+    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
+    const char A = 'A' + a, n = '1' + j;
+    switch (x & 255) {
+      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes", A); break;
+      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted, counter value %d", n, A, v); break;
+      case GONE: snprintf(b, 200, "lock key vanishes on node %c", n); break;
+      case P2: snprintf(b, 200, "%c sees a majority that disagrees, sends raise(%d)", A, v); break;
+      case RAISE: snprintf(b, 200, "node %c executes %c's raise(%d): ack", n, A, v); break;
+      case DECIDE: snprintf(b, 200, "%c HOLDS with fence %d", A, t.fence[a]); break;
+      case CRASH: snprintf(b, 200, "node %c restarts with empty memory", n); break;
+      case BACK: snprintf(b, 200, "node %c takes %c's key back, counter value %d", n, A, v); break;
+      case STOP: snprintf(b, 200, "%c gives up / finishes", A); break;
+      default: snprintf(b, 200, "?");
+    }
+    return b;
+  }
+  std::string dump(const S& s) const {
+    std::string o = "nodes:"; char b[64];
+    for (int j = 0; j < N; j++) {
+      snprintf(b, 64, " [lock=%c ctr=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr, s.c[j].quar ? " quar" : "");
+      o += b;
+    }
+    return o;
+  }
+};

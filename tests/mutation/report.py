@@ -1,0 +1,69 @@
+"""The score of a run, and the page `docs/mutations.md`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.mutation.runner import CAUGHT, SURVIVED, Outcome
+
+INTRODUCTION = """\
+# Do the tests catch what is changed?
+
+A test that can't fail proves nothing. So the project keeps a table of deliberate changes to the
+library, `tests/mutation/changes`: each replaces a few words by others that break something, and
+names the tests that must then fail. `nox -s mutation` makes one change after the other in a copy
+of the checkout, runs those tests, and writes this page. The part about the pure rules is a test of
+its own, with a floor, and so runs with all others.
+"""
+
+
+def wrong(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes that the table does not expect."""
+    return [one for one in outcomes if one.status != (SURVIVED if one.change.harmless else CAUGHT)]
+
+
+def score(outcomes: Sequence[Outcome]) -> float:
+    """The share that was caught of the changes that make a difference."""
+    counted = [one for one in outcomes if not one.change.harmless]
+    return sum(one.status == CAUGHT for one in counted) / max(1, len(counted))
+
+
+def write(path: str, outcomes: Sequence[Outcome]) -> None:
+    """Write the page."""
+    text = "\n".join([INTRODUCTION, _summary(outcomes), "", *_survivors(outcomes)])
+    Path(path).write_text(text.rstrip() + "\n", "utf-8")
+
+
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for one in outcomes:
+        groups[one.change.area].append(one)
+    rows = [
+        "| area | changes | caught | survived | no difference | score |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    rows += [_row(area, group) for area, group in sorted(groups.items())]
+    return "\n".join([*rows, _row("**all**", outcomes)])
+
+
+def _row(name: str, group: Sequence[Outcome]) -> str:
+    caught = sum(one.status == CAUGHT and not one.change.harmless for one in group)
+    none = sum(bool(one.change.harmless) for one in group)
+    left = len(group) - caught - none
+    return f"| {name} | {len(group)} | {caught} | {left} | {none} | {score(group):.1%} |"
+
+
+def _survivors(outcomes: Sequence[Outcome]) -> list[str]:
+    lines = []
+    unexpected = [one for one in wrong(outcomes) if not one.change.harmless]
+    if unexpected:
+        lines += ["## Not caught", ""]
+        lines += [f"- `{one.change.file}`: {one.change.breaks}" for one in unexpected]
+        lines.append("")
+    lines += ["## Why the others make no difference", ""]
+    for one in outcomes:
+        if one.change.harmless:
+            lines.append(f"- `{one.change.file}`: {one.change.breaks}: {one.change.harmless}")
+    return lines

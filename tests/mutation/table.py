@@ -1,0 +1,82 @@
+"""The table of deliberate changes, one file per area in `changes/`.
+
+A change replaces one text of the library, which must occur exactly once, by another that breaks
+something. The tests named with it must then fail. A change that makes no difference says why.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHANGES = Path(__file__).with_name("changes")
+RULES = "asynclock/_rules/"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One deliberate change."""
+
+    area: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+    """What is wrong after it, in one line."""
+    tests: tuple[str, ...]
+    """What pytest runs: at least one of these must fail."""
+    harmless: str = ""
+    """Why no test can fail, if none can."""
+
+    @property
+    def quick(self) -> bool:
+        """Whether it is one of the pure rules', whose tests run in milliseconds."""
+        return self.file.startswith(RULES)
+
+    @cached_property
+    def found(self) -> int:
+        """How often the old text occurs in the file."""
+        path = ROOT / self.file
+        return path.read_text("utf-8").count(self.old) if path.exists() else 0
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with this entry of the table."""
+        if self.found != 1:
+            yield f"its old text occurs {self.found} times, not once"
+        if self.old == self.new:
+            yield "it changes nothing"
+        for test in self.tests:
+            if not (ROOT / test.partition("::")[0]).exists():
+                yield f"there is no {test}"
+        if self.found == 1 and self.file.endswith(".py"):
+            try:
+                text = (ROOT / self.file).read_text("utf-8")
+                ast.parse(text.replace(self.old, self.new))
+            except SyntaxError as error:
+                yield f"it leaves a file that Python can't read: {error}"
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.breaks}"
+
+
+def areas() -> list[str]:
+    """The names of all areas."""
+    return sorted(path.stem for path in CHANGES.glob("*.toml"))
+
+
+def load(area: str = "") -> list[Change]:
+    """Return the changes of one area, or all."""
+    return [one for name in areas() if area in ("", name) for one in _load(name)]
+
+
+def _load(area: str) -> Iterator[Change]:
+    found = tomllib.loads((CHANGES / f"{area}.toml").read_text("utf-8"))
+    usual = {"file": found.get("file", ""), "tests": found.get("tests", [])}
+    for entry in found["change"]:
+        merged = {**usual, **entry}
+        yield Change(**{**merged, "area": area, "tests": tuple(merged["tests"])})

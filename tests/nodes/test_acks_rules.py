@@ -1,0 +1,87 @@
+"""When a grant counts as acknowledged, told by hand; tests/replicated has the real replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asynclock._nodes.acks import AckedLink, Acks
+from asynclock._nodes.link import Failure
+from asynclock._nodes.script import Command
+from asynclock._primitives.lock import SCRIPT
+from tests.nodes.test_guards import Owner, Wire
+
+GRANT = b"*3\r\n:1\r\n:5\r\n:1700000000000000\r\n"
+REFUSAL = b"*4\r\n:0\r\n:100\r\n$3\r\nyou\r\n:1700000000000000\r\n"
+
+
+class Heard:
+    """The answers that came."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def cast(self, _index: int, reply: Any) -> None:
+        self.answers.append(reply)
+
+
+async def asked(acks: Acks, *, replicas: int = 2) -> tuple[AckedLink, Heard]:
+    """A link on which an acquire is under way, and a WAIT behind it."""
+    link, heard = AckedLink(Owner(), 5.0, acks, 1.0), Heard()
+    link.replicas, link.recount = replicas, False
+    link.connection_made(Wire(link))
+    link.send(Command(SCRIPT, ("k", "c"), ("acquire", "me", 1, 1, 1, 1)), heard, 0)
+    await asyncio.sleep(0.001)
+    return link, heard
+
+
+@pytest.mark.parametrize(("replicas", "needed"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
+def test_a_majority_is_one_of_all_members(replicas: int, needed: int) -> None:
+    assert Acks("majority").needed(replicas) == needed
+
+
+async def test_a_grant_is_held_back_until_it_is_acknowledged() -> None:
+    link, heard = await asked(Acks(1))
+    link.data_received(GRANT)
+    assert heard.answers == []
+    link.data_received(b":1\r\n")
+    assert heard.answers[0][:2] == [1, 5]
+
+
+async def test_a_grant_that_too_few_have_does_not_count() -> None:
+    link, heard = await asked(Acks("all"))
+    link.data_received(GRANT + b":1\r\n")
+    (answer,) = heard.answers
+    assert isinstance(answer, Failure)
+    assert "1 of 2 replicas" in answer.cause
+
+
+@pytest.mark.parametrize(("saved", "counts"), [(1, True), (0, False)])
+async def test_a_grant_that_is_not_on_disk_does_not_count(saved: int, *, counts: bool) -> None:
+    link, heard = await asked(Acks(0, durable=True))
+    link.data_received(GRANT + b"*2\r\n:%d\r\n:0\r\n" % saved)
+    assert isinstance(heard.answers[0], Failure) is not counts
+
+
+async def test_a_refusal_passes_at_once() -> None:
+    link, heard = await asked(Acks(1))
+    link.data_received(REFUSAL)
+    assert heard.answers[0][0] == 0
+
+
+async def test_a_write_that_an_old_primary_executed_does_not_count() -> None:
+    link, heard = await asked(Acks())
+    link.doubted = lambda _now: Failure("it may have been replaced")
+    link.data_received(GRANT)
+    assert isinstance(heard.answers[0], Failure)
+
+
+async def test_a_replica_that_left_is_still_waited_for() -> None:
+    """It may come back as the primary."""
+    link, _ = await asked(Acks("all"), replicas=3)
+    link.counted(1)
+    assert link.replicas == 3
+    link.counted(4)
+    assert link.replicas == 4

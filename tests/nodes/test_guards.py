@@ -1,0 +1,191 @@
+"""Guards of single nodes and links, each alone. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asynclock import _clock
+from asynclock._nodes.link import READONLY, Failure, Link
+from asynclock._nodes.pending_releases import PendingReleases
+from asynclock._nodes.script import Command
+from asynclock._nodes.wakeup import Wakeups
+from asynclock._primitives.lock import SCRIPT
+from asynclock.testing import run_virtual
+from tests.engine.virtual_nodes import (
+    KEY,
+    NODE_TIMEOUT,
+    Nodes,
+    start,
+    until,
+    virtual,
+    virtual_single,
+)
+
+
+@virtual
+async def test_a_new_primary_renews_nothing_while_others_may_use_the_old_one(on: Nodes) -> None:
+    nodes = on.locks._engine.multiplexer
+    now, trust = _clock.now(), nodes.nodes[0].trust
+    trust.votes_from, trust.renews_from = now + 20.0, now + 2.0
+    assert not nodes.counts(0, now + 1.0, (0, 1))
+    assert nodes.counts(0, now + 3.0, (0, 1))
+    assert not nodes.counts(0, now + 3.0, (1, 2))
+    assert nodes.counts(0, now + 21.0, (1, 2))
+
+
+@virtual
+async def test_a_node_whose_clock_is_ahead_takes_no_request_for_late(on: Nodes) -> None:
+    on.nodes[2].jump_clock(30)
+    async with on.connect() as locks, locks.lock("warm"):
+        await asyncio.sleep(0.2)  # clocks are read ten times a second at most
+        async with locks.lock("a"):
+            await asyncio.sleep(0.01)
+            assert [node.keys.get(KEY) is not None for node in on.nodes] == [True] * 3
+
+
+@virtual
+async def test_when_one_clock_jumped_the_others_are_asked(on: Nodes) -> None:
+    """All at once: then it was ours that stood still, and leases end sooner."""
+    lease = await on.locks.lock("a", renew=False).acquire()
+    before = lease.remaining()
+    for node in on.nodes:
+        node.jump_clock(3)
+    on.locks._engine.multiplexer.nodes[0].check_clock()
+    await asyncio.sleep(0.01)
+    assert lease.remaining() == pytest.approx(before - 3, abs=0.1)
+
+
+@virtual_single
+async def test_a_node_that_answers_again_is_asked_again_on_the_same_connection(on: Nodes) -> None:
+    node = on.locks._engine.multiplexer.nodes[0]
+    link = node.link
+    on.nodes[0].freeze()
+    assert await on.locks.inspect("a")
+    assert node.state(_clock.now()) == "stalled"
+    on.nodes[0].thaw()
+    assert await until(lambda: node.state(_clock.now()) == "up") < 0.05
+    assert node.link is link
+
+
+@virtual_single
+async def test_each_request_has_a_deadline_of_its_own(on: Nodes) -> None:
+    link = on.locks._engine.multiplexer.nodes[0].link
+    assert link is not None
+    on.nodes[0].freeze()
+    began = _clock.now()
+    first = start(link.ask(Command.plain("TIME")))
+    await asyncio.sleep(NODE_TIMEOUT / 2)
+    second = start(link.ask(Command.plain("TIME")))
+    async with asyncio.timeout(5 * NODE_TIMEOUT):
+        assert isinstance(await first, Failure)
+        assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.01)
+        assert isinstance(await second, Failure)
+        assert _clock.now() - began == pytest.approx(1.5 * NODE_TIMEOUT, abs=0.01)
+
+
+@virtual_single
+async def test_a_push_that_was_lost_with_its_connection_is_not_waited_for(on: Nodes) -> None:
+    await on.ghost()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().refused >= 2)
+    on.nodes[0].cut()
+    await on.nodes[0].command("DEL", KEY)
+    assert await until(waiting.done) < 0.1
+
+
+@virtual_single
+async def test_a_release_that_ran_before_its_acquire_is_repeated(on: Nodes) -> None:
+    """The acquire met a server without its script, which another client then loaded."""
+    (node,) = on.nodes
+    node.forget_scripts()
+    on.slow(0.1)
+    asking = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.05)
+    asking.cancel()  # the release follows 0.05 s behind
+    await asyncio.sleep(0.075)
+    assert node.keys.get(KEY) is None
+    await node.command("SCRIPT", "LOAD", SCRIPT.source)
+    await asyncio.sleep(0.5)
+    assert node.keys.get(KEY + b":#fence") is not None
+    assert node.keys.get(KEY) is None
+
+
+def test_an_old_push_is_no_new_one() -> None:
+    async def scenario() -> None:
+        wakeups = Wakeups(3, 2)
+        watch = wakeups.watch(("a",))
+        wakeups.wake("a")
+        assert await watch.wait(1.0)
+        watch.reset()
+        assert not await watch.wait(1.0)
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_a_release_is_repeated_ever_more_rarely(connections: int) -> None:
+    """By one schedule, however many connections have broken meanwhile."""
+
+    async def scenario() -> int:
+        times = 0
+
+        def send(_release: Command, sink: Any) -> None:
+            nonlocal times
+            times += 1
+            asyncio.get_running_loop().call_soon(sink.cast, 0, Failure("no answer"))
+
+        pending = PendingReleases(1.0, send)
+        release = Command.release(SCRIPT, ("a", "b"), "me", 0.0, _clock.now() + 600)
+        for _ in range(connections):
+            pending.keep(release)
+            pending.resend()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(60)
+        return times
+
+    assert 6 <= run_virtual(scenario()) <= 12
+
+
+class Owner:
+    """Keeps what a link says of its connection."""
+
+    def __init__(self) -> None:
+        self.end: Failure | None = None
+
+    def told(self, clock: float, sent: float, received: float) -> None: ...
+
+    def pushed(self, push: list[Any]) -> None: ...
+
+    def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
+        self.end = end
+
+
+class Wire(asyncio.Transport):
+    """A connection whose other side is the test."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self.link = link
+
+    def write(self, data: Any) -> None: ...
+
+    def abort(self) -> None:
+        asyncio.get_running_loop().call_soon(self.link.connection_lost, None)
+
+
+@pytest.mark.parametrize("words", ["READONLY You can't", "ERR Error running script: -READONLY"])
+async def test_the_link_to_a_demoted_primary_ends(words: str) -> None:
+    owner = Owner()
+    link = Link(owner, 1.0)
+    link.connection_made(Wire(link))
+    answer = asyncio.create_task(link.ask(Command.plain("SET", "a", "b")))
+    await asyncio.sleep(0.001)
+    link.data_received(f"-{words}\r\n".encode())
+    assert READONLY in (await answer).cause
+    async with asyncio.timeout(5):
+        await link.closed
+    assert owner.end is not None
+    assert owner.end.code == READONLY

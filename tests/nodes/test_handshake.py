@@ -1,0 +1,110 @@
+"""What goes wrong in a handshake, and what it leaves behind on the link."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock._nodes import handshake
+from asynclock._nodes.link import NOBODY, Failure, Link
+from asynclock._nodes.script import Command
+from asynclock.testing import LocalServer, memory_node, run_virtual
+
+
+async def test_an_answer_that_nobody_expected_does_not_end_the_node(
+    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, failing = handshake.facts, True
+
+    def malformed(info: Any, fsync: Any, *, tracking: bool) -> Any:
+        if failing:
+            info = info.replace(b"uptime_in_seconds:", b"uptime_in_seconds:x")
+        return facts(info, fsync, tracking=tracking)
+
+    monkeypatch.setattr(handshake, "facts", malformed)
+    async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await locks.lock("a").try_acquire()
+        (cause,) = caught.value.nodes.values()
+        assert cause.startswith("the handshake failed: ValueError: ")
+        failing = False
+        async with locks.lock("a", timeout=20) as lease:
+            assert lease.held
+
+
+async def test_a_host_name_that_cannot_be_encoded_does_not_end_the_node() -> None:
+    host = "a" * 70 + ".example"
+    async with asynclock.connect(f"redis://{host}:6379") as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError, match="can't be encoded"):
+            await locks.lock("a").try_acquire()
+        (keeper,) = (t for t in asyncio.all_tasks() if t.get_name().startswith("asynclock: keep"))
+        assert not keeper.done()
+
+
+def test_a_slow_handshake_leaves_no_timer_behind() -> None:
+    """A node that falls silent right after it costs one node timeout, not the dial's."""
+
+    async def scenario() -> float:
+        async with asynclock.connect("memory://a", restart_guard=False) as locks:
+            node = memory_node("a")
+            node.freeze()
+            node.cut()
+            while "within 2 s" not in (locks.nodes()[0].cause or ""):
+                await asyncio.sleep(0.01)
+            node.thaw()
+            while locks.nodes()[0].state != "up":
+                await asyncio.sleep(0.001)
+            node.freeze()
+            begin = asyncio.get_running_loop().time()
+            with pytest.raises(asynclock.QuorumUnavailableError):
+                await locks.lock("a").try_acquire()
+            return asyncio.get_running_loop().time() - begin
+
+    assert run_virtual(scenario()) <= 0.3
+
+
+class Recorder(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        pass
+
+
+class Listener:
+    """The owner of a link, which wants to know nothing."""
+
+    def told(self, *_: object) -> None:
+        pass
+
+    pushed = lost = told
+
+
+async def test_a_peer_that_catches_up_is_written_to_in_the_next_turn() -> None:
+    """Within `resume_writing` asyncio can't bear a write that fails."""
+    link, transport = Link(Listener(), 1.0), Recorder()
+    link.connection_made(transport)
+    link.pause_writing()
+    link.send(Command.plain("TIME"), NOBODY, 0)
+    await asyncio.sleep(0)
+    link.resume_writing()
+    assert not transport.written
+    await asyncio.sleep(0)
+    assert b"TIME" in transport.written
+    link.connection_lost(None)
+
+
+async def test_a_password_that_cannot_be_encoded_is_not_shown() -> None:
+    error = UnicodeEncodeError("utf-8", "canary\udc80", 6, 7, "surrogates not allowed")
+    failure = handshake.why_unready(error)
+    assert isinstance(failure, Failure)
+    assert "canary" not in failure.cause

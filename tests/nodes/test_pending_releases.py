@@ -1,0 +1,130 @@
+"""What is kept for a node that comes and goes: one entry per lease, nothing that can't matter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+import asynclock
+from asynclock.testing import FaultProxy, LocalServer, memory_node, run_virtual, until
+
+LEASES = 20
+NODE_TIMEOUT = 0.1
+ALL_REPEATS = 10 * NODE_TIMEOUT
+"""Seconds in which every repeat that was scheduled has been sent."""
+
+
+@pytest.fixture
+async def proxy(asynclock_nodes: list[LocalServer]) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(asynclock_nodes[0]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def locks(
+    asynclock_nodes: list[LocalServer], proxy: FaultProxy
+) -> AsyncIterator[asynclock.LockManager]:
+    urls = [proxy.url, *(node.url for node in asynclock_nodes[1:])]
+    settings = {"ttl": 60.0, "max_ttl": 60.0, "node_timeout": NODE_TIMEOUT}
+    async with asynclock.connect(*urls, restart_guard=False, **settings) as locks:  # type: ignore[arg-type]
+        yield locks
+
+
+async def releases(node: LocalServer) -> int:
+    """How often the node has run a script."""
+    for line in (await node.command("INFO", "commandstats")).splitlines():
+        if line.startswith("cmdstat_evalsha:"):
+            return int(line.split("calls=")[1].split(",")[0])
+    return 0
+
+
+async def comes_and_goes(
+    locks: asynclock.LockManager, proxy: FaultProxy, state: str, *, times: int = 1
+) -> None:
+    for _ in range(times):
+        proxy.partition()
+        await is_seen(locks, "down")
+        proxy.heal()
+        await is_seen(locks, "up")
+    if state == "down":
+        proxy.partition()
+        await is_seen(locks, "down")
+
+
+async def is_seen(locks: asynclock.LockManager, state: str) -> None:
+    async def seen() -> bool:
+        return locks.nodes()[0].state == state
+
+    await until(seen, f"the first node is seen {state}")
+
+
+async def test_a_node_that_comes_and_goes_gets_each_release_once(
+    asynclock_nodes: list[LocalServer], locks: asynclock.LockManager, proxy: FaultProxy
+) -> None:
+    node = asynclock_nodes[0]
+    leases = [await locks.lock(f"n{i}").acquire() for i in range(LEASES)]
+    assert (await locks.inspect("n0")).nodes[0].owner  # all before is answered, too
+    proxy.partition()
+    await is_seen(locks, "down")
+    for lease in leases:
+        assert await lease.release()
+    assert await node.command("EXISTS", *(f"asynclock:n{i}" for i in range(LEASES))) == LEASES
+    before = await releases(node)
+    proxy.heal()
+    await is_seen(locks, "up")
+    await comes_and_goes(locks, proxy, "up", times=4)
+    await asyncio.sleep(ALL_REPEATS)
+    assert await node.command("EXISTS", *(f"asynclock:n{i}" for i in range(LEASES))) == 0
+    assert await releases(node) - before <= 2 * LEASES  # a cut may have swallowed the replies
+
+
+async def test_nothing_is_kept_for_a_node_that_was_sent_nothing(
+    asynclock_nodes: list[LocalServer], locks: asynclock.LockManager, proxy: FaultProxy
+) -> None:
+    async with locks.lock("warm"):
+        pass
+    assert (await locks.inspect("warm")).nodes[0].error is None
+    proxy.partition()
+    await is_seen(locks, "down")
+    before = await releases(asynclock_nodes[0])
+    for number in range(LEASES):
+        async with locks.lock(f"n{number}"):
+            pass
+    proxy.heal()
+    await is_seen(locks, "up")
+    await asyncio.sleep(ALL_REPEATS)
+    assert await releases(asynclock_nodes[0]) == before
+
+
+@pytest.mark.parametrize("ttl", [10.0, 60.0])
+def test_the_backlog_of_a_flapping_node_is_bounded(ttl: float) -> None:
+    """0.5 s up and 0.8 s down, 40 locks a second, for half a minute of virtual time."""
+
+    async def scenario() -> int:
+        asynclock_nodes = ("memory://a", "memory://b", "memory://c")
+        most, tasks = 0, set()
+        async with asynclock.connect(*asynclock_nodes, ttl=ttl, restart_guard=False) as locks:
+
+            async def use(number: int) -> None:
+                async with locks.lock(f"n{number}", timeout=5):
+                    await asyncio.sleep(0.05)
+
+            node = locks._engine.multiplexer.nodes[0]
+            for number in range(30 * 40):
+                phase = number / 40 % 1.3
+                if phase < 0.5 and not memory_node("a").alive:
+                    memory_node("a").restart(keep_data=True)
+                elif phase >= 0.5 and memory_node("a").alive:
+                    memory_node("a").kill()
+                task = asyncio.create_task(use(number))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                await asyncio.sleep(1 / 40)
+                most = max(most, len(node.pending))
+            await asyncio.gather(*tasks)
+            assert locks.statistics().lost == 0
+        return most
+
+    assert run_virtual(scenario()) <= 10

@@ -1,0 +1,178 @@
+"""What is made of the Sentinels' opinions. The servers themselves are in tests/replicated."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asynclock import _clock
+from asynclock._nodes import mark, primary
+from asynclock._nodes.acks import Acks
+from asynclock._nodes.handshake import HandshakeError
+from asynclock._nodes.link import Failure
+from asynclock._nodes.node import Node, NodeSettings
+from asynclock._nodes.sentinel import Opinion, SentinelNode, _Poll
+from asynclock._nodes.watched import CONFIRMED, POLL, WatchedNode
+from asynclock._rules.trust import Facts
+from asynclock.events import Observers
+from asynclock.testing import run_virtual
+from asynclock.testing.memory import MemoryNode
+
+SETTINGS = NodeSettings(0.25, 10.0, restart_guard=True, guard_first=True, clock_guard=True)
+DOWN = Failure("no answer")
+
+
+def told(port: int, epoch: int, replicas: tuple[str, ...] = ("slave",)) -> list[Any]:
+    """What one Sentinel replies to the three questions."""
+    address = [b"10.0.0.1", str(port).encode()]
+    flags = [[b"flags", flag.encode()] for flag in replicas]
+    return [address, [b"config-epoch", str(epoch).encode()], flags]
+
+
+def verdict(*answers: list[Any] | None) -> Opinion:
+    """What a poll of three Sentinels makes of them; None: no answer."""
+
+    async def poll() -> Opinion:
+        polled = _Poll(3, 3, 0.1)
+        for number, answer in enumerate(answers):
+            for question in range(3):
+                polled.cast(3 * number + question, answer[question] if answer else DOWN)
+        await polled.complete
+        return polled.verdict("s")
+
+    return asyncio.run(poll())
+
+
+def test_the_newest_opinion_of_those_who_agree_counts() -> None:
+    """A failover back to an old primary is told by its epoch alone."""
+    newest = verdict(told(1, 4), told(1, 7, ("slave", "slave")), told(1, 6))
+    assert newest == Opinion("10.0.0.1", 1, 7, 2)
+    assert not newest.agrees(Opinion("10.0.0.1", 1, 4, 2))
+
+
+def test_a_majority_of_those_configured_is_needed() -> None:
+    assert verdict(told(1, 1), None, told(1, 1)).port == 1
+    assert verdict(told(2, 1), told(1, 1), told(1, 1)).port == 1
+    for answers in ((told(1, 1), None, None), (told(1, 1), told(2, 2), told(3, 3))):
+        with pytest.raises(HandshakeError):
+            verdict(*answers)
+
+
+def test_replicas_that_are_down_acknowledge_nothing() -> None:
+    flags = ("slave", "slave,s_down", "slave,disconnected", "slave,o_down")
+    assert verdict(*[told(1, 1, flags)] * 3).replicas == 1
+
+
+class Ends:
+    """The part of a link that a watcher uses."""
+
+    stalled_since = 0.0
+
+    def __init__(self) -> None:
+        self.causes: list[str] = []
+
+    def close(self, cause: str) -> None:
+        """Keep why."""
+        self.causes.append(cause)
+
+
+class Watched(SentinelNode):
+    """Its Sentinels say what a test tells them to."""
+
+    def __init__(self, said: Opinion) -> None:
+        WatchedNode.__init__(self, "s@here", nowhere, SETTINGS, Observers())
+        self.said: Opinion | None = said
+        self._current = said
+        self.end = Ends()
+        self._link = self.end  # type: ignore[assignment]
+        self.confirm(_clock.now())
+
+    async def _ask_sentinels(self) -> Opinion:
+        if self.said is None:
+            raise HandshakeError(DOWN)
+        return self.said
+
+
+async def nowhere(_node: Node, _limit: float) -> Any:
+    raise OSError
+
+
+@pytest.mark.parametrize("changed", [Opinion("other", 1, 7, 1), Opinion("here", 1, 8, 1)])
+def test_a_primary_that_was_replaced_is_left(changed: Opinion) -> None:
+    """Also one that was named again: in between another one granted leases."""
+
+    async def scenario() -> None:
+        node = Watched(Opinion("here", 1, 7, 1))
+        looking = asyncio.create_task(node._look_after())
+        await asyncio.sleep(3 * POLL)
+        assert node.end.causes == []
+        assert node.obstacle(_clock.now()) is None
+        node.said = changed
+        await asyncio.sleep(POLL + 0.01)
+        assert node.end.causes == ["the Sentinels name another primary"]
+        looking.cancel()
+
+    run_virtual(scenario())
+
+
+def test_a_primary_that_nobody_confirms_is_asked_no_more() -> None:
+    async def scenario() -> None:
+        node = Watched(Opinion("here", 1, 7, 1))
+        looking = asyncio.create_task(node._look_after())
+        await asyncio.sleep(2 * POLL)
+        node.said = None
+        await asyncio.sleep(CONFIRMED + 0.01)
+        assert node.state(_clock.now()) == "down"
+        obstacle = node.obstacle(_clock.now())
+        assert obstacle is not None
+        assert "no answer" in obstacle.cause
+        looking.cancel()
+
+    run_virtual(scenario())
+
+
+def test_a_confirmation_counts_from_the_question() -> None:
+    async def scenario() -> None:
+        node = Watched(Opinion("here", 1, 7, 1))
+        await asyncio.sleep(10)
+        node.confirm(_clock.now() - CONFIRMED / 2)
+        await asyncio.sleep(CONFIRMED / 2 + 0.01)
+        assert node.obstacle(_clock.now()) is not None
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(
+    ("left", "marked", "promoted"),
+    [
+        (mark.Mark(True, 5.0, "-"), 5.0, False),
+        (mark.Mark(False, 0.0, "x"), 0.0, True),
+        (None, 0.0, True),
+    ],
+)
+async def test_a_primary_has_on_its_disk_only_what_it_did_not_miss(
+    monkeypatch: pytest.MonkeyPatch, left: mark.Mark | None, marked: float, *, promoted: bool
+) -> None:
+    async def leave(*_: object) -> mark.Mark | None:
+        return left
+
+    monkeypatch.setattr(primary, "leave_mark", leave)
+    primaries = primary.Primaries(SETTINGS, (), Acks(), "mark")
+    link: Any = None
+    facts = await primaries._marked(link, Facts(run_id="one", durable=True), "mark", 0)
+    assert (facts.durable, facts.marked, facts.promoted) == (False, marked, promoted)
+
+
+async def test_a_mark_names_the_process_that_clients_know() -> None:
+    node = MemoryNode()
+
+    async def leave(process: str) -> list[Any]:
+        reply: list[Any] = await node.command("EVAL", mark.SCRIPT.source, 1, "m", process, 60_000)
+        return [reply[0], reply[2]]
+
+    assert await leave("one") == [0, "-"]
+    assert await leave("one") == [1, "-"]
+    assert await leave("two") == [0, "one"]
+    assert await leave("two") == [1, "one"]

@@ -1,0 +1,86 @@
+"""What is logged of nodes without any set-up: one WARNING per outage, one INFO at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+import asynclock
+from asynclock._nodes.node_log import NodeLog
+from asynclock._rules.trust import Trust
+from asynclock.testing import LocalServer
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Level and text of what was logged of nodes."""
+    records = [record for record in caplog.records if record.name == "asynclock.nodes"]
+    assert all(record.__dict__["asynclock_node"] in record.getMessage() for record in records)
+    return [(record.levelname, record.getMessage()) for record in records]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_node_goes_and_comes_back(
+    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    urls = [node.url for node in asynclock_nodes]
+    async with asynclock.connect(*urls, restart_guard=False, node_timeout=2.0) as locks:
+        async with locks.lock("a"):
+            assert lines(caplog) == []
+        for outage in (1, 2):
+            await asynclock_nodes[0].kill()
+            await until(lambda: locks.nodes()[0].state == "down")
+            async with locks.lock("a"):
+                pass
+            await asynclock_nodes[0].restart()
+            await until(lambda: locks.nodes()[0].state == "up")
+            found = lines(caplog)
+            assert [level for level, _ in found] == ["WARNING", "INFO"] * outage
+        assert "is down: " in found[0][1] and found[1][1].endswith("is back and votes")
+    assert len(lines(caplog)) == 4, "a close is no news"
+
+
+async def test_a_node_that_may_not_vote_is_back_when_it_votes(
+    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    url = asynclock_nodes[0].url
+    async with asynclock.connect(url, ttl=1.0, max_ttl=1.5) as locks:
+        async with locks.lock("a"):
+            pass
+        await asynclock_nodes[0].restart()
+        await until(lambda: bool(lines(caplog)) and lines(caplog)[-1][0] == "INFO")
+        assert locks.nodes()[0].state == "up"
+    texts = [text for _, text in lines(caplog)]
+    assert "does not vote" in texts[-2]
+    assert sum("is back" in text for text in texts) == 1
+
+
+async def test_a_node_that_was_never_there_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with asynclock.connect("redis://127.0.0.1:1") as locks:
+        for _ in range(3):
+            with pytest.raises(asynclock.QuorumUnavailableError):
+                await locks.lock("a").try_acquire()
+    assert [level for level, _ in lines(caplog)] == ["WARNING"]
+
+
+async def test_another_cause_of_the_same_outage_is_no_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    log = NodeLog("a:1", Trust(10.0))
+    log.down("it hung up")
+    log.down("it refuses connections")
+    log.up()
+    log.up()
+    log.down("it hung up")
+    assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO", "WARNING"]

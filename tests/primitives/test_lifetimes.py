@@ -1,0 +1,246 @@
+"""How long the keys of a lease live on a server, and what the scripts make of the time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import asynclock
+from asynclock._nodes.script import Script
+from asynclock._primitives import fair, lock, multi, readwrite, register
+from asynclock.testing import LocalServer
+from asynclock.testing.memory import MemoryNode
+
+DAY = 24 * 3600_000
+"""Milliseconds that a fence counter outlives its last use, at least."""
+TTL = 60_000
+
+
+@pytest_asyncio.fixture
+async def locks(asynclock_nodes: list[LocalServer]) -> AsyncIterator[asynclock.LockManager]:
+    url = asynclock_nodes[0].url
+    async with asynclock.connect(url, ttl=60, max_ttl=60, restart_guard=False) as locks:
+        yield locks
+
+
+Acquire = Callable[[asynclock.LockManager], Awaitable[Any]]
+KINDS: dict[str, tuple[str, Acquire]] = {
+    "lock": ("a:#fence", lambda locks: locks.lock("a").acquire()),
+    "multi": ("b:#fence", lambda locks: locks.multi_lock("a", "b").acquire()),
+    "slot": ("a:#0:#fence", lambda locks: locks.semaphore("a", 1).acquire()),
+    "read": ("a:#write:#fence", lambda locks: locks.rwlock("a").read().acquire()),
+    "write": ("a:#write:#fence", lambda locks: locks.rwlock("a").write().acquire()),
+    "fair": ("a:#fair:#fence", lambda locks: locks.fair_lock("a").acquire()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_counter_lives_for_a_day_after_its_last_use(
+    asynclock_nodes: list[LocalServer], locks: asynclock.LockManager, kind: str
+) -> None:
+    """Each renewal counts as use: a lease may be held for longer than that."""
+    node = asynclock_nodes[0]
+    name, acquire = KINDS[kind]
+    lease = await acquire(locks)
+    key = f"asynclock:{name}"
+    assert DAY - 10_000 < await node.command("PTTL", key) <= DAY
+    await node.command("PEXPIRE", key, 5000)
+    await lease.extend()
+    assert DAY - 10_000 < await node.command("PTTL", key) <= DAY
+    await lease.release()
+    assert DAY - 10_000 < await node.command("PTTL", key) <= DAY
+
+
+async def test_a_short_reader_shortens_no_others(
+    asynclock_nodes: list[LocalServer], locks: asynclock.LockManager
+) -> None:
+    """Neither when it comes nor when it is extended: the others' leases are in the same key."""
+    node, key = asynclock_nodes[0], "asynclock:a:#readers"
+    patient = await locks.rwlock("a").read().acquire()
+    hasty = await locks.rwlock("a", ttl=1).read().acquire()
+    assert await node.command("PTTL", key) > 50_000
+    await hasty.extend(1)
+    assert await node.command("PTTL", key) > 50_000
+    await hasty.release()
+    assert await node.command("ZSCORE", key, patient.owner) is not None
+
+
+class Server:
+    """A server in memory whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.node = MemoryNode()
+
+    async def call(self, script: Script, keys: str, *args: Any) -> list[Any]:
+        """The reply without the clock at its end."""
+        found = keys.split()
+        reply: list[Any] = await self.node.command("EVAL", script.source, len(found), *found, *args)
+        return reply[:-1]
+
+    async def acquire(self, script: Script, keys: str, owner: str, *more: Any, **at: int) -> Any:
+        """Build the request like the engine."""
+        args = ("acquire", owner, TTL, 5, at.get("not_after", 0), DAY)
+        return await self.call(script, keys, *args, *more)
+
+    def now(self) -> int:
+        """Its time in microseconds."""
+        return int(self.node.wall() * 1_000_000)
+
+
+@pytest.fixture
+async def server() -> Server:
+    return Server()
+
+
+LATE: dict[str, tuple[Script, str, tuple[Any, ...]]] = {
+    "lock": (lock.SCRIPT, "l c", ()),
+    "multi": (multi.SCRIPT, "l c", ()),
+    "read": (readwrite.READ, "r c w i", ()),
+    "write": (readwrite.WRITE, "w c r i", ("ticket", 1000)),
+    "fair": (fair.SCRIPT, "l c q n", ("ticket", 1000)),
+}
+
+
+@pytest.mark.parametrize("kind", LATE)
+async def test_a_late_acquire_changes_nothing(server: Server, kind: str) -> None:
+    script, keys, more = LATE[kind]
+    not_after = server.now() - 1000
+    assert await server.acquire(script, keys, "me", *more, not_after=not_after) == [-1]
+    assert await server.node.command("EXISTS", *keys.split()) == 0
+    in_time = server.now() + 1_000_000
+    assert (await server.acquire(script, keys, "me", *more, not_after=in_time))[0] == 1
+
+
+async def test_a_late_change_of_a_register_changes_nothing(server: Server) -> None:
+    not_after = server.now() - 1000
+    for change in ("prepare", "accept"):
+        args = (change, 7, "me", TTL, not_after, "value")
+        assert await server.call(register.SCRIPT, "r", *args) == [-1]
+    assert await server.node.command("EXISTS", "r") == 0
+
+
+async def test_a_fair_queue_keeps_its_order_when_the_clock_is_set_back(server: Server) -> None:
+    keys = "l c q n"
+    await server.acquire(fair.SCRIPT, keys, "holder", "t0", TTL)
+    await server.acquire(fair.SCRIPT, keys, "one", "t1", TTL)
+    server.node.jump_clock(-3600)
+    await server.acquire(fair.SCRIPT, keys, "two", "t2", TTL)
+    assert await server.node.command("ZRANGE", "q", 0, -1) == ["t1", "t2"]
+
+
+async def test_a_waiter_that_is_told_to_only_ask_is_not_queued(server: Server) -> None:
+    keys = "l c q n"
+    await server.acquire(fair.SCRIPT, keys, "holder", "t0", 0)
+    await server.acquire(fair.SCRIPT, keys, "one", "t1", 0)
+    assert await server.node.command("EXISTS", "q", "n") == 0
+
+
+async def test_a_crashed_waiter_is_skipped_when_its_patience_is_over(server: Server) -> None:
+    keys = "l c q n"
+    await server.acquire(fair.SCRIPT, keys, "holder", "t0", TTL)
+    await server.acquire(fair.SCRIPT, keys, "crashed", "t1", 1000)
+    await server.acquire(fair.SCRIPT, keys, "alive", "t2", TTL)
+    await server.call(fair.SCRIPT, "l c", "release", "holder")
+    assert (await server.acquire(fair.SCRIPT, keys, "alive", "t2", TTL))[0] == 0
+    server.node.jump_clock(2)
+    assert (await server.acquire(fair.SCRIPT, keys, "alive", "t2", TTL))[0] == 1
+
+
+async def test_a_writer_keeps_its_intent_alive_and_writes_it_rarely(server: Server) -> None:
+    """Each write would wake every reader that waits for the intent to go."""
+    keys = "w c r i"
+    await server.acquire(readwrite.READ, "r c w i", "reader")
+    await server.acquire(readwrite.WRITE, keys, "writer", "t", 1000)
+    server.node.jump_clock(0.1)
+    await server.acquire(readwrite.WRITE, keys, "writer", "t", 1000)
+    assert await server.node.command("PTTL", "i") <= 900
+    server.node.jump_clock(0.4)
+    await server.acquire(readwrite.WRITE, keys, "writer", "t", 1000)
+    assert await server.node.command("PTTL", "i") > 900
+
+
+async def test_a_reader_that_has_expired_neither_reads_nor_is_in_the_way(server: Server) -> None:
+    await server.call(readwrite.READ, "r c w i", "acquire", "old", 1000, 5, 0, DAY)
+    await server.acquire(readwrite.READ, "r c w i", "other")
+    server.node.jump_clock(2)
+    assert await server.call(readwrite.READ, "r c", "extend", TTL, DAY, "old") == ["0"]
+    assert await server.call(readwrite.READ, "r c", "raise", "old", 90, DAY) == [0, 6]
+    assert await server.call(readwrite.READ, "r c", "release", "old") == [0]
+    assert await server.call(readwrite.READ, "r c", "release", "other") == [1]
+
+
+async def test_a_reader_that_has_expired_keeps_no_writer_out(server: Server) -> None:
+    """It is still in the key, which lives as long as the reader who came with the longest ttl."""
+    await server.call(readwrite.READ, "r c w i", "acquire", "old", 1000, 5, 0, DAY)
+    await server.acquire(readwrite.READ, "r c w i", "other")
+    await server.call(readwrite.READ, "r c", "release", "other")
+    server.node.jump_clock(2)
+    assert await server.node.command("EXISTS", "r") == 1
+    assert (await server.acquire(readwrite.WRITE, "w c r i", "writer", "t", 1000))[0] == 1
+
+
+async def test_the_intent_to_write_keeps_new_readers_out_and_no_old_ones(server: Server) -> None:
+    await server.acquire(readwrite.READ, "r c w i", "reader")
+    await server.acquire(readwrite.WRITE, "w c r i", "writer", "t", 1000)
+    assert (await server.acquire(readwrite.READ, "r c w i", "newcomer"))[0] == 0
+    # With a ticket: a lease that is put back on a node which forgot it.
+    assert (await server.acquire(readwrite.READ, "r c w i", "reader", "reader", 0))[0] == 1
+    await server.call(readwrite.WRITE, "w c r i", "leave", "another")
+    assert await server.node.command("GET", "i") == "t"
+
+
+async def test_a_readers_raise_lowers_no_counter(server: Server) -> None:
+    for owner in ("one", "two", "three"):
+        await server.acquire(readwrite.READ, "r c w i", owner)
+    assert await server.call(readwrite.READ, "r c", "raise", "one", 6, DAY) == [1, 7]
+    assert await server.node.command("GET", "c") == "7"
+
+
+@pytest.mark.parametrize("script", [lock.SCRIPT, multi.SCRIPT], ids=["lock", "multi"])
+async def test_a_renewal_extends_what_is_ours_and_nothing_else(
+    server: Server, script: Script
+) -> None:
+    await server.acquire(script, "l c", "me")
+    server.node.jump_clock(30)
+    assert await server.call(script, "l c", "extend", TTL, DAY, "me") == ["1"]
+    assert await server.node.command("PTTL", "l") > TTL - 1000
+    server.node.jump_clock(30)
+    assert await server.call(script, "l c", "extend", TTL, DAY, "you") == ["0"]
+    assert await server.node.command("PTTL", "l") <= TTL / 2
+
+
+async def test_of_several_names_the_one_that_is_free_last_is_waited_for(server: Server) -> None:
+    for key, owner, ttl in (("a", "one", 1000), ("b", "two", 9000), ("c", "three", 5000)):
+        await server.node.command("SET", key, owner, "PX", ttl)
+    refused, left, holder = await server.acquire(multi.SCRIPT, "a af b bf c cf", "me")
+    assert (refused, holder) == (0, "two")
+    assert 8000 < left <= 9000
+
+
+async def test_whoever_has_won_stands_in_no_queue(server: Server) -> None:
+    keys = "l c q n"
+    await server.acquire(fair.SCRIPT, keys, "holder", "t0", TTL)
+    await server.acquire(fair.SCRIPT, keys, "one", "t1", TTL)
+    await server.call(fair.SCRIPT, "l c", "release", "holder")
+    assert (await server.acquire(fair.SCRIPT, keys, "one", "t1", TTL))[0] == 1
+    assert await server.node.command("EXISTS", "q", "n") == 0
+
+
+async def test_a_floor_far_ahead_is_ignored_and_an_unknown_one_is_the_servers(
+    server: Server,
+) -> None:
+    ahead = server.now() + 120_000_000
+    reply = await server.call(lock.SCRIPT, "l c", "acquire", "me", TTL, ahead, 0, DAY)
+    assert reply == [1, 1]
+    reply = await server.call(lock.SCRIPT, "m d", "acquire", "me", TTL, -1, 0, DAY)
+    assert abs(reply[1] - server.now()) < 5_000_000
+
+
+async def test_a_register_is_kept_for_as_long_as_anybody_asked(server: Server) -> None:
+    await server.call(register.SCRIPT, "r", "prepare", 1, "me", TTL, 0)
+    await server.call(register.SCRIPT, "r", "prepare", 2, "you", 1000, 0)
+    assert await server.node.command("PTTL", "r") > 50_000
+    assert await server.call(register.SCRIPT, "r", "prepare", 2, "me", TTL, 0) == [0, 2]

@@ -1,0 +1,357 @@
+"""What kinds of schedules there are: which operations and faults go together.
+
+A seed has a plan, and the seed decides everything else. Each plan is as long as it needs to be and
+has only those faults under which its promises are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tests.simulation.faults import ALONE, FAULTS
+from tests.simulation.world import Nature
+
+EVERYTHING = tuple(kind for kind in FAULTS if kind not in ALONE)
+KEEPING = tuple(kind for kind in EVERYTHING if kind not in ("come_back_durable", "flap_node"))
+"""Faults under which a node that says that it forgets nothing does not."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A kind of schedule."""
+
+    name: str
+    share: int
+    """How many of all schedules are of this kind, in proportion."""
+    operations: dict[str, float]
+    """How often each, in proportion."""
+    faults: tuple[str, ...] = EVERYTHING
+    names: tuple[str, ...] = ("a", "b")
+    horizon: float = 3.0
+    """Virtual seconds of work and faults."""
+    tasks: int = 2
+    """How many in each process work."""
+    eagerness: float = 3.0
+    """How many operations a second a task begins, while nothing holds it up."""
+    pace: tuple[float, float] = (0.7, 5.0)
+    """How many faults a second there are, at least and at most."""
+    cancels: float = 0.15
+    """How many operations are cancelled."""
+    timely: bool = True
+    """Whether one holder at a time is promised."""
+    rising: bool = True
+    """Whether fences must rise, or only differ."""
+    nodes: tuple[int, ...] = (1, 3, 3, 5, 3)
+    processes: tuple[int, ...] = (2, 3)
+    floors: bool | None = None
+    """Whether fences may be seeded by clocks; None: the seed decides."""
+    strict: tuple[str, ...] = ()
+    """Promises that are judged besides."""
+    nature: Nature = field(default_factory=lambda: Nature(1, 2))
+
+
+MUTEX = {"mutex": 8.0, "try_mutex": 2.0}
+FENCES_ONLY = (
+    "jump_any_clock",
+    "freeze_node",
+    "cut_connections",
+    "partition",
+    "ring",
+    "slow",
+    "lose_replies",
+    "freeze_process",
+    "freeze_process_in_an_attempt",
+    "kill_durable_node",
+    "flush_scripts",
+)
+MINORITY = (
+    "freeze_node",
+    "forget_one_node",
+    "cut_connections",
+    "partition",
+    "ring",
+    "slow",
+    "lose_replies",
+    "freeze_process",
+    "flush_scripts",
+)
+NO_JUMPS = (
+    "freeze_node",
+    "partition",
+    "ring",
+    "slow",
+    "lose_replies",
+    "freeze_process",
+    "freeze_process_in_an_attempt",
+)
+BRIEF_LEASES = {"ttl": 0.8, "max_ttl": 0.8, "node_timeout": 0.2}
+PLANS = (
+    Plan("locks", 10, {**MUTEX, "extending": 2.0}),
+    Plan("ttls", 5, {"mutex": 3.0, "try_mutex": 1.0, "renewing": 4.0, "extending": 3.0}),
+    Plan(
+        "crowd",
+        5,
+        {"crowded": 8.0, "mutex": 1.0, "thrown_away": 0.5},
+        names=("a",),
+        tasks=5,
+        eagerness=20.0,
+        cancels=0.05,
+        horizon=1.5,
+    ),
+    Plan(
+        "tasks",
+        4,
+        {
+            "mutex": 2.0,
+            "left_elsewhere": 2.0,
+            "dispatched": 2.0,
+            "thrown_away": 2.0,
+            "shared_object": 2.0,
+            "inherited": 4.0,
+        },
+        eagerness=6.0,
+        horizon=2.0,
+    ),
+    Plan(
+        "shapes",
+        4,
+        {
+            "permit": 4.0,
+            "reading": 4.0,
+            "writing": 2.0,
+            "several": 3.0,
+            "mutex": 1.0,
+            "upgrading": 0.3,
+        },
+        strict=("queues",),
+        horizon=2.0,
+    ),
+    Plan("brief", 1, {"short_lived": 4.0, "mutex": 2.0}, horizon=1.0),
+    Plan(
+        "calm",
+        2,
+        {"reading": 4.0, "writing": 2.0, "short_lived": 0.2, "mutex": 1.0},
+        faults=(),
+        names=("a",),
+        strict=("intents",),
+        horizon=2.0,
+        eagerness=6.0,
+        nature=Nature(1, 2, late=0.1),
+    ),
+    Plan(
+        "states",
+        4,
+        {
+            "counting_down": 3.0,
+            "looking_at_the_latch": 2.0,
+            "changing_the_event": 2.0,
+            "looking_at_the_event": 3.0,
+        },
+        faults=MINORITY,
+        floors=True,  # a change is numbered by the nodes' clocks
+        horizon=4.0,
+        eagerness=5.0,
+        pace=(0.7, 3.0),
+        nodes=(3, 3, 5),
+    ),
+    Plan(
+        "fences",
+        4,
+        {"crowded": 4.0, "mutex": 4.0, "renewing": 2.0},
+        faults=FENCES_ONLY,
+        names=("a",),
+        tasks=3,
+        eagerness=6.0,
+        floors=False,
+        timely=False,
+        rising=False,
+        nodes=(3, 3, 5),
+        processes=(3, 4),
+        nature=Nature(1, 2, late=2.0, settings={"clock_guard": False}),
+    ),
+    Plan(
+        "jumps",
+        3,
+        {"renewing": 2.0, "mutex": 4.0, "try_mutex": 4.0},
+        faults=("jump_clock", "ring", "freeze_node", "partition", "kill_durable_node"),
+        names=("a",),
+        eagerness=6.0,
+        pace=(2.0, 6.0),
+        nodes=(3, 5),
+    ),
+    Plan(
+        "late",
+        3,
+        MUTEX,
+        faults=("freeze_node", "cut_connections", "partition", "kill_durable_node"),
+        horizon=2.0,
+        nature=Nature(1, 2, late=6.0),
+    ),
+    Plan(
+        "drifting",
+        3,
+        {"renewing": 4.0, "mutex": 4.0, "try_mutex": 2.0},
+        faults=NO_JUMPS,
+        names=("a",),
+        nature=Nature(1, 2, drift=0.0049, settings={"clock_guard": False}),
+    ),
+    Plan(
+        "pauses",
+        3,
+        {"renewing": 4.0, "mutex": 2.0, "extending": 1.0},
+        faults=("stand_still",),
+        names=("a",),
+        horizon=4.0,
+        pace=(1.0, 3.0),
+        nodes=(1, 3, 5),
+        nature=Nature(1, 2, late=0.04),  # or it may take longer to notice (records.NOTICED)
+    ),
+    Plan(
+        "flapping",
+        1,
+        {"mutex": 8.0, "try_mutex": 2.0},
+        faults=("flap_node",),
+        names=("a", "b", "c", "d"),
+        floors=True,
+        tasks=4,
+        eagerness=20.0,
+        pace=(2.0, 3.0),
+        nodes=(3, 5),
+    ),
+    Plan(
+        "rolling",
+        1,
+        {"mutex": 1.0, "long": 2.0},
+        faults=("restart_in_turn",),
+        floors=True,
+        tasks=1,
+        eagerness=1.0,
+        horizon=8.0,
+        pace=(4.0, 6.0),
+        cancels=0.0,
+        nodes=(3, 5),
+        nature=Nature(1, 2, late=0.05, settings=BRIEF_LEASES),
+    ),
+    # Each plan from here on often does what one rule of the protocol guards against.
+    Plan(
+        "handovers",
+        1,
+        {"strictly": 4.0, "crowded": 1.0},
+        faults=("freeze_process_in_a_hand_over",),
+        names=("a",),
+        tasks=4,
+        eagerness=20.0,
+        horizon=1.0,
+        pace=(2.0, 4.0),
+        nodes=(3, 1, 3, 5),
+    ),
+    Plan(
+        "waits",
+        1,
+        {"try_mutex": 4.0, "glancing": 4.0},
+        faults=("freeze_process_at_mute_nodes",),
+        horizon=2.0,
+        pace=(1.0, 3.0),
+    ),
+    Plan(
+        "strays",
+        1,
+        {"lingering": 4.0, "glancing": 1.0},
+        faults=("strand_an_acquire",),
+        names=("a", "b", "c"),
+        horizon=1.0,
+        pace=(2.0, 5.0),
+        nodes=(3, 3, 5),
+        nature=Nature(1, 2, late=6.0),
+    ),
+    Plan(
+        "stretches",
+        1,
+        {"stretching": 4.0, "glancing": 1.0},
+        faults=("be_cut_off_after_an_extension",),
+        horizon=2.0,
+        pace=(2.0, 4.0),
+    ),
+    Plan(
+        "witnesses",
+        1,
+        {"counting_down": 2.0, "looking_at_the_latch": 2.0},
+        faults=("lose_a_witness",),
+        floors=True,
+        horizon=3.5,
+        eagerness=4.0,
+        pace=(2.0, 4.0),
+        nodes=(3,),
+        nature=Nature(1, 2, late=0.05, settings=BRIEF_LEASES),
+    ),
+    Plan(
+        "blocks",
+        1,
+        {"crowded": 3.0, "glancing": 1.0},
+        faults=("raise_at_one_node_only",),
+        names=("a",),
+        tasks=4,
+        eagerness=15.0,
+        horizon=2.0,
+        pace=(2.0, 5.0),
+        floors=False,
+        timely=False,
+        rising=False,
+        nodes=(3,),
+        processes=(3,),
+        nature=Nature(1, 2, settings={**BRIEF_LEASES, "clock_guard": False}),
+    ),
+    Plan(
+        "pairs",
+        1,
+        {"in_pairs": 1.0},
+        faults=("pass_a_node_on",),
+        names=("a",),
+        eagerness=20.0,
+        horizon=1.0,
+        pace=(5.0, 8.0),
+        floors=False,
+        timely=False,
+        rising=False,
+        nodes=(3,),
+        processes=(3,),
+        nature=Nature(1, 2, settings={"clock_guard": False}),
+    ),
+    Plan(
+        "raises",
+        1,
+        {"glancing": 1.0},
+        faults=("hold_up_a_write_back",),
+        names=("a",),
+        eagerness=15.0,
+        horizon=2.0,
+        pace=(2.0, 5.0),
+        floors=False,
+        timely=False,
+        rising=False,
+        nodes=(3,),
+        processes=(3,),
+        nature=Nature(1, 2, settings={"clock_guard": False}),
+    ),
+)
+_TURNS = tuple(plan for plan in PLANS for _ in range(plan.share))
+
+
+def plan_of(seed: int, name: str = "", **changes: Any) -> Plan:
+    """The plan of a seed (or the one of that name), made whole by the seed and `changes`."""
+    named = [plan for plan in PLANS if plan.name == name]
+    # Spread, so that a few seeds in a row are of many kinds.
+    plan = named[0] if named else _TURNS[seed * 7 % len(_TURNS)]
+    turn = seed if named else seed // len(_TURNS)
+    ours = {one.name for one in fields(Plan)} - {"nodes", "processes", "floors"}
+    plan = replace(plan, **{key: changes.pop(key) for key in list(changes) if key in ours})
+    nature = {
+        "nodes": plan.nodes[turn % len(plan.nodes)],
+        "processes": plan.processes[turn // 5 % len(plan.processes)],
+        "floors": turn // 2 % 4 > 0 if plan.floors is None else plan.floors,
+    }
+    of_world = {one.name for one in fields(Nature)} - {"settings"}
+    nature |= {key: changes.pop(key) for key in list(changes) if key in of_world}
+    settings = {**plan.nature.settings, **changes}
+    return replace(plan, nature=replace(plan.nature, settings=settings, **nature))

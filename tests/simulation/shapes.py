@@ -1,0 +1,142 @@
+"""Operations on other primitives: semaphores, readers and writers, several names at once, and
+managers that live for one acquire only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asynclock
+from tests.simulation.clients import be_inside, hold, obtain, operation, pass_through
+from tests.simulation.world import TTL, Process
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Run
+
+PERMITS = 3
+
+
+@operation
+async def permit(run: Run, process: Process) -> None:
+    """One of few permits, with any patience, none included."""
+    patience = run.random.choice((0.0, 0.05, 0.3, TTL))
+    lock = process.locks.semaphore("permits", PERMITS)
+    began = run.world.loop.now
+    lease = await obtain(run, process, lock.acquire(timeout=patience), patience)
+    if lease is not None:
+        await hold(run, process, lease, began, be_inside, name=f"permits {lease.part}")
+
+
+@operation
+async def reading(run: Run, process: Process) -> None:
+    """Read, for a while."""
+    await _use_side(run, process, process.locks.rwlock("rw").read(), shared=True)
+
+
+@operation
+async def writing(run: Run, process: Process) -> None:
+    """Write; a writer that waits keeps new readers out."""
+    await _use_side(run, process, process.locks.rwlock("rw").write(), shared=False)
+
+
+async def _use_side(run: Run, process: Process, lock: Any, *, shared: bool) -> None:
+    patience = run.random.uniform(0.2, 2 * TTL)
+    began = run.world.loop.now
+    if not shared:
+        run.writers += 1
+    try:
+        lease = await obtain(run, process, lock.acquire(timeout=patience), patience)
+    finally:
+        if not shared:
+            run.writers -= 1
+            run.last_writer = run.world.loop.now
+    if lease is not None:
+        await hold(run, process, lease, began, be_inside, name="rw", shared=shared)
+
+
+@operation
+async def upgrading(run: Run, process: Process) -> None:
+    """Two readers of one process that both want to write: they get an error."""
+    rw = process.locks.rwlock("upgraded")
+    ready = [0]
+
+    async def read_then_write() -> None:
+        try:
+            async with rw.read().acquire(timeout=TTL):
+                ready[0] += 1
+                await asyncio.sleep(0.05)
+                try:
+                    async with rw.write():
+                        pass
+                except asynclock.AlreadyHeldError:
+                    run.found.counts["told that it reads"] += 1
+        except (
+            asynclock.NotAcquiredError,
+            asynclock.QuorumUnavailableError,
+            asynclock.LeaseLostError,
+        ):
+            pass
+
+    tasks = [process.spawn(read_then_write(), "upgrade") for _ in range(2)]
+    _, late = await asyncio.wait(tasks, timeout=4 * TTL)
+    for task in late:
+        run.accuse(f"{process.name}: a reader waits for itself")
+        task.cancel()
+
+
+@operation
+async def several(run: Run, process: Process) -> None:
+    """All of several names, or one whose name looks like all of them."""
+    began, patience = run.world.loop.now, run.random.uniform(0.2, TTL)
+    if "queues" in run.plan.strict and run.random.random() < 0.3:
+        name = "a\0asynclock:b"
+        lock = process.locks.lock(name, timeout=patience)
+        lease = await obtain(run, process, lock.acquire(), patience)
+        if lease is not None:
+            if lease.name != name:
+                run.accuse(f"{process.name} wanted {name!r} and got {lease.name!r}")
+            await hold(run, process, lease, began, pass_through)
+        return
+    both = process.locks.multi_lock("a", "b", timeout=patience)
+    lease = await obtain(run, process, both.acquire(), patience)
+    if lease is None:
+        return
+    bodies = [run.records.entered(process, lease, name, began) for name in both.names]
+    try:
+        async with lease:
+            try:
+                await pass_through(run, lease)
+            finally:
+                for body in bodies:
+                    run.records.leaves(body)
+    except asynclock.LeaseLostError:
+        run.found.counts["lost"] += 1
+    finally:
+        for body in bodies:
+            run.records.leaves(body)
+
+
+@operation
+async def short_lived(run: Run, process: Process) -> None:
+    """A manager that is closed right after its only acquire has failed, or was cancelled."""
+    run.numbers += 1
+    label = f"{process.name} brief {run.numbers}"
+    locks = process.connect(label)
+    try:
+        timeout = run.random.choice((0.0, 0.001, 0.05, 0.3))
+        lease = await obtain(
+            run,
+            process,
+            locks.lock(run.random.choice(run.plan.names)).acquire(timeout=timeout),
+            timeout,
+        )
+        if lease is not None and run.random.random() < 0.5:
+            await lease.release()
+    finally:
+        process.managers.remove(locks)
+        closing = process.spawn(locks.aclose(), "close")
+        if run.random.random() < 0.2:
+            run.world.loop.call_later(run.random.uniform(0, 0.05), closing.cancel)
+        await asyncio.wait([closing])
+        run.closed[label.encode()] = run.world.loop.now

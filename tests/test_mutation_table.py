@@ -1,0 +1,33 @@
+"""The table of deliberate changes fits the code, and the pure rules' tests catch theirs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.mutation.table import ROOT, Change, areas, load
+
+FLOOR = "0.95"
+
+
+@pytest.mark.parametrize("area", areas())
+def test_each_old_text_occurs_once(area: str) -> None:
+    """Every change still fits the source; one that doesn't would never be caught."""
+    assert [f"{one}: {fault}" for one in load(area) for fault in one.faults()] == []
+
+
+def test_a_table_that_does_not_fit_is_an_error() -> None:
+    fits = load("rules")[0]
+    lost = Change(fits.area, fits.file, "no such text", "", "nothing", fits.tests)
+    assert "0 times" in next(lost.faults())
+    unreadable = Change(fits.area, fits.file, fits.old, "(", "the syntax", fits.tests)
+    assert "can't read" in next(unreadable.faults())
+
+
+@pytest.mark.timeout(600)
+def test_the_rules_tests_catch_what_is_changed() -> None:
+    run = [sys.executable, "-m", "tests.mutation", "--quick", "--skip-baseline", "--floor", FLOOR]
+    ended = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
