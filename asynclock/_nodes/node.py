@@ -28,6 +28,7 @@ from .script import Command
 
 _log = logging.getLogger("asynclock.nodes")
 
+LEFT: Final = "the manager no longer uses it"
 FORGOT: Final = Failure("it has forgotten its keys since this change began")
 NOT_AFTER_GRACE = 0.05
 """Maximum seconds after a request's timeout in which a node may still execute it."""
@@ -203,10 +204,10 @@ class Node:
                 await (leave_replica(self, link, rejections) if rejections else watch(self, link))
         finally:
             if self._link is not None:
-                self._link.close("the manager is closed")
+                self._link.close(LEFT)
             self._finished = True  # don't report from here on that the node is down
             self._log.close()
-            self._fail(Failure("the manager is closed"))
+            self._fail(Failure(LEFT))
 
     def _hopeful(self, failure: Failure) -> Failure:
         # A server (or the proxy in front of it) that has spoken Redis before will do so again.

@@ -34,6 +34,7 @@ class Command:
         "packed",
         "retry_until",
         "script",
+        "sourced",
     )
     asked_since: float
     """For a release: when the first node was asked for the lease. Unset for other commands."""
@@ -50,6 +51,8 @@ class Command:
         self.numbered_at = 0.0
         """For a change of a register: the moment at which its number was chosen. A node that has
         forgotten keys since then must not execute it. 0 for all other commands."""
+        self.sourced = False
+        """Whether the command carries the script's source instead of its SHA-1."""
         self.packed = pack("EVALSHA", script.sha, len(keys), *keys, *args)
 
     @classmethod
@@ -59,6 +62,7 @@ class Command:
         command.script = None
         command.keys, command.args = (), words
         command.retry_until = command.give_up_at = command.numbered_at = 0.0
+        command.sourced = False
         command.packed = pack(*words)
         return command
 
@@ -80,7 +84,8 @@ class Command:
         """Return the same acquire, but a node refuses it after `moment` (node's clock, in µs)."""
         if self.script is None:
             return self
-        return Command(self.script, self.keys, [*self.args[:4], moment, *self.args[5:]])
+        bounded = Command(self.script, self.keys, [*self.args[:4], moment, *self.args[5:]])
+        return bounded.with_source() if self.sourced else bounded
 
     def with_source(self) -> Command:
         """Return the same call with the source, for a node that doesn't know the script."""
@@ -88,6 +93,7 @@ class Command:
             return self
         source = self.script.source
         command = copy(self)
+        command.sourced = True
         command.packed = pack("EVAL", source, len(self.keys), *self.keys, *self.args)
         return command
 

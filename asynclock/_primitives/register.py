@@ -96,6 +96,9 @@ class Register:
             # that: such a round only asks, and its replies make the clocks known.
             chosen = _clock.now()
             floor = nodes.floor(chosen)
+            if floor < 0:
+                # Nothing is written with this number, so nodes met only now may be asked as well.
+                chosen = 0.0
             number = max(floor, number + 1)
             promise = max(PROMISE, 4 * engine.settings.node_timeout)
             words: tuple[str | int, ...] = (number, by, ms(promise))

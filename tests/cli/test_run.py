@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 
-from .conftest import PATIENCE, Program, alive, until
+from .conftest import PATIENCE, Program, alive, environment, until
 
 BEAT = """
 import os, signal, sys, time
@@ -125,7 +126,7 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
     pids = [int(word) for word in file.read_text().split()]
     assert all(map(alive, pids))
     process.kill()
-    await process.wait()
+    await asyncio.wait_for(process.wait(), PATIENCE)  # 3.11: until its pipes are closed, too
     # It is no longer renewed, so it is free within the ttl.
     for node in asynclock_nodes:
         assert 0 < await node.command("PTTL", "asynclock:j") <= 3000 or not await _held(node)
@@ -134,6 +135,39 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
     async with asynclock.connect(*urls, restart_guard=False) as locks:
         lease = await locks.lock("j").acquire(timeout=PATIENCE)
         await lease.release()
+
+
+KILLED_AT_ONCE = """
+import asyncio, os, signal, sys, time
+from pathlib import Path
+
+from asynclock.cli.run.child import Child
+from asynclock.cli.run.guardian import Guardian
+
+async def main():
+    guard = lambda group: guardian.watch(group, float("inf"))
+    Child(["sh", "-c", sys.argv[1]], os.environ, whole_group=True, on_fork=guard)
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+guardian = Guardian()
+asyncio.run(main())
+"""
+
+
+def test_killed_before_it_says_more_to_the_guardian_it_leaves_no_child(tmp_path: Path) -> None:
+    """The guardian knows the command from before its first instruction."""
+    file = tmp_path / "pids"
+    script = f"sleep 1000 & echo $$ $! > {file}.new; mv {file}.new {file}; wait"
+    program = [sys.executable, "-c", KILLED_AT_ONCE, script, str(file)]
+    ended = subprocess.run(program, env=environment(), check=False, timeout=PATIENCE)
+    assert ended.returncode == -signal.SIGKILL
+    pids = [int(word) for word in file.read_text().split()]
+    deadline = time.monotonic() + PATIENCE
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline, "a process of the command goes on"
+        time.sleep(0.02)
 
 
 async def _held(node: LocalServer) -> bool:

@@ -64,3 +64,15 @@ async def test_a_change_from_before_does_not_reach_a_node_that_forgot(op: str, h
         later = Answer()
         node.ask(change(op, _clock.now()), later, 0)
         assert (await later.reply)[0] == 1
+
+
+async def test_a_first_change_is_not_too_old_for_the_nodes_that_it_meets() -> None:
+    """They have just started, so they may have forgotten anything from before they were met."""
+    ends = [MemoryEndpoint(name, MemoryNode(name)) for name in "abc"]
+    locks = asynclock.connect(*ends, restart_guard=False)
+    try:
+        async with asyncio.timeout(10):
+            # No time for a second try if the nodes of the first round count as missing.
+            assert await locks.latch("done", 3).count_down(timeout=0) == 2
+    finally:
+        await locks.aclose()

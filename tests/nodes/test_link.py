@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._nodes.script import Command
+from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import FaultProxy, LocalServer, until
 
 
@@ -59,6 +61,15 @@ async def test_a_release_that_overtook_its_rejected_acquire_is_sent_again(
                 return bool(keys == ["asynclock:a:#fence"])
 
             await until(free, "the key is gone")
+
+
+def test_a_bound_on_a_command_keeps_its_source() -> None:
+    """A Cluster's importing server must get both: NOSCRIPT would use up the ASKING before it."""
+    acquire = Command(SCRIPT, ("asynclock:a",), ("acquire", "me", 1000, 1, 0, 0))
+    bounded = acquire.with_source().not_after(7)
+    assert bounded.args[4] == 7
+    assert SCRIPT.source.encode() in bounded.packed
+    assert SCRIPT.source.encode() not in acquire.not_after(7).packed
 
 
 async def hold(locks: asynclock.LockManager) -> None:

@@ -32,17 +32,24 @@ class Child:
     """A running command. Make it in the event loop's thread, which also gets the signals.
 
     With `whole_group` the command has ended only when all processes in its group have ended.
+    `on_fork` runs in the new process before the command does, and gets the number of its group: the
+    guardian must know the group before it has a process that our death would leave behind.
     """
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], *, whole_group: bool
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        whole_group: bool,
+        on_fork: Callable[[int], None],
     ) -> None:
         self._terminal = Terminal()
         self._whole_group = whole_group
         self._on_resume: Callable[[], bool] = lambda: True
         lend = self._terminal.wanted
         self._process = subprocess.Popen(
-            command, env=env, process_group=0, preexec_fn=_die_with(os.getpid())
+            command, env=env, process_group=0, preexec_fn=_prepare(os.getpid(), on_fork)
         )
         self.group = self._process.pid
         loop = asyncio.get_running_loop()
@@ -143,8 +150,9 @@ def _stop_ourselves() -> None:
     signal.signal(signal.SIGTSTP, before)
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def _prepare(parent: int, on_fork: Callable[[int], None]) -> Callable[[], None]:
     def prepare() -> None:
+        on_fork(os.getpid())  # its own group, see process_group
         if _libc is not None:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:  # the parent died before prctl

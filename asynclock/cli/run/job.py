@@ -159,16 +159,20 @@ class _Job:
 
     async def _under(self, lease: Lease, locks: LockManager) -> int:
         whole_group = self._wanted.wait_for == "group"
+        self._margin = MARGIN / 2 * lease.ttl
+        deadline = self._deadline(lease.remaining())
         try:
             child = self._child = Child(
-                self._wanted.command, _environment(lease), whole_group=whole_group
+                self._wanted.command,
+                _environment(lease),
+                whole_group=whole_group,
+                on_fork=lambda group: self._guardian.watch(group, deadline),
             )
         except OSError as error:
             await lease.release()
             say(f"{self._wanted.command[0]}: {error.strerror or error}")
             return Status.NOT_EXECUTABLE
         locks.observe(self._renewed)
-        self._margin = MARGIN / 2 * lease.ttl
         self._watch(lease.remaining())
         child.on_resume(lambda: self._may_go_on(lease))
         reporting = asyncio.ensure_future(self._report_rest_of_group(child))
@@ -202,8 +206,10 @@ class _Job:
 
     def _watch(self, remaining: float) -> None:
         if self._child is not None:
-            deadline = _clock.now() + remaining - self._margin
-            self._guardian.watch(self._child.group, deadline if self._kills else float("inf"))
+            self._guardian.watch(self._child.group, self._deadline(remaining))
+
+    def _deadline(self, remaining: float) -> float:
+        return _clock.now() + remaining - self._margin if self._kills else float("inf")
 
     def _may_go_on(self, lease: Lease) -> bool:
         if lease.held or not self._kills or self._child is None:
