@@ -42,7 +42,7 @@ class NotAcquiredError(AsyncLockError):
         self.owner = owner
         self.holder = holder
         self.remaining = remaining
-        self.retry_after = 1.0 if remaining is None else max(remaining, 0.0)
+        self.retry_after: float = 1.0 if remaining is None else max(remaining, 0.0)
         self.votes: dict[str, int] = dict(votes or {})
 
 

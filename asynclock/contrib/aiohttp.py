@@ -25,8 +25,8 @@ import anyio
 try:
     from aiohttp import hdrs, web
     from aiohttp.typedefs import Handler, Middleware
-except ImportError as missing:
-    raise ImportError(f"{missing}: pip install asynclock[aiohttp]") from missing
+except ImportError as _missing:
+    raise ImportError(f"{_missing}: pip install asynclock[aiohttp]") from _missing
 
 from .. import _clock
 from .._engine.lease import Lease

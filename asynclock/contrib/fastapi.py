@@ -28,8 +28,8 @@ try:
     from starlette.responses import JSONResponse, Response
     from starlette.types import ASGIApp
     from starlette.websockets import WebSocketClose, WebSocketState
-except ImportError as missing:
-    raise ImportError(f"{missing}: pip install asynclock[fastapi]") from missing
+except ImportError as _missing:
+    raise ImportError(f"{_missing}: pip install asynclock[fastapi]") from _missing
 
 from .. import _clock
 from .._engine.lease import Lease

@@ -13,11 +13,11 @@ from typing import Any
 try:
     from opentelemetry import metrics, trace
     from opentelemetry.trace import SpanKind, StatusCode
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
         "asynclock.observe.otel needs an extra; install it with pip install 'asynclock[otel]'",
-        name=error.name,
-    ) from error
+        name=_error.name,
+    ) from _error
 
 from ..events import (
     Acquired,

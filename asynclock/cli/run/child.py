@@ -51,7 +51,7 @@ class Child:
         self._process = subprocess.Popen(
             command, env=env, process_group=0, preexec_fn=_prepare(os.getpid(), on_fork)
         )
-        self.group = self._process.pid
+        self.group: int = self._process.pid
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = loop.create_future()
         """The command's exit status as in a shell: 128 + n for a signal."""

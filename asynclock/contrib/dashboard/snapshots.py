@@ -69,7 +69,7 @@ class Snapshots:
         self._rest: dict[str, Any] = {}
         self._since = time.time()
         self._stale_at = float("-inf")
-        self.pace = FRESH
+        self.pace: float = FRESH
         """Seconds between two snapshots."""
         locks.observe(self._note)
 

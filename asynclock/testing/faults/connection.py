@@ -42,7 +42,7 @@ class Connection:
         self._ends = (_End(self, _REQUESTS), _End(self, _REPLIES))
         self._opening = True
         self._aborted = False
-        self.broken = False
+        self.broken: bool = False
 
     async def open(self, target: tuple[str, int]) -> None:
         """Take over the client's socket and connect to the server."""

@@ -39,8 +39,10 @@ class FaultProxy:
         if isinstance(server, LocalServer) and not server.port:
             raise ConfigurationError("a FaultProxy speaks TCP; this server has a Unix socket only")
         self._server = server
-        self.target = (server.host, server.port) if isinstance(server, LocalServer) else server
-        self.accepted = 0
+        self.target: tuple[str, int] = (
+            (server.host, server.port) if isinstance(server, LocalServer) else server
+        )
+        self.accepted: int = 0
         """The number of connections accepted so far."""
         self._fault = Fault()
         self._reserved = ReservedPort(_HOST)

@@ -38,8 +38,11 @@ class ShiftedClock:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "clock"
         self._file.write_bytes(bytes(8))
-        self.shift = 0.0
-        self.env = {"LD_PRELOAD": str(_library()), "ASYNCLOCK_CLOCK": str(self._file)}
+        self.shift: float = 0.0
+        self.env: dict[str, str] = {
+            "LD_PRELOAD": str(_library()),
+            "ASYNCLOCK_CLOCK": str(self._file),
+        }
 
     def jump(self, seconds: float) -> None:
         """Add `seconds` (negative: backward) to the shift, which the server sees soon."""

@@ -15,6 +15,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Unpack
 from urllib.parse import quote, urlencode
 
@@ -77,7 +78,7 @@ class LocalServer:
         users: Sequence[str] = (),
         clock: bool = False,
     ) -> None:
-        self.binary = binary or find_server()
+        self.binary: ServerBinary = binary or find_server()
         if tls and not self.binary.tls:
             raise ConfigurationError(f"{self.binary} was built without TLS")
         if tls and unix:
@@ -86,8 +87,8 @@ class LocalServer:
         self.password = password
         self.tls = tls
         self.tls_client_certs = tls_client_certs
-        self.folder = new_folder(self.binary.kind)
-        self.unix_path = self.folder / "s" if unix else None
+        self.folder: Path = new_folder(self.binary.kind)
+        self.unix_path: Path | None = self.folder / "s" if unix else None
         self._clock = ShiftedClock(self.folder) if clock else None
         self._port = None if unix else ReservedPort(host, bus=self._with_bus)
         self._process: ServerProcess | None = None

@@ -26,7 +26,7 @@ class ReservedPort:
         self._sockets: list[socket.socket] = []
         for _ in range(200):
             with contextlib.suppress(OSError):
-                self.number = self._take(host, 0)
+                self.number: int = self._take(host, 0)
                 if not bus:
                     return
                 if self.number + _CLUSTER_BUS_OFFSET <= _HIGHEST:

@@ -24,7 +24,7 @@ class ServerProcess:
 
     def __init__(self, argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
         self._pid_file = folder / "pid"
-        self.frozen = False
+        self.frozen: bool = False
         with (folder / "output.log").open("ab") as output:
             self._popen = subprocess.Popen(
                 argv,

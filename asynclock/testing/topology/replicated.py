@@ -29,7 +29,7 @@ class Replicated(Topology):
         if options.get("unix"):
             raise UnsupportedDeploymentError("replicas reach their primary by TCP only")
         super().__init__(1 + replicas, **options)
-        self.primary = self.servers[0]
+        self.primary: LocalServer = self.servers[0]
         """The present primary, as far as this object itself has failed over."""
 
     @property
