@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import bars, install, results
+from .matrix import SCENARIOS
 from .nodes import local_nodes
 from .results import Results
-from .runner import Cell, Runner, matrix
-from .scenarios import SCENARIOS, Settings
+from .rounds import Settings
+from .runner import Cell, Runner, matrix, missing
 from .systems import ENVIRONMENTS, SYSTEMS
 
 
@@ -52,6 +53,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         value = getattr(usual, name)
         option = "--" + name.replace("_", "-")
         parser.add_argument(option, type=type(value), default=value, help=f"default {value}")
+    parser.add_argument(
+        "--without-missing", action="store_true", help="go on without systems that lack packages"
+    )
     parser.add_argument("--here", action="store_true", help="all systems in this interpreter")
     parser.add_argument("--out", type=Path, help="without suffix; default results/<date>")
 
@@ -65,6 +69,16 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def _refuse(cells: Sequence[Cell], arguments: argparse.Namespace) -> bool:
+    """Say which systems can't run; a comparison that lacks half of its peers misleads."""
+    absent = [] if arguments.here or arguments.without_missing else missing(cells)
+    if absent:
+        _say(f"not installed: {', '.join(system.name for system in absent)}")
+        _say(f"to install them: {install.how(absent)}")
+        _say("to measure the others: --without-missing, or name systems with --system")
+    return bool(absent)
 
 
 async def _measure(cells: Sequence[Cell], arguments: argparse.Namespace) -> Results:
@@ -109,8 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             cells = matrix(
                 chosen, arguments.system, arguments.nodes, arguments.tasks, arguments.loop
             )
+            if _refuse(cells, arguments):
+                return 1
             _write(asyncio.run(_measure(cells, arguments)), arguments.out)
         case "bars":
+            if _refuse(bars.CELLS, arguments):
+                return 1
             measured = asyncio.run(_measure(bars.CELLS, arguments))
             measured.bars = bars.judge(measured)
             for line in measured.bars:

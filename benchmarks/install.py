@@ -29,6 +29,11 @@ def command(system: System, loop: str) -> list[str] | None:
     return [str(place / "bin" / "python"), "-m", "benchmarks.worker", system.adapter, loop]
 
 
+def how(systems: Iterable[System]) -> str:
+    """Return the command that installs what these systems need."""
+    return "nox -s bench-install -- " + " ".join(dict.fromkeys(s.environment for s in systems))
+
+
 def command_here(system: System, loop: str) -> list[str]:
     """Return the command for a worker in this interpreter, for systems whose packages it has."""
     return [sys.executable, "-m", "benchmarks.worker", system.adapter, loop]
@@ -50,7 +55,7 @@ def _one(environment: Environment, again: bool) -> str:
     shutil.rmtree(place, ignore_errors=True)
     try:
         if environment.kind == "node":
-            _node(environment, place)
+            _node(place)
         else:
             _python(environment, place)
     except (OSError, subprocess.CalledProcessError, LookupError) as error:
@@ -69,12 +74,13 @@ def _python(environment: Environment, place: Path) -> None:
     _run(place / "bin" / "python", "-m", "pip", "install", "--quiet", *environment.packages)
 
 
-def _node(environment: Environment, place: Path) -> None:
+def _node(place: Path) -> None:
     place.mkdir(parents=True)
-    (place / "package.json").write_text('{"private": true}\n')
     if not shutil.which("npm"):
         raise LookupError("npm is not on PATH")
-    _run("npm", "install", "--no-audit", "--no-fund", *environment.packages, cwd=place)
+    for file in (ROOT / "benchmarks" / "node").glob("*.json"):
+        shutil.copy(file, place)
+    _run("npm", "ci", "--no-audit", "--no-fund", cwd=place)
 
 
 def _interpreter(version: str | None) -> str:

@@ -18,11 +18,14 @@ class Counters:
     nodes: int
     cpu: float
     commands: int
+    memory: int
+    """Bytes that the data of the nodes use."""
 
     def __sub__(self, other: Counters) -> Counters:
         """Return the difference, without the INFO per node that read it."""
         commands = self.commands - other.commands - self.nodes
-        return Counters(self.nodes, self.cpu - other.cpu, commands)
+        memory = self.memory - other.memory
+        return Counters(self.nodes, self.cpu - other.cpu, commands, memory)
 
 
 class Nodes:
@@ -53,7 +56,8 @@ class Nodes:
         infos = await asyncio.gather(*map(_info, able))
         cpu = sum(float(i["used_cpu_user"]) + float(i["used_cpu_sys"]) for i in infos)
         commands = sum(int(i["total_commands_processed"]) for i in infos)
-        return Counters(len(able), cpu, commands)
+        memory = sum(int(i["used_memory"]) for i in infos)
+        return Counters(len(able), cpu, commands, memory)
 
     async def restart(self, index: int) -> None:
         """Kill a node and start it again, empty, on the same port."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from .matrix import SCENARIOS, TELLS
 from .results import Case, Results
-from .scenarios import SCENARIOS
 from .systems import SYSTEMS
 
 COLUMNS = {
@@ -50,8 +50,9 @@ def label(system: str) -> str:
 
 
 def colour(system: str) -> str:
-    """Each system has one colour in all charts."""
-    order = list(SYSTEMS)
+    """Each system has one colour in all charts, and its variants have the same."""
+    order = [name for name, known in SYSTEMS.items() if known.variant_of is None]
+    system = (SYSTEMS[system].variant_of or system) if system in SYSTEMS else system
     return _COLOURS[order.index(system) % len(_COLOURS)] if system in order else "#868e96"
 
 
@@ -110,7 +111,8 @@ def markdown(results: Results) -> str:
 
 
 def _purpose(case: Case) -> str:
-    return (SCENARIOS[case.scenario].run.__doc__ or "").strip()
+    """What a user learns from a table, then how it was measured."""
+    return f"{TELLS[case.scenario]} {(SCENARIOS[case.scenario].run.__doc__ or '').strip()}"
 
 
 def _markdown_table(table: Table) -> str:

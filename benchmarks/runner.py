@@ -10,11 +10,12 @@ from typing import Any
 
 from asynclock.testing import ServerReplyError
 
-from .install import command, command_here
+from .install import command, command_here, how
+from .matrix import SCENARIOS
 from .nodes import Nodes
 from .remote import Remote, WorkerError
 from .results import Case, Results
-from .scenarios import SCENARIOS, Round, Settings
+from .rounds import Round, Settings
 from .systems import ENVIRONMENTS, SYSTEMS, System
 
 
@@ -76,7 +77,7 @@ class Runner:
         if ENVIRONMENTS[system.environment].kind == "node" and case.loop != "asyncio":
             return False
         if self.commands(system, case.loop) is None:
-            self.results.problems[system.name] = "not installed (python -m benchmarks install)"
+            self.results.problems[system.name] = f"not installed ({how([system])})"
             return False
         return True
 
@@ -104,6 +105,18 @@ class Runner:
         if spread := self.results.spread(case, system.name, metric):
             figure = f"{spread.median:,.4g} ({spread.low:,.4g} to {spread.high:,.4g})"
             self.say(f"    {system.name}: {metric} {figure}")
+
+
+def missing(cells: Sequence[Cell]) -> list[System]:
+    """Return the systems of some cells that have no environment."""
+    wanted = (
+        (SYSTEMS[name], cell.case)
+        for cell in cells
+        for name in cell.systems
+        if cell.case.nodes in SYSTEMS[name].nodes
+    )
+    found = {system.name: system for system, case in wanted if not command(system, case.loop)}
+    return list(found.values())
 
 
 def matrix(

@@ -1,158 +1,31 @@
-"""The scenarios. Each one measures one round of one system in one case.
-
-Latencies are in milliseconds, CPU in microseconds per cycle; a cycle is acquire and release.
-"""
+"""The scenarios. Each one measures one round of one system in one case."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from asynclock.testing import FaultProxy
 from asynclock.testing.history.load import quantile
 
 from . import judged
-from .nodes import Nodes
 from .remote import Remote
-from .results import Case, Sample
-from .systems import System
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How long and how often. The defaults keep a whole run short; a quiet machine allows more."""
-
-    rounds: int = 3
-    seconds: float = 1.0
-    warmup: float = 0.3
-    ttl: float = 10.0
-    hold_seconds: float = 15.0
-    """How long held leases are watched: renewal and waiting."""
-    handovers: int = 30
-    max_ttl: float = 10.0
-    """The longest ttl of asynclock's fleet, for which its guards keep a young node from voting."""
-
-
-@dataclass
-class Round:
-    """One system in one case: its nodes, and worker processes that are started when asked for."""
-
-    case: Case
-    system: System
-    nodes: Nodes
-    settings: Settings
-    command: list[str]
-    pool: list[Remote]
-    """Warm workers from earlier rounds; those that are alive at the end go back into it."""
-    name: str
-    """No other round uses it."""
-    stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
-
-    async def workers(self, count: int, urls: Sequence[str] | None = None) -> list[Remote]:
-        """Workers with open connections, warm ones first."""
-        while len(self.pool) < count:
-            self.pool.append(await Remote(self.command).__aenter__())
-        chosen = self.pool[:count]
-        await asyncio.gather(*(self.open(worker, urls) for worker in chosen))
-        for worker in chosen:
-            self.stack.push_async_callback(_close, worker)
-        return chosen
-
-    async def fresh(self) -> Remote:
-        """A process of its own for this round, not connected."""
-        return await self.stack.enter_async_context(Remote(self.command))
-
-    async def open(self, worker: Remote, urls: Sequence[str] | None = None) -> dict[str, Any]:
-        options = {**self.system.options, "max_ttl": self.settings.max_ttl}
-        where = list(urls or self.nodes.urls)
-        return await worker.ask("open", urls=where, ttl=self.settings.ttl, options=options)
-
-
-async def _close(worker: Remote) -> None:
-    if worker.alive:
-        await worker.ask("close")
-
-
-# ---------------------------------------------------------------- cycles under load
-
-
-def load_sample(replies: Sequence[dict[str, Any]]) -> Sample:
-    """What several processes saw in the same time, as one sample."""
-    count = sum(reply["count"] for reply in replies)
-    cpu = sum(reply["cpu"] for reply in replies)
-    sample: Sample = {
-        "cycles_per_s": sum(reply["count"] / reply["seconds"] for reply in replies),
-        "client_us": cpu / max(count, 1) * 1e6,
-        "gap_ms": max(reply["gap"] for reply in replies) * 1000,
-        "overlaps": sum(reply["overlaps"] for reply in replies),
-        "unfinished": sum(reply["unfinished"] for reply in replies),
-        "errors": sum(sum(reply["errors"].values()) for reply in replies),
-    }
-    for name, key in (("wait", "waits"), ("cycle", "cycles")):
-        ordered = sorted(value for reply in replies for value in reply[key])
-        for label, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
-            sample[f"{name}_{label}_ms"] = quantile(ordered, share) * 1000
-    if len(replies) > 1:
-        sample["least_share"] = min(r["count"] for r in replies) * len(replies) / max(count, 1)
-    return sample
-
-
-async def under_load(
-    round_: Round,
-    names: Sequence[Sequence[str]],
-    workers: Sequence[Remote],
-    folder: Path | None = None,
-) -> Sample:
-    """Warm up, then load all workers at once and count both sides; cycles go into `folder`."""
-    seconds, warmup = round_.settings.seconds, round_.settings.warmup
-    # Warm without contention: a poller that is interrupted may leave its lock for a whole ttl.
-    warm = [[f"{round_.name}:warm:{w}:{i}" for i in range(len(n))] for w, n in enumerate(names)]
-    await _load_all(workers, warm, warmup)
-    before = await round_.nodes.counters()
-    replies = await _load_all(workers, names, seconds, folder)
-    used = await round_.nodes.counters() - before
-    sample = load_sample(replies)
-    count = max(sum(reply["finished"] for reply in replies), 1)
-    sample["server_us"] = used.cpu / count * 1e6
-    sample["commands"] = used.commands / count
-    if sample["unfinished"]:  # its connections may be in any state
-        await asyncio.gather(*(worker.end() for worker in workers))
-    return sample
-
-
-async def _load_all(
-    workers: Sequence[Remote],
-    names: Sequence[Sequence[str]],
-    seconds: float,
-    folder: Path | None = None,
-) -> list[dict[str, Any]]:
-    patience = seconds + 20
-    asks = (
-        worker.ask(
-            "load",
-            patience=patience,
-            names=own,
-            seconds=seconds,
-            record=None if folder is None else str(folder / str(number)),
-        )
-        for number, (worker, own) in enumerate(zip(workers, names, strict=True))
-    )
-    return await asyncio.gather(*asks)
-
-
-def distinct(round_: Round) -> list[str]:
-    return [f"{round_.name}:{i}" for i in range(round_.case.tasks)]
+from .results import Sample
+from .rounds import Round, distinct, load_all, load_sample, under_load
 
 
 async def cycle(round_: Round) -> Sample:
     """Uncontended: every task has a name of its own."""
     return await under_load(round_, [distinct(round_)], await round_.workers(1))
+
+
+async def new(round_: Round) -> Sample:
+    """Uncontended, and every cycle takes a name that was never used before."""
+    workers = await round_.workers(1)
+    return await under_load(round_, [distinct(round_)], workers, ever_new=True)
 
 
 async def hot(round_: Round) -> Sample:
@@ -220,9 +93,9 @@ async def restarting(round_: Round) -> Sample:
         await round_.nodes.restart(round_.case.nodes - 1)
 
     seconds = round_.settings.seconds
-    await _load_all(workers, [distinct(round_)], round_.settings.warmup)
+    await load_all(workers, [distinct(round_)], round_.settings.warmup)
     failing = asyncio.create_task(restart())
-    replies = await _load_all(workers, [distinct(round_)], seconds + round_.settings.warmup)
+    replies = await load_all(workers, [distinct(round_)], seconds + round_.settings.warmup)
     await failing
     sample = load_sample(replies)
     if sample["unfinished"]:
@@ -345,51 +218,3 @@ async def cold(round_: Round) -> Sample:
         "first_lock_ms": (opened["connect"] + taken["took"]) * 1000,
         "cold_ms": (opened["import"] + opened["connect"] + taken["took"]) * 1000,
     }
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A scenario and the cells of the matrix that a whole run measures."""
-
-    run: Callable[[Round], Awaitable[Sample]]
-    metric: str
-    """The figure that charts and tables show first."""
-    nodes: tuple[int, ...]
-    tasks: tuple[int, ...]
-    contends: bool = False
-    renews: bool = False
-    least_nodes: int = 1
-    """With fewer there is no majority left."""
-    systems: tuple[str, ...] = ()
-    """Where it compares variants of one system; else all systems."""
-    loops: tuple[str, ...] = ("asyncio",)
-
-    def measures(self, system: System) -> bool:
-        """Whether it makes sense for this system."""
-        return (system.contends or not self.contends) and (system.renews or not self.renews)
-
-
-BOTH = ("asyncio", "uvloop")
-SCENARIOS = {
-    "cycle": Scenario(cycle, "cycles_per_s", (1, 3, 5), (1, 10, 100, 1000), loops=BOTH),
-    "guards": Scenario(
-        cycle, "cycles_per_s", (1, 5), (100,), systems=("asynclock", "asynclock-unguarded")
-    ),
-    "observers": Scenario(
-        cycle, "cycles_per_s", (1, 5), (100,), systems=("asynclock", "asynclock-observed")
-    ),
-    "hot": Scenario(hot, "cycles_per_s", (1, 3, 5), (100,), contends=True, loops=BOTH),
-    "hot4": Scenario(hot4, "cycles_per_s", (1, 5), (100,), contends=True),
-    "share": Scenario(hot4, "least_share", (1, 5), (100,), contends=True),
-    "handover": Scenario(handover, "handover_p50_ms", (1, 5), (2,), contends=True),
-    "orphan": Scenario(orphan, "late_ms", (1, 5), (2,), contends=True),
-    "waiters": Scenario(waiters, "commands_per_s_and_node", (1, 5), (1000,), contends=True),
-    "frozen": Scenario(frozen, "wait_p99_ms", (5,), (10,), least_nodes=3),
-    "slow": Scenario(slow, "wait_p99_ms", (5,), (10,), least_nodes=3),
-    "renewal": Scenario(renewal, "cores_percent", (1, 3), (1000, 10_000), renews=True),
-    "memory": Scenario(memory, "bytes_per_lease", (1, 5), (5000,)),
-    "cold": Scenario(cold, "cold_ms", (1, 5), (1,)),
-    # Last: their nodes are young afterwards, and the next scenario has to wait for them.
-    "killed": Scenario(killed, "wait_p99_ms", (5,), (10,), least_nodes=3),
-    "restarting": Scenario(restarting, "gap_ms", (1, 5), (10,)),
-}

@@ -54,6 +54,27 @@ const ADAPTERS = {
   },
 };
 
+// Behind one local lock per name, as adapters/wrappers.py does it with asyncio.Lock.
+function queued(inner) {
+  const last = new Map();
+  return {
+    ...inner,
+    async acquire(name) {
+      const before = last.get(name);
+      let done;
+      last.set(name, new Promise((resolve) => { done = resolve; }));
+      await before;
+      try {
+        return { held: await inner.acquire(name), done };
+      } catch (error) {
+        done();
+        throw error;
+      }
+    },
+    release: ({ held, done }) => inner.release(held).finally(done),
+  };
+}
+
 function thin(values) {
   const ordered = Float64Array.from(values).sort();
   if (ordered.length <= POINTS) return Array.from(ordered);
@@ -65,15 +86,17 @@ const PACKAGE = { redlock: "redlock", semaphore: "redis-semaphore" };
 const leases = [];
 let adapter, lease;
 const OPERATIONS = {
-  async open({ urls, ttl }) {
+  async open({ urls, ttl, options }) {
     const begin = now();
     require("ioredis");
     require(PACKAGE[system]);
     const imported = now();
     adapter = ADAPTERS[system](urls, ttl);
+    if (options.queued) adapter = queued(adapter);
     return { import: imported - begin, connect: now() - imported };
   },
-  async load({ names, seconds }) {
+  async load({ names, seconds, ever_new: everNew }) {
+    let count = 0;
     const contended = new Set(names).size < names.length;
     const inside = new Map(), waits = [], cycles = [], errors = {};
     let gap = 0, overlaps = 0, running = names.length;
@@ -83,7 +106,7 @@ const OPERATIONS = {
       for (let started = now(); started < until; started = now()) {
         let entered;
         try {
-          const held = await adapter.acquire(name);
+          const held = await adapter.acquire(everNew ? `${name}:${count++}` : name);
           entered = now();
           if (contended) {
             inside.set(name, (inside.get(name) ?? 0) + 1);

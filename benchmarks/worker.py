@@ -76,6 +76,11 @@ def resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
+def wrappers() -> Any:
+    """Import the wrappers after the adapter, as part of no measured import."""
+    return importlib.import_module("benchmarks.adapters.wrappers")
+
+
 class Worker:
     """The requests, one method each; the keyword arguments are the request's fields."""
 
@@ -90,14 +95,18 @@ class Worker:
         begin = time.perf_counter()
         module = importlib.import_module(f"benchmarks.adapters.{self.name}")
         imported = time.perf_counter()
+        queued = options.pop("queued", False)
         self.adapter = module.ADAPTER(urls, ttl, options)
+        if queued:
+            self.adapter = wrappers().Queued(self.adapter)
         await self.adapter.open()
         return {"import": imported - begin, "connect": time.perf_counter() - imported}
 
     async def load(
-        self, names: list[str], seconds: float, record: str | None = None
+        self, names: list[str], seconds: float, record: str | None = None, ever_new: bool = False
     ) -> dict[str, Any]:
-        seen = await load.run_load(self.adapter, names, seconds, record=record is not None)
+        subject = wrappers().EverNew(self.adapter) if ever_new else self.adapter
+        seen = await load.run_load(subject, names, seconds, record=record is not None)
         if record is not None:
             write(record, seen.bodies)
         return {

@@ -18,11 +18,12 @@ class Asynclock(Adapter):
         options = dict(self.options)
         if options.pop("observed", False):
             options["observers"] = (_observe,)
+        self.terms = {name: options.pop(name) for name in ("handoff",) if name in options}
         self.locks = asynclock.connect(*self.urls, ttl=self.ttl, **options)
         await self.locks.__aenter__()
 
     async def acquire(self, name: str) -> Any:
-        return await self.locks.lock(name).acquire()
+        return await self.locks.lock(name, **self.terms).acquire()
 
     async def release(self, lease: Any) -> None:
         await lease.release()

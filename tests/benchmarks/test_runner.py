@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks import bars
 from benchmarks.__main__ import main
+from benchmarks.matrix import SCENARIOS, TELLS
 from benchmarks.report import markdown, page
 from benchmarks.results import Case, Results, latest
 from benchmarks.runner import matrix
-from benchmarks.scenarios import SCENARIOS
-from benchmarks.systems import ENVIRONMENTS, SYSTEMS
+from benchmarks.systems import ENVIRONMENTS, QUEUED, SYSTEMS
 
 pytestmark = pytest.mark.timeout(180)  # worker processes on a busy machine start slowly
 
@@ -80,11 +80,22 @@ def test_report_escapes_and_chart_draws_the_same_again(tmp_path: Path) -> None:
     assert "40,000" in (tmp_path / "a.svg").read_text()
 
 
-def test_what_is_not_installed_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_not_installed_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("benchmarks.install.HOME", tmp_path)
     out = tmp_path / "out"
     settings = [option for option in TINY if option != "--here"]
-    main(["run", "cycle", "--system=pottery", "--nodes=1", "--tasks=1", *settings, f"--out={out}"])
+    chosen = ["--system=pottery", "--system=node-redlock", "--nodes=1", "--tasks=1"]
+    run = ["run", "cycle", *chosen, *settings, f"--out={out}"]
+    assert main(run) == 1
+    said = capsys.readouterr().err
+    assert "not installed: pottery, node-redlock" in said
+    assert "nox -s bench-install -- pottery node\n" in said
+    assert main(["bars", *settings, f"--out={out}"]) == 1
+    assert not out.with_suffix(".json").exists()
+
+    assert main([*run, "--without-missing"]) == 0
     results = Results.from_json(out.with_suffix(".json").read_text())
     assert "not installed" in results.problems["pottery"]
     assert "pottery" in out.with_suffix(".md").read_text()
@@ -126,7 +137,49 @@ def test_bars_use_only_cells_that_are_measured() -> None:
     assert [line for line in bars.judge(results) if not line["met"]] == []
 
 
+def test_like_is_compared_with_like(tmp_path: Path) -> None:
+    """Peers behind a local lock, asynclock without hand-over, and names that come once."""
+    out = tmp_path / "like"
+    chosen = "--system=redis-py --system=redis-py-queued --system=asynclock-apart".split()
+    sizes = ["--nodes=1", "--tasks=8", "--loop=asyncio"]
+    assert main(["run", "hot", "new", *chosen, *sizes, *TINY, f"--out={out}"]) == 0
+    measured = Results.from_json(out.with_suffix(".json").read_text())
+    assert measured.problems == {}
+    hot, new = Case("hot", 1, 8), Case("new", 1, 8)
+    for system in ("redis-py", "redis-py-queued", "asynclock-apart"):
+        check_cycles(measured, new, system)
+        assert measured.median(hot, system, "overlaps") == 0
+        assert measured.median(hot, system, "cycles_per_s") > 0
+    assert measured.median(hot, "asynclock-apart", "violations") == 0
+    # A counter of each name stays for a day; a peer leaves nothing behind.
+    assert measured.median(new, "asynclock-apart", "node_bytes_per_name") > 50
+    said = out.with_suffix(".md").read_text()
+    assert TELLS["hot"] in said and TELLS["new"] in said
+
+
+def test_a_peer_is_pinned_with_everything_that_it_needs() -> None:
+    for environment in ENVIRONMENTS.values():
+        pin = "@" if environment.kind == "node" else "=="
+        loose = [package for package in environment.packages if pin not in package]
+        assert loose == (["--editable", "."] if environment.name == "asynclock" else [])
+
+
+def test_the_picture_says_what_one_name_compares(tmp_path: Path) -> None:
+    from benchmarks.chart import draw
+
+    results = Results()
+    hot = Case("hot", 5, 100)
+    for pace, system in enumerate(("asynclock", *QUEUED), 100):
+        results.add(hot, system, {"cycles_per_s": float(pace)})
+    draw(results, tmp_path / "hot.svg")
+    drawn = (tmp_path / "hot.svg").read_text()
+    assert "inside the process" in drawn
+    fastest, slower = (SYSTEMS[name].label for name in (QUEUED[-1], QUEUED[0]))
+    assert fastest in drawn and slower not in drawn
+
+
 def test_matrix_names_only_what_exists() -> None:
+    assert TELLS.keys() == SCENARIOS.keys()
     cells = matrix(list(SCENARIOS), [], [], [], [])
     assert {system for cell in cells for system in cell.systems} <= SYSTEMS.keys()
     assert {system.environment for system in SYSTEMS.values()} <= ENVIRONMENTS.keys()

@@ -1,0 +1,79 @@
+"""What a scenario puts around a lock does what its table says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from benchmarks.adapters import Adapter
+from benchmarks.adapters.wrappers import EverNew, Queued
+
+
+class Recorder(Adapter):
+    """Notes the names, and how many calls of `acquire` and bodies there are at once."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.names: list[str] = []
+        self.busy = self.peak = 0
+        self.fails = fails
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def acquire(self, name: str) -> Any:
+        self.names.append(name)
+        self.busy += 1
+        self.peak = max(self.peak, self.busy)
+        await asyncio.sleep(0)
+        if self.fails:
+            self.busy -= 1
+            raise OSError("refused")
+        return name
+
+    async def release(self, lease: Any) -> None:
+        await asyncio.sleep(0)
+        self.busy -= 1
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def cycle(lock: Any, name: str) -> None:
+    lease = await lock.acquire(name)
+    await asyncio.sleep(0)
+    await lock.release(lease)
+
+
+async def test_behind_a_local_lock_one_task_at_a_time_asks() -> None:
+    alone, together = Recorder(), Recorder()
+    queued = Queued(alone)
+    await asyncio.gather(*(cycle(queued, "a") for _ in range(5)))
+    await asyncio.gather(*(cycle(together, "a") for _ in range(5)))
+    assert (alone.peak, together.peak) == (1, 5)
+    assert alone.names == ["a"] * 5
+
+
+async def test_names_have_a_local_lock_each() -> None:
+    recorder = Recorder()
+    queued = Queued(recorder)
+    await asyncio.gather(*(cycle(queued, name) for name in "abc"))
+    assert recorder.peak == 3
+
+
+async def test_a_failed_acquire_lets_the_next_task_ask() -> None:
+    recorder = Recorder(fails=True)
+    queued = Queued(recorder)
+    for _ in range(2):
+        with pytest.raises(OSError, match="refused"):
+            async with asyncio.timeout(5):
+                await queued.acquire("a")
+    assert recorder.names == ["a", "a"]
+
+
+async def test_ever_new_names_are_all_different() -> None:
+    recorder = Recorder()
+    fresh = EverNew(recorder)
+    await asyncio.gather(*(cycle(fresh, name) for name in "aab"))
+    assert len(set(recorder.names)) == 3
