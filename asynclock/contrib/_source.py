@@ -9,6 +9,7 @@ from typing import TypeAlias
 from .._nodes.deployment import NodeAddress
 from ..errors import ConfigurationError
 from ..manager import ConnectSettings, LockManager, connect
+from ._pace import Holds
 from ._problems import Contended, checked
 
 Nodes: TypeAlias = "Sequence[NodeAddress | LockManager]"
@@ -22,6 +23,7 @@ class Source:
 
     def __init__(self, nodes: Nodes, settings: ConnectSettings, contended: Contended = 409) -> None:
         self._running = False
+        self.holds = Holds()
         self._take(nodes, settings, contended)
 
     def replace(self, nodes: Nodes, settings: ConnectSettings, contended: Contended) -> None:
@@ -49,6 +51,10 @@ class Source:
         self._running = True
         try:
             async with given or connect(*self._addresses, **self._settings) as locks:
-                yield locks
+                locks.observe(self.holds.note)
+                try:
+                    yield locks
+                finally:
+                    locks.unobserve(self.holds.note)
         finally:
             self._running = False

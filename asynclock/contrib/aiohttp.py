@@ -36,7 +36,7 @@ from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
 from ..fencing._naming import check_template, fields_of
 from ..manager import ConnectSettings, LockManager
 from . import _problems
-from ._pace import Pace
+from ._pace import Holds, Pace
 from ._problems import Contended, health_of, name_for, problem_of
 from ._source import Source
 
@@ -45,10 +45,12 @@ __all__ = ["LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems
 LOCKS: web.AppKey[LockManager] = web.AppKey("asynclock", LockManager)
 """The application's key for its manager."""
 _SOURCE: web.AppKey[Source] = web.AppKey("asynclock_source", Source)
+_HOLDS: web.AppKey[Holds] = web.AppKey("asynclock_holds", Holds)
 _SOCKET: Any = "asynclock_socket"
 """The request's key for its WebSocket."""
 if hasattr(web, "RequestKey"):  # later versions warn about keys that are texts
     _SOCKET = web.RequestKey("asynclock_socket", web.WebSocketResponse)
+T = TypeVar("T")
 S = TypeVar("S", bound=web.Request | web.View)
 """The argument of a handler: the request, or the view of a method."""
 Name = str | Callable[[web.Request], str]
@@ -110,7 +112,7 @@ def _cleanup_context(
             _check_order(app, outermost)
         _check_names(app.router.routes())
         async with source.run() as locks:
-            app[LOCKS] = locks
+            app[LOCKS], app[_HOLDS] = locks, source.holds
             yield
 
     return run
@@ -170,6 +172,8 @@ def _problems_of(source: Source | _Fixed) -> Middleware:
         try:
             return await handler(request)
         except AsyncLockError as error:
+            if holds := _lookup(request, _HOLDS):
+                holds.advise(error)
             problem = problem_of(error, source.contended)
             socket = request.get(_SOCKET)
             if isinstance(socket, web.WebSocketResponse):
@@ -192,10 +196,16 @@ async def _note_socket(request: web.Request, response: web.StreamResponse) -> No
 
 def locks_of(request: web.Request) -> LockManager:
     """Return the manager of the application that serves `request`, or of one around it."""
+    if (locks := _lookup(request, LOCKS)) is None:
+        raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
+    return locks
+
+
+def _lookup(request: web.Request, key: web.AppKey[T]) -> T | None:
     for app in reversed(request.match_info.apps):
-        if LOCKS in app:
-            return app[LOCKS]
-    raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
+        if key in app:
+            return app[key]
+    return None
 
 
 class RouteSettings(LockSettings, total=False):

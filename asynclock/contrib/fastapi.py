@@ -88,6 +88,7 @@ def setup(
 
 def _answer_errors(app: FastAPI, source: Source) -> None:
     async def answer(connection: HTTPConnection, error: Exception) -> ASGIApp:
+        source.holds.advise(cast(AsyncLockError, error))
         return _response(connection, cast(AsyncLockError, error), source.contended)
 
     app.add_exception_handler(AsyncLockError, cast(Any, answer))

@@ -19,7 +19,6 @@ from starlette.websockets import WebSocketDisconnect
 import asynclock
 from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
-from asynclock.contrib._pace import Pace
 from asynclock.contrib.fastapi import Locked, Locks, locked, locks_of, setup
 from asynclock.errors import ConfigurationError
 from asynclock.testing import busy, lose
@@ -376,87 +375,3 @@ async def test_a_mounted_application_answers_like_the_one_around_it() -> None:
             assert (answer.status_code, answer.json()["lock"]) == (423, "orders:42")
             paths = (await client.get("/inner/openapi.json")).json()["paths"]
     assert {"423", "503"} <= paths["/{order_id}"]["post"]["responses"].keys()
-
-
-# ---- when to come back ---------------------------------------------------------------------------
-
-
-def contended(remaining: float) -> asynclock.NotAcquiredError:
-    return asynclock.NotAcquiredError("held", name="a", remaining=remaining)
-
-
-@pytest.mark.parametrize(
-    ("said", "holds", "advice"),
-    [
-        (None, [], 1.0),
-        (None, [0.05], 0.05),
-        (None, [3.0, 0.05], 2.7),
-        (None, [60.0], 9.0),
-        (7.5, [0.05], 7.5),
-    ],
-)
-def test_the_advice_follows_recent_holds(
-    said: float | None, holds: list[float], advice: float
-) -> None:
-    pace, error = Pace(said), contended(9.0)
-    for seconds in holds:
-        pace.held(seconds)
-    pace.advise(error)
-    assert error.retry_after == pytest.approx(advice)
-
-
-@pytest.mark.parametrize("framework", ["fastapi", "aiohttp"])
-async def test_a_route_says_when_to_come_back(framework: str) -> None:
-    answers = await ask_busy(framework, retry_after=4), await ask_busy(framework)
-    assert answers == ("4", "1")
-
-
-async def ask_busy(framework: str, **settings: Any) -> str:
-    if framework == "fastapi":
-        app = FastAPI()
-        setup(app, *MEMORY)
-
-        @app.get("/")
-        @locked("a", timeout=0.02, **settings)
-        async def root() -> None: ...
-
-        async with app.router.lifespan_context(app), busy("a", app.state.asynclock):
-            transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-                return (await client.get("/")).headers["retry-after"]
-
-    @for_aiohttp.locked("a", timeout=0.02, **settings)
-    async def handler(request: web.Request, lease: Lease) -> web.Response:
-        return web.Response()
-
-    other = web.Application()
-    for_aiohttp.setup(other, *MEMORY)
-    other.router.add_get("/", handler)
-    async with AiohttpClient(TestServer(other)) as caller:
-        async with busy("a", other[for_aiohttp.LOCKS]):
-            return (await caller.get("/")).headers["retry-after"]
-
-
-async def test_a_quick_route_learns_its_own_pace() -> None:
-    """With a ttl of 10 s and short holds, no client gets a Retry-After of 10 s."""
-    app = FastAPI()
-    setup(app, *MEMORY)
-    inside, go_on = asyncio.Event(), asyncio.Event()
-
-    @app.get("/{wait}")
-    async def root(wait: bool, lease: Annotated[Lease, Locked("a", timeout=0.02)]) -> None:
-        inside.set()
-        if wait:
-            await go_on.wait()
-
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            await client.get("/false")
-            inside.clear()
-            first = asyncio.create_task(client.get("/true"))
-            await inside.wait()
-            answer = await client.get("/false")
-            go_on.set()
-            await first
-    assert (answer.status_code, answer.headers["retry-after"]) == (409, "1")

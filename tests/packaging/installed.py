@@ -95,7 +95,7 @@ async def check_blocking() -> None:
 
 SHOP = """
 from typing import Annotated
-from fastapi import FastAPI
+from fastapi import FastAPI, WebSocket
 from asynclock import Lease
 from asynclock.contrib.fastapi import Locked, setup
 
@@ -105,6 +105,11 @@ setup(app, {url!r})
 @app.post("/orders/{{order_id}}/ship")
 async def ship(order_id: int, lease: Annotated[Lease, Locked("orders:{{order_id}}")]) -> int:
     return lease.fence
+
+@app.websocket("/orders/{{order_id}}")
+async def watch(socket: WebSocket, lease: Annotated[Lease, Locked("orders:{{order_id}}")]) -> None:
+    await socket.accept()
+    await socket.send_text(str(lease.fence))
 """
 
 
@@ -122,10 +127,18 @@ async def check_fastapi() -> None:
             process = subprocess.Popen(command, cwd=folder)
             try:
                 fences = [await asyncio.to_thread(ask, port) for _ in range(2)]
+                fences.append(await ask_by_socket(port))
             finally:
                 process.terminate()
                 process.wait(30)
-    assert 0 < fences[0] < fences[1]
+    assert 0 < fences[0] < fences[1] < fences[2]
+
+
+async def ask_by_socket(port: int) -> int:
+    from websockets.asyncio.client import connect
+
+    async with connect(f"ws://127.0.0.1:{port}/orders/42", proxy=None) as socket:
+        return int(await socket.recv())
 
 
 def ask(port: int) -> int:
