@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class StateView(NamedTuple):
-    """What one node keeps of a state; texts come from outside, never print them raw."""
-
-    node: str
-    number: int = 0
-    """Number of the last change that the node accepted; the highest one counts."""
-    value: str | None = None
-    remaining: float | None = None
-    """Seconds until the node forgets the state."""
-    now: int = 0
-    """The node's clock, in µs."""
-    error: str | None = None
-
-    @classmethod
-    def parse(cls, node: str, reply: Any) -> StateView:
-        """Read the reply of register.lua to `inspect`."""
-        _, number, value, pttl, now = reply
-        text = value.decode("utf-8", "replace") if value else None
-        return cls(node, number, text, pttl / 1000 if pttl >= 0 else None, now)
+from .._primitives.kind import State, StateView
+from ..errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +15,14 @@ class SharedState:
     """What all nodes keep of one state."""
 
     name: str
-    kind: str
-    """"event", "latch" or "barrier"."""
+    part: State
     nodes: tuple[StateView, ...]
     quorum: int
+
+    @property
+    def kind(self) -> str:
+        """The kind of primitive: "event", "latch" or "barrier"."""
+        return self.part.suffix
 
     @property
     def last(self) -> StateView:
@@ -56,34 +42,21 @@ class SharedState:
     @property
     def state(self) -> dict[str, Any] | None:
         """The state as JSON; None if something other than this library wrote the value."""
-        view = self.last
-        if self.kind == "event":
-            return {"set": view.value == "set"} if view.value in ("set", "clear") else None
-        try:
-            found = json.loads(view.value or "null")
-        except ValueError:
-            return None
-        match self.kind, found:
-            case "latch", [int(count), dict(done)] if _counts(done):
-                return {"count": count, "remaining": max(0, count - sum(done.values()))}
-            case "barrier", [int(parties), int(number), dict(here), list()] if _counts(here):
-                waiting = sum(until > view.now for until in here.values())
-                return {"parties": parties, "waiting": waiting, "round": number}
-        return None
+        return self._described[0]
 
     @property
     def summary(self) -> str:
         """The state in words."""
-        match self.state:
-            case {"set": was_set}:
-                words = "set" if was_set else "cleared"
-            case {"count": count, "remaining": remaining}:
-                words = f"{remaining} of {count} to go"
-            case {"parties": parties, "waiting": waiting, "round": number}:
-                words = f"{waiting} of {parties} wait for round {number + 1}"
-            case _:
-                words = "written by something else"
+        words = self._described[1]
         return words if self.agreed else f"{words}, no quorum"
+
+    @property
+    def _described(self) -> tuple[dict[str, Any] | None, str]:
+        view = self.last
+        with contextlib.suppress(ConfigurationError):
+            if view.value is not None:
+                return self.part.describe(view.value, view.now)
+        return None, "written by something else"
 
     def as_json(self) -> dict[str, Any]:
         """Return the state as docs/json.md describes it."""
@@ -99,7 +72,3 @@ class SharedState:
                 for view in self.nodes
             ],
         }
-
-
-def _counts(found: dict[str, Any]) -> bool:
-    return all(type(number) is int for number in found.values())

@@ -17,9 +17,10 @@ from .._nodes.cluster.node import ClusterNode
 from .._nodes.link import Answer, Failure
 from .._nodes.node import Node
 from .._nodes.script import Command, Script
+from .._primitives.kind import Held, State, StateView, Waiting
 from ..manager import LockManager, node_access
-from .layout import READERS, STATES, WAITING, KeyRef
-from .states import SharedState, StateView
+from .layout import KeyRef
+from .states import SharedState
 
 PAGE = 250
 """Number of keys per SCAN: about 50 µs of a server's time."""
@@ -73,8 +74,9 @@ async def survey(locks: LockManager, name: str | None = None) -> Survey:
             waiting[waited] = max(count, waiting.get(waited, 0))
     errors = {scan.node.address: scan.error for scan in scans if scan.error is not None}
     states = [
-        SharedState(key.name, key.part, tuple(scan.state(key) for scan in scans), access.quorum)
+        SharedState(key.name, part, tuple(scan.state(key) for scan in scans), access.quorum)
         for key in sorted({key for scan in scans for key in scan.states})
+        if isinstance(part := key.part, State)
     ]
     return Survey(held, errors, waiting, states=states)
 
@@ -141,7 +143,7 @@ class _KeyScan:
             key = None if raw.endswith(_COUNTER) else KeyRef.parse(self._prefix, raw)
             if key is None or (self._name is not None and self._name != key.name):
                 continue
-            if key.is_single:
+            if key.part.single:
                 locks.append((key, raw.decode()))
             else:
                 others.append(key)
@@ -165,21 +167,21 @@ class _KeyScan:
                 self._record(key, one)
 
     def _record(self, key: KeyRef, reply: Any) -> None:
+        part = key.part
         if isinstance(reply, Failure):
             # A foreign key under our prefix is no error; a node that stops answering is.
             if "WRONGTYPE" not in reply.cause:
                 self.error = reply.cause
-        elif key.part in WAITING:
-            count = reply if isinstance(reply, int) else int(reply[0] is not None)
-            self.waiting[key.name] = self.waiting.get(key.name, 0) + count
-        elif key.part in STATES:
+        elif isinstance(part, Held):
+            for view in part.views(self.node.address, reply):
+                reader = "" if part.single else view.owner or ""
+                self.views[key, reader] = view
+        elif isinstance(part, Waiting):
+            self.waiting[key.name] = self.waiting.get(key.name, 0) + part.count(reply)
+        else:
             state = StateView.parse(self.node.address, reply)
             if state.value is not None:
                 self.states[key] = state
-        else:
-            for view in key.views(self.node.address, reply):
-                reader = (view.owner or "") if key.part == READERS else ""
-                self.views[key, reader] = view
 
 
 def _escaped(text: str) -> str:

@@ -13,7 +13,8 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
 from .event import deadline_of
-from .register import Register
+from .kind import Description
+from .register import Register, state_kind
 
 MOST = 256
 """Maximum number of parties: the state lists each party of several rounds."""
@@ -38,6 +39,30 @@ class _State:
 
     def text(self) -> str:
         return json.dumps([self.parties, self.round, self.here, self.passed])
+
+
+def _parsed(value: str) -> _State:
+    # The text comes from a server: accept only the form that this class writes.
+    try:
+        found: Any = json.loads(value)
+    except ValueError:
+        found = None
+    match found:
+        case [int(parties), int(number), dict(here), list(passed)] if all(
+            type(until) is int for until in here.values()
+        ) and all(isinstance(row, list) for row in passed):
+            return _State(parties, number, here, passed)
+    raise ConfigurationError("the state of this barrier was not written by this library")
+
+
+def _describe(value: str, now: int) -> Description:
+    state = _parsed(value)
+    waiting = sum(until > now for until in state.here.values())
+    found = {"parties": state.parties, "waiting": waiting, "round": state.round}
+    return found, f"{waiting} of {state.parties} wait for round {state.round + 1}"
+
+
+KIND = state_kind("barrier", _describe)
 
 
 class Barrier:
@@ -105,7 +130,7 @@ class Barrier:
 
     async def inspect(self) -> Inspection:
         """Return what each node stores; takes at most one node timeout."""
-        return await self._register.inspect("barrier")
+        return await self._register.inspect(KIND.name)
 
     def _pause(self, deadline: float | None) -> float | None:
         # No report shortly before the deadline: there might be no time to complete it.
@@ -165,17 +190,3 @@ class Barrier:
                 name=self.name,
             )
         return state
-
-
-def _parsed(value: str) -> _State:
-    # The text comes from a server: accept only the form that this class writes.
-    try:
-        found: Any = json.loads(value)
-    except ValueError:
-        found = None
-    match found:
-        case [int(parties), int(number), dict(here), list(passed)] if all(
-            type(until) is int for until in here.values()
-        ) and all(isinstance(row, list) for row in passed):
-            return _State(parties, number, here, passed)
-    raise ConfigurationError("the state of this barrier was not written by this library")

@@ -8,32 +8,33 @@ from typing import Any, TypedDict, Unpack
 from .. import _settings
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Terms
-from .._keys import derived, lock_key
-from .._nodes.script import Script
+from .._keys import lock_key
 from ..errors import ConfigurationError
+from . import barrier, election, event, fair, latch, lock, multi, readwrite, semaphore
 from .barrier import MOST as MOST_PARTIES
 from .barrier import Barrier
 from .base import Defaults
-from .election import SCRIPT as ELECTION
 from .election import Election
 from .event import SharedEvent
-from .fair import SCRIPT as FAIR
 from .fair import FairLock
+from .kind import Kind
 from .latch import MOST as MOST_COUNTS
 from .latch import Latch
-from .lock import SCRIPT as LOCK
 from .lock import Lock, recipe
 from .multi import MOST as MOST_NAMES
-from .multi import SCRIPT as MULTI
 from .multi import MultiLock
-from .readwrite import READ, WRITE, ReadWriteLock
+from .readwrite import ReadWriteLock
 from .reentrant import ReentrantLock, Registry
 from .register import KEEP, Register
-from .register import SCRIPT as REGISTER
 from .semaphore import MOST, Semaphore
 from .synchronized import P, R, synchronized
 
-SCRIPTS: tuple[Script, ...] = (LOCK, READ, WRITE, MULTI, FAIR, ELECTION, REGISTER)
+KINDS = tuple(
+    module.KIND
+    for module in (lock, readwrite, multi, fair, election, semaphore, event, latch, barrier)
+)
+"""What each primitive declares of itself."""
+SCRIPTS = tuple(dict.fromkeys(script for kind in KINDS for script in kind.scripts))
 """All scripts; each connection loads them at once, because an unknown script loses a wake-up."""
 
 
@@ -152,7 +153,7 @@ class Catalogue:
 
     def event(self, name: str, *, keep: float = KEEP) -> SharedEvent:
         """Make an event on `name`, which the nodes forget `keep` seconds after its last change."""
-        return SharedEvent(self._register(name, "event", keep))
+        return SharedEvent(self._register(name, event.KIND, keep))
 
     def latch(self, name: str, count: int, *, keep: float = KEEP) -> Latch:
         """Make a latch on `name` that opens after `count` (1 to 1000) counts.
@@ -160,7 +161,7 @@ class Catalogue:
         The nodes forget it `keep` seconds after its last count. Raises ConfigurationError.
         """
         checked = _settings.count(count, "count", MOST_COUNTS)
-        return Latch(self._engine, self._register(name, "latch", keep), checked)
+        return Latch(self._engine, self._register(name, latch.KIND, keep), checked)
 
     def barrier(
         self, name: str, parties: int, *, ttl: float | None = None, keep: float = KEEP
@@ -173,11 +174,11 @@ class Catalogue:
         """
         checked = _settings.count(parties, "parties", MOST_PARTIES)
         terms = self._defaults.terms(ttl=ttl)
-        return Barrier(self._engine, self._register(name, "barrier", keep), checked, terms.ttl)
+        return Barrier(self._engine, self._register(name, barrier.KIND, keep), checked, terms.ttl)
 
-    def _register(self, name: str, kind: str, keep: float) -> Register:
-        checked = _settings.name(name, f"the name of a {kind}")
-        key = derived(lock_key(self._defaults.prefix, checked), kind)
+    def _register(self, name: str, kind: Kind, keep: float) -> Register:
+        checked = _settings.name(name, f"the name of a {kind.name}")
+        (key,) = kind.parts[0].keys(lock_key(self._defaults.prefix, checked))
         return Register(self._engine, checked, key, _settings.seconds(keep, "keep"))
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:

@@ -19,16 +19,19 @@ from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease, Terms
 from .._engine.recipe import Recipe, ms
 from .._engine.refusals import label
-from .._keys import counter, derived, lock_key
+from .._keys import derived, lock_key
 from .._nodes.link import NOBODY, Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Timeout, limited
+from .kind import Held, Kind
 from .lock import SCRIPT as LOCK
 from .lock import Lock
 
 SCRIPT = Script.load(__package__, PRELUDE, "election.lua")
+LEADER = Held(LOCK, "leader")
+KIND = Kind("election", (SCRIPT,), (LEADER,))
 
 KEPT = 3
 """Number of ttls that a published value outlives its leader, who repeats it once per ttl."""
@@ -136,14 +139,12 @@ class Election:
         self, engine: Engine, prefix: str, name: str, terms: Terms, timeout: float | None
     ) -> None:
         key = lock_key(prefix, name)
-        leader = derived(key, "leader")
+        keys = LEADER.keys(key)
         self._engine = engine
         self._terms = terms
         self._timeout = timeout
         self._value_key = derived(key, "value")
-        self._recipe = Recipe(
-            name, LOCK, (leader, counter(leader)), line=leader, watched=(leader,), part="leader"
-        )
+        self._recipe = Recipe(name, LOCK, keys, line=keys[0], watched=keys[:1], part=LEADER.suffix)
         self._lock = Lock(engine, self._recipe, terms, timeout)
 
     def __repr__(self) -> str:
@@ -255,7 +256,7 @@ class Election:
 
     async def inspect(self) -> Inspection:
         """Return the leader's id, node by node; takes at most one node timeout."""
-        return await inspect(self._engine, self._recipe, "election")
+        return await inspect(self._engine, self._recipe, KIND.name)
 
 
 def _stop(reference: ReferenceType[Term]) -> None:

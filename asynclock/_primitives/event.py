@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from .. import _clock, _settings
 from .._engine.inspection import Inspection
-from .register import Register
+from ..errors import ConfigurationError
+from .kind import Description
+from .register import Register, state_kind
+
+SET, CLEAR = "set", "clear"
+
+
+def _describe(value: str, _now: int) -> Description:
+    if value not in (SET, CLEAR):
+        raise ConfigurationError("the state of this event was not written by this library")
+    return {"set": value == SET}, "set" if value == SET else "cleared"
+
+
+KIND = state_kind("event", _describe)
 
 
 class SharedEvent:
@@ -38,17 +51,17 @@ class SharedEvent:
         few nodes answered or other changes got in the way each time. After that error or a
         cancellation the event may be set or not.
         """
-        await self._register.change(lambda _: "set", deadline_of(timeout))
+        await self._register.change(lambda _: SET, deadline_of(timeout))
 
     async def clear(self, *, timeout: float | None = None) -> None:
         """Clear the event: tasks that come later wait. Raises the same errors as `set`."""
         await self._register.change(
-            lambda value: None if value is None else "clear", deadline_of(timeout)
+            lambda value: None if value is None else CLEAR, deadline_of(timeout)
         )
 
     async def is_set(self, *, timeout: float | None = None) -> bool:
         """Return whether the event is set now. Raises the same errors as `set`."""
-        return await self._register.read(deadline_of(timeout)) == "set"
+        return await self._register.read(deadline_of(timeout)) == SET
 
     async def wait(self, *, timeout: float | None = None) -> bool:
         """Wait until the event is set. Return True, or False after `timeout` seconds.
@@ -57,13 +70,13 @@ class SharedEvent:
         changes nothing.
         """
         found = await self._register.until(
-            lambda value: True if value == "set" else None, deadline_of(timeout)
+            lambda value: True if value == SET else None, deadline_of(timeout)
         )
         return bool(found)
 
     async def inspect(self) -> Inspection:
         """Return what each node stores; takes at most one node timeout."""
-        return await self._register.inspect("event")
+        return await self._register.inspect(KIND.name)
 
 
 def deadline_of(timeout: float | None) -> float | None:

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
 from .._engine.lease import Terms
 from .._engine.recipe import Recipe
-from .._keys import counter, derived, lock_key
-from .._nodes.script import Script
+from .._keys import derived, lock_key
+from .._nodes.script import Command, Script
 from ..errors import UnsupportedDeploymentError
 from .base import PRELUDE, Lockable
+from .kind import Held, Kind, Waiting
 
 SCRIPT = Script.load(__package__, PRELUDE, "fair.lua", "lock.lua")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiters(Waiting):
+    """The sorted set of waiters."""
+
+    single: ClassVar[bool] = False
+
+    def inspect(self, keys: tuple[str, ...]) -> Command:
+        return Command.plain("ZCARD", keys[0])
+
+    def count(self, reply: Any) -> int:
+        return int(reply)
+
+
+MUTEX = Held(SCRIPT, "fair")
+WAITERS = _Waiters(SCRIPT, "waiters")
+KIND = Kind("fair", (SCRIPT,), (MUTEX, WAITERS))
 
 PATIENCE = 2.0
 """Seconds after which a silent waiter counts as crashed; a live one asks again in half of that."""
@@ -42,13 +64,13 @@ class FairLock(Lockable):
                 name=name,
             )
         key = lock_key(prefix, name)
-        lock, queue, waiters = (derived(key, kind) for kind in ("fair", "queue", "waiters"))
+        keys = MUTEX.keys(key)
         recipe = Recipe(
             name,
             SCRIPT,
-            (lock, counter(lock)),
-            watched=(lock,),
-            neighbours=(queue, waiters),
+            keys,
+            watched=keys[:1],
+            neighbours=(derived(key, "queue"), WAITERS.keys(key)[0]),
             patience=PATIENCE,
             queued=True,
         )

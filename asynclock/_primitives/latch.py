@@ -10,10 +10,32 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection
 from ..errors import ConfigurationError
 from .event import deadline_of
-from .register import Register
+from .kind import Description
+from .register import Register, state_kind
 
 MOST = 1000
 """Maximum count: the state lists each count, so that none is counted twice."""
+
+
+def _parsed(value: str) -> tuple[int, dict[str, int]]:
+    # The text comes from a server: accept only the form that this class writes.
+    try:
+        found: Any = json.loads(value)
+    except ValueError:
+        found = None
+    match found:
+        case [int(count), dict(done)] if all(type(n) is int and n > 0 for n in done.values()):
+            return count, done
+    raise ConfigurationError("the state of this latch was not written by this library")
+
+
+def _describe(value: str, _now: int) -> Description:
+    count, done = _parsed(value)
+    left = max(0, count - sum(done.values()))
+    return {"count": count, "remaining": left}, f"{left} of {count} to go"
+
+
+KIND = state_kind("latch", _describe)
 
 
 class Latch:
@@ -74,7 +96,7 @@ class Latch:
 
     async def inspect(self) -> Inspection:
         """Return what each node stores; takes at most one node timeout."""
-        return await self._register.inspect("latch")
+        return await self._register.inspect(KIND.name)
 
     def _left(self, value: str | None) -> int:
         return max(0, self.count - sum(self._done(value).values()))
@@ -87,15 +109,3 @@ class Latch:
                 f"latch {self.name!r} counts from {count}, not from {self.count}", name=self.name
             )
         return done
-
-
-def _parsed(value: str) -> tuple[int, dict[str, int]]:
-    # The text comes from a server: accept only the form that this class writes.
-    try:
-        found: Any = json.loads(value)
-    except ValueError:
-        found = None
-    match found:
-        case [int(count), dict(done)] if all(type(n) is int and n > 0 for n in done.values()):
-            return count, done
-    raise ConfigurationError("the state of this latch was not written by this library")

@@ -5,18 +5,21 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .._engine.recipe import Recipe
-from .._keys import counter, lock_key
+from .._keys import lock_key
 from .._nodes.script import Script
 from .base import PRELUDE, Lockable
+from .kind import Held, Kind
 
 SCRIPT = Script.load(__package__, PRELUDE, "lock.lua")
+MUTEX = Held(SCRIPT)
+KIND = Kind("lock", (SCRIPT,), (MUTEX,))
 
 
 @lru_cache(maxsize=1024)
 def recipe(prefix: str, name: str) -> Recipe:
     """Return the recipe of a mutex on `name`; cached, since most names are locked repeatedly."""
     key = lock_key(prefix, name)
-    return Recipe(name, SCRIPT, (key, counter(key)), line=key, watched=(key,))
+    return Recipe(name, SCRIPT, MUTEX.keys(key), line=key, watched=(key,))
 
 
 class Lock(Lockable):

@@ -14,14 +14,17 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease, Terms
 from .._engine.recipe import Recipe
-from .._keys import HASH_TAG, counter, lock_key
+from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script
 from ..errors import NotAcquiredError
 from .base import PRELUDE, UNSET, Entered, Timeout, limited
 from .body import Body
-from .lock import recipe
+from .kind import Kind
+from .lock import MUTEX, recipe
 
 SCRIPT = Script.load(__package__, PRELUDE, "multi.lua")
+KIND = Kind("multi_lock", (SCRIPT,))
+"""The keys are those of mutexes."""
 
 MOST = 64
 """Maximum number of names: a server does nothing else while it locks them."""
@@ -207,7 +210,7 @@ class MultiLock:
         whole = Recipe(
             self.name,
             SCRIPT,
-            tuple(one for key in keys for one in (key, counter(key))),
+            tuple(one for key in keys for one in MUTEX.keys(key)),
             line=tuple(keys),
             watched=tuple(keys),
         )
@@ -246,7 +249,7 @@ class MultiLock:
 
     async def inspect(self) -> Inspection:
         """Return which owner has each name, node by node (`parts`)."""
-        return await inspect_parts(self._engine, "multi_lock", self._parts)
+        return await inspect_parts(self._engine, KIND.name, self._parts)
 
     async def __aenter__(self) -> MultiLease:
         lease = await (await self._obtain(self._timeout)).__aenter__()

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
 from .._engine.lease import Terms
 from .._engine.recipe import Recipe
-from .._keys import counter, derived, lock_key
+from .._keys import derived, lock_key
 from .._nodes.link import Failure
 from .._nodes.script import Script
 from .base import PRELUDE, Lockable
+from .kind import Held, Kind, Waiting
 
 READ = Script.load(__package__, PRELUDE, "read.lua")
 WRITE = Script.load(__package__, PRELUDE, "write.lua", "lock.lua")
+
+
+@dataclass(frozen=True, slots=True)
+class _Readers(Held):
+    """The sorted set of readers, by the time at which each expires."""
+
+    single: ClassVar[bool] = False
+
+    def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
+        return derived(whole, suffix or self.suffix), WRITER.keys(whole)[1]
+
+    def views(self, node: str, reply: Any) -> Iterator[NodeView]:
+        pairs, fence, now = reply
+        for owner, expiry in zip(pairs[::2], pairs[1::2], strict=True):
+            left = float(expiry) / 1000 - now / 1_000_000
+            yield NodeView(node, owner.decode("utf-8", "replace"), left, fence)
+
+
+WRITER = Held(WRITE, "write", "write")
+READERS = _Readers(READ, "readers", "read")
+INTENT = Waiting(WRITE, "intent")
+KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, INTENT))
 
 PATIENCE = 1.0
 """Seconds a waiting writer keeps new readers out; it repeats its request within half of that.
@@ -54,18 +79,17 @@ class ReadWriteLock:
         self, engine: Engine, prefix: str, name: str, terms: Terms, timeout: float | None
     ) -> None:
         key = lock_key(prefix, name)
-        lock, readers, intent = (derived(key, kind) for kind in ("write", "readers", "intent"))
-        fences = counter(lock)
+        lock, readers, intent = (part.keys(key)[0] for part in KIND.parts)
         self._engine = engine
         self._terms = terms
         self._timeout = timeout
         self._write = Recipe(
             name,
             WRITE,
-            (lock, fences),
+            WRITER.keys(key),
             line=lock,
             watched=(lock, readers),
-            part="write",
+            part=WRITER.shown,
             neighbours=(readers, intent),
             patience=PATIENCE,
             shared=readers,
@@ -73,10 +97,10 @@ class ReadWriteLock:
         self._read = Recipe(
             name,
             READ,
-            (readers, fences),
+            READERS.keys(key),
             watched=(lock, intent),
             wakes=(readers,),
-            part="read",
+            part=READERS.shown,
             neighbours=(lock, intent),
         )
 
@@ -98,33 +122,21 @@ class ReadWriteLock:
 
     async def inspect(self) -> Inspection:
         """Return the writer and every reader, node by node (`parts`)."""
-        writer = await inspect(self._engine, self._write, "rwlock")
-        nodes = self._engine.multiplexer.nodes
+        writer = await inspect(self._engine, self._write, KIND.name)
         replies = await ask_all(self._engine, self._read.inspect())
-        found = {node.address: _readers(replies[i]) for i, node in enumerate(nodes)}
-        owners = sorted({owner for readers in found.values() for owner in readers})
+        readers = [_readers(view.node, replies[i]) for i, view in enumerate(writer.nodes)]
         parts = [writer]
-        for owner in owners:
+        for owner in sorted({owner for found in readers for owner in found}):
             views = tuple(
-                NodeView(
-                    view.node,
-                    owner if owner in found[view.node] else None,
-                    found[view.node].get(owner),
-                    view.fence,
-                    view.error,
-                )
-                for view in writer.nodes
+                found.get(owner) or replace(view, owner=None, remaining=None)
+                for view, found in zip(writer.nodes, readers, strict=True)
             )
-            parts.append(Inspection(self.name, views, writer.quorum, "rwlock", "read"))
-        return whole(self.name, "rwlock", parts)
+            shown = READERS.shown
+            parts.append(Inspection(self.name, views, writer.quorum, KIND.name, shown))
+        return whole(self.name, KIND.name, parts)
 
 
-def _readers(reply: Any) -> dict[str, float]:
-    # The seconds that each reader has left on one node.
+def _readers(node: str, reply: Any) -> dict[str, NodeView]:
     if isinstance(reply, Failure):
         return {}
-    pairs, now = reply[0], reply[2] / 1_000_000
-    return {
-        owner.decode("utf-8", "replace"): float(expiry) / 1000 - now
-        for owner, expiry in zip(pairs[::2], pairs[1::2], strict=True)
-    }
+    return {view.owner or "": view for view in READERS.views(node, reply)}

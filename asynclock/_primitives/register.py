@@ -23,9 +23,16 @@ from .._nodes.script import Command, Script
 from .._rules import pacing, validity
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
 from .base import PRELUDE
+from .kind import Description, Kind, State, StateView
 from .round import Round
 
 SCRIPT = Script.load(__package__, PRELUDE, "register.lua")
+
+
+def state_kind(name: str, describe: Callable[[str, int], Description]) -> Kind:
+    """Declare a kind of shared state; its key ends with its name."""
+    return Kind(name, (SCRIPT,), (State(SCRIPT, name, describe=describe),))
+
 
 T = TypeVar("T")
 
@@ -268,6 +275,5 @@ class _Patience:
 def _view(address: str, reply: Any) -> NodeView:
     if isinstance(reply, Failure):
         return NodeView(address, None, None, 0, reply.cause)
-    _, accepted, value, pttl, _ = reply
-    text = value.decode("utf-8", "replace") if value else None
-    return NodeView(address, None, pttl / 1000 if pttl >= 0 else None, accepted, None, text)
+    view = StateView.parse(address, reply)
+    return NodeView(address, None, view.remaining, view.number, None, view.value)

@@ -16,9 +16,13 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Terms
 from .._engine.recipe import Elsewhere, Recipe
-from .._keys import counter, derived, lock_key
+from .._keys import derived, lock_key
 from .base import Lockable
+from .kind import NUMBER, Held, Kind
 from .lock import SCRIPT
+
+SLOT = Held(SCRIPT, NUMBER)
+KIND = Kind("semaphore", (SCRIPT,), (SLOT,))
 
 MOST = 256
 """Maximum number of permits: four windows, so that an attempt and its hops see every slot."""
@@ -66,15 +70,15 @@ class Semaphore(Lockable):
         if windows is None:
             windows = (permits - 1) // WINDOW
         others = [(slot + i) % permits for i in range(1, min(permits, WINDOW))]
-        mine = derived(key, str(slot))
+        mine = SLOT.keys(key, str(slot))
         neighbours = tuple(derived(key, str(other)) for other in others)
         return Recipe(
             name,
             SCRIPT,
-            (mine, counter(mine)),
+            mine,
             line=(key, permits),
             permits=permits,
-            watched=(mine, *neighbours),
+            watched=(mine[0], *neighbours),
             part=str(slot),
             neighbours=neighbours,
             elsewhere=self._choice(name, slot, others, windows),
@@ -96,4 +100,4 @@ class Semaphore(Lockable):
     async def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
         slots = [self._slot(self.name, slot) for slot in range(self.permits)]
-        return await inspect_parts(self._engine, "semaphore", slots)
+        return await inspect_parts(self._engine, KIND.name, slots)

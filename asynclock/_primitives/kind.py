@@ -1,0 +1,119 @@
+"""What a primitive keeps on the nodes, declared beside its script.
+
+The survey, `inspect`, `top`, the dashboard and `release` iterate over these declarations, so none
+of them names a primitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple
+
+from .._engine.inspection import NodeView
+from .._keys import counter, derived
+from .._nodes.script import Command, Script
+
+NUMBER: Final = "0"
+"""Declares all keys of a name that end with a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sort of key that belongs to a name."""
+
+    script: Script
+    """The script that reads the key."""
+    suffix: str = ""
+    """The end of the key, after the lock's own key; "" for the lock's own key."""
+    shown: str = ""
+    """The part as users know it; unused for NUMBER, which shows the number."""
+    single: ClassVar[bool] = False
+    """Whether a read gets what lock.lua gets, so that one command can read many of these keys."""
+
+    def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
+        """Return the keys that the script takes; a number replaces the suffix NUMBER."""
+        suffix = self.suffix if suffix is None else suffix
+        key = derived(whole, suffix) if suffix else whole
+        return key, counter(key)
+
+    def inspect(self, keys: tuple[str, ...]) -> Command:
+        """Return the command that reads the key."""
+        return Command(self.script, keys, ("inspect",))
+
+    def release(self, keys: tuple[str, ...], owner: str) -> Command:
+        """Return the command that releases the key if `owner` holds it."""
+        return Command(self.script, keys, ("release", owner))
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Part):
+    """A key that names the owner of a lease."""
+
+    single: ClassVar[bool] = True
+
+    def views(self, node: str, reply: Any) -> Iterator[NodeView]:
+        """Yield the owner that `node` names in its reply, if there is one."""
+        owner, pttl, fence = reply[:3]
+        if owner is not None:
+            left = pttl / 1000 if pttl >= 0 else None
+            yield NodeView(node, owner.decode("utf-8", "replace"), left, fence)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Part):
+    """A key that exists while somebody waits."""
+
+    single: ClassVar[bool] = True
+
+    def count(self, reply: Any) -> int:
+        """Return the number of waiters in the reply."""
+        return int(reply[0] is not None)
+
+
+class StateView(NamedTuple):
+    """What one node keeps of a state; texts come from outside, never print them raw."""
+
+    node: str
+    number: int = 0
+    """Number of the last change that the node accepted; the highest one counts."""
+    value: str | None = None
+    remaining: float | None = None
+    """Seconds until the node forgets the state."""
+    now: int = 0
+    """The node's clock, in µs."""
+    error: str | None = None
+
+    @classmethod
+    def parse(cls, node: str, reply: Any) -> StateView:
+        """Read the reply of register.lua to `inspect`."""
+        _, number, value, pttl, now = reply
+        text = value.decode("utf-8", "replace") if value else None
+        return cls(node, number, text, pttl / 1000 if pttl >= 0 else None, now)
+
+
+Description = tuple[dict[str, Any], str]
+"""A state as JSON, and in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class State(Part):
+    """A key that keeps a value and has no owner, as register.lua does."""
+
+    describe: Callable[[str, int], Description] = field(kw_only=True)
+    """Describes a value at a moment of the node's clock, in µs. Raises ConfigurationError if
+    something other than this library wrote the value."""
+
+    def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
+        return (derived(whole, suffix or self.suffix),)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What tools must know of one kind of primitive."""
+
+    name: str
+    """What inspections and JSON call it."""
+    scripts: tuple[Script, ...]
+    parts: tuple[Part, ...] = ()
+    """The keys that a survey reads."""

@@ -1,0 +1,34 @@
+"""What primitives declare of themselves is all that tools know of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import asynclock._primitives
+from asynclock._inspect.layout import PARTS, KeyRef
+from asynclock._keys import lock_key
+from asynclock._primitives.catalogue import KINDS, SCRIPTS
+from asynclock._primitives.kind import Held
+
+
+def test_no_two_parts_have_the_same_key() -> None:
+    declared = [part.suffix for kind in KINDS for part in kind.parts]
+    assert sorted(declared) == sorted(PARTS)
+
+
+def test_every_script_of_a_primitive_is_declared() -> None:
+    """Connections load the declared scripts, and an unknown script loses a wake-up."""
+    folder = Path(asynclock._primitives.__file__).parent
+    sources = {path.read_text("utf-8") for path in folder.glob("*.lua")}
+    assert all(any(source in script.source for script in SCRIPTS) for source in sources)
+
+
+def test_a_key_is_read_as_it_is_declared() -> None:
+    for kind in KINDS:
+        for part in kind.parts:
+            key, *_ = part.keys(lock_key("app:", "a"))
+            found = KeyRef.parse("app:", key.encode())
+            assert found is not None
+            assert (found.name, found.kind, found.part) == ("a", kind.name, part)
+            if isinstance(part, Held):
+                assert KeyRef.shown_as("a", found.kind, found.shown) == found
