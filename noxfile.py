@@ -101,10 +101,12 @@ class Environment:
         self.env["ASYNCLOCK_SERVER_BINARY"] = str(binary)
 
     def run(self, program: str, *args: str, silent: bool = False) -> None:
+        """Run a program of this environment."""
         path = str(self.folder / "bin" / program)
         self.session.run(path, *args, env=self.env, external=True, silent=silent)
 
     def pytest(self, *args: str) -> None:
+        """Run pytest with the options that all sessions share."""
         strict = ["--strict-skips"] if IN_CI else []
         common = ["-q", "-rfEs", "--durations", "15", *strict]
         self.run("python", "-m", "pytest", *common, *args, *self.session.posargs)
@@ -195,6 +197,8 @@ ON_EACH_PYTHON = [
 
 
 def add_tests(version: str, python: str | None) -> None:
+    """Make the session that runs the tests on one Python."""
+
     @nox.session(name=f"tests-{version}")
     def tests(session: nox.Session) -> None:
         if python is None:
@@ -264,10 +268,12 @@ class Empty:
         session.run(*make, "--python", python, str(self.folder), silent=True)
 
     def install(self, *packages: str) -> None:
+        """Install packages from the index, and check that they fit together."""
         self.python("-m", "pip", "install", "-qq", *packages)
         self.python("-m", "pip", "check", silent=True)
 
     def python(self, *args: str, silent: bool = False) -> None:
+        """Run Python here; `-I` keeps it from seeing the checkout."""
         program = str(self.folder / "bin" / "python")
         env = {"PATH": str(self.folder / "bin"), "ASYNCLOCK_SERVER_BINARY": None}
         self.session.run(program, *args, env=env, external=True, silent=silent)

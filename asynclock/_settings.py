@@ -41,7 +41,8 @@ def seconds(value: object, what: str, *, zero: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         hint = f": write {value.total_seconds():g}" if isinstance(value, timedelta) else ""
         raise ConfigurationError(f"{what} must be a number of seconds, not {value!r}{hint}")
-    if value != value or value in (math.inf, -math.inf) or value < 0 or (value == 0 and not zero):
+    # Not `math.isfinite`, which fails on a very large int.
+    if value != value or value in (math.inf, -math.inf) or value < 0 or (value == 0 and not zero):  # noqa: PLR0124
         least = "at least 0" if zero else "above 0"
         raise ConfigurationError(f"{what} must be finite and {least}, not {value!r}")
     if value > LONGEST:

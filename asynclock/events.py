@@ -143,6 +143,7 @@ class Observers(list[Observer]):
         self._failed: set[tuple[int, str]] = set()
 
     def __call__(self, event: Event) -> None:
+        """Call each observer; the first failure of each kind is logged and none is raised."""
         for listener in tuple(self):  # an observer may remove itself when it is called
             try:
                 listener(event)

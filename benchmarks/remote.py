@@ -64,7 +64,8 @@ class Remote:
 
         If no answer comes, the process is ended, because later answers would no longer match.
         """
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
         try:
             answer = await self._answer(patience)
@@ -86,7 +87,8 @@ class Remote:
         self._errors.close()
 
     async def _answer(self, patience: float) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         try:
             async with asyncio.timeout(patience):
                 line = await self._process.stdout.readline()

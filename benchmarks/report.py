@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def case_table(results: Results, case: Case) -> Table:
 
 
 def _figure(value: float) -> str:
-    if value != value:
+    if math.isnan(value):
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 

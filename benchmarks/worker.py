@@ -39,7 +39,8 @@ def _load_by_path() -> Any:
     """Import the load generator without its package, whose dependencies a peer's place lacks."""
     path = Path(__file__).parent.parent / "asynclock" / "testing" / "history" / "load.py"
     spec = importlib.util.spec_from_file_location("load_generator", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
@@ -63,7 +64,7 @@ def thin(values: Sequence[float]) -> list[float]:
 
 def write(path: str, bodies: Sequence[load.Body]) -> None:
     """Write all bodies of a run to a file: they are too many for an answer."""
-    with open(path, "wb") as file:
+    with Path(path).open("wb") as file:
         array("d", itertools.chain.from_iterable(bodies)).tofile(file)
 
 

@@ -70,15 +70,16 @@ def plain_text(
     found: list[str] = []
     example = False
     for line in lines:
+        text = line
         if line.startswith("    ") and not example and not (found and found[-1].strip()):
             found += ["::", ""]
             example = True
         elif line.strip() and not line.startswith(" "):
             example = False
         if not example:
-            line = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line.lstrip())
-            line = re.sub(r"(?<![`\w*])\*(?=\w)|(?<=\w)_(?=[\s,.;:)]|$)", r"\\\g<0>", line)
-        found.append(line)
+            text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line.lstrip())
+            text = re.sub(r"(?<![`\w*])\*(?=\w)|(?<=\w)_(?=[\s,.;:)]|$)", r"\\\g<0>", text)
+        found.append(text)
     lines[:] = found
 
 

@@ -57,4 +57,4 @@ def without(text: str, secrets: Sequence[str]) -> str:
 def _longest_prefix(text: str, secret: str) -> int:
     """Return the length of the longest beginning of `secret` that occurs in `text`."""
     lengths = (n for n in range(len(secret), 0, -1) if secret[:n] in text)
-    return 0 if secret in "***" else next(lengths, 0)
+    return 0 if secret in "***" else next(lengths, 0)  # noqa: S105 - what stands in its place

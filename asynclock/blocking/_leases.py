@@ -76,8 +76,10 @@ class Lease:
 
     @property
     def fence(self) -> int:
-        """Fencing token; rises with every lease on this name. Pass it to the store, which must
-        reject lower ones."""
+        """Fencing token, which rises with every lease on this name.
+
+        Pass it to the store, which must reject lower ones.
+        """
         return self._lease.fence
 
     @property

@@ -93,7 +93,7 @@ class _Acquirable(Generic[L]):
             if enter:
                 entry = thread, found
                 self._entered.append(entry)
-            return found
+            return found  # noqa: TRY300 - still inside: an interruption here must release it
         except BaseException:
             if lease is not None:
                 with contextlib.suppress(ValueError):

@@ -42,8 +42,7 @@ class _Settings(LockSettings, total=False):
 
 
 def connect(*nodes: NodeAddress, **settings: Unpack[ConnectSettings]) -> LockManager:
-    """Return a manager of locks for code that blocks, on the nodes and with the settings of
-    `asynclock.connect`.
+    """Make a manager of locks for code that blocks; the arguments are those of `asynclock.connect`.
 
     This does no I/O and starts no thread; the first use of a lock does. So a manager may be made
     at the import of a module, before a server forks its workers. Observers are called in the

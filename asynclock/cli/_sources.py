@@ -80,9 +80,8 @@ def load(
             f"with --config or ${CONFIG}"
         )
     options = {key: value for key, value in from_file.items() if key != "nodes"}
-    for key, value in (("prefix", prefix), ("node_timeout", node_timeout)):
-        if value is not None:
-            options[key] = value
+    given = {"prefix": prefix, "node_timeout": node_timeout}
+    options |= {key: value for key, value in given.items() if value is not None}
     return Settings(named, options)
 
 

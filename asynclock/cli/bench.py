@@ -64,10 +64,12 @@ class Row:
 
     @property
     def errors(self) -> dict[str, int]:
+        """Number of failed cycles by error, over all rounds."""
         return dict(sum((one.errors for one in self.rounds), start=Counter()))
 
     @property
     def failed(self) -> bool:
+        """Whether no cycle succeeded, so that there is nothing to measure."""
         return not any(one.count for one in self.rounds)
 
     def figures(self) -> dict[str, float]:
@@ -82,10 +84,12 @@ class Row:
         }
 
     def as_json(self) -> dict[str, Any]:
+        """Return the figures under the names of the command's JSON output."""
         known = {} if self.failed else self.figures()
         return {"load": self.title, **known, "errors": self.errors}
 
     def cells(self) -> tuple[str, ...]:
+        """Return the cells of the row in the printed table."""
         errors = ", ".join(f"{count} {name}" for name, count in self.errors.items())
         if self.failed:
             return (self.title, "0", "", "", "", "", errors)

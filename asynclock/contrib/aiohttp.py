@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
@@ -278,10 +279,15 @@ class _WhilePresent:
         self._look()
         return self._scope
 
-    def __exit__(self, *details: Any) -> bool | None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
         if self._timer is not None:
             self._timer.cancel()
-        return self._scope.__exit__(*details)
+        return self._scope.__exit__(kind, error, trace)
 
     def _look(self) -> None:
         transport = self._request.transport

@@ -159,7 +159,7 @@ class RouteSettings(LockSettings, total=False):
     retry_after: float | None
 
 
-def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:
+def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 - as `Depends`
     """Make a dependency that holds the mutex `name` while the endpoint's function runs.
 
     async def ship(order_id: int, lease: Annotated[Lease, Locked("orders:{order_id}", timeout=2)])

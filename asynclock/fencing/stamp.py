@@ -24,10 +24,12 @@ class Fenced(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the lock."""
 
     @property
-    def fence(self) -> int: ...
+    def fence(self) -> int:
+        """Fencing token, which rises with every lease on the name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class LogEvents:
         self._logger = logger or logging.getLogger("asynclock.events")
 
     def __call__(self, event: Event) -> None:
+        """Log `event`."""
         kind = type(event)
         if kind in _LOGGED_ANYWAY:
             return

@@ -87,6 +87,7 @@ class Telemetry:
             meter.create_observable_gauge(f"asynclock.{name}", [observe], "{node}", text)
 
     def __call__(self, event: Event) -> None:
+        """Record `event` as spans and figures."""
         match event:
             case Acquired():
                 self._acquired(event)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 import pytest
 
 if TYPE_CHECKING:
-    from pytest import fixture as _async_fixture
+    from pytest import fixture as _async_fixture  # noqa: PT013 - its type, under the name below
 
     import asynclock
     from asynclock.testing.servers import LocalServer, ServerOptions

@@ -35,6 +35,6 @@ class Adapter(ABC):
     async def close(self) -> None:
         """Close every connection."""
 
-    def held(self, lease: Any) -> bool:
+    def held(self, lease: Any) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether the system believes that it still holds; only used if it renews."""
         raise TypeError(f"{type(self).__name__} renews nothing")  # most systems can't say more

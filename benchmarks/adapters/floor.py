@@ -64,7 +64,8 @@ class Floor(Adapter):
         self.queue: list[bytes] = []
         for url in self.urls:
             address = urlsplit(url)
-            assert address.hostname and address.port
+            assert address.hostname
+            assert address.port
             _, link = await loop.create_connection(_Link, address.hostname, address.port)
             self.links.append(link)
         self.quorum = len(self.links) // 2 + 1

@@ -1,10 +1,10 @@
-"""A database migration that two deployments start at the same moment: `asynclock run` lets one in.
+r"""A database migration that two deployments start at the same moment: `asynclock run` lets one in.
 
     python -m examples.migrate_with_cli
 
 Each deployment calls
 
-    asynclock run migrate:shop --node redis://… -- \\
+    asynclock run migrate:shop --node redis://… -- \
         python -m examples.migrate_with_cli.migration FILE
 
 The migration itself knows nothing of locks. Two at the same time would break the database: each

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 
 def main(file: str, other: str | None = None) -> None:
@@ -17,7 +18,7 @@ def main(file: str, other: str | None = None) -> None:
             print("the database is up to date", flush=True)
             return
         print("migrating", flush=True)
-        while other is not None and not os.path.exists(other):
+        while other is not None and not Path(other).exists():
             time.sleep(0.05)
         db.execute("ALTER TABLE orders ADD COLUMN state TEXT NOT NULL DEFAULT 'new'")
         fence = int(os.environ["ASYNCLOCK_FENCE"])

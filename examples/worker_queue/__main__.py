@@ -97,7 +97,7 @@ async def play(
     print(f"one worker is killed after {first!r}, one frozen after {second!r}", flush=True)
     heard = len(crew.said["sleeper"])
     for number in range(WORKERS):
-        workers.append(await crew.start(f"worker-{number}", WORK))
+        workers.append(await crew.start(f"worker-{number}", WORK))  # noqa: PERF401 - one by one
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(worker.wait() for worker in workers))
     print("all is done; the frozen worker wakes up", flush=True)

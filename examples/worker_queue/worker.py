@@ -49,7 +49,8 @@ class Worker:
             lease = await self._locks.lock(f"job:{job}", ttl=TTL).try_acquire()
         except asynclock.QuorumUnavailableError as outage:
             say(f"wait {job}: {outage}")  # restarted servers don't vote yet; the job stays taken
-            return await asyncio.sleep(outage.retry_after)
+            await asyncio.sleep(outage.retry_after)
+            return
         if lease is None:
             return  # another worker does it
         try:

@@ -9,4 +9,5 @@ async def test_what_locks_cost_a_node() -> None:
     sizes = await measure(blocks=2, cycles=200, names=200)
     assert sizes.ratio > 1  # scripts do more than one plain command
     assert 0 < sizes.counter < sizes.held < 2000
-    assert sizes.cpu > 0 and sizes.plain_cpu > 0
+    assert sizes.cpu > 0
+    assert sizes.plain_cpu > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -287,6 +286,6 @@ async def test_a_command_that_cannot_start_frees_the_lock(
     program.use(asynclock_nodes)
     strange = tmp_path / "strange"
     strange.write_bytes(b"\x7fELF, but not really")
-    os.chmod(strange, 0o755)
+    strange.chmod(0o755)
     assert (await program("run", "j", "--", str(strange))).status == 126
     assert await asynclock_nodes[0].command("GET", "asynclock:j") is None

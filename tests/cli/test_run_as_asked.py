@@ -46,10 +46,10 @@ def test_where_the_command_begins(arguments: str, name: str, command: str) -> No
 
 @pytest.mark.parametrize(
     "arguments",
-    (
+    [
         *("", "n", "n --", "--help", "n --help", "n -v c", "--bogus n c"),
         *("--ttl", "--ttl soon n c", "--on-loss panic n c", "--no-wait=1 n c"),
-    ),
+    ],
 )
 def test_help_and_mistakes_are_left_to_typer(arguments: str) -> None:
     assert parse(arguments.split()) is None

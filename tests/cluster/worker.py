@@ -63,7 +63,7 @@ class Worker:
             await asyncio.gather(*(self._work() for _ in range(self._orders.tasks)))
 
     def _told_to_stop(self) -> bool:
-        return os.path.exists(self._orders.stop)
+        return Path(self._orders.stop).exists()
 
     async def _work(self) -> None:
         while not self._told_to_stop():

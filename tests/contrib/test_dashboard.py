@@ -110,11 +110,14 @@ async def test_it_changes_nothing_and_says_so_to_browsers(locks: asynclock.LockM
         for path in ("/", "/page.js", "/page.css", "/state", "/nowhere"):
             answer = await client.get(path, headers=AUTH)
             policy = answer.headers["content-security-policy"]
-            assert "default-src 'none'" in policy and "unsafe" not in policy
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.headers["cache-control"] == "no-store"
         page = (await client.get("/")).text
-    assert "<script>" not in page and "style=" not in page and " on" not in page.split("<body>")[0]
+    assert "<script>" not in page
+    assert "style=" not in page
+    assert " on" not in page.split("<body>")[0]
 
 
 async def test_other_machines_are_refused(locks: asynclock.LockManager) -> None:
@@ -208,7 +211,8 @@ async def test_serve(served: subprocess.Popen[str]) -> None:
     assert served.stdout
     line = await asyncio.to_thread(served.stdout.readline)
     url, _, token = line.strip().partition("/#token=")
-    assert url.startswith("http://127.0.0.1:") and len(token) >= 16
+    assert url.startswith("http://127.0.0.1:")
+    assert len(token) >= 16
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         assert (await client.get("/state")).status_code == 401
         answer = await client.get("/state", headers={"Authorization": f"Bearer {token}"})

@@ -153,7 +153,8 @@ def test_a_websocket_inside_a_middleware_with_a_lock() -> None:
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] != "websocket":
-                return await self.app(scope, receive, send)
+                await self.app(scope, receive, send)
+                return
             async with scope["app"].state.asynclock.lock("all") as lease:
                 leases.append(lease)
                 await self.app(scope, receive, send)

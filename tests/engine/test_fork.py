@@ -96,5 +96,6 @@ async def test_a_manager_made_before_the_fork_works_in_each_child(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     first, second = await said("preloads", asynclock_nodes[0].url)
-    assert first["label"] and second["label"]
+    assert first["label"]
+    assert second["label"]
     assert first["random"] != second["random"]

@@ -158,7 +158,8 @@ async def test_a_loss_ends_the_task_that_the_body_has_moved_to(
         with pytest.raises(asynclock.LeaseLostError):
             await task
         me = asyncio.current_task()
-        assert me is not None and me.cancelling() == 0
+        assert me is not None
+        assert me.cancelling() == 0
         await asyncio.sleep(0)
         assert not task.cancelled()
 
@@ -174,7 +175,8 @@ async def test_left_in_another_task_a_later_loss_ends_nobody(
         await waiting
         await asyncio.sleep(0)
         me = asyncio.current_task()
-        assert me is not None and me.cancelling() == 0
+        assert me is not None
+        assert me.cancelling() == 0
 
 
 async def test_only_what_is_entered_and_held_can_be_adopted(

@@ -60,7 +60,8 @@ async def test_the_block_of_the_page(
             await asyncio.to_thread(server.shutdown)
             server.server_close()
             thread.join()
-    assert 'le="0.0001"' in page and 'asynclock_outcome="error"' in page
+    assert 'le="0.0001"' in page
+    assert 'asynclock_outcome="error"' in page
     missing = [name for name in asked_for() if f"\n{name}{{" not in page]
     assert not missing, f"not on the page: {missing}"
 
@@ -77,7 +78,7 @@ def asked_for() -> set[str]:
 
 def names_in(path: Path) -> set[str]:
     found = re.findall(r"\basynclock_(?:acquire|hold|lease|node)_\w+", path.read_text())
-    return {name for name in found if name not in {"asynclock_node"}}
+    return {name for name in found if name != "asynclock_node"}
 
 
 def test_the_board_is_one() -> None:

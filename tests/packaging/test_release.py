@@ -21,7 +21,8 @@ FILES = "https://git.example/asynclock/blob/v1.2.3"
 @functools.cache  # nox wants each session to be registered once
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"{name}_under_test", ROOT / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -48,7 +49,8 @@ def shown(files: str | None) -> str:
 def test_the_index_shows_no_broken_link_or_picture(files: str | None) -> None:
     html = shown(files)
     sources = re.findall(r'<img[^>]* src="([^"]*)"', html)
-    assert sources and all(source.startswith("https://img.shields.io/") for source in sources)
+    assert sources
+    assert all(source.startswith("https://img.shields.io/") for source in sources)
     targets = [t for t in re.findall(r'<a href="([^"]*)"', html) if not t.startswith("#")]
     assert all(target.startswith(f"{files}/") for target in targets)
     assert bool(targets) == bool(files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,9 +93,9 @@ async def connect_to() -> AsyncIterator[Connect]:
 
 
 @pytest.fixture
-def connect(setup: Setup, connect_to: Connect) -> Iterator[Connect]:
+def connect(setup: Setup, connect_to: Connect) -> Connect:
     """Managers on the servers of the setup."""
-    yield lambda servers=setup.servers, **settings: connect_to(servers, **settings)
+    return lambda servers=setup.servers, **settings: connect_to(servers, **settings)
 
 
 async def hold(lock: Any, **settings: Any) -> asynclock.Lease:

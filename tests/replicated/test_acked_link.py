@@ -34,4 +34,5 @@ async def test_a_grant_that_was_held_back_when_the_connection_broke_fails(
     link._transport.abort()
     link.hold(answer, 0, [1, 7, 0])
     reply = await asyncio.wait_for(answer.future, 5)
-    assert isinstance(reply, Failure) and "acknowledged" in reply.cause
+    assert isinstance(reply, Failure)
+    assert "acknowledged" in reply.cause

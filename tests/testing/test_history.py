@@ -235,7 +235,8 @@ async def test_recording_a_body():
     assert (first.name, first.owner, first.fence) == ("a", "me", 7)
     assert last.until == pytest.approx(last.at + 5, abs=1)
     assert last.pid == os.getpid()
-    assert (task := asyncio.current_task()) and last.task == task.get_name()
+    assert (task := asyncio.current_task())
+    assert last.task == task.get_name()
     assert check(history) == []
 
 

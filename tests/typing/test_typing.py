@@ -33,7 +33,8 @@ def mypy(file: Path, folder: Path) -> dict[int, str]:
     )  # fmt: skip
     lines = [line for line in found.stdout.splitlines() if ": error:" in line]
     elsewhere = [line for line in lines if copy.name not in line]
-    assert not elsewhere and not found.stderr, (elsewhere, found.stderr)
+    assert not elsewhere
+    assert not found.stderr
     return {int(re.search(rf"{copy.name}:(\d+):", line)[1]): line for line in lines}  # type: ignore[index]
 
 

@@ -87,7 +87,7 @@ class ClusterNode(Node):
         else:
             Route(self, command, sink, index, owed=True).go()
 
-    def obstacle(self, now: float) -> Failure | None:
+    def obstacle(self, now: float) -> Failure | None:  # noqa: ARG002 - the word of any node
         """Return why the whole cluster has no vote, or None; `Route` asks each server's guards."""
         return self.rejected
 

@@ -25,6 +25,7 @@ TOO_MANY = "max number of clients"
 
 
 def reachable(server: Probe, _: Purpose) -> Found:
+    """The node answers, and says who it is."""
     failure = server.down
     if failure is None:
         return

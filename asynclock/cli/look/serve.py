@@ -16,7 +16,7 @@ from .._sources import Settings, load
 from .._status import Status
 from .._text import say
 
-TOKEN = "ASYNCLOCK_TOKEN"
+TOKEN = "ASYNCLOCK_TOKEN"  # noqa: S105 - the name of a variable
 NODE_TIMEOUT = 1.0
 """Seconds for each node's replies: a page can wait longer than a lock."""
 STOP_TIMEOUT = 2

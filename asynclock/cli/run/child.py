@@ -49,7 +49,10 @@ class Child:
         self._on_resume: Callable[[], bool] = lambda: True
         lend = self._terminal.wanted
         self._process = subprocess.Popen(
-            command, env=env, process_group=0, preexec_fn=_prepare(os.getpid(), on_fork)
+            command,
+            env=env,
+            process_group=0,
+            preexec_fn=_prepare(os.getpid(), on_fork),  # noqa: PLW1509 - this process has one thread
         )
         self.group: int = self._process.pid
         loop = asyncio.get_running_loop()

@@ -67,6 +67,7 @@ class Connection:
         self._settle()
 
     def received(self, direction: int, data: bytes) -> None:
+        """Pass `data` on, or do with it what the current fault says."""
         fault = self._fault()
         if fault.swallows[direction]:
             self.broken = True
@@ -116,7 +117,7 @@ class _End(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._connection.received(self._direction, data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio passes it
         self.gone = True
         self._connection.lost(self._direction)
 

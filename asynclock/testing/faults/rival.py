@@ -34,7 +34,7 @@ async def busy(
     if managers and (len(nodes) > 1 or settings):
         raise ConfigurationError("a LockManager has its nodes and settings already")
     if managers:
-        rival = managers[0]._another()
+        rival = managers[0]._another()  # noqa: SLF001 - made for this function
     else:
         rival = connect(*(addresses or ["memory://"]), **settings)
     async with rival, rival.lock(name, timeout=TIMEOUT, interrupt=False) as lease:

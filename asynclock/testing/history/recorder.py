@@ -34,14 +34,23 @@ class LeaseLike(Protocol):
     """The attributes of a lease that the recorder uses; leases of other libraries can have them."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the lock."""
+
     @property
-    def owner(self) -> str: ...
+    def owner(self) -> str:
+        """Random id in Redis of this holding."""
+
     @property
-    def fence(self) -> int: ...
+    def fence(self) -> int:
+        """Fencing token."""
+
     @property
-    def held(self) -> bool: ...
-    def remaining(self) -> float: ...
+    def held(self) -> bool:
+        """Whether the lease is still held, as its holder can know."""
+
+    def remaining(self) -> float:
+        """Return the number of seconds for which the lease is valid without renewal."""
 
 
 @dataclass(frozen=True, slots=True)

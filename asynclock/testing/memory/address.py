@@ -33,7 +33,9 @@ def thaw(node: str) -> None:
 class MemoryEndpoint(Endpoint):
     """The endpoint of an in-memory node, which is found by name in the running loop, or given."""
 
-    def __init__(self, name: str, node: MemoryNode | None = None, route: Route | None = None):
+    def __init__(
+        self, name: str, node: MemoryNode | None = None, route: Route | None = None
+    ) -> None:
         self.name = name
         self._node = node
         self._route = route

@@ -17,6 +17,8 @@ class ReplyError(Exception):
 class Status(str):
     """A status reply, such as OK."""
 
+    __slots__ = ()
+
 
 OK = Status("OK")
 _WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -99,7 +101,7 @@ class Keyspace:
 
     def changed(self, key: bytes) -> None:
         """Report a value that was changed in place; an empty collection is removed."""
-        if self.values.get(key) in ({},):
+        if self.values.get(key) == {}:
             self.delete(key)
         else:
             self._on_change(key)

@@ -18,7 +18,7 @@ class Route:
         """Return the delay of the next piece in seconds; pieces of one direction stay in order."""
         return 0.0
 
-    def admit(self, stream: Stream, data: bytes) -> bool:
+    def admit(self, stream: Stream, data: bytes) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether an arrived piece may be delivered; if not, call `stream.pump` later."""
         return True
 

@@ -297,11 +297,11 @@ async def start_servers(n: int, **options: Unpack[ServerOptions]) -> list[LocalS
     servers: list[LocalServer] = []
     try:
         for _ in range(n):
-            servers.append(LocalServer(**options))
+            servers.append(LocalServer(**options))  # noqa: PERF401 - if the next fails, close this
         starts = (server.start() for server in servers)
         for outcome in await asyncio.gather(*starts, return_exceptions=True):
             if outcome:
-                raise outcome
+                raise outcome  # noqa: TRY301 - closes the servers, as any other failure
     except BaseException:
         for server in servers:
             server.close()

@@ -40,14 +40,17 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
+        """Process id of the server."""
         return self._popen.pid
 
     @property
     def alive(self) -> bool:
+        """Whether the process has not ended."""
         return self._popen.poll() is None
 
     @property
     def exit_status(self) -> int | None:
+        """Exit status, -n for signal n, or None while the process runs."""
         return self._popen.poll()
 
     async def freeze(self) -> None:
@@ -59,6 +62,7 @@ class ServerProcess:
             await asyncio.sleep(_STEP)
 
     def thaw(self) -> None:
+        """Let a frozen process go on (SIGCONT)."""
         self._signal(signal.SIGCONT)
         self.frozen = False
 

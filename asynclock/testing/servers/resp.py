@@ -26,6 +26,7 @@ class Endpoint:
     credentials: tuple[str, ...] = ()
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect without a handshake. Raises OSError."""
         if self.unix is not None:
             return await asyncio.open_unix_connection(self.unix)
         return await asyncio.open_connection(self.host, self.port, ssl=self.tls)

@@ -87,7 +87,7 @@ def _after_fork() -> None:
     if _workspace is not None:
         atexit.unregister(_workspace.close)
         _workspace.close()
-        _workspace._watcher.returncode = 0  # not our child; keep its destructor quiet
+        _workspace._watcher.returncode = 0  # noqa: SLF001 - not our child: quiet
         _workspace = None
 
 

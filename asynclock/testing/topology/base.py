@@ -50,7 +50,7 @@ class Topology:
     async def ready(self) -> None:
         """Wait until the deployment is ready. Raises TimeoutError with what isn't."""
 
-    async def fail_over(self, *, kill: bool = True) -> LocalServer:
+    async def fail_over(self, *, kill: bool = True) -> LocalServer:  # noqa: ARG002 - for subclasses
         """Make a replica the primary and return it, once all servers agree.
 
         kill: kill the primary, which stays dead until `repair`; if False, fail over in an orderly

@@ -205,18 +205,18 @@ async def _view(server: LocalServer, running: set[int]) -> _View:
 
 
 def _moving(nodes: str) -> list[str]:
-    """The slots that this node marks: `[5->-id]` is on its way to another, `[5-<-id]` from it."""
+    """Return the slots that this node marks: `[5->-id]` goes to another, `[5-<-id]` comes."""
     (myself,) = (line for line in nodes.splitlines() if "myself" in line)
     return [word[1:].split("-")[0] for word in myself.split() if word.startswith("[")]
 
 
 def _port(address: str) -> int:
-    """The port in `host:port@bus,name`."""
-    return int(address.split("@")[0].rsplit(":", 1)[1])
+    """Return the port in `host:port@bus,name`."""
+    return int(address.split("@", maxsplit=1)[0].rsplit(":", maxsplit=1)[-1])
 
 
 def _differences(views: list[_View]) -> Iterator[str]:
-    """What each node doubts, and what it says that not all say."""
+    """Yield what each node doubts, and what it says that not all say."""
     common = frozenset.intersection(*(view.facts for view in views)) if views else frozenset()
     for view in views:
         yield from (f"{view.node}: {doubt}" for doubt in view.doubts)

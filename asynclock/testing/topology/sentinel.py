@@ -32,7 +32,7 @@ class _Sentinel(LocalServer):
         self.identity = secrets.token_hex(20)
         super().__init__(**options)
 
-    def _command_line(self, aof: bool) -> list[str]:
+    def _command_line(self, aof: bool) -> list[str]:  # noqa: ARG002 - a Sentinel keeps no data
         return [str(self._data / "sentinel.conf"), "--sentinel"]
 
     def _spawn(self) -> None:
@@ -99,6 +99,7 @@ class SentinelGroup(Replicated):
         await self._launch(self.sentinels)
 
     def close(self) -> None:
+        """End all servers and Sentinels."""
         super().close()
         for sentinel in self.sentinels:
             sentinel.close()
