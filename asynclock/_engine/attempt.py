@@ -1,7 +1,8 @@
 """One attempt at one name: a vote of all nodes, and the clean-up when it fails.
 
-Each reply comes straight from its socket to `cast`. The verdict resolves one future at the first
-moment it is certain. Requests without a reply by then are not cancelled; their replies are ignored.
+Each reply comes straight from its socket to `on_reply`. The verdict resolves one future at the
+first moment it is certain. Requests without a reply by then are not cancelled; their replies are
+ignored.
 """
 
 from __future__ import annotations
@@ -152,10 +153,10 @@ class Attempt:
         self.cut = True
         too_long = Failure("no answer before the caller's timeout")
         for index in self._asked:
-            self.cast(index, too_long)
-            self.cast_raise(index, too_long)
+            self.on_reply(index, too_long)
+            self.on_raise_reply(index, too_long)
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the acquire."""
         bit = 1 << index
         if not self._open & bit:
@@ -185,7 +186,7 @@ class Attempt:
             if self._ticket and ballot.verdict is WON:
                 self._take_back(index)
 
-    def cast_raise(self, index: int, reply: Any) -> None:
+    def on_raise_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the write-back of the fence."""
         ballot, bit = self.ballot, 1 << index
         if not self._raising & bit:
@@ -297,6 +298,6 @@ class _Raise:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
-        self._attempt.cast_raise(index, reply)
+        self._attempt.on_raise_reply(index, reply)

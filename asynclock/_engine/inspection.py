@@ -143,7 +143,7 @@ class _Replies:
         self.complete: asyncio.Future[None] = loop.create_future()
         self._size = size
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Keep the reply of node `index`."""
         self.found[index] = reply
         self._enough -= not isinstance(reply, Failure)

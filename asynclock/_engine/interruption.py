@@ -14,7 +14,7 @@ from typing import Any
 class Interruption:
     """Guards one body, which runs in the task that creates this object."""
 
-    __slots__ = ("_before", "_handle", "_struck", "task")
+    __slots__ = ("_before", "_handle", "_interrupted", "task")
 
     def __init__(self) -> None:
         task = asyncio.current_task()
@@ -24,7 +24,7 @@ class Interruption:
         """The task that runs the body."""
         self._before = task.cancelling()
         self._handle: asyncio.Handle | None = None
-        self._struck = False
+        self._interrupted = False
 
     def move(self) -> None:
         """Note that the body continues in the calling task."""
@@ -33,14 +33,14 @@ class Interruption:
             raise RuntimeError("a lease can only be held inside a task")
         self.task, self._before = task, task.cancelling()
 
-    def strike(self) -> None:
+    def interrupt(self) -> None:
         """Cancel what the body awaits, in the next round of the loop."""
         # Not at once: the body itself may be running now, and may end before that.
         if self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
-        self._struck = True
+        self._interrupted = True
         self.task.cancel()
 
     def leave(self, kind: type[BaseException] | None) -> bool:
@@ -48,7 +48,7 @@ class Interruption:
         if self._handle is None:
             return False
         self._handle.cancel()
-        if not self._struck or asyncio.current_task() is not self.task:
+        if not self._interrupted or asyncio.current_task() is not self.task:
             return False
         others = self.task.uncancel() > self._before
         return not others and kind is not None and issubclass(kind, asyncio.CancelledError)

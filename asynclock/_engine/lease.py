@@ -323,7 +323,7 @@ class Lease:
             self._loss.set_result(None)
         if reason is not None and self.terms.interrupt:
             for body in self._bodies if self._body is None else (self._body, *self._bodies):
-                body.strike()
+                body.interrupt()
 
     def forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held, without an event or a cancellation."""

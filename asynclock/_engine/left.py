@@ -18,7 +18,7 @@ class Left:
         self._recipe = recipe
         self._wakeups = wakeups
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Wake waiters: servers send no push for changes by our own connection."""
         if type(reply) is not Failure and reply[0]:
             for key in (*self._recipe.watched, *self._recipe.neighbours):

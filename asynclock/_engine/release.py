@@ -24,7 +24,7 @@ class Release:
         self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def on_reply(self, _index: int, reply: Any) -> None:
         """Count the reply of one node."""
         if type(reply) is Failure:
             if reply.permanent:

@@ -97,6 +97,6 @@ class Restore:
         self.voted = voted
         """Whether the node's earlier grant counted; then no other request to it is pending."""
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Take the reply of node `index`."""
         self._restores.answered(self, index, reply)

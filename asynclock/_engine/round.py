@@ -58,7 +58,7 @@ class Round:
         self._votes = [[0, 0] for _ in holdings]
         self._failures: dict[int, Failure] = {}
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` for the whole batch."""
         if type(reply) is Failure:
             self._failures[index] = reply

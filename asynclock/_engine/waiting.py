@@ -190,7 +190,7 @@ class Reservation:
         command = holding.recipe.write_back(holding.owner, self._m, engine.retention)
         nodes.broadcast(command, self)
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
         counts = self._nodes.counts(index, self._sent, self._holding.voters)
         if counts and type(reply) is not Failure and reply[0] == 1:

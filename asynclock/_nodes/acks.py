@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from .. import _clock
 from .._rules.quorum import majority
 from ..errors import ConfigurationError
-from .link import NOBODY, Failure, Link, Owner, ServerError, Sink
+from .link import NOBODY, Failure, Link, LinkListener, ServerError, Sink
 from .script import Command
 
 WRITES: Final = frozenset({"acquire", "raise", "extend", "prepare", "accept"})
@@ -63,8 +63,10 @@ class Acks:
 class AckedLink(Link):
     """A link to a primary whose grants are held back until enough replicas have them."""
 
-    def __init__(self, owner: Owner, timeout: float, acks: Acks, node_timeout: float) -> None:
-        super().__init__(owner, timeout)
+    def __init__(
+        self, listener: LinkListener, timeout: float, acks: Acks, node_timeout: float
+    ) -> None:
+        super().__init__(listener, timeout)
         self.replicas = 0
         """Number of replicas, for "majority" and "all"."""
         self.recount = True
@@ -135,7 +137,7 @@ class AckedLink(Link):
         held, self._held = self._held, []
         lack = self._lack(reply)
         for sink, index, grant in held:
-            sink.cast(index, grant if lack is None else lack)
+            sink.on_reply(index, grant if lack is None else lack)
         if self._gathered:
             self._loop.call_soon(self._flush)
 
@@ -188,14 +190,14 @@ class _Grant:
         self._link = link
         self._sink = sink
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Take the reply; a grant begins with 1, or with a row of digits for a batch."""
         if type(reply) is list and (
             reply[0] == 1 or (type(reply[0]) is bytes and b"1" in reply[0])
         ):
             self._link.hold(self._sink, index, reply)
         else:
-            self._sink.cast(index, reply)
+            self._sink.on_reply(index, reply)
 
 
 class _Verdict:
@@ -206,7 +208,7 @@ class _Verdict:
     def __init__(self, link: AckedLink) -> None:
         self._link = link
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def on_reply(self, _index: int, reply: Any) -> None:
         """Pass the reply on to the link."""
         self._link.settle(reply)
 
@@ -219,7 +221,7 @@ class _Count:
     def __init__(self, link: AckedLink) -> None:
         self._link = link
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def on_reply(self, _index: int, reply: Any) -> None:
         """Pass the number of replicas on to the link, if the reply has it."""
         count = connected_replicas(reply)
         if count is not None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from .. import _clock
 from .._rules.trust import Facts
 from .endpoint import Endpoint
-from .link import Failure, Link, Owner
+from .link import Failure, Link, LinkListener
 from .redaction import without
 from .script import Command, Script
 
@@ -43,18 +43,18 @@ def why_unready(error: Exception) -> Failure:
 
 async def dial(
     endpoint: Endpoint,
-    owner: Owner,
+    listener: LinkListener,
     scripts: Iterable[Script],
     node_timeout: float,
     limit: float,
-    make: Callable[[Owner, float], L],
+    make: Callable[[LinkListener, float], L],
 ) -> tuple[L, Facts]:
     """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then.
 
-    `make` gets the owner and the timeout of each command during the handshake, in seconds.
+    `make` gets the listener and the timeout of each command during the handshake, in seconds.
     """
     async with _opening(limit) as opened:
-        link = await endpoint.open(lambda: make(owner, limit))
+        link = await endpoint.open(lambda: make(listener, limit))
         opened.append(link)
         await _log_in(link, endpoint)
         known = await _introduce(link, scripts)
@@ -62,10 +62,12 @@ async def dial(
     return link, known
 
 
-async def greet(endpoint: Endpoint, owner: Owner, node_timeout: float, limit: float) -> Link:
+async def greet(
+    endpoint: Endpoint, listener: LinkListener, node_timeout: float, limit: float
+) -> Link:
     """Open a link that is only logged in, for a server that only reports which server is what."""
     async with _opening(limit) as opened:
-        link = await endpoint.open(lambda: Link(owner, limit))
+        link = await endpoint.open(lambda: Link(listener, limit))
         opened.append(link)
         await _log_in(link, endpoint)
         link.answer_within(node_timeout)
@@ -141,7 +143,7 @@ async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
     tracking, fsync, clock, info = replies[:4]
     _accept(info if isinstance(info, Failure) and not info.code else None)
     if isinstance(clock, list):
-        link.owner.told(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
+        link.listener.on_clock(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
     known = facts(info, fsync, tracking=tracking == b"OK")
     return replace(known, refused=_refused(questions, replies))
 

@@ -61,8 +61,8 @@ class Reading:
         self._node = node
         self._sent = sent
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def on_reply(self, _index: int, reply: Any) -> None:
         """Pass the clock on to the node; the link itself reports a Failure."""
         if isinstance(reply, list):
             clock = int(reply[0]) + int(reply[1]) / 1_000_000
-            self._node.told(clock, self._sent, _clock.now())
+            self._node.on_clock(clock, self._sent, _clock.now())

@@ -49,23 +49,23 @@ class Failure:
 class Sink(Protocol):
     """The receiver of the answer of node `index`: a reply or a Failure."""
 
-    def cast(self, index: int, reply: Any, /) -> None:
+    def on_reply(self, index: int, reply: Any, /) -> None:
         """Take the answer, straight from the socket.
 
         Raises only if the reply has an unexpected form; then it must not have counted the answer.
         """
 
 
-class Owner(Protocol):
-    """The owner of a link, which gets the events of the whole connection."""
+class LinkListener(Protocol):
+    """Gets the events of the whole connection."""
 
-    def told(self, clock: float, sent: float, received: float) -> None:
+    def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Take the node's clock from a script's reply; called before the sink gets the reply."""
 
-    def pushed(self, push: list[Any]) -> None:
+    def on_push(self, push: list[Any]) -> None:
         """Take a message that the node sent without a request."""
 
-    def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
+    def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         """Note that the connection has ended, and which commands had no reply."""
 
 
@@ -92,8 +92,8 @@ def failure(error: Exception) -> Failure:
 class Link(asyncio.Protocol):
     """One connection, which is open or has ended; it is never reopened."""
 
-    def __init__(self, owner: Owner, timeout: float) -> None:
-        self.owner = owner
+    def __init__(self, listener: LinkListener, timeout: float) -> None:
+        self.listener = listener
         self.timeout = timeout
         """Seconds in which each command must be answered."""
         self._loop = asyncio.get_running_loop()
@@ -121,7 +121,8 @@ class Link(asyncio.Protocol):
         out, in_flight = self._out, self._in_flight
         full = len(in_flight) >= MAX_IN_FLIGHT and not command.retry_until
         if full or self._transport is None:
-            sink.cast(index, Failure("connection lost" if self._transport is None else "backlog"))
+            cause = "connection lost" if self._transport is None else "backlog"
+            sink.on_reply(index, Failure(cause))
             return
         if not out:
             # One clock reading per write: all commands of a tick share the send time of the first.
@@ -234,7 +235,7 @@ class Link(asyncio.Protocol):
                 self._refused(reply, sink, index, command)
             else:
                 try:
-                    sink.cast(index, reply)
+                    sink.on_reply(index, reply)
                 except Exception:
                     self._in_flight.appendleft(entry)  # gets its Failure when asyncio ends the link
                     raise
@@ -246,7 +247,7 @@ class Link(asyncio.Protocol):
             self._reader.feed(data)
             while (reply := gets()) is not _MORE:
                 if type(reply) is hiredis.PushNotification:
-                    self.owner.pushed(reply)
+                    self.listener.on_push(reply)
                 else:
                     replies.append(reply)
         except ConnectionError:
@@ -263,7 +264,7 @@ class Link(asyncio.Protocol):
         for place in range(len(replies) - 1, -1, -1):
             reply = replies[place]
             if type(reply) is list and reply and type(reply[-1]) is int and reply[-1] > 1 << 48:
-                self.owner.told(reply[-1] / 1_000_000, self._in_flight[place][2], received)
+                self.listener.on_clock(reply[-1] / 1_000_000, self._in_flight[place][2], received)
                 return
 
     def _refused(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
@@ -278,7 +279,7 @@ class Link(asyncio.Protocol):
                 if command.args[0] == "acquire" and other.args[1] == command.args[1]:
                     Link.send(self, other.with_source(), NOBODY, 0)
         else:
-            sink.cast(index, known)
+            sink.on_reply(index, known)
             if READONLY in known.cause:  # Redis 6.2 wraps an error in a script in other text
                 self.close("it is no longer a primary", code=READONLY)
 
@@ -305,7 +306,7 @@ class Link(asyncio.Protocol):
             self._overdue += 1
             if not self.stalled_since:
                 self.stalled_since = now
-            sink.cast(index, Failure(f"no answer within {self.timeout:g} s"))
+            sink.on_reply(index, Failure(f"no answer within {self.timeout:g} s"))
 
     # end
 
@@ -318,10 +319,10 @@ class Link(asyncio.Protocol):
         end = self._end if error is None else Failure(f"connection lost: {error}")
         entries, overdue = self._in_flight, self._overdue
         self._in_flight, self._overdue = deque(), 0
-        self.owner.lost(self, end, [entry[3] for entry in entries])
+        self.listener.on_disconnect(self, end, [entry[3] for entry in entries])
         for number, (sink, index, _, _) in enumerate(entries):
             if number >= overdue:
-                sink.cast(index, end)
+                sink.on_reply(index, end)
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -334,7 +335,7 @@ class Answer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[Any] = loop.create_future()
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def on_reply(self, _index: int, reply: Any) -> None:
         """Take the answer, unless the waiting task was cancelled."""
         if not self.future.done():
             self.future.set_result(reply)
@@ -343,7 +344,7 @@ class Answer:
 class _Nobody:
     """A sink that ignores all answers."""
 
-    def cast(self, _index: int, _reply: Any) -> None:
+    def on_reply(self, _index: int, _reply: Any) -> None:
         """Ignore the answer."""
 
 

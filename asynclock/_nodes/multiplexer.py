@@ -54,7 +54,7 @@ class Multiplexer:
         """The event loop of the first use; no other loop may use this."""
         for index, node in enumerate(self.nodes):
             node.on_wake = partial(self.wakeups.wake, node=index)
-            node.on_met = self._check
+            node.on_connect = self._check
             node.on_jump = self._jumped
 
     def ready(self) -> None:

@@ -79,7 +79,7 @@ class Node:
         """Whether the open link supports pushes for changed keys."""
         self.on_wake: Callable[[str | None], None] = lambda _key: None
         """Called with a key that changed, or None if all keys may have changed."""
-        self.on_met: Callable[[Node], None] = lambda _node: None
+        self.on_connect: Callable[[Node], None] = lambda _node: None
         """Called when a connection is ready, before anything is sent on it."""
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
         """Called with the seconds by which the node's clock jumped."""
@@ -106,13 +106,14 @@ class Node:
         link = self._link
         if link is None:
             if self._down is not None:
-                sink.cast(index, self._down)
+                sink.on_reply(index, self._down)
             else:
                 self._early.add(command, sink, index)
         elif link.stalled_since:
-            sink.cast(index, Failure(f"no answer for {_clock.now() - link.stalled_since:.1f} s"))
+            seconds = _clock.now() - link.stalled_since
+            sink.on_reply(index, Failure(f"no answer for {seconds:.1f} s"))
         elif self._forgot_since(command):
-            sink.cast(index, FORGOT)
+            sink.on_reply(index, FORGOT)
         else:
             link.send(self._bounded(command) if command.give_up_at else command, sink, index)
 
@@ -149,7 +150,7 @@ class Node:
             self._early.add(command, sink, index)
         else:
             self._keep(command)
-            sink.cast(index, self._down)
+            sink.on_reply(index, self._down)
 
     def _keep(self, command: Command) -> None:
         if self._may_hold(command):
@@ -172,7 +173,7 @@ class Node:
         early = self._early.take()
         for command, sink, index in early:
             self._keep(command)
-            sink.cast(index, failure)
+            sink.on_reply(index, failure)
 
     def _note_down(self, failure: Failure) -> None:
         if not self._finished and (self._down is None or self._down.cause != failure.cause):
@@ -232,13 +233,13 @@ class Node:
             role = "replica" if facts.role == "slave" else facts.role
             self.rejected = Failure(f"it is a {role}, not a primary", permanent=True)
         self.tracking = facts.tracking
-        self.on_met(self)
+        self.on_connect(self)
         accepted = self.rejected is None
         if waits and accepted:
             self._tell_quarantine(waits)
         self._link, self._down = link, None
         if self._reading is not None:
-            self.told(*self._reading)
+            self.on_clock(*self._reading)
         if accepted:
             self._log.up()
             if self._observers:
@@ -246,9 +247,9 @@ class Node:
         self.pending.resend()
         for command, sink, index in self._early.take():
             if self.rejected is not None:
-                sink.cast(index, self.rejected)
+                sink.on_reply(index, self.rejected)
             elif self._forgot_since(command):
-                sink.cast(index, FORGOT)
+                sink.on_reply(index, FORGOT)
             else:
                 self.pending.sent(command)
                 link.send(self._bounded(command), sink, index)
@@ -295,7 +296,7 @@ class Node:
 
     # called by its link
 
-    def told(self, clock: float, sent: float, received: float) -> None:
+    def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Take a reading of the node's clock, in seconds since 1970."""
         if self._link is None:
             # During the handshake the restart guard still needs the previous process's last reply.
@@ -310,7 +311,7 @@ class Node:
             self._tell_quarantine(self.trust.jumped(received, by))
             self.on_jump(self, by)
 
-    def pushed(self, push: list[Any]) -> None:
+    def on_push(self, push: list[Any]) -> None:
         """Take an invalidation: the keys that changed, or None if all keys were flushed."""
         if not push or push[0] != b"invalidate":
             return
@@ -323,7 +324,7 @@ class Node:
         for key in push[1]:
             self.on_wake(key.decode("utf-8", "surrogateescape"))
 
-    def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
+    def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         """Note that the connection ended, and keep the releases that may be lost with it."""
         if link is self._link:
             self._link = None

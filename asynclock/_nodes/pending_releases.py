@@ -149,7 +149,7 @@ class PendingRelease:
         self._pause = 1
         self._timer: asyncio.TimerHandle | None = None
 
-    def cast(self, _index: int, reply: object) -> None:
+    def on_reply(self, _index: int, reply: object) -> None:
         """Take the node's answer."""
         self._releases.answered(self, reply)
 

@@ -43,7 +43,7 @@ class Poll:
         for index, (server, question) in enumerate(product(servers, questions)):
             server.ask(question, self, index)
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Keep answer number `index`."""
         self._said[index] = reply
         self._missing -= not isinstance(reply, Failure)

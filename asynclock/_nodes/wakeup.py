@@ -50,7 +50,7 @@ class Wakeups:
             if node is None:
                 watch.wake()
             else:
-                watch.hear(node)
+                watch.on_change(node)
             if watch.queued:
                 break  # the waiters behind it have no chance yet
 
@@ -93,7 +93,7 @@ class Watch:
         self.woken = False
         self._future: asyncio.Future[None] | None = None
 
-    def hear(self, node: int) -> None:
+    def on_change(self, node: int) -> None:
         """Note that one of the keys changed on `node`."""
         self._heard.add(node)
         if len(self._heard) == self._size:

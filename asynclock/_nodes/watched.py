@@ -68,7 +68,7 @@ class WatchedNode(Node):
         if doubt is None:
             super().ask(command, sink, index)
         else:
-            sink.cast(index, doubt)
+            sink.on_reply(index, doubt)
 
     def obstacle(self, now: float) -> Failure | None:
         """Return why the node has no vote at the moment, or None if it has one."""

@@ -210,7 +210,7 @@ class Register:
             if obstacle is None:
                 node.ask(command, round_, index)
             else:
-                round_.cast(index, obstacle)
+                round_.on_reply(index, obstacle)
         await patience.wait(round_)
         return round_
 

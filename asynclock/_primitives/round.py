@@ -63,7 +63,7 @@ class Round:
         """The highest number that a refusing node has promised to another client."""
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def cast(self, index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
         node = self._nodes[index]
         self._answered.add(index)

@@ -40,8 +40,8 @@ def cancellations() -> int:
 async def test_a_struck_body_ends_where_it_awaits() -> None:
     with pytest.raises(Ended):
         async with Body() as interruption:
-            interruption.strike()
-            interruption.strike()
+            interruption.interrupt()
+            interruption.interrupt()
             await asyncio.sleep(10)
     assert cancellations() == 0
     await asyncio.sleep(0)  # nothing is left behind
@@ -49,19 +49,19 @@ async def test_a_struck_body_ends_where_it_awaits() -> None:
 
 async def test_a_body_that_is_just_leaving_is_left_alone() -> None:
     async with Body() as interruption:
-        interruption.strike()
+        interruption.interrupt()
     assert cancellations() == 0
     await asyncio.sleep(0)
     with pytest.raises(KeyError):
         async with Body() as interruption:
-            interruption.strike()
+            interruption.interrupt()
             raise KeyError
     await asyncio.sleep(0)
 
 
 async def test_a_body_may_swallow_it() -> None:
     async with Body() as interruption:
-        interruption.strike()
+        interruption.interrupt()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.sleep(10)
     assert cancellations() == 0
@@ -72,7 +72,7 @@ async def test_somebody_elses_cancellation_stays_theirs() -> None:
     async def body() -> None:
         async with Body() as interruption:
             begun.set()
-            interruption.strike()
+            interruption.interrupt()
             await asyncio.sleep(10)
 
     begun = asyncio.Event()
@@ -100,11 +100,11 @@ async def test_nested_each_ends_its_own() -> None:
         async with Body() as outer:
             with pytest.raises(Ended):
                 async with Body() as inner:
-                    inner.strike()
+                    inner.interrupt()
                     await asyncio.sleep(10)
             assert cancellations() == 0
             async with Body():
-                outer.strike()
+                outer.interrupt()
                 await asyncio.sleep(10)
     assert cancellations() == 0
 
@@ -119,7 +119,7 @@ async def test_a_timeout_around_or_inside_keeps_its_own() -> None:
                 async with asyncio.timeout(0.01):
                     await asyncio.sleep(10)
             async with asyncio.timeout(10):
-                interruption.strike()
+                interruption.interrupt()
                 await asyncio.sleep(10)
     assert cancellations() == 0
 
@@ -127,7 +127,7 @@ async def test_a_timeout_around_or_inside_keeps_its_own() -> None:
 async def test_left_in_another_task_it_cancels_nobody_there() -> None:
     body = Body()
     interruption = await asyncio.create_task(body.__aenter__())
-    interruption.strike()
+    interruption.interrupt()
     await asyncio.sleep(0.01)
     await body.__aexit__(None, None, None)
     assert cancellations() == 0

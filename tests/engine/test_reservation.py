@@ -61,32 +61,32 @@ async def test_a_node_in_quarantine_counts_where_its_grant_had() -> None:
     nodes = Silent()
     nodes.quarantined = {1, 2}
     reservation = Reservation(nodes, held, 5)  # type: ignore[arg-type]  # stands in for it
-    reservation.cast(0, [1, 10])
-    reservation.cast(2, [1, 10])
+    reservation.on_reply(0, [1, 10])
+    reservation.on_reply(2, [1, 10])
     assert not held.fences
-    reservation.cast(1, [1, 10])
+    reservation.on_reply(1, [1, 10])
     assert held.fences
 
 
 async def test_a_straggler_ends_no_newer_reservation() -> None:
     held = Held()
     first = reserve(held, 5)
-    first.cast(0, Failure("lost"))
-    first.cast(1, Failure("lost"))
-    first.cast(2, Failure("lost"))
+    first.on_reply(0, Failure("lost"))
+    first.on_reply(1, Failure("lost"))
+    first.on_reply(2, Failure("lost"))
     assert held.reserving is None
     second = reserve(held, 5)
     under_way = held.reserving
     third = reserve(held, 5)
-    second.cast(0, [1, 10])
-    second.cast(1, [1, 10])
+    second.on_reply(0, [1, 10])
+    second.on_reply(1, [1, 10])
     assert held.fences == range(0)  # a newer raise is under way: its answer counts
     assert under_way is not None
     assert under_way.done()
-    third.cast(0, [1, 20])
-    third.cast(1, [1, 10])
+    third.on_reply(0, [1, 20])
+    third.on_reply(1, [1, 10])
     assert held.fences == range(21, 26)
-    second.cast(2, [1, 10])
+    second.on_reply(2, [1, 10])
     assert held.fences == range(21, 26)
 
 
@@ -94,23 +94,23 @@ async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
     held = Held()
     lost = reserve(held, 1)
     for node in range(3):
-        lost.cast(node, Failure("lost"))
+        lost.on_reply(node, Failure("lost"))
     again = reserve(held, 1)
-    again.cast(0, [1, 10])
-    again.cast(1, [1, 10])
+    again.on_reply(0, [1, 10])
+    again.on_reply(1, [1, 10])
     assert held.fences == range(12, 13)
     taken = reserve(held, 1)
-    taken.cast(0, [1, 13])  # this node has given 13 to another owner already
-    taken.cast(1, [1, 12])
+    taken.on_reply(0, [1, 13])  # this node has given 13 to another owner already
+    taken.on_reply(1, [1, 12])
     assert held.fences == range(12, 13)
 
 
 async def test_a_refused_raise_reserves_nothing() -> None:
     held = Held()
     refused = reserve(held, 5)
-    refused.cast(0, [0, 12])
-    refused.cast(1, [0, 12])
-    refused.cast(2, [1, 10])
+    refused.on_reply(0, [0, 12])
+    refused.on_reply(1, [0, 12])
+    refused.on_reply(2, [1, 10])
     assert not held.fences
 
 

@@ -23,7 +23,7 @@ class Heard:
     def __init__(self) -> None:
         self.answers: list[Any] = []
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def on_reply(self, _index: int, reply: Any) -> None:
         self.answers.append(reply)
 
 

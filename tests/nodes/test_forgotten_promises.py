@@ -24,7 +24,7 @@ class Answer:
     def __init__(self) -> None:
         self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def on_reply(self, _index: int, reply: Any) -> None:
         self.reply.set_result(reply)
 
 

@@ -135,7 +135,7 @@ def test_a_release_is_repeated_ever_more_rarely(connections: int) -> None:
         def send(_release: Command, sink: Any) -> None:
             nonlocal times
             times += 1
-            asyncio.get_running_loop().call_soon(sink.cast, 0, Failure("no answer"))
+            asyncio.get_running_loop().call_soon(sink.on_reply, 0, Failure("no answer"))
 
         pending = PendingReleases(1.0, send)
         release = Command.release(SCRIPT, ("a", "b"), "me", 0.0, _clock.now() + 600)
@@ -155,11 +155,11 @@ class Owner:
     def __init__(self) -> None:
         self.end: Failure | None = None
 
-    def told(self, clock: float, sent: float, received: float) -> None: ...
+    def on_clock(self, clock: float, sent: float, received: float) -> None: ...
 
-    def pushed(self, push: list[Any]) -> None: ...
+    def on_push(self, push: list[Any]) -> None: ...
 
-    def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
+    def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         self.end = end
 
 

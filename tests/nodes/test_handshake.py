@@ -83,10 +83,10 @@ class Recorder(asyncio.Transport):
 class Listener:
     """The owner of a link, which wants to know nothing."""
 
-    def told(self, *_: object) -> None:
+    def on_clock(self, *_: object) -> None:
         pass
 
-    pushed = lost = told
+    on_push = on_disconnect = on_clock
 
 
 async def test_a_peer_that_catches_up_is_written_to_in_the_next_turn() -> None:

@@ -24,11 +24,11 @@ class Listener:
     def __init__(self) -> None:
         self.ends: list[Failure] = []
 
-    def told(self, clock: float, sent: float, received: float) -> None: ...
+    def on_clock(self, clock: float, sent: float, received: float) -> None: ...
 
-    def pushed(self, push: list[Any]) -> None: ...
+    def on_push(self, push: list[Any]) -> None: ...
 
-    def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
+    def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         self.ends.append(end)
 
 

@@ -38,7 +38,7 @@ def verdict(*answers: list[Any] | None) -> Opinion:
         polled = _Poll(3, 3, 0.1)
         for number, answer in enumerate(answers):
             for question in range(3):
-                polled.cast(3 * number + question, answer[question] if answer else DOWN)
+                polled.on_reply(3 * number + question, answer[question] if answer else DOWN)
         await polled.complete
         return polled.verdict("s")
 

@@ -177,7 +177,7 @@ def _see_that_it_hears(process: Process, view: Node) -> None:
 
     def tell(_: object) -> None:
         if view.trust.votes_from == before:
-            view.pushed([b"invalidate", None])
+            view.on_push([b"invalidate", None])
 
     if view.link is not None:
         view.link.closed.add_done_callback(tell, context=process.context)

@@ -83,7 +83,7 @@ class ClusterNode(Node):
         """Send a release, now or when the server that has its keys is back."""
         claim = self.claiming.get(command.args[1])
         if claim is not None and claim.give_up():
-            sink.cast(index, NEVER)
+            sink.on_reply(index, NEVER)
         else:
             Route(self, command, sink, index, owed=True).go()
 
@@ -250,7 +250,7 @@ class ClusterNode(Node):
         node = WatchedNode(endpoint.address, open_link, self.settings, self._observers)
         node.on_wake = lambda key: self.on_wake(key)
         node.on_jump = self._jumped
-        node.on_met = self._met
+        node.on_connect = self._met
         node.pending.on_redirect = lambda release: self.deliver(release, NOBODY, 0)
         return self._hire(node)
 
@@ -301,7 +301,7 @@ class ClusterNode(Node):
     def _met(self, node: Node) -> None:
         self.trust.facts = node.trust.facts
         self.tracking = all(shard.tracking for shard in self._shards.values())
-        self.on_met(self)
+        self.on_connect(self)
         if self.rejected is not None:
             node.rejected = self.rejected
 

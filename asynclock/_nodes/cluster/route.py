@@ -108,7 +108,7 @@ class Route:
     def _answer(self, reply: Any) -> None:
         if self._claim is not None and self._cluster.claiming.get(self._claim) is self:
             del self._cluster.claiming[self._claim]
-        self._sink.cast(self._index, reply)
+        self._sink.on_reply(self._index, reply)
 
     def _send(self, shard: Node, command: Command, *, asking: bool = False) -> None:
         now = _clock.now()
@@ -123,7 +123,7 @@ class Route:
             shard.ask(ASKING, NOBODY, 0)
         (shard.deliver if self.owed else shard.ask)(command, self, 0)
 
-    def cast(self, _index: int, reply: Any) -> None:
+    def on_reply(self, _index: int, reply: Any) -> None:
         """Take the shard's answer: pass it on, or follow its redirect."""
         cluster, shard = self._cluster, self._shard
         if shard is None:

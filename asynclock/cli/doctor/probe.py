@@ -235,11 +235,11 @@ async def _second_connection(found: Probe) -> None:
 class NullListener:
     """The owner of a link that needs nothing but replies."""
 
-    def told(self, clock: float, sent: float, received: float) -> None:
+    def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Ignore the clock: the probe reads clocks itself."""
 
-    def pushed(self, push: list[Any]) -> None:
+    def on_push(self, push: list[Any]) -> None:
         """Ignore pushes: no key is watched."""
 
-    def lost(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
+    def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         """Do nothing: the commands without a reply fail by themselves."""
