@@ -27,6 +27,8 @@ BACK = 600.0
 async def fence_of(connect: Connect, servers: list[LocalServer]) -> int:
     """The fence of a lease that a new client gets and gives back, with every guard on."""
     locks = connect(*(server.url for server in servers), **GUARDED)
+    async with locks.lock("b").acquire(timeout=PATIENCE):
+        pass  # from here on the floor comes from the clocks that the client has read
     async with locks.lock("a").acquire(timeout=PATIENCE) as lease:
         fence = lease.fence
     await locks.aclose()
@@ -79,6 +81,23 @@ async def test_a_counter_that_was_never_written_and_one_lost(
     await servers[2].freeze()  # the only one that remembers
     after = await fence_of(connect, servers)
     assert (after > before) is not bool(back)
+
+
+@pytest.mark.parametrize("apart", [0.0, BACK])
+async def test_counters_lost_one_after_another_and_clocks_apart(
+    asynclock_servers: StartServers, connect: Connect, apart: float
+) -> None:
+    """No clock is set back, but the clocks that a later client knows are behind the others."""
+    need_clock_jumps()
+    servers = await asynclock_servers(3, clock=True)
+    servers[0].jump_clock(-apart)
+    before = await fence_of(connect, servers)
+    for server in servers[:2]:
+        await server.restart()
+        await all_vote(connect, servers)
+    await servers[2].freeze()  # the only one that remembers
+    after = await fence_of(connect, servers)
+    assert (after > before) is not bool(apart)
 
 
 @pytest.mark.parametrize("handoff", ["block", "strict"])

@@ -9,7 +9,7 @@ import pytest
 
 from asynclock import _clock
 from asynclock._nodes import mark, primary
-from asynclock._nodes.acks import Acks
+from asynclock._nodes.acks import AckedLink, Acks
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.link import Failure
 from asynclock._nodes.node import Node, NodeSettings
@@ -144,6 +144,24 @@ def test_a_confirmation_counts_from_the_question() -> None:
     run_virtual(scenario())
 
 
+def test_a_reply_that_comes_after_the_confirmation_does_not_count() -> None:
+    """The link asks before it passes a grant on."""
+
+    async def scenario() -> None:
+        node = Watched(Opinion("here", 1, 7, 1))
+        link, facts = node.watched(AckedLink(node, 1.0, Acks(), 1.0), Facts())
+        assert isinstance(link, AckedLink)
+        assert facts.lag == CONFIRMED
+        assert link.doubted is not None
+        assert link.doubted(_clock.now()) is None
+        await asyncio.sleep(CONFIRMED + 0.01)
+        assert isinstance(link.doubted(_clock.now()), Failure)
+        with pytest.raises(HandshakeError):  # nor is a new connection used
+            node.watched(link, Facts())
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize(
     ("left", "marked", "promoted"),
     [
@@ -155,14 +173,18 @@ def test_a_confirmation_counts_from_the_question() -> None:
 async def test_a_primary_has_on_its_disk_only_what_it_did_not_miss(
     monkeypatch: pytest.MonkeyPatch, left: mark.Mark | None, marked: float, *, promoted: bool
 ) -> None:
-    async def leave(*_: object) -> mark.Mark | None:
+    processes = []
+
+    async def leave(_link: object, _key: str, process: str) -> mark.Mark | None:
+        processes.append(process)
         return left
 
     monkeypatch.setattr(primary, "leave_mark", leave)
     primaries = primary.Primaries(SETTINGS, (), Acks(), "mark")
     link: Any = None
-    facts = await primaries._marked(link, Facts(run_id="one", durable=True), "mark", 0)
+    facts = await primaries._marked(link, Facts(run_id="one", durable=True), "mark", 3)
     assert (facts.durable, facts.marked, facts.promoted) == (False, marked, promoted)
+    assert processes == ["one.3"], "named again after a failover, it is not the same primary"
 
 
 async def test_a_mark_names_the_process_that_clients_know() -> None:

@@ -82,6 +82,12 @@ async def test_a_failover_with_a_lease_held_and_waited_for(
     other = connect(*service.addresses, acks=1, restart_guard=False)
     again = await other.lock("a").acquire(timeout=20)
     assert again.fence > lease.fence
+    # The mark tells this term of the process from a later one, should it be named again.
+    mark = await service.primary.command("GET", "asynclock::#primary")
+    said = await service.sentinels[0].command("SENTINEL", "MASTER", "mymaster")
+    epoch = said[said.index("config-epoch") + 1]
+    assert epoch != "0"
+    assert mark.split()[0].endswith(f".{epoch}")
     assert not waiter.done()
     waiter.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -200,6 +206,33 @@ async def test_without_a_majority_of_sentinels_nothing_is_granted_until_they_are
     assert await service.primary.command("GET", "asynclock:a") is None
     await service.sentinels[0].thaw()
     assert await locks.lock("b").acquire(timeout=20)
+
+
+async def test_a_grant_that_is_told_after_the_confirmation_does_not_count(
+    service: SentinelGroup, connect: Connect
+) -> None:
+    """The primary executed it too late: by then another server may be the primary."""
+    locks = connect(*service.addresses, node_timeout=5, ttl=20, max_ttl=20, restart_guard=False)
+    async with locks.lock("a", timeout=20):
+        pass
+    for watcher in service.sentinels[:2]:
+        await watcher.freeze()
+    await service.primary.freeze()
+    waiting = asyncio.create_task(locks.lock("a").try_acquire())
+
+    async def down() -> bool:
+        return locks.nodes()[0].state == "down"
+
+    await until(down, "the confirmation has run out")
+    assert not waiting.done()
+    await service.primary.thaw()
+    with pytest.raises(asynclock.QuorumUnavailableError, match="not confirmed as the primary"):
+        await waiting
+
+    async def free() -> bool:
+        return await service.primary.command("GET", "asynclock:a") is None
+
+    await until(free, "it is given back")
 
 
 @pytest.mark.parametrize("node_timeout", [0.01, 0.25, 1.0, 2.5, 15.0])
