@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail when a test was skipped for a reason that tests/conftest.py does not list",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests that share servers run on one worker, unless `--dist` asks for another order."""
+    if config.getoption("dist") != "load":
+        return None
+    from tests.scheduling import ByServers  # there may be no xdist
+
+    return ByServers(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:

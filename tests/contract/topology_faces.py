@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -53,13 +54,20 @@ def close() -> None:
     _warm.clear()
     if certificates.cache_info().currsize:
         shutil.rmtree(certificates().ca.parent)
+        del os.environ["SSL_CERT_FILE"]
         certificates.cache_clear()
 
 
 @functools.cache
 def certificates() -> Certificates:
-    """Made once per process, when they are needed."""
-    return make_certificates(Path(tempfile.mkdtemp(prefix="alk-tls-")))
+    """Made once per process, when they are needed.
+
+    Every TLS context also loads the system's authorities, which takes most of the time of a test;
+    they signed none of these, so this process goes without them.
+    """
+    made = make_certificates(Path(tempfile.mkdtemp(prefix="alk-tls-")))
+    os.environ["SSL_CERT_FILE"] = str(made.ca)
+    return made
 
 
 def _named(topology: Topology) -> list[str]:
@@ -80,15 +88,26 @@ def topology(
     @contextlib.asynccontextmanager
     async def setting(_start: StartServers) -> AsyncIterator[Face]:
         kind = warm or name
-        if kind not in _warm:
-            _warm[kind] = await _made(make, hurt)
-        found = _warm[kind]
+        found = _warm.get(kind) or await _made(make, hurt)
+        _keep(kind, found)
         primaries = [server for server in found.servers if await is_primary(server)]
         for server in primaries:
             await server.command("FLUSHALL")
         yield Face(name, addresses(found), primaries, {**PATIENT, **options})
 
     return setting
+
+
+def _keep(kind: str, topology: Topology) -> None:
+    """Keep it for the next tests of its kind.
+
+    A worker of xdist gets them in a row (tests/scheduling.py), so it ends all others: their servers
+    would go on talking to each other. One process alone gets tests in any order and keeps all.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        for other in _warm.keys() - {kind}:
+            _warm.pop(other).close()
+    _warm[kind] = topology
 
 
 async def _made(make: Callable[[], Topology], hurt: Hurt | None) -> Topology:

@@ -1,22 +1,30 @@
-"""How late a call may be: by its timeout, or by a node timeout or two if that is longer."""
+"""How late a call may be: by its timeout, or by a node timeout or two if that is longer.
+
+All is tried in virtual time, where no busy machine is late; one lock also on real servers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock.testing import FaultProxy, LocalServer
+from asynclock import _clock
+from asynclock.testing import FaultProxy, LocalServer, run_virtual
+from asynclock.testing.memory import MemoryNode
+from tests.engine.virtual_nodes import Nodes, Way
 
 NODE_TIMEOUT = 0.5
 TRIP = 0.35
 """One round trip fits into a node timeout, two do not."""
-SLACK = 0.3
-"""Less than a further round trip would take."""
+SLACK = 0.05
+"""Seconds that virtual time may add; a further round trip takes far longer."""
+BUSY = 0.3
+"""The same for real servers on a busy machine, still less than a further round trip."""
 
 Wanted = Callable[[asynclock.LockManager], Any]
 KINDS: dict[str, Wanted] = {
@@ -31,33 +39,44 @@ KINDS: dict[str, Wanted] = {
 }
 
 
+Scenario = Callable[[list[MemoryNode]], Coroutine[Any, Any, None]]
+
+
+def in_virtual_time(n: int, scenario: Scenario) -> None:
+    """Play `scenario` with `n` old nodes in memory."""
+    nodes = [MemoryNode(name) for name in "abc"[:n]]
+    for node in nodes:
+        node.born_ago(3600)
+    run_virtual(scenario(nodes))
+
+
+def ways(nodes: list[MemoryNode]) -> Nodes:
+    """The same nodes, with ways of their own to them."""
+    return Nodes(nodes, [Way() for _ in nodes])
+
+
 @contextlib.asynccontextmanager
 async def slow(
-    servers: list[LocalServer], **options: Any
-) -> AsyncIterator[tuple[asynclock.LockManager, list[FaultProxy]]]:
+    nodes: list[MemoryNode], **options: Any
+) -> AsyncIterator[tuple[asynclock.LockManager, Nodes]]:
     """A manager that has met its nodes, which then are slow."""
-    async with contextlib.AsyncExitStack() as stack:
-        proxies = [await stack.enter_async_context(FaultProxy(server)) for server in servers]
-        urls = [proxy.url for proxy in proxies]
-        settings = {"node_timeout": NODE_TIMEOUT, "restart_guard": False, **options}
-        locks = await stack.enter_async_context(asynclock.connect(*urls, **settings))
+    on = ways(nodes)
+    async with on.connect(**{"node_timeout": NODE_TIMEOUT, **options}) as locks:
         async with locks.lock("warm"):
             pass
-        for proxy in proxies:
-            proxy.delay(TRIP)
-        yield locks, proxies
+        on.slow(TRIP / 2)
+        yield locks, on
 
 
 async def attempt(wanted: Any, timeout: float) -> tuple[Any, float]:
     """What came of it, and how long it took."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+    began = _clock.now()
     get = wanted.campaign if isinstance(wanted, asynclock.Election) else wanted.acquire
     try:
         found = await get(timeout=timeout)
     except asynclock.AsyncLockError as error:
         found = error
-    return found, loop.time() - began
+    return found, _clock.now() - began
 
 
 async def fill(wanted: Any) -> list[Any]:
@@ -72,101 +91,126 @@ async def fill(wanted: Any) -> list[Any]:
 @pytest.mark.parametrize("timeout", [0, 0.05, 0.8])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_no_primitive_is_later_than_its_timeout_or_one_node_timeout(
-    asynclock_nodes: list[LocalServer], kind: str, n: int, timeout: float
+def test_no_primitive_is_later_than_its_timeout_or_one_node_timeout(
+    kind: str, n: int, timeout: float
 ) -> None:
     if kind == "fair_lock" and n > 1:
         return
-    servers = asynclock_nodes[:n]
-    urls = [server.url for server in servers]
-    async with asynclock.connect(*urls, restart_guard=False) as others:
-        taken = await fill(KINDS["write" if kind == "read" else kind](others))
-        async with slow(servers) as (locks, _):
-            found, took = await attempt(KINDS[kind](locks), timeout)
-            assert took < max(timeout, NODE_TIMEOUT) + SLACK
-            if isinstance(found, asynclock.AsyncLockError):
-                assert isinstance(found, asynclock.AcquireTimeoutError)
-        assert taken
+
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        async with ways(nodes).connect() as others:
+            taken = await fill(KINDS["write" if kind == "read" else kind](others))
+            async with slow(nodes) as (locks, _):
+                found, took = await attempt(KINDS[kind](locks), timeout)
+                assert took < max(timeout, NODE_TIMEOUT) + SLACK
+                if isinstance(found, asynclock.AsyncLockError):
+                    assert isinstance(found, asynclock.AcquireTimeoutError)
+            assert taken
+
+    in_virtual_time(n, scenario)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.8])
+async def test_nor_is_a_lock_on_real_servers(
+    asynclock_nodes: list[LocalServer], timeout: float
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(FaultProxy(one)) for one in asynclock_nodes[:3]]
+        urls = [proxy.url for proxy in proxies]
+        settings: dict[str, Any] = {"node_timeout": NODE_TIMEOUT, "restart_guard": False}
+        locks = await stack.enter_async_context(asynclock.connect(*urls, **settings))
+        others = await stack.enter_async_context(asynclock.connect(*urls, **settings))
+        async with others.lock("a"), locks.lock("warm"):
+            for proxy in proxies:
+                proxy.delay(TRIP)
+            found, took = await attempt(locks.lock("a"), timeout)
+            assert isinstance(found, asynclock.AcquireTimeoutError)
+            assert took < max(timeout, NODE_TIMEOUT) + BUSY
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
 @pytest.mark.parametrize("n", [1, 3])
-async def test_going_from_slot_to_slot_ends_with_the_time(
-    asynclock_nodes: list[LocalServer], n: int, timeout: float
-) -> None:
+def test_going_from_slot_to_slot_ends_with_the_time(n: int, timeout: float) -> None:
     """A refusal tells of 64 slots: to see that all 256 are taken takes four round trips."""
-    urls = [server.url for server in asynclock_nodes[:n]]
-    async with asynclock.connect(*urls, restart_guard=False, ttl=60, max_ttl=60) as others:
-        full = others.semaphore("a", 256)
-        taken = [await full.acquire() for _ in range(256)]
-        async with slow(asynclock_nodes[:n]) as (locks, _):
-            found, took = await attempt(locks.semaphore("a", 256), timeout)
-            assert isinstance(found, asynclock.AcquireTimeoutError)
-            assert took < NODE_TIMEOUT + SLACK
-        for lease in taken:
-            await lease.release()
+
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        async with ways(nodes).connect(ttl=60, max_ttl=60) as others:
+            full = others.semaphore("a", 256)
+            taken = [await full.acquire() for _ in range(256)]
+            async with slow(nodes) as (locks, _):
+                found, took = await attempt(locks.semaphore("a", 256), timeout)
+                assert isinstance(found, asynclock.AcquireTimeoutError)
+                assert took < NODE_TIMEOUT + SLACK
+            for lease in taken:
+                await lease.release()
+
+    in_virtual_time(n, scenario)
 
 
-async def test_who_only_asks_whether_a_slot_is_free_begins_nothing_late(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+def test_asking_whether_a_slot_is_free_begins_nothing_late() -> None:
     """`try_acquire` has no deadline: what it has begun within a node timeout it ends."""
-    urls = [asynclock_nodes[0].url]
-    async with asynclock.connect(*urls, restart_guard=False, ttl=60, max_ttl=60) as others:
-        full = others.semaphore("a", 256)
-        taken = [await full.acquire() for _ in range(256)]
-        async with slow(asynclock_nodes[:1]) as (locks, _):
-            before = locks.statistics().attempts
-            assert await locks.semaphore("a", 256).try_acquire() is None
-            # Two begin within 0.5 s, at 0 and at 0.35 s; all slots would take four.
-            assert locks.statistics().attempts - before <= 2
-        for lease in taken:
-            await lease.release()
+
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        async with ways(nodes).connect(ttl=60, max_ttl=60) as others:
+            full = others.semaphore("a", 256)
+            taken = [await full.acquire() for _ in range(256)]
+            async with slow(nodes) as (locks, _):
+                before = locks.statistics().attempts
+                assert await locks.semaphore("a", 256).try_acquire() is None
+                # Two begin within 0.5 s, at 0 and at 0.35 s; all slots would take four.
+                assert locks.statistics().attempts - before <= 2
+            for lease in taken:
+                await lease.release()
+
+    in_virtual_time(1, scenario)
 
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_free_is_got_in_one_round_trip_whatever_the_timeout(
-    asynclock_nodes: list[LocalServer], kind: str, n: int
-) -> None:
+def test_a_free_lock_takes_one_round_trip_whatever_the_timeout(kind: str, n: int) -> None:
     if kind == "fair_lock" and n > 1:
         return
-    async with slow(asynclock_nodes[:n]) as (locks, _):
-        found, took = await attempt(KINDS[kind](locks), 0)
-        assert not isinstance(found, Exception), found
-        assert took < NODE_TIMEOUT + SLACK
+
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        async with slow(nodes) as (locks, _):
+            found, took = await attempt(KINDS[kind](locks), 0)
+            assert not isinstance(found, Exception), found
+            assert TRIP - 0.001 < took < NODE_TIMEOUT + SLACK
+
+    in_virtual_time(n, scenario)
 
 
-async def test_a_turn_that_comes_near_the_end_changes_nothing(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+def test_a_turn_that_comes_near_the_end_changes_nothing() -> None:
     """The process asks the nodes for the next in line: for as long as that one would wait."""
-    async with slow(asynclock_nodes[:3], node_timeout=2.0, ttl=20, max_ttl=20) as (locks, proxies):
-        lock = locks.lock("a", handoff=False)
-        for proxy in proxies:
-            proxy.heal()
-        lease = await lock.acquire()
-        for proxy in proxies:
-            proxy.delay(1.5)
-        waiting = asyncio.create_task(attempt(lock, 2.5))
-        await asyncio.sleep(2.3)
-        releasing = asyncio.create_task(give_back(lease))
-        found, took = await waiting
-        assert isinstance(found, asynclock.AcquireTimeoutError)
-        assert took < 2.5 + 2 * SLACK
-        await releasing
+
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        on = ways(nodes)
+        async with on.connect(node_timeout=2.0, ttl=20, max_ttl=20) as locks:
+            lock = locks.lock("a", handoff=False)
+            lease = await lock.acquire()
+            on.slow(1.5 / 2)
+            waiting = asyncio.create_task(attempt(lock, 2.5))
+            await asyncio.sleep(2.3)
+            releasing = asyncio.create_task(give_back(lease))
+            found, took = await waiting
+            assert isinstance(found, asynclock.AcquireTimeoutError)
+            assert took < 2.5 + SLACK
+            await releasing
+
+    in_virtual_time(3, scenario)
 
 
-async def test_nodes_that_are_down_are_an_outage_also_for_the_impatient(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with slow(asynclock_nodes[:3]) as (locks, proxies):
-        for proxy in proxies:
-            proxy.half_open()
-        for timeout in (0, 0.05, 0.8):
-            found, took = await attempt(locks.lock("a"), timeout)
-            assert isinstance(found, asynclock.QuorumUnavailableError), timeout
-            assert took < max(timeout, NODE_TIMEOUT) + SLACK
+def test_nodes_that_are_down_are_an_outage_also_for_the_impatient() -> None:
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        async with slow(nodes) as (locks, on):
+            for way in on.ways:
+                way.go_mute()
+            for timeout in (0, 0.05, 0.8):
+                found, took = await attempt(locks.lock("a"), timeout)
+                assert isinstance(found, asynclock.QuorumUnavailableError), timeout
+                assert took < max(timeout, NODE_TIMEOUT) + SLACK
+
+    in_virtual_time(3, scenario)
 
 
 # An event's, a latch' or a barrier's change takes two answers, and a barrier that gives up leaves.
@@ -186,54 +230,63 @@ CALLS: dict[str, tuple[float, Callable[[asynclock.LockManager, float], Any]]] = 
 @pytest.mark.parametrize("timeout", [0, 0.8, 1.5])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("call", CALLS)
-async def test_no_event_latch_or_barrier_is_later_than_its_timeout_or_two_node_timeouts(
-    asynclock_nodes: list[LocalServer], call: str, n: int, timeout: float
+def test_no_event_latch_or_barrier_is_later_than_its_timeout_or_two_node_timeouts(
+    call: str, n: int, timeout: float
 ) -> None:
     answers, ask = CALLS[call]
-    async with slow(asynclock_nodes[:n]) as (locks, _):
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        # Slow nodes are no outage: whatever the timeout, they get one node timeout.
-        with contextlib.suppress(TimeoutError):
-            await ask(locks, timeout)
-        took = loop.time() - began
-    leaves = (answers - 2) * NODE_TIMEOUT
-    assert took < max(timeout, 2 * NODE_TIMEOUT) + leaves + SLACK
+
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        async with slow(nodes) as (locks, _):
+            began = _clock.now()
+            # Slow nodes are no outage: whatever the timeout, they get one node timeout.
+            with contextlib.suppress(TimeoutError):
+                await ask(locks, timeout)
+            took = _clock.now() - began
+        leaves = (answers - 2) * NODE_TIMEOUT
+        assert took < max(timeout, 2 * NODE_TIMEOUT) + leaves + SLACK
+
+    in_virtual_time(n, scenario)
 
 
 @pytest.mark.parametrize("timeout", [0, 1.5])
-async def test_a_change_that_loses_against_others_each_time_ends_with_its_time(
-    asynclock_nodes: list[LocalServer], timeout: float
-) -> None:
-    urls = [server.url for server in asynclock_nodes[:3]]
-    async with asynclock.connect(*urls, restart_guard=False) as others:
+def test_a_change_that_loses_against_others_each_time_ends_with_its_time(timeout: float) -> None:
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        near = ways(nodes)
+        near.slow(0.001)
+        async with near.connect() as others:
 
-        async def set_again_and_again() -> None:
-            while True:
-                await others.event("a").set()
+            async def set_again_and_again() -> None:
+                while True:
+                    await others.event("a").set()
 
-        setting = asyncio.create_task(set_again_and_again())
-        async with slow(asynclock_nodes[:3]) as (locks, _):
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            with pytest.raises(asynclock.QuorumUnavailableError):
-                await locks.event("a").clear(timeout=timeout)
-            assert loop.time() - began < max(timeout, 2 * NODE_TIMEOUT) + SLACK
-        setting.cancel()
+            setting = asyncio.create_task(set_again_and_again())
+            async with slow(nodes) as (locks, _):
+                began = _clock.now()
+                with pytest.raises(asynclock.QuorumUnavailableError):
+                    await locks.event("a").clear(timeout=timeout)
+                assert _clock.now() - began < max(timeout, 2 * NODE_TIMEOUT) + SLACK
+            setting.cancel()
+
+    in_virtual_time(3, scenario)
 
 
-async def test_a_wait_that_ends_while_nodes_are_asked_is_no_outage(
-    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+def test_a_wait_that_ends_while_nodes_are_asked_is_no_outage(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They had answered before; where servers push nothing they are asked at intervals."""
-    async with slow(asynclock_nodes[:3], node_timeout=5.0, ttl=60, max_ttl=60) as (locks, proxies):
-        nodes = locks._engine.multiplexer
-        monkeypatch.setattr(nodes, "tracks", lambda: False)
-        for proxy in proxies:
-            proxy.delay(3.0)
-        began = asyncio.get_running_loop().time()
-        assert await locks.event("a").wait(timeout=11) is False
-        assert asyncio.get_running_loop().time() - began < 11 + SLACK
+
+    async def scenario(nodes: list[MemoryNode]) -> None:
+        on = ways(nodes)
+        async with on.connect(node_timeout=5.0, ttl=60, max_ttl=60) as locks:
+            monkeypatch.setattr(locks._engine.multiplexer, "tracks", lambda: False)
+            async with locks.lock("warm"):
+                pass
+            on.slow(3.0 / 2)
+            began = _clock.now()
+            assert await locks.event("a").wait(timeout=11) is False
+            assert _clock.now() - began < 11 + SLACK
+
+    in_virtual_time(3, scenario)
 
 
 async def give_back(lease: asynclock.Lease) -> None:
