@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient as AiohttpClient
 from aiohttp.test_utils import TestServer
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
 import asynclock
@@ -86,6 +86,19 @@ async def test_a_lock_of_the_tests_own_task_names_the_cause() -> None:
             answer = await client.post("/orders/42")
     assert (answer.status_code, answer.json()["type"]) == (500, "urn:asynclock:already-held")
     assert "holds this lock" in answer.json()["title"]
+
+
+async def test_behind_a_middleware_of_functions_the_tests_lock_is_that_of_another_task() -> None:
+    app = orders_app(*MEMORY)
+
+    @app.middleware("http")
+    async def around(request: Request, call_next: Any) -> Any:
+        return await call_next(request)
+
+    async with in_process(app) as client:
+        async with app.state.asynclock.lock("orders:42"):
+            answer = await client.post("/orders/42")
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:asynclock:contended")
 
 
 def test_overrides_reach_all_ways_to_the_locks() -> None:

@@ -14,9 +14,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NAMES = (
     "aiohttp_inventory",
+    "celery_orders",
     "fastapi_orders",
     "leader_cron",
     "migrate_with_cli",
+    "threaded_orders",
     "worker_queue",
 )
 LONGEST = 280
