@@ -15,7 +15,7 @@ from .._reports import NodeHealth
 from ..manager import LockManager, node_access
 from .health import Trouble, trouble
 from .survey import Survey, ask, survey
-from .views import leading
+from .views import Agreement
 
 NEARLY_EXPIRED = 0.5
 """Seconds: a lease that vanished with less than this left (and one interval) has run out."""
@@ -69,7 +69,7 @@ class Monitor:
     def _compare(self, found: Survey, now: float) -> None:
         before, self.leases = self.leases, {}
         for one in found.held:
-            view = leading(one)
+            view = Agreement.of(one).leading
             key = (one.name, one.part, (view.owner if view else None) or "")
             known = before.pop(key, None)
             self.leases[key] = SeenLease(one, known.first_seen if known else now, now)

@@ -55,13 +55,14 @@ class Survey:
 async def survey(locks: LockManager, name: str | None = None) -> Survey:
     """Find all leases and shared states, or only those of `name`."""
     access = node_access(locks)
-    scans = [_KeyScan(node, access.prefix, name) for node in access.nodes]
+    known = _Known(access.prefix, name)
+    scans = [_KeyScan(node, known) for node in access.nodes]
     await asyncio.gather(*(scan.run() for scan in scans))
-    found = {(key, reader) for scan in scans for key, reader in scan.views}
+    found = set().union(*(scan.views for scan in scans))
     held = [
         Inspection(
             key.name,
-            tuple(scan.view(key, reader) for scan in scans),
+            tuple([scan.view(key, reader) for scan in scans]),
             access.quorum,
             key.kind,
             key.shown,
@@ -88,19 +89,36 @@ def ask(node: Node, command: Command) -> asyncio.Future[Any]:
     return answer.future
 
 
+class _Known(dict[bytes, KeyRef | None]):
+    """What each key stands for, None for a key to skip; read once, because all nodes have it."""
+
+    def __init__(self, prefix: str, name: str | None) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.name = name
+        """The only name to look for; None for all names."""
+
+    def __missing__(self, raw: bytes) -> KeyRef | None:
+        key = None if raw.endswith(_COUNTER) else KeyRef.parse(self.prefix, raw)
+        if key is not None and self.name is not None and key.name != self.name:
+            key = None
+        self[raw] = key
+        return key
+
+
 class _KeyScan:
     """The keys of one node, page by page; of a Cluster, of all its primaries at once."""
 
-    def __init__(self, node: Node, prefix: str, name: str | None) -> None:
+    def __init__(self, node: Node, known: _Known) -> None:
         self.node = node
         self.views: dict[tuple[KeyRef, str], NodeView] = {}
         """By key and reader ("" for other locks)."""
         self.waiting: dict[str, int] = {}
         self.states: dict[KeyRef, StateView] = {}
         self.error: str | None = None
-        self._prefix = prefix
-        self._name = name
-        begin = prefix if name is None else lock_key(prefix, name)
+        self._known = known
+        self._prefix, name = known.prefix, known.name
+        begin = self._prefix if name is None else lock_key(self._prefix, name)
         self._pattern = _escaped(begin) + "*"
 
     async def run(self) -> None:
@@ -140,8 +158,8 @@ class _KeyScan:
         locks: list[tuple[KeyRef, str]] = []
         others: list[KeyRef] = []
         for raw in keys:
-            key = None if raw.endswith(_COUNTER) else KeyRef.parse(self._prefix, raw)
-            if key is None or (self._name is not None and self._name != key.name):
+            key = self._known[raw]
+            if key is None:
                 continue
             if key.part.single:
                 locks.append((key, raw.decode()))
@@ -164,7 +182,8 @@ class _KeyScan:
                 self.error = reply.cause
                 continue
             for (key, _), one in zip(batch, reply, strict=True):
-                self._record(key, one)
+                if one[0] is not None:
+                    self._record(key, one)
 
     def _record(self, key: KeyRef, reply: Any) -> None:
         part = key.part

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from .._engine.inspection import Inspection, NodeView
 
 _LABEL = re.compile(r"(?P<host>.+?):(?P<pid>\d+)(?::(?P<task>.*))?", re.DOTALL)
 
 
-def origin(label: str | None) -> dict[str, Any]:
+@lru_cache(maxsize=1000)  # thousands of locks may have the same few holders
+def origin(label: str | None) -> Mapping[str, Any]:
     """Return host, process id and task of a label that the library made; else None for each."""
     match = _LABEL.fullmatch(label or "")
     if match is None:
@@ -26,17 +28,17 @@ def title(found: Inspection) -> str:
     return f"{found.name} [{' '.join(filter(None, (found.kind, found.part)))}]"
 
 
-def support(found: Inspection) -> str:
-    """Return how many of the nodes hold the lease for its owner, such as "2/3"."""
-    owner = found.owner
-    kept = sum(view.owner is not None and view.owner == owner for view in found.nodes)
-    return f"{kept}/{len(found.nodes)}"
+class Agreement(NamedTuple):
+    """How far the nodes agree on one lease; counted once, because a list may have thousands."""
 
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How far the nodes agree on one lease."""
-
+    size: int
+    """Number of nodes."""
+    leading: NodeView | None
+    """A view of the owner that most nodes name."""
+    kept: int
+    """Number of nodes that name that owner."""
+    held: bool
+    """Whether these nodes are a quorum."""
     owners: int
     """Number of different owners that nodes name: more than one is a real disagreement."""
     silent: int
@@ -45,56 +47,68 @@ class Agreement:
     """Number of nodes that answered "free" while others name an owner."""
     undecided: bool
     """Whether the silent nodes could make up a quorum."""
+    endless: bool
+    """Whether a node keeps the lock without a ttl."""
 
     @classmethod
     def of(cls, found: Inspection) -> Agreement:
         """Count the views of all nodes."""
-        owners = [view.owner for view in found.nodes if view.owner is not None]
-        silent = sum(view.error is not None for view in found.nodes)
-        most = max((owners.count(one) for one in set(owners)), default=0)
+        size, quorum = len(found.nodes), found.quorum
+        naming = [view for view in found.nodes if view.owner is not None]
+        owners = [view.owner for view in naming]
+        different = len(set(owners))
+        leading = naming[0] if naming else None
+        if different > 1:
+            leading = max(naming, key=lambda view: owners.count(view.owner))
+        kept = owners.count(leading.owner) if leading else 0
+        silent = sum([view.error is not None for view in found.nodes])
         return cls(
-            len(set(owners)),
+            size,
+            leading,
+            kept,
+            kept >= quorum,
+            different,
             silent,
-            len(found.nodes) - silent - len(owners) if owners else 0,
-            most < found.quorum <= most + silent,
+            size - silent - len(owners) if owners else 0,
+            kept < quorum <= kept + silent,
+            None in [view.remaining for view in naming],
         )
 
+    @property
+    def support(self) -> str:
+        """How many of the nodes hold the lease for its owner, such as "2/3"."""
+        return f"{self.kept if self.held else 0}/{self.size}"
 
-def note(found: Inspection) -> str:
-    """Return what is unusual about a lease."""
-    agreement, size = Agreement.of(found), len(found.nodes)
-    notes = []
-    if agreement.undecided:
-        notes.append(f"unknown: {size - agreement.silent} of {size} nodes answered")
-    elif agreement.owners and found.owner is None:
-        notes.append("no quorum")
-    if agreement.owners > 1:
-        notes.append("nodes disagree")
-    if agreement.missing:
-        notes.append(f"not on {agreement.missing} of {size} nodes")
-    if any(view.owner is not None and view.remaining is None for view in found.nodes):
-        notes.append("a key without ttl")
-    return ", ".join(notes)
-
-
-def leading(found: Inspection) -> NodeView | None:
-    """Return a view of the owner that most nodes name."""
-    owners = [view.owner for view in found.nodes if view.owner is not None]
-    most = max(owners, key=owners.count, default=None)
-    return next((view for view in found.nodes if view.owner == most and most is not None), None)
+    @property
+    def note(self) -> str:
+        """What is unusual about the lease."""
+        notes = []
+        if self.undecided:
+            notes.append(f"unknown: {self.size - self.silent} of {self.size} nodes answered")
+        elif self.owners and not self.held:
+            notes.append("no quorum")
+        if self.owners > 1:
+            notes.append("nodes disagree")
+        if self.missing:
+            notes.append(f"not on {self.missing} of {self.size} nodes")
+        if self.endless:
+            notes.append("a key without ttl")
+        return ", ".join(notes)
 
 
 def as_json(found: Inspection) -> dict[str, Any]:
     """Return a lease as docs/json.md describes it."""
     agreement = Agreement.of(found)
+    view = agreement.leading if agreement.held else None
+    holder = view.holder if view else None
     return {
         "name": found.name,
         "kind": found.kind,
         "part": found.part or None,
-        "held": found.owner is not None,
-        "owner": found.owner,
-        "holder": found.holder,
-        **origin(found.holder),
+        "held": agreement.held,
+        "owner": view.owner if view else None,
+        "holder": holder,
+        **origin(holder),
         "fence": found.fence or None,
         "remaining": found.remaining,
         "agreed": found.agreed,

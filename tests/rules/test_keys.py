@@ -13,6 +13,7 @@ from redis.crc import key_slot
 
 import asynclock
 from asynclock._keys import PRIMARY, SEEN, counter, derived, lock_key, split
+from asynclock._nodes.cluster import slots as cluster_slots
 from asynclock._nodes.cluster.slots import mark_key
 from asynclock._nodes.mark import MARK_KEY
 
@@ -103,6 +104,14 @@ def test_on_a_cluster_a_names_keys_share_a_slot(prefix: str, name: str) -> None:
     found = layout(prefix, name) if name and not name.startswith("}") else {}
     found.pop(prefix + MARK_KEY, None)
     assert len({key_slot(key.encode()) for key in found}) <= 1
+
+
+@calm
+@given(st.text("{}ab\u00e9").map(str.encode))
+@example(b"foo{}{bar}")
+@example(b"foo{{bar}}zap")
+def test_the_slot_is_that_of_redis_py(key: bytes) -> None:
+    assert cluster_slots.key_slot(key) == key_slot(key)
 
 
 @pytest.mark.parametrize("slot", [0, 1, 5000, 16383])

@@ -12,7 +12,7 @@ import typer
 from ..._engine.inspection import Inspection, NodeView
 from ..._inspect.states import SharedState
 from ..._inspect.survey import Survey, survey
-from ..._inspect.views import Agreement, as_json, leading, note, origin, support, title
+from ..._inspect.views import Agreement, as_json, origin, title
 from ...errors import ConfigurationError
 from ...manager import LockManager
 from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
@@ -116,11 +116,13 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
 
 
 def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
-    view = leading(found)
+    agreement = Agreement.of(found)
+    view = agreement.leading
     holder = (view.holder if view else None) or ""
     fence = str(found.fence or "")
-    notes = ", ".join(filter(None, [note(found), f"{waiting} waiting" if waiting else ""]))
-    return title(found), holder, fence, seconds(found.remaining), support(found), notes
+    notes = ", ".join(filter(None, [agreement.note, f"{waiting} waiting" if waiting else ""]))
+    left = seconds(found.remaining)
+    return title(found), holder, fence, left, agreement.support, notes
 
 
 def _show_one(found: Survey, json: bool) -> None:
@@ -187,6 +189,7 @@ def _about(view: NodeView, without_vote: Mapping[str, str]) -> Iterator[str]:
 
 
 def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
+    agreement = Agreement.of(found)
     if found.owner is not None:
         where = origin(found.holder)
         parts = [f"held by {found.holder}"]
@@ -196,11 +199,11 @@ def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
         parts.append(f"fence {found.fence}")
         if found.remaining is not None:
             parts.append(f"{found.remaining:.1f} s left without renewal")
-        return "; ".join([*parts, *filter(None, [note(found)])])
-    if Agreement.of(found).undecided:
-        return note(found)
+        return "; ".join([*parts, *filter(None, [agreement.note])])
+    if agreement.undecided:
+        return agreement.note
     if any(view.owner for view in found.nodes):
-        return "nobody has a quorum: " + note(found)
+        return "nobody has a quorum: " + agreement.note
     if len(found.nodes) - len(without_vote) < found.quorum:
         return (
             f"no owner is known, but {len(without_vote)} of {len(found.nodes)} nodes have no vote: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..._inspect.monitor import Monitor, SeenLease, SeenNode
-from ..._inspect.views import leading, note, support, title
+from ..._inspect.views import Agreement, title
 from .._text import seconds
 
 COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "note")
@@ -14,7 +14,8 @@ NODE_COLUMNS = ("node", "state", "round trip", "waited for", "clients", "version
 
 def cells(lease: SeenLease) -> tuple[str, ...]:
     """Return a lease as text, in the order of COLUMNS."""
-    found, view = lease.found, leading(lease.found)
+    found, agreement = lease.found, Agreement.of(lease.found)
+    view = agreement.leading
     left = found.remaining
     if left is None and view is not None:
         left = view.remaining
@@ -24,8 +25,8 @@ def cells(lease: SeenLease) -> tuple[str, ...]:
         seconds(lease.last_seen - lease.first_seen),
         seconds(left),
         str(found.fence or ""),
-        support(found),
-        note(found),
+        agreement.support,
+        agreement.note,
     )
 
 

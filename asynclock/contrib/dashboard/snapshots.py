@@ -11,7 +11,7 @@ from typing import Any
 
 from ..._engine.inspection import Inspection
 from ..._inspect.monitor import Monitor
-from ..._inspect.views import leading, note
+from ..._inspect.views import Agreement
 from ..._rules.quorum import majority
 from ...events import Event, Lost
 from ...manager import LockManager
@@ -149,9 +149,9 @@ def _waiters(here: dict[str, int], known: dict[str, int]) -> list[dict[str, Any]
 
 
 def _lock(found: Inspection, ours: set[str]) -> dict[str, Any]:
-    view = leading(found)
-    owner = found.owner
-    holder = found.holder or (view.holder if view else None)
+    agreement = Agreement.of(found)
+    view, owner = agreement.leading, found.owner
+    holder = view.holder if view else None
     return {
         "name": found.name,
         "part": found.part,
@@ -160,7 +160,7 @@ def _lock(found: Inspection, ours: set[str]) -> dict[str, Any]:
         "remaining": found.remaining,
         "nodes": sum(view.owner is not None for view in found.nodes),
         "agreed": found.agreed and owner is not None,
-        "note": note(found),
+        "note": agreement.note,
         "ours": owner is not None and owner in ours,
         "text": f"{found.name}\0{found.part}\0{holder or ''}".casefold(),
     }
