@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import signal
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from ._ending import guarded
+from ._ending import guarded, raise_on_ctrl_c
 from ._status import Status
 from .run.arguments import split
 
@@ -78,8 +77,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> object:
     _add_commands(arguments)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise_on_ctrl_c()
     try:
         return app(list(arguments), prog_name="asynclock", standalone_mode=False)
     except _MISTAKES as error:

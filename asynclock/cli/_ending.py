@@ -34,5 +34,11 @@ def guarded(call: Callable[[], object]) -> int:
     return answer if isinstance(answer, int) else Status.OK
 
 
+def raise_on_ctrl_c() -> None:
+    """Raise KeyboardInterrupt on Ctrl-C from now on, unless our caller has us ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from ._text import clean
+
+# rich is imported where it is needed: not for JSON, and its measures of width not for ASCII.
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 VERSION = 1
 """Version of the JSON output; it rises when a program that reads it could break."""
@@ -24,6 +25,8 @@ WIDTH = 160
 
 def console(*, stderr: bool = False) -> Console:
     """Return the console to write to; without colours unless it is a terminal (or FORCE_COLOR)."""
+    from rich.console import Console
+
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = WIDTH
@@ -77,6 +80,9 @@ def lines_of_table(
 
 def wrapped(parts: Sequence[str], width: int, style: str = "", gap: str = "   ") -> list[Text]:
     """Return the lines of parts that stand side by side and may have several lines each."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
     lines = [""]
     for part in map(clean, parts):
         longer = f"{lines[-1]}{gap}{part}" if lines[-1] else part
@@ -96,8 +102,12 @@ def _is_ascii(row: Sequence[str]) -> bool:
 
 
 def _widths(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    columns = zip(titles, *rows, strict=True)
-    return [max(map(len if _is_ascii(column) else cell_len, column)) for column in columns]
+    columns = list(zip(titles, *rows, strict=True))
+    if all(map(_is_ascii, columns)):
+        return [max(map(len, column)) for column in columns]
+    from rich.cells import cell_len
+
+    return [max(map(cell_len, column)) for column in columns]
 
 
 def _least(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
@@ -117,6 +127,8 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 def fitted(text: str, width: int) -> str:
     """Return `text` in `width` characters; an ellipsis marks an omission."""
+    from rich.cells import cell_len, set_cell_size
+
     if cell_len(text) <= width:
         return set_cell_size(text, width)
     return set_cell_size(text, max(0, width - 1)) + "…"

@@ -76,6 +76,59 @@ def test_a_mistake_is_one_clear_message(
     assert "Traceback" not in said
 
 
+LOOKS = [
+    ("x",),
+    ("--all",),
+    ("-a", "--json"),
+    ("--prefix=p:", "--node", "redis://a", "x", "--node=redis://b", "--node-timeout", "2"),
+    ("--config", "f.toml", "--", "--all"),
+    ("--", "x"),
+    ("-",),
+    ("",),
+]
+UNREADABLE = [("--help",), ("x", "y"), ("--node",), ("--node-timeout", "soon"), ("-j",), ("--al",)]
+
+
+@pytest.mark.parametrize("words", LOOKS)
+def test_inspect_reads_its_arguments_as_typer_does(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from asynclock.cli._app import run
+    from asynclock.cli.look import held, inspect
+
+    seen: list[held.InspectArguments] = []
+    monkeypatch.setattr(inspect, "show", seen.append)
+    assert run(["inspect", *words]) == 0
+    assert [held.parse(words)] == seen
+
+
+@pytest.mark.parametrize("words", UNREADABLE)
+def test_typer_explains_what_inspect_can_not_read(words: tuple[str, ...]) -> None:
+    from asynclock.cli.look import held
+
+    assert held.parse(words) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [(("--all", "--json"), {"typer", "redis", "rich"}), (("--all",), {"typer", "redis"})],
+)
+async def test_inspect_imports_what_it_needs(
+    words: tuple[str, ...], unneeded: set[str], asynclock_nodes: list[LocalServer]
+) -> None:
+    script = (
+        "import sys\n"
+        "from asynclock.cli._start import start\n"
+        "status = start(sys.argv[1:])\n"
+        f"assert status == 0 and not {unneeded!r} & set(sys.modules), (status, set(sys.modules))"
+    )
+    env = environment(ASYNCLOCK_NODES=",".join(node.url for node in asynclock_nodes))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, "inspect", *words), env=env
+    )
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+
+
 def test_without_the_extra() -> None:
     hide = "import sys; sys.modules['typer'] = None; from asynclock.cli import main; main()"
     ended = subprocess.run(

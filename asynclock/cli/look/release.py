@@ -22,7 +22,7 @@ from .._output import print_json, print_table
 from .._sources import Settings, load
 from .._status import Status
 from .._text import log_to_stderr, say, seconds
-from .inspect import NODE_TIMEOUT
+from .held import NODE_TIMEOUT
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
 from .._output import console, lines_of_table, print_table, wrapped
 from .._sources import Settings, load
 from .._text import clean, log_to_nobody
-from .inspect import NODE_TIMEOUT
+from .held import NODE_TIMEOUT
 from .keys import pressed
 from .rows import COLUMNS, NODE_COLUMNS, cells, node_cells, ordered
 

@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigurationError
+from .._arguments import COMMON, read_options
 
 VALUES: dict[str, Any] = {
+    **COMMON,
     "--ttl": float,
     "--timeout": float,
     "--max-ttl": float,
-    "--node-timeout": float,
-    "--prefix": str,
-    "--node": str,
-    "--config": Path,
     "--on-loss": ("kill", "warn"),
     "--wait-for": ("group", "command"),
 }
 """For each option with a value: the function that reads it, or the allowed values."""
-FLAGS = frozenset({"--no-wait"})
+FLAGS = {"--no-wait": "no_wait"}
 MAX_NAME = 4096
 """Maximum number of characters of a name, which goes into the environment and all messages."""
 MAX_SECONDS = 86_400.0
@@ -98,38 +96,8 @@ def _after_the_dashes(arguments: Sequence[str], at: int, words: int) -> tuple[li
 def parse(arguments: Sequence[str]) -> RunArguments | None:
     """Return the arguments, or None if typer must show help or explain a mistake."""
     ours, command = split(arguments)
-    found: dict[str, Any] = {}
-    waiting = iter(ours)
-    for word in waiting:
-        option, equals, value = word.partition("=")
-        if word == "--":
-            found["name"] = next(waiting)
-        elif not word.startswith("-") or word == "-":
-            found["name"] = word
-        elif word in FLAGS:
-            found[_field(word)] = True
-        elif option in VALUES and option.startswith("--"):
-            if not _read(found, option, value if equals else next(waiting, None)):
-                return None
-        else:
-            return None
-    return RunArguments(**found, command=command) if command and "name" in found else None
-
-
-def _read(found: dict[str, Any], option: str, value: str | None) -> bool:
-    kind = VALUES[option]
-    if value is None or (isinstance(kind, tuple) and value not in kind):
-        return False
-    try:
-        read = value if isinstance(kind, tuple) else kind(value)
-    except ValueError:
-        return False
-    if option == "--node":
-        found.setdefault("node", []).append(read)
-    else:
-        found[_field(option)] = read
-    return True
-
-
-def _field(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
+    found = read_options(ours, VALUES, FLAGS)
+    if found is None or len(found[1]) != 1 or not command:
+        return None
+    options, (name,) = found
+    return RunArguments(name, command, **options)

@@ -1,0 +1,213 @@
+"""The work of `asynclock inspect`: shows held locks and shared state, node by node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..._engine.inspection import Inspection, NodeView
+from ..._inspect.states import SharedState
+from ..._inspect.survey import Survey, survey
+from ..._inspect.views import Agreement, as_json, origin, title
+from ...errors import ConfigurationError
+from ...manager import LockManager
+from .._arguments import COMMON, read_options
+from .._output import print_json, print_table
+from .._sources import Settings, load
+from .._status import Status
+from .._text import clean, log_to_nobody, say, seconds
+
+NODE_TIMEOUT = 1.0
+"""Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
+FLAGS = {"--all": "all", "-a": "all", "--json": "json"}
+
+
+@dataclass
+class InspectArguments:
+    """The arguments of `asynclock inspect`."""
+
+    name: str | None = None
+    all: bool = False
+    json: bool = False
+    node: list[str] | None = None
+    config: Path | None = None
+    prefix: str | None = None
+    node_timeout: float | None = None
+
+
+def parse(words: Sequence[str]) -> InspectArguments | None:
+    """Return the arguments, or None if typer must show help or explain a mistake."""
+    found = read_options(words, COMMON, FLAGS)
+    if found is None or len(found[1]) > 1:
+        return None
+    options, names = found
+    return InspectArguments(names[0] if names else None, **options)
+
+
+def show(wanted: InspectArguments) -> int:
+    """Print what was asked for, and return the exit status."""
+    name, json = wanted.name, wanted.json
+    if (name is None) == (not wanted.all):
+        raise ConfigurationError("name one lock, or say --all, but not both")
+    settings = load(
+        wanted.node, wanted.config, prefix=wanted.prefix, node_timeout=wanted.node_timeout
+    )
+    log_to_nobody()
+    found = asyncio.run(find(settings, name))
+    if name is None:
+        _show_all(found, json, len(settings.nodes))
+    else:
+        _show_one(found, json)
+    for address, error in found.errors.items():
+        say(f"{address}: {error}")
+    for address, cause in found.without_vote.items():
+        say(f"{address}: answers, but has no vote: {cause}")
+    return Status.UNREACHABLE if found.shortfall(len(settings.nodes)) else Status.OK
+
+
+async def find(settings: Settings, name: str | None) -> Survey:
+    """Find everything, or the lock `name` and (if that is free) the parts of the name."""
+    timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
+    async with settings.connect(node_timeout=timeout) as locks:
+        if name is None:
+            return with_missing_votes(await survey(locks), locks)
+        lock = await locks.inspect(name)
+        errors = {view.node: view.error for view in lock.nodes if view.error is not None}
+        if not any(view.owner for view in lock.nodes):
+            found = await survey(locks, name)
+            if found.held or found.waiting or found.states:
+                free = [] if found.states and not found.waiting else [lock]
+                return with_missing_votes(replace(found, held=found.held or free), locks)
+        return with_missing_votes(Survey([lock], errors), locks)
+
+
+def with_missing_votes(found: Survey, locks: LockManager) -> Survey:
+    """Add the nodes that have answered but have no vote."""
+    without_vote = {
+        node.node: node.cause
+        for node in locks.nodes()
+        if node.state in ("quarantined", "rejected") and node.node not in found.errors
+    }
+    return replace(found, without_vote=without_vote)
+
+
+def _show_all(found: Survey, json: bool, nodes: int) -> None:
+    if json:
+        shown = [as_json(one) for one in found.held]
+        states = [one.as_json() for one in found.states]
+        print_json(
+            {
+                "locks": shown,
+                "states": states,
+                "waiting": found.waiting,
+                "errors": found.errors,
+                "without_vote": found.without_vote,
+            }
+        )
+        return
+    print_table(
+        ("name", "holder", "fence", "remaining", "nodes", "note"),
+        [_row(one, found.waiting.get(one.name, 0)) for one in found.held]
+        + [_state_row(one) for one in found.states],
+    )
+    shared = f", {len(found.states)} shared" if found.states else ""
+    print(f"{len(found.held)} held{shared}{found.shortfall(nodes)}")
+
+
+def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
+    agreement = Agreement.of(found)
+    view = agreement.leading
+    holder = (view.holder if view else None) or ""
+    fence = str(found.fence or "")
+    notes = ", ".join(filter(None, [agreement.note, f"{waiting} waiting" if waiting else ""]))
+    left = seconds(found.remaining)
+    return title(found), holder, fence, left, agreement.support, notes
+
+
+def _show_one(found: Survey, json: bool) -> None:
+    leases = found.held
+    name = leases[0].name if leases else found.states[0].name
+    waiting = found.waiting.get(name)
+    if json:
+        shown = [as_json(one) for one in leases]
+        plain = bool(leases) and leases[0].kind == "lock"
+        whole = shown[0] if plain else {"name": name, "parts": shown}
+        states = [one.as_json() for one in found.states]
+        votes = {"without_vote": found.without_vote}
+        print_json({**whole, "states": states, "waiting": waiting, **votes})
+        return
+    for lease in leases:
+        _show_lease(lease, found.without_vote)
+    for state in found.states:
+        _show_state(state)
+    if waiting:
+        print(f"{waiting} waiting")
+
+
+def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
+    print(f"{clean(title(found))}: {clean(_verdict(found, without_vote))}")
+    rows = [
+        (
+            view.node,
+            "" if view.owner is None else view.owner.partition(":")[0],
+            view.holder or "",
+            seconds(view.remaining) if view.owner else "",
+            str(view.fence or ""),
+            view.error or ", ".join(_about(view, without_vote)),
+        )
+        for view in found.nodes
+    ]
+    print_table(("node", "owner", "holder", "remaining", "fence", "note"), rows)
+
+
+def _state_row(found: SharedState) -> tuple[str, ...]:
+    support = f"{found.support}/{len(found.nodes)}"
+    left = seconds(found.last.remaining)
+    return f"{found.name} [{found.kind}]", "", "", left, support, found.summary
+
+
+def _show_state(found: SharedState) -> None:
+    print(f"{clean(found.name)} [{found.kind}]: {found.summary}")
+    rows = [
+        (
+            view.node,
+            "" if view.value is None else view.value,
+            seconds(view.remaining),
+            view.error or ("" if view.number == found.last.number else "behind"),
+        )
+        for view in found.nodes
+    ]
+    print_table(("node", "value", "remaining", "note"), rows)
+
+
+def _about(view: NodeView, without_vote: Mapping[str, str]) -> Iterator[str]:
+    if view.owner is None:
+        yield "free"
+    if view.node in without_vote:
+        yield f"no vote: {without_vote[view.node]}"
+
+
+def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
+    agreement = Agreement.of(found)
+    if found.owner is not None:
+        where = origin(found.holder)
+        parts = [f"held by {found.holder}"]
+        if where["pid"] is not None:
+            task = f", {where['task']}" if where["task"] else ""
+            parts = [f"held by process {where['pid']} on {where['host']}{task}"]
+        parts.append(f"fence {found.fence}")
+        if found.remaining is not None:
+            parts.append(f"{found.remaining:.1f} s left without renewal")
+        return "; ".join([*parts, *filter(None, [agreement.note])])
+    if agreement.undecided:
+        return agreement.note
+    if any(view.owner for view in found.nodes):
+        return "nobody has a quorum: " + agreement.note
+    if len(found.nodes) - len(without_vote) < found.quorum:
+        return (
+            f"no owner is known, but {len(without_vote)} of {len(found.nodes)} nodes have no vote: "
+            "they may have forgotten the owner"
+        )
+    return "free"
