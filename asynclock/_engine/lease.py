@@ -361,6 +361,11 @@ class Lease:
         self._body = body
         return self
 
+    def notice_end(self) -> None:
+        """Count the lease as lost if it has ended and nothing has noticed that yet."""
+        if self._holding is not None and not self.held:
+            self._engine.lose(self._holding, UNNOTICED)
+
     def adopt(self) -> None:
         """Make the calling task the one that a loss interrupts.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Never
+from typing import Final, Generic, Never
 
 from .. import _settings
 from .._engine.acquiring import AcquireContext, L
@@ -95,74 +96,6 @@ class Defaults:
         )
 
 
-class Lockable:
-    """A name and settings that can be acquired. Stateless: any number of tasks may share it."""
-
-    __slots__ = ("_engine", "_entered", "_recipe", "_terms", "_timeout")
-
-    def __init__(self, engine: Engine, recipe: Recipe, terms: Terms, timeout: float | None) -> None:
-        self._engine = engine
-        self._recipe = recipe
-        self._terms = terms
-        if timeout is not None:
-            timeout = _settings.seconds(timeout, "timeout", zero=True)
-        self._timeout = timeout
-        # The only state: which lease an `async with` on this object must release.
-        self._entered: Entered[Lease] = Entered()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} ttl={self._terms.ttl:g}>"
-
-    @property
-    def name(self) -> str:
-        """The name that is locked, without the manager's prefix."""
-        return self._recipe.name
-
-    def _wanted(self) -> Recipe:
-        # The slot to try first, where a name has several.
-        return self._recipe
-
-    def acquire(self, *, timeout: Timeout = UNSET, **unknown: Never) -> AcquireContext[Lease]:
-        """Get the lease: `await` it, or enter it with `async with`.
-
-        Waits at most `timeout` seconds from this call, or one node timeout if that is longer
-        (None: without limit; default: the lock's own timeout). Raises AcquireTimeoutError if others
-        had the lock all that time, QuorumUnavailableError if too few nodes answered (until the
-        timeout; without one, through the longest quarantine), AlreadyHeldError inside an `async
-        with` on this lock in the same task, ConfigurationError if the call can never succeed. A
-        cancelled or closed call holds nothing.
-        """
-        if unknown:
-            raise _settings.unknown(unknown)
-        limit = self._timeout if timeout is UNSET else limited(timeout, self._timeout)
-        return Wish(self._engine, self._wanted(), self._terms, limit)
-
-    async def try_acquire(self) -> Lease | None:
-        """Get the lease if the lock is free now, else None. Too few answers raise an error.
-
-        That is QuorumUnavailableError, after one node timeout.
-        """
-        wish = Wish(self._engine, self._wanted(), self._terms, None, once=True)
-        try:
-            return await wish
-        except NotAcquiredError:
-            return None
-
-    async def __aenter__(self) -> Lease:
-        wish = Wish(self._engine, self._wanted(), self._terms, self._timeout)
-        lease = (await wish).enter()
-        self._entered.append(lease)
-        return lease
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._entered.leave().__aexit__(kind, error, trace)
-
-
 class Entered(list[L]):
     """The leases that an `async with` on one lock object has entered and not left."""
 
@@ -189,6 +122,86 @@ NOT_OURS: Final = (
     "several other tasks have entered this lock object, so it is unknown which lease this task "
     "leaves; enter `lock.acquire()`, or leave each lease in the task that entered it"
 )
+
+
+class Acquirable(Generic[L]):
+    """A name and settings that can be acquired. Stateless: any number of tasks may share it."""
+
+    __slots__ = ("_engine", "_entered", "_recipe", "_terms", "_timeout")
+
+    def __init__(self, engine: Engine, recipe: Recipe, terms: Terms, timeout: float | None) -> None:
+        self._engine = engine
+        self._recipe = recipe
+        self._terms = terms
+        if timeout is not None:
+            timeout = _settings.seconds(timeout, "timeout", zero=True)
+        self._timeout = timeout
+        # The only state: which lease an `async with` on this object must release.
+        self._entered: Entered[L] = Entered()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} ttl={self._terms.ttl:g}>"
+
+    @property
+    def name(self) -> str:
+        """The name that is locked, without the manager's prefix."""
+        return self._recipe.name
+
+    @abstractmethod
+    def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[L]:
+        """Make a call of `acquire`, or (with `once`) of `try_acquire`."""
+
+    def acquire(self, *, timeout: Timeout = UNSET, **unknown: Never) -> AcquireContext[L]:
+        """Get the lease: `await` it, or enter it with `async with`.
+
+        Waits at most `timeout` seconds from this call, or one node timeout if that is longer
+        (None: without limit; default: the lock's own timeout). Raises AcquireTimeoutError if others
+        had the lock all that time, QuorumUnavailableError if too few nodes answered (until the
+        timeout; without one, through the longest quarantine), AlreadyHeldError inside an `async
+        with` on this lock in the same task, ConfigurationError if the call can never succeed. A
+        cancelled or closed call holds nothing.
+        """
+        if unknown:
+            raise _settings.unknown(unknown)
+        return self._call(self._timeout if timeout is UNSET else limited(timeout, self._timeout))
+
+    async def try_acquire(self) -> L | None:
+        """Get the lease if the lock is free now, else None. Too few answers raise an error.
+
+        That is QuorumUnavailableError, after one node timeout.
+        """
+        try:
+            return await self._call(None, once=True)
+        except NotAcquiredError:
+            return None
+
+    async def __aenter__(self) -> L:
+        lease = await (await self._call(self._timeout)).__aenter__()
+        self._entered.append(lease)
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._entered.leave().__aexit__(kind, error, trace)
+
+
+class Lockable(Acquirable[Lease]):
+    """A lock with a recipe, whose lease is a plain `Lease`."""
+
+    __slots__ = ()
+
+    def _call(self, timeout: float | None, *, once: bool = False) -> Wish:
+        return Wish(self._engine, self._recipe, self._terms, timeout, once=once)
+
+    async def __aenter__(self) -> Lease:
+        # The same as in the base class, without a coroutine of the lease.
+        lease = (await self._call(self._timeout)).enter()
+        self._entered.append(lease)
+        return lease
 
 
 PRELUDE: Final = "prelude.lua"

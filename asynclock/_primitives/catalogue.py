@@ -84,8 +84,8 @@ class Catalogue:
         those of `lock`. Raises ConfigurationError.
         """
         terms, timeout = self._terms(settings)
-        lock = self._mutex(_settings.name(name), terms, timeout)
-        return ReentrantLock(lock, self._nestings, timeout, inherit=inherit)
+        wanted = recipe(self._defaults.prefix, _settings.name(name))
+        return ReentrantLock(self._engine, wanted, terms, timeout, self._nestings, inherit=inherit)
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
         """Make a lock on all of `names` (at most 64) at once; each is the mutex of `lock(name)`.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._engine.acquisition import Wish
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Terms
@@ -57,13 +58,14 @@ class Semaphore(Lockable):
         self._key = lock_key(prefix, name)
         super().__init__(engine, self._slot(name, 0), terms, timeout)
 
-    def _wanted(self) -> Recipe:
+    def _call(self, timeout: float | None, *, once: bool = False) -> Wish:
         # A random slot that this process doesn't hold: rivals that start apart seldom collide.
         line = self._engine.lines.get(self._recipe.line or "")
         ours = {holding.recipe.part for holding in line.holdings} if line is not None else ()
         free = [slot for slot in range(self.permits) if str(slot) not in ours]
         slots = free or range(self.permits)
-        return self._slot(self.name, slots[int(self._engine.random() * len(slots))])
+        slot = self._slot(self.name, slots[int(self._engine.random() * len(slots))])
+        return Wish(self._engine, slot, self._terms, timeout, once=once)
 
     def _slot(self, name: str, slot: int, windows: int | None = None) -> Recipe:
         key, permits = self._key, self.permits

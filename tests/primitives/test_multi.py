@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 
 import anyio
 import pytest
 
 import asynclock
+from asynclock.events import Event, Lost
 from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
 from tests.primitives.conftest import Connect, Setup, hold
@@ -80,6 +82,25 @@ async def test_name_by_name(connect: Connect) -> None:
     assert not lease.held
     lease = await there.multi_lock("a", "b").acquire(timeout=5)
     assert lease.held
+
+
+async def test_the_body_may_release_it_early(connect: Connect) -> None:
+    for prefix in ("a:", "a:{"):  # one lease for all names, or one each
+        async with connect(prefix=prefix).multi_lock("a", "b") as lease:
+            assert await lease.release()
+            assert not lease.held
+            assert lease.remaining() == 0
+        assert lease.lost_reason is None
+
+
+async def test_an_end_that_a_busy_loop_did_not_notice_is_reported(connect: Connect) -> None:
+    events: list[Event] = []
+    locks = connect(prefix="a:{", ttl=0.6, observers=[events.append])
+    for lock in (locks.multi_lock("a", "b"), locks.reentrant_lock("c")):
+        with pytest.raises(asynclock.LeaseLostError, match="event loop was busy"):
+            async with lock:
+                time.sleep(0.7)  # noqa: ASYNC251 - no timer of the loop can tell of the end
+    assert [event.name for event in events if isinstance(event, Lost)] == ["a", "b", "c"]
 
 
 async def test_cancelled_at_each_await_it_keeps_no_name(setup: Setup, connect: Connect) -> None:

@@ -1,0 +1,168 @@
+"""A hold on one or more leases, which is used like a single `Lease`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from .._engine.interruption import Interruption
+from .._engine.lease import Lease
+from ..errors import LeaseLostError
+
+
+class Hold:
+    """The common part of `MultiLease` and `ReentrantLease`: the loss of any lease ends the hold."""
+
+    __slots__ = ("_body", "_leases", "_outcome")
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self._leases = tuple(leases)
+        self._body: Interruption | None = None
+        self._outcome: bool | None = None
+        """What `release` returns; None until this hold has ended."""
+
+    @property
+    def owner(self) -> str:
+        """The random id stored in Redis; for several names on Cluster, that of the first."""
+        return self._leases[0].owner
+
+    @property
+    def fence(self) -> int:
+        """The fencing token to pass to the store; of several fences the highest."""
+        return max(lease.fence for lease in self._leases)
+
+    @property
+    def ttl(self) -> float:
+        """Seconds the hold lives without renewal."""
+        return min(lease.ttl for lease in self._leases)
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that a loss interrupts; None while the hold is not entered."""
+        return None if self._body is None else self._body.task
+
+    @property
+    def held(self) -> bool:
+        """Whether this is held at this moment by our own clock, without asking the nodes."""
+        return self._outcome is None and all(lease.held for lease in self._leases)
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why a lease was lost (the first of several); None if none was lost."""
+        reasons = (lease.lost_reason for lease in self._leases)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def remaining(self) -> float:
+        """Return the seconds until the hold ends without renewal; 0 once it has ended."""
+        ended = self._outcome is not None
+        return 0.0 if ended else min(lease.remaining() for lease in self._leases)
+
+    async def wait_lost(self) -> None:
+        """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
+        endings = [lease.ending() for lease in self._leases]
+        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """Renew every lease now, one after the other; see `Lease.extend`."""
+        if self._outcome is not None:
+            raise self._leases[0].loss_error()
+        for lease in self._leases:
+            await lease.extend(ttl)
+
+    async def release(self) -> bool:
+        """End this hold. Return whether it was held until now; a second call returns the same."""
+        if self._outcome is None:
+            if self.held:
+                self._leases[0].check_loop()
+            if self._end():
+                self._outcome = await _release(self._leases)
+        return bool(self._outcome)
+
+    def _end(self) -> bool:
+        """Count this hold as ended; return whether its leases are to be released now."""
+        self._outcome = self.held
+        return True
+
+    def adopt(self) -> None:
+        """Make the calling task the one that a loss interrupts; see `Lease.adopt`."""
+        self._check()
+        if self._body is None:
+            raise RuntimeError("this lease is not entered")
+        self._leases[0].check_loop()
+        self._body.move()
+
+    def _check(self) -> None:
+        if not self.held:
+            ended = next((lease for lease in self._leases if not lease.held), self._leases[0])
+            raise ended.loss_error()
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._notice()
+            self._check()
+        except LeaseLostError:
+            await self.release()  # the body doesn't begin, so nothing else would release it
+            raise
+        if self._body is not None:
+            raise RuntimeError("this lease has been entered already")
+        self._leases[0].check_loop()
+        self._body = Interruption()
+        for lease in self._leases:
+            lease.guard(self._body)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        interrupted = self._leave(kind)
+        if not interrupted:
+            self._notice()
+        if kind is not GeneratorExit:
+            await self.release()
+        elif self._outcome is None and self._end():
+            release_soon(self._leases)
+        lost = [lease for lease in self._leases if lease.lost_reason is not None]
+        if lost and (interrupted or kind is None):
+            raise lost[-1].loss_error() from error
+
+    def _leave(self, kind: type[BaseException] | None) -> bool:
+        """Note that the body has ended with `kind`; return whether a loss ended it."""
+        body, self._body = self._body, None
+        if body is None:
+            return False
+        for lease in self._leases:
+            lease.unguard(body)
+        return body.leave(kind)
+
+    def _notice(self) -> None:
+        # A body that blocked the loop may have kept it from noticing that a lease has ended.
+        if self._outcome is None:
+            for lease in self._leases:
+                lease.notice_end()
+
+
+def release_soon(leases: Sequence[Lease]) -> None:
+    """Release all in the next round of the loop: a coroutine being closed can't await."""
+    for lease in reversed(leases):
+        lease.release_soon()
+
+
+async def _release(leases: Sequence[Lease]) -> bool:
+    """Release all leases, the last one first; return whether all were held until now."""
+    if not leases:
+        return True
+    try:
+        ours = await leases[-1].release()
+    except GeneratorExit:
+        release_soon(leases[:-1])
+        raise
+    except BaseException:  # cancelled: once, or at each await in a scope of anyio
+        await _release(leases[:-1])
+        raise
+    return await _release(leases[:-1]) and ours
