@@ -33,16 +33,27 @@ class ConnectSettings(TypedDict, total=False):
     """The keyword arguments of `connect`, for functions that pass them on."""
 
     ttl: float
+    """Seconds that a lease lives without renewal (default: 10)."""
     max_ttl: float | None
+    """Seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and 10)."""
     node_timeout: float
+    """Seconds in which each node must answer (default: 0.25)."""
     acks: int | Literal["majority", "all"]
+    """Number of replicas that must have a grant before it counts (default: 0)."""
     durable: bool
+    """Whether a grant counts only once it is on disk (Redis 7.2)."""
     prefix: str
+    """What all keys begin with (default: "asynclock:")."""
     label: str | None
+    """Name of this process for people (default: host:pid)."""
     restart_guard: bool
+    """Whether nodes that may have forgotten leases wait before they vote (default: True)."""
     clock_guard: bool
+    """Whether nodes whose clock jumped wait before they vote (default: True)."""
     strict: bool
+    """Whether a server that may evict keys is an error."""
     observers: Sequence[Observer]
+    """Functions that are called with each event."""
 
 
 def connect(
@@ -64,16 +75,22 @@ def connect(
     Pass one node, or at least three independent ones (Redlock). A node is a server, a group behind
     Sentinels (`redis+sentinel://s1,s2,s3/service`) or a Cluster (`redis+cluster://h1,h2`). This
     does no I/O: connections open on first use and reconnect by themselves; `async with` waits for
-    the first ones.
+    the first ones. Raises ConfigurationError.
 
-    `ttl` is the number of seconds that a lease lives without renewal. `max_ttl` is the longest ttl
-    in the whole fleet (default: the larger of `ttl` and 10), for which the guards wait.
-    `node_timeout` is the number of seconds in which each node must answer. With `acks`, a grant
-    counts once that many replicas have it; with `durable`, once it is on disk (Redis 7.2). `prefix`
-    comes before all keys. `label` names this process for people (default: host:pid).
-    `restart_guard` and `clock_guard`: whether nodes that may have forgotten leases, or whose clock
-    jumped, wait before they vote. With `strict`, a server that may evict keys is an error.
-    `observers` are called with each event. Raises ConfigurationError.
+    Args:
+        nodes: URLs, or clients that are read for their settings and otherwise left alone.
+        ttl: seconds that a lease lives without renewal.
+        max_ttl: seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and
+            10), for which the guards wait.
+        node_timeout: seconds in which each node must answer.
+        acks: number of replicas that must have a grant before it counts.
+        durable: whether a grant counts only once it is on disk (Redis 7.2).
+        prefix: what all keys begin with.
+        label: name of this process for people (default: host:pid).
+        restart_guard: whether nodes that may have forgotten leases wait before they vote.
+        clock_guard: whether nodes whose clock jumped wait before they vote.
+        strict: whether a server that may evict keys is an error.
+        observers: functions that are called with each event.
     """
     return LockManager(
         nodes,
@@ -147,15 +164,20 @@ class LockManager(Catalogue):
         handoff: HandOff = True,
         **unknown: Never,
     ) -> Lock:
-        """Make a mutex on `name`.
+        """Make a mutex on `name`. Raises ConfigurationError.
 
-        `ttl` is the number of seconds that a lease lives without renewal (default: the manager's).
-        `timeout` is the number of seconds to wait for the lock (None: no limit). With `renew`, the
-        lease is renewed while it is held, for at most `max_hold` seconds. With `interrupt`, a loss
-        interrupts the body of `async with`. `handoff` says how a released lock passes to a waiting
-        task of this process: True (without asking the nodes, with a fence from a reserved block),
-        "strict" (with one round trip; fences keep their order even after an unnoticed loss) or
-        False (never). Raises ConfigurationError.
+        Args:
+            name: what is locked; all processes that use the same nodes, prefix and name exclude
+                each other.
+            ttl: seconds that a lease lives without renewal (default: the manager's).
+            timeout: seconds to wait for the lock (None: no limit).
+            renew: whether the lease is renewed while it is held.
+            max_hold: maximum seconds of renewal (None: no limit).
+            interrupt: whether a loss interrupts the body of `async with`.
+            handoff: how a released lock passes to a waiting task of this process. True: without
+                asking the nodes, with a fence from a reserved block. "strict": with one round trip;
+                fences keep their order even after an unnoticed loss. False: never.
+            unknown: a setting that does not exist, which raises ConfigurationError.
         """
         if unknown:
             raise _settings.unknown(unknown)

@@ -59,6 +59,20 @@ def made_elsewhere(
     return re.sub(r" = <[^>]*_Unset[^>]*>", " = ...", shown), result
 
 
+def fields(lines: list[str]) -> list[str]:
+    """Turn the section `Args:`, which comes last, into a field per parameter, each on one line."""
+    if "Args:" not in lines:
+        return lines
+    begin = lines.index("Args:")
+    found = lines[:begin]
+    for line in lines[begin + 1 :]:
+        if re.match(r" {4}\w+: ", line):
+            found.append(":param " + line.strip())
+        elif line.strip():
+            found[-1] += " " + line.strip()
+    return [*found, ""]
+
+
 def plain_text(
     app: Any, what: str, name: str, thing: object, options: Any, lines: list[str]
 ) -> None:
@@ -67,6 +81,7 @@ def plain_text(
     Read as reStructuredText they would need double backticks and `::` before an example; that
     is done here instead of in every docstring.
     """
+    lines[:] = fields(lines)
     found: list[str] = []
     example = False
     for line in lines:

@@ -10,6 +10,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -17,8 +18,14 @@ import pytest
 
 import asynclock
 import asynclock.blocking
+import asynclock.contrib.aiohttp
+import asynclock.contrib.dashboard
+import asynclock.contrib.fastapi
 import asynclock.errors
 import asynclock.events
+import asynclock.fencing.aiohttp
+import asynclock.fencing.fastapi
+import asynclock.testing
 
 NAMES = {
     "AcquireContext",
@@ -104,6 +111,48 @@ def test_documented(module: ModuleType, name: str) -> None:
             and not inspect.getdoc(value)
         ]
         assert not bare, f"{name}: no docstring for {bare}"
+
+
+MAKES_FOR_CODE_THAT_BLOCKS = [
+    *("fair_lock", "lock", "multi_lock", "reentrant_lock", "rwlock", "semaphore", "synchronized")
+]
+MAKES = [*MAKES_FOR_CODE_THAT_BLOCKS, "barrier", "election", "event", "latch"]
+HELPERS: dict[ModuleType, list[str]] = {
+    asynclock.contrib.aiohttp: ["cleanup_context", "locked", "locks_of", "problems", "setup"],
+    asynclock.contrib.dashboard: ["dashboard"],
+    asynclock.contrib.fastapi: ["Locked", "lifespan", "locked", "locks_of", "setup"],
+    asynclock.fencing: ["FenceStamp", "FencedRedis", "check_fence", "fence_headers"],
+    asynclock.fencing.aiohttp: ["fence_middleware"],
+    asynclock.fencing.fastapi: ["require_fence"],
+    asynclock.testing: ["FaultProxy", "LocalServer", "busy", "local_servers", "lose"],
+}
+
+
+def described(function: Callable[..., object]) -> set[str]:
+    """The parameters in the section `Args:`, which editors show one by one."""
+    _, _, section = (inspect.getdoc(function) or "").partition("\nArgs:\n")
+    return set(re.findall(r"^ {4}(\w+): ", section, re.MULTILINE))
+
+
+def parameters(function: Callable[..., object]) -> set[str]:
+    return set(inspect.signature(function).parameters) - {"self"}
+
+
+FACTORIES: dict[str, Callable[..., object]] = {
+    f"{thing.__module__}.{thing.__qualname__}": thing
+    for thing in (
+        asynclock.connect,
+        asynclock.blocking.connect,
+        *(getattr(asynclock.LockManager, name) for name in MAKES),
+        *(getattr(asynclock.blocking.LockManager, name) for name in MAKES_FOR_CODE_THAT_BLOCKS),
+        *(getattr(module, name) for module, names in HELPERS.items() for name in names),
+    )
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_each_parameter_is_described(name: str) -> None:
+    assert described(FACTORIES[name]) == parameters(FACTORIES[name])
 
 
 @pytest.mark.parametrize("name", ERRORS)

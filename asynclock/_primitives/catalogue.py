@@ -42,21 +42,27 @@ class HoldSettings(TypedDict, total=False):
     """How to keep a lease: these are the arguments of `LockManager.lock`; times in seconds."""
 
     ttl: float | None
+    """Seconds that a lease lives without renewal (default: the manager's)."""
     renew: bool
+    """Whether the lease is renewed while it is held (default: True)."""
     max_hold: float | None
+    """Maximum seconds of renewal (default: no limit)."""
     interrupt: bool
+    """Whether a loss interrupts the body of `async with` (default: True)."""
 
 
 class WaitSettings(HoldSettings, total=False):
     """How to keep a lease, and how many seconds to wait while others have the lock."""
 
     timeout: float | None
+    """Seconds to wait for the lock (default: no limit)."""
 
 
 class LockSettings(WaitSettings, total=False):
     """How to keep a lease, how long to wait, and how waiters of this process take the lock over."""
 
     handoff: HandOff
+    """How a released lock passes to a waiting task of this process (default: True)."""
 
 
 class Catalogue:
@@ -80,17 +86,25 @@ class Catalogue:
     ) -> ReentrantLock:
         """Make a mutex on `name` that the task which holds it may acquire again.
 
-        With `inherit`, tasks started while it is held may acquire it too. The other settings are
-        those of `lock`. Raises ConfigurationError.
+        Raises ConfigurationError.
+
+        Args:
+            name: what is locked, as in `lock`.
+            inherit: whether tasks started while it is held may acquire it too.
+            settings: those of `lock`.
         """
         terms, timeout = self._terms(settings)
         wanted = recipe(self._defaults.prefix, _settings.name(name))
         return ReentrantLock(self._engine, wanted, terms, timeout, self._nestings, inherit=inherit)
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
-        """Make a lock on all of `names` (at most 64) at once; each is the mutex of `lock(name)`.
+        """Make a lock on all of `names` at once; each is the mutex of `lock(name)`.
 
-        The settings are those of `lock`. Raises ConfigurationError.
+        Raises ConfigurationError.
+
+        Args:
+            names: what is locked; at most 64 names.
+            settings: those of `lock`.
         """
         terms, timeout = self._terms(settings)
         if not 1 <= len(names) <= MOST_NAMES:
@@ -108,9 +122,13 @@ class Catalogue:
             @locks.synchronized("orders:{order_id}", timeout=2)
             async def ship(order_id: int) -> None: ...
 
-        `{order_id}`, `{order.id}` and the like come from the call's arguments, defaults included.
-        `lease` names a keyword-only parameter that gets the lease. The settings are those of
-        `lock`. A call raises the errors of `acquire`; decorating raises ConfigurationError.
+        A call raises the errors of `acquire`; decorating raises ConfigurationError.
+
+        Args:
+            template: the name, with `{order_id}`, `{order.id}` and the like for the call's
+                arguments, defaults included.
+            lease: the name of a keyword-only parameter that gets the lease.
+            settings: those of `lock`.
         """
         terms, timeout = self._terms(settings)
 
@@ -125,7 +143,11 @@ class Catalogue:
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.
 
-        The settings are those of `lock` and apply to both sides. Raises ConfigurationError.
+        Raises ConfigurationError.
+
+        Args:
+            name: what is locked.
+            settings: those of `lock`; they apply to both sides.
         """
         terms, timeout = self._terms(settings)
         checked = _settings.name(name, "a lock's name")
@@ -134,31 +156,44 @@ class Catalogue:
     def fair_lock(self, name: str, **settings: Unpack[WaitSettings]) -> FairLock:
         """Make a mutex on `name` that goes to the longest waiter; not available over a quorum.
 
-        The settings are those of `lock`, without `handoff`. Raises ConfigurationError, and
-        UnsupportedDeploymentError over a quorum.
+        Raises ConfigurationError, and UnsupportedDeploymentError over a quorum.
+
+        Args:
+            name: what is locked, apart from the mutex of `lock`.
+            settings: those of `lock`, without `handoff`.
         """
         terms, timeout = self._terms(settings)
         checked = _settings.name(name)
         return FairLock(self._engine, self._defaults.prefix, checked, terms, timeout)
 
     def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
-        """Make an election of the leader of `name`.
+        """Make an election of the leader of `name`. Raises ConfigurationError.
 
-        `ttl` is the maximum number of seconds without a leader after a leader has crashed. The
-        settings are those of `lock`, without `handoff`. Raises ConfigurationError.
+        Args:
+            name: what the leader leads.
+            settings: those of `lock`, without `handoff`. `ttl` is the maximum number of seconds
+                without a leader after a leader has crashed.
         """
         terms, timeout = self._terms(settings)
         checked = _settings.name(name, "an election's name")
         return Election(self._engine, self._defaults.prefix, checked, terms, timeout)
 
     def event(self, name: str, *, keep: float = KEEP) -> SharedEvent:
-        """Make an event on `name`, which the nodes forget `keep` seconds after its last change."""
+        """Make an event on `name`: a flag that every process sees. Raises ConfigurationError.
+
+        Args:
+            name: the name of the event.
+            keep: seconds after the last change at which the nodes forget the event.
+        """
         return SharedEvent(self._register(name, event.KIND, keep))
 
     def latch(self, name: str, count: int, *, keep: float = KEEP) -> Latch:
-        """Make a latch on `name` that opens after `count` (1 to 1000) counts.
+        """Make a latch on `name` that opens after `count` counts. Raises ConfigurationError.
 
-        The nodes forget it `keep` seconds after its last count. Raises ConfigurationError.
+        Args:
+            name: the name of the latch.
+            count: number of counts that open it, 1 to 1000; the same in every process.
+            keep: seconds after the last count at which the nodes forget the latch.
         """
         checked = _settings.count(count, "count", MOST_COUNTS)
         return Latch(self._engine, self._register(name, latch.KIND, keep), checked)
@@ -166,11 +201,14 @@ class Catalogue:
     def barrier(
         self, name: str, parties: int, *, ttl: float | None = None, keep: float = KEEP
     ) -> Barrier:
-        """Make a barrier on `name` for `parties` (1 to 256) at a time.
+        """Make a barrier on `name` for `parties` at a time. Raises ConfigurationError.
 
-        A party that crashes while it waits stops counting after `ttl` seconds (default: the
-        manager's ttl). The nodes forget the barrier `keep` seconds after the last arrival. Raises
-        ConfigurationError.
+        Args:
+            name: the name of the barrier.
+            parties: number of parties that pass together, 1 to 256; the same in every process.
+            ttl: seconds after which a party that crashed while it waited stops counting (default:
+                the manager's ttl).
+            keep: seconds after the last arrival at which the nodes forget the barrier.
         """
         checked = _settings.count(parties, "parties", MOST_PARTIES)
         terms = self._defaults.terms(ttl=ttl)
@@ -182,9 +220,14 @@ class Catalogue:
         return Register(self._engine, checked, key, _settings.seconds(keep, "keep"))
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
-        """Make a semaphore on `name`: at most `permits` (1 to 256) leases at a time.
+        """Make a semaphore on `name`: at most `permits` leases at a time.
 
-        The settings are those of `lock`. Raises ConfigurationError.
+        Raises ConfigurationError.
+
+        Args:
+            name: the name of the semaphore.
+            permits: maximum number of leases, 1 to 256; the same in every process.
+            settings: those of `lock`.
         """
         terms, timeout = self._terms(settings)
         checked = _settings.name(name, "a semaphore's name")

@@ -47,6 +47,10 @@ def connect(*nodes: NodeAddress, **settings: Unpack[ConnectSettings]) -> LockMan
     This does no I/O and starts no thread; the first use of a lock does. So a manager may be made
     at the import of a module, before a server forks its workers. Observers are called in the
     thread of the event loop and must be quick. Raises ConfigurationError.
+
+    Args:
+        nodes: those of `asynclock.connect`.
+        settings: those of `asynclock.connect`; times are in seconds.
     """
     return LockManager(lambda: connect_asynchronously(*nodes, **settings))
 
@@ -93,13 +97,24 @@ class LockManager:
         *,
         ends: bool = False,
     ) -> T:
-        """Run `work` in the event loop for the calling thread; for the leases and locks."""
+        """Run `work` in the event loop for the calling thread; for the leases and locks.
+
+        Args:
+            work: makes the awaitable, in the event loop.
+            undo: undoes a result that comes after the thread was interrupted (KeyboardInterrupt).
+            ends: whether `work` ends something, and so runs to its end even then.
+        """
         self.asynchronous()
         self._used = True
         return _loop.background().call(work, undo, ends=ends)
 
     def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start `work` in the event loop without waiting for it."""
+        """Start `work` in the event loop without waiting for it.
+
+        Args:
+            work: an async function.
+            args: its arguments.
+        """
         self.asynchronous()
         _loop.background().portal.start_task_soon(work, *args)
 
@@ -118,25 +133,42 @@ class LockManager:
         return self.call(lambda: function(self.asynchronous()))
 
     def lock(self, name: str, **settings: Unpack[LockSettings]) -> Lock:
-        """Make a mutex on `name`; the settings are those of `asynclock.LockManager.lock`.
+        """Make a mutex on `name`. Raises ConfigurationError.
 
-        Raises ConfigurationError.
+        Args:
+            name: what is locked; async code and other processes use the same name.
+            settings: those of `asynclock.LockManager.lock`.
         """
         given = _given(settings)
         return Lock(self, lambda locks: locks.lock(name, **given))
 
     def reentrant_lock(self, name: str, **settings: Unpack[LockSettings]) -> Lock:
-        """Make a mutex on `name` that the thread which holds it may acquire again."""
+        """Make a mutex on `name` that the thread which holds it may acquire again.
+
+        Args:
+            name: what is locked, as in `lock`.
+            settings: those of `asynclock.LockManager.lock`.
+        """
         given = _given(settings)
         return Lock(self, lambda locks: locks.reentrant_lock(name, **given))
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
-        """Make a lock on all of `names` (at most 64) at once; each is the mutex of `lock(name)`."""
+        """Make a lock on all of `names` at once; each is the mutex of `lock(name)`.
+
+        Args:
+            names: what is locked; at most 64 names.
+            settings: those of `asynclock.LockManager.lock`.
+        """
         given = _given(settings)
         return MultiLock(self, lambda locks: locks.multi_lock(*names, **given))
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
-        """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive."""
+        """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.
+
+        Args:
+            name: what is locked.
+            settings: those of `asynclock.LockManager.lock`.
+        """
         given = _given(settings)
         return ReadWriteLock(
             Lock(self, lambda locks: locks.rwlock(name, **given).read()),
@@ -144,12 +176,23 @@ class LockManager:
         )
 
     def fair_lock(self, name: str, **settings: Unpack[LockSettings]) -> Lock:
-        """Make a mutex on `name` that goes to the longest waiter; not available over a quorum."""
+        """Make a mutex on `name` that goes to the longest waiter; not available over a quorum.
+
+        Args:
+            name: what is locked, apart from the mutex of `lock`.
+            settings: those of `asynclock.LockManager.lock`.
+        """
         given: Any = _given(settings)
         return Lock(self, lambda locks: locks.fair_lock(name, **given))
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Lock:
-        """Make a semaphore on `name`: at most `permits` (1 to 256) leases at a time."""
+        """Make a semaphore on `name`: at most `permits` leases at a time.
+
+        Args:
+            name: the name of the semaphore.
+            permits: maximum number of leases, 1 to 256; the same in every process.
+            settings: those of `asynclock.LockManager.lock`.
+        """
         given = _given(settings)
         return Lock(self, lambda locks: locks.semaphore(name, permits, **given))
 
@@ -161,7 +204,12 @@ class LockManager:
             @locks.synchronized("orders:{order_id}", timeout=2)
             def ship(order_id: int) -> None: ...
 
-        `lease` names a keyword-only parameter that gets the lease. Raises ConfigurationError.
+        Raises ConfigurationError.
+
+        Args:
+            template: the name, with `{order_id}` and the like for the call's arguments.
+            lease: the name of a keyword-only parameter that gets the lease.
+            settings: those of `asynclock.LockManager.lock`.
         """
         check_template(template)
 

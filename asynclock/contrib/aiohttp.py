@@ -72,10 +72,15 @@ def setup(
 ) -> None:
     """Give `app` locks on `nodes`; call this once, where the application is made.
 
-    `nodes` and `settings` are those of `asynclock.connect`. Instead, the only node may be a
-    LockManager, which is closed when the application ends. `contended` is the status for a lock
-    that another holder has: 409 or 423. A second call replaces all of this, so that a test can use
-    other nodes. Raises ConfigurationError, also while the application runs.
+    A second call replaces all of this, so that a test can use other nodes. Raises
+    ConfigurationError, also while the application runs.
+
+    Args:
+        app: the application; `app[LOCKS]` is the manager while it runs.
+        nodes: those of `asynclock.connect`; or one LockManager, which is closed when the
+            application ends.
+        contended: the status for a lock that another holder has: 409 or 423.
+        settings: those of `asynclock.connect`; times are in seconds.
     """
     if _SOURCE in app:
         app[_SOURCE].replace(nodes, settings, contended)
@@ -101,7 +106,12 @@ def _check_order(app: web.Application, outermost: Middleware) -> None:
 def cleanup_context(
     *nodes: NodeAddress | LockManager, **settings: Unpack[ConnectSettings]
 ) -> Callable[[web.Application], AsyncIterator[None]]:
-    """Only open and close the manager, for `app.cleanup_ctx`. Arguments are those of `setup`."""
+    """Only open and close the manager, for `app.cleanup_ctx`.
+
+    Args:
+        nodes: those of `setup`.
+        settings: those of `asynclock.connect`; times are in seconds.
+    """
     return _cleanup_context(Source(nodes, settings))
 
 
@@ -158,6 +168,9 @@ def problems(contended: Contended = 409) -> Middleware:
     """Make only the middleware that answers errors of locks.
 
     It must come before all middlewares that use locks.
+
+    Args:
+        contended: the status for a lock that another holder has: 409 or 423.
     """
     return _problems_of(_Fixed(_problems.checked(contended)))
 
@@ -196,7 +209,11 @@ async def _note_socket(request: web.Request, response: web.StreamResponse) -> No
 
 
 def locks_of(request: web.Request) -> LockManager:
-    """Return the manager of the application that serves `request`, or of one around it."""
+    """Return the manager of the application that serves `request`, or of one around it.
+
+    Args:
+        request: any request that this application, or one inside it, serves.
+    """
     if (locks := _lookup(request, LOCKS)) is None:
         raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
     return locks
@@ -213,6 +230,7 @@ class RouteSettings(LockSettings, total=False):
     """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
 
     retry_after: float | None
+    """Seconds to advise a client that found the lock held (default: as long as holds lately)."""
 
 
 def locked(
@@ -223,13 +241,16 @@ def locked(
 ]:
     """Decorate a handler, which takes a request and a lease, to run while it holds mutex `name`.
 
-    The handler is a function or a method of a `web.View`. `name` is a template for the route's
-    variables, or a function of the request; adding a route whose path doesn't fit the template
-    raises ConfigurationError. The settings are those of `LockManager.lock`. `retry_after` is the
-    number of seconds to advise a client that found the lock held (default: the time that this route
-    recently held locks, at most the rest of the holder's lease). A loss of the lease interrupts the
+    The handler is a function or a method of a `web.View`. A loss of the lease interrupts the
     handler and the client gets 500; a WebSocket is closed with 4500. If the client disconnects, the
     handler is cancelled, while it waits for the lock as well as under it.
+
+    Args:
+        name: a template for the route's variables, or a function of the request. Adding a route
+            whose path doesn't fit the template raises ConfigurationError.
+        settings: those of `LockManager.lock`, and `retry_after`: seconds to advise a client that
+            found the lock held (default: the time that this route recently held locks, at most the
+            rest of the holder's lease).
     """
     given: dict[str, Any] = {**settings}
     pace = Pace(given.pop("retry_after", None))

@@ -60,11 +60,16 @@ def setup(
 ) -> None:
     """Give `app` locks on `nodes`; call this once, where the application is made.
 
-    `nodes` and `settings` are those of `asynclock.connect`. Instead, the only node may be a
-    LockManager, which is closed when the application ends and opened again if it starts again. A
-    lifespan of the application runs inside that of the locks. `contended` is the status for a lock
-    that another holder has: 409 or 423. A second call replaces all of this, so that a test can use
-    other nodes. Raises ConfigurationError, also while the application runs.
+    A lifespan of the application runs inside that of the locks. A second call replaces all of
+    this, so that a test can use other nodes. Raises ConfigurationError, also while the application
+    runs.
+
+    Args:
+        app: the application; its `state.asynclock` is the manager while it runs.
+        nodes: those of `asynclock.connect`; or one LockManager, which is closed when the
+            application ends and opened again if it starts again.
+        contended: the status for a lock that another holder has: 409 or 423.
+        settings: those of `asynclock.connect`; times are in seconds.
     """
     found = getattr(app.state, "asynclock_source", None)
     if isinstance(found, Source):
@@ -119,7 +124,11 @@ def lifespan(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]:
     """Only open and close the manager, for an application that composes its own lifespan.
 
-    The arguments are those of `setup`. Each start makes a new manager, unless one was passed.
+    Each start makes a new manager, unless one was passed.
+
+    Args:
+        nodes: those of `setup`.
+        settings: those of `asynclock.connect`; times are in seconds.
     """
     return _lifespan(Source(nodes, settings))
 
@@ -137,7 +146,11 @@ def _lifespan(
 
 
 def locks_of(connection: HTTPConnection) -> LockManager:
-    """Return the manager of the application that serves this connection, or of one around it."""
+    """Return the manager of the application that serves this connection, or of one around it.
+
+    Args:
+        connection: a Request or a WebSocket.
+    """
     locks = getattr(connection.state, _problems.KEY, None) or getattr(
         connection.app.state, _problems.KEY, None
     )
@@ -157,22 +170,26 @@ class RouteSettings(LockSettings, total=False):
     """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
 
     retry_after: float | None
+    """Seconds to advise a client that found the lock held (default: as long as holds lately)."""
 
 
 def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 - as `Depends`
     """Make a dependency that holds the mutex `name` while the endpoint's function runs.
 
-    async def ship(order_id: int, lease: Annotated[Lease, Locked("orders:{order_id}", timeout=2)])
+        async def ship(order_id: int, lease: Annotated[Lease, Locked("orders:{order_id}")])
 
-    `name` is a template for the path parameters, or a function of the request; making a route whose
-    path doesn't fit the template raises ConfigurationError. The settings are those of
-    `LockManager.lock`. `retry_after` is the number of seconds to advise a client that found the
-    lock held (default: the time that this route recently held locks, at most the rest of the
-    holder's lease). The lock is released before the answer is sent (a streamed body is sent without
-    the lock). A loss of the lease interrupts an `async def` endpoint, and the client gets 500
-    instead of the endpoint's result; a WebSocket is closed with 4500. If the client disconnects,
-    the request is cancelled, while it waits for the lock as well as under it. Functions in threads
-    are not cancelled: the request waits for their end.
+    The lock is released before the answer is sent (a streamed body is sent without the lock). A
+    loss of the lease interrupts an `async def` endpoint, and the client gets 500 instead of the
+    endpoint's result; a WebSocket is closed with 4500. If the client disconnects, the request is
+    cancelled, while it waits for the lock as well as under it. Functions in threads are not
+    cancelled: the request waits for their end.
+
+    Args:
+        name: a template for the path parameters, or a function of the request. Making a route whose
+            path doesn't fit the template raises ConfigurationError.
+        settings: those of `LockManager.lock`, and `retry_after`: seconds to advise a client that
+            found the lock held (default: the time that this route recently held locks, at most the
+            rest of the holder's lease).
     """
     given: dict[str, Any] = {**settings}
     pace = Pace(given.pop("retry_after", None))
@@ -207,9 +224,13 @@ def locked(
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Decorate an endpoint that needs no lease, like `Locked`; put this below the route.
 
-    @app.post("/orders/{order_id}/ship")
-    @locked("orders:{order_id}", timeout=2)
-    async def ship(order_id: int) -> None: ...
+        @app.post("/orders/{order_id}/ship")
+        @locked("orders:{order_id}", timeout=2)
+        async def ship(order_id: int) -> None: ...
+
+    Args:
+        name: as for `Locked`.
+        settings: as for `Locked`.
     """
     dependency = Locked(name, **settings)
 
@@ -239,9 +260,12 @@ def locked(
 async def health(request: HTTPConnection) -> JSONResponse:
     """Answer 200 while a quorum of the nodes can vote, else 503, with the health of each node.
 
-    app.add_api_route("/health/locks", health)
+        app.add_api_route("/health/locks", health)
 
     The answer contains the nodes' addresses, so don't show it to strangers.
+
+    Args:
+        request: the framework passes it.
     """
     status, body = health_of(locks_of(request).nodes())
     return JSONResponse(body, status, headers={"Cache-Control": "no-store"})

@@ -21,13 +21,18 @@ def fence_middleware(
 ) -> Middleware:
     """Make a middleware for an application whose unsafe methods act under the lock `name`.
 
-    app.add_subapp("/orders", web.Application(middlewares=[fence_middleware(store, "orders:{id}")]))
+        guard = fence_middleware(store, "orders:{id}")
+        app.add_subapp("/orders", web.Application(middlewares=[guard]))
 
-    `name` is a template for the route's variables, or a function of the request, which returns None
-    if the request needs no lock. GET, HEAD, OPTIONS and TRACE pass. The middleware answers 428
+    GET, HEAD, OPTIONS and TRACE pass. The middleware answers 428
     without headers, 400 to malformed headers or those of another lock, 412 to a stale fence. The
     check comes before the handler, and a newer holder may write before the handler does. So pass
     the stamp (`read_fence_headers(request.headers)`) to the store that the handler writes to.
+
+    Args:
+        store: remembers the highest fence of each lock.
+        name: a template for the route's variables, or a function of the request, which returns None
+            if the request needs no lock.
     """
 
     @web.middleware

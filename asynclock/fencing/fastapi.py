@@ -17,15 +17,18 @@ def require_fence(
 ) -> Callable[[Request], Awaitable[FenceStamp]]:
     """Make a dependency for handlers that act under the lock `name`.
 
-    fence = Depends(require_fence(store, "orders:{order_id}"))
+        fence = Depends(require_fence(store, "orders:{order_id}"))
 
-    @app.put("/orders/{order_id}")
-    async def put(order: Order, stamp: Annotated[FenceStamp, fence]) -> None: ...
+        @app.put("/orders/{order_id}")
+        async def put(order: Order, stamp: Annotated[FenceStamp, fence]) -> None: ...
 
-    `name` is a template for the route's path parameters, or a function of the request. The
-    dependency answers 428 without headers, 400 to malformed headers or those of another lock, 412
-    to a stale fence. The check comes before the handler, and a newer holder may write before the
-    handler does. So pass the stamp to the store that the handler writes to.
+    The dependency answers 428 without headers, 400 to malformed headers or those of another lock,
+    412 to a stale fence. The check comes before the handler, and a newer holder may write before
+    the handler does. So pass the stamp to the store that the handler writes to.
+
+    Args:
+        store: remembers the highest fence of each lock.
+        name: a template for the route's path parameters, or a function of the request.
     """
 
     async def dependency(request: Request) -> FenceStamp:

@@ -43,7 +43,11 @@ class FenceHeaderError(AsyncLockError, ValueError):
 
 
 def fence_headers(lease: Fenced) -> dict[str, str]:
-    """Return the headers that name the lease under which a request is made."""
+    """Return the headers that name the lease under which a request is made.
+
+    Args:
+        lease: the lease, or its stamp.
+    """
     stamp = FenceStamp.of(lease)
     headers = {
         LOCK_NAME_HEADER: quote(stamp.name, safe=_READABLE),
@@ -55,9 +59,11 @@ def fence_headers(lease: Fenced) -> dict[str, str]:
 def read_fence_headers(headers: Headers) -> FenceStamp:
     """Return the lock, part and fence that a request names. Raises `FenceHeaderError`.
 
-    `headers` is a mapping of any framework, in any case, or pairs of name and value. The result is
-    the sender's claim: check that the sender is authorized, and that this lock guards what the
-    request asks for (`check_fence` compares the name).
+    The result is the sender's claim: check that the sender is authorized, and that this lock guards
+    what the request asks for (`check_fence` compares the name).
+
+    Args:
+        headers: a mapping of any framework, in any case, or pairs of name and value.
     """
     pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
     name, fence = _only(pairs, LOCK_NAME_HEADER), _only(pairs, LOCK_FENCE_HEADER)
@@ -68,6 +74,11 @@ async def check_fence(headers: Headers, store: FenceStore, name: str) -> FenceSt
     """Check that a request may act under the lock `name`; store its fence and return its stamp.
 
     Raises `FenceHeaderError`, also if the request names another lock, and `StaleFenceError`.
+
+    Args:
+        headers: the request's, as for `read_fence_headers`.
+        store: remembers the highest fence of each lock.
+        name: the lock that guards what the request asks for.
     """
     stamp = read_fence_headers(headers)
     if stamp.name != name:
@@ -84,7 +95,11 @@ async def check_fence(headers: Headers, store: FenceStore, name: str) -> FenceSt
 
 
 def refusal(error: FenceHeaderError | StaleFenceError) -> tuple[int, dict[str, object]]:
-    """Return the HTTP status and the JSON body for a refused request."""
+    """Return the HTTP status and the JSON body for a refused request.
+
+    Args:
+        error: the error of `check_fence`.
+    """
     if isinstance(error, StaleFenceError):
         body = {"error": "stale_fence", "fence": error.fence, "highest": error.highest}
         return 412, {**body, "detail": str(error)}

@@ -23,21 +23,25 @@ _WEEK = 7 * 86400.0
 class FencedRedis:
     """Applies a write only if its fence is not lower than the highest fence seen for its lock.
 
-    fenced = FencedRedis(redis.asyncio.Redis(...))
-    async with locks.lock("orders:42") as lease:
-        await fenced.hset(lease, "order:42", {"state": "paid"})
+        fenced = FencedRedis(redis.asyncio.Redis(...))
+        async with locks.lock("orders:42") as lease:
+            await fenced.hset(lease, "order:42", {"state": "paid"})
 
     Comparison and write are one script, so no other write comes between them. All keys written
-    under one lock share one record, `prefix` + the lock's name + `:#seen`. Redis keeps the record
-    for `retention` seconds after the last accepted write (None: without limit); a stale holder that
-    writes later than that is not recognized. Each slot of a semaphore has its own record, and so
-    have the readers and the writer of a read-write lock: a writer is rejected after a newer reader
-    or writer, a reader after a newer writer. In a Redis Cluster, records and written keys must be
-    in one hash slot: put the same {tag} in both.
+    under one lock share one record, `prefix` + the lock's name + `:#seen`. Each slot of a semaphore
+    has its own record, and so have the readers and the writer of a read-write lock: a writer is
+    rejected after a newer reader or writer, a reader after a newer writer. In a Redis Cluster,
+    records and written keys must be in one hash slot: put the same {tag} in both.
 
     Every method raises `StaleFenceError` if a newer holder has written before, and the client's own
     errors otherwise. A call that was cancelled or lost its connection may have been applied; it is
     safe to repeat it with the same fence.
+
+    Args:
+        client: an asyncio client of redis-py, for one server or a Cluster.
+        prefix: what the keys of all records begin with.
+        retention: seconds that Redis keeps a record after its last accepted write (None: without
+            limit). A stale holder that writes later than that is not recognized.
     """
 
     def __init__(
@@ -56,13 +60,24 @@ class FencedRedis:
         self._script = client.register_script(_GUARD)
 
     async def claim(self, lease: Fenced, /) -> None:
-        """Store only the fence, without another write: earlier holders are rejected from now on."""
+        """Store only the fence, without another write: earlier holders are rejected from now on.
+
+        Args:
+            lease: the lease under which the caller writes, or its stamp.
+        """
         await self._apply(lease, "claim")
 
     async def set(
         self, lease: Fenced, key: str | bytes, value: Value, *, ttl: float | None = None
     ) -> None:
-        """SET `key`, which then lives for `ttl` seconds (None: without limit)."""
+        """SET `key`.
+
+        Args:
+            lease: the lease under which the caller writes, or its stamp.
+            key: the key to write.
+            value: its new value.
+            ttl: seconds that the key lives (None: without limit).
+        """
         if ttl is not None and not 0.001 <= ttl < 2**40:
             raise ConfigurationError(f"ttl must be positive seconds or None: {ttl!r}")
         lifetime = () if ttl is None else (round(ttl * 1000),)
@@ -71,14 +86,25 @@ class FencedRedis:
     async def hset(
         self, lease: Fenced, key: str | bytes, mapping: Mapping[str, Value] | Mapping[bytes, Value]
     ) -> int:
-        """HSET all fields of `mapping`; return the number of new fields."""
+        """HSET fields of a hash; return the number of new fields.
+
+        Args:
+            lease: the lease under which the caller writes, or its stamp.
+            key: the key of the hash.
+            mapping: fields and values, at least one.
+        """
         if not mapping:
             raise ConfigurationError("hset needs at least one field")
         words = [word for pair in mapping.items() for word in pair]
         return await self._apply(lease, "hset", [key], *words)
 
     async def delete(self, lease: Fenced, *keys: str | bytes) -> int:
-        """DEL all `keys`; return the number of keys that existed."""
+        """DEL keys; return the number of keys that existed.
+
+        Args:
+            lease: the lease under which the caller writes, or its stamp.
+            keys: the keys to remove, at least one.
+        """
         if not keys:
             raise ConfigurationError("delete needs at least one key")
         return await self._apply(lease, "del", keys)

@@ -36,8 +36,13 @@ class Fenced(Protocol):
 class FenceStamp:
     """A lock's name and a fence without the lease, to be sent in a message or a request.
 
-    `part` is the lease's (`lease.part`): the slot of a semaphore, the side of a read-write lock, or
-    "" for a lock with a single holder. Raises ConfigurationError for wrong values.
+    Raises ConfigurationError for wrong values.
+
+    Args:
+        name: the lock's name.
+        fence: the lease's fencing token.
+        part: the lease's (`lease.part`): the slot of a semaphore, the side of a read-write lock, or
+            "" for a lock with a single holder.
     """
 
     name: str
@@ -58,7 +63,11 @@ class FenceStamp:
 
     @classmethod
     def of(cls, fenced: Fenced) -> FenceStamp:
-        """Return the stamp of a lease. Raises ConfigurationError if its values are wrong."""
+        """Return the stamp of a lease. Raises ConfigurationError if its values are wrong.
+
+        Args:
+            fenced: a lease of any kind, or another stamp.
+        """
         return cls(fenced.name, fenced.fence, getattr(fenced, "part", ""))
 
     @property

@@ -26,6 +26,9 @@ class LogEvents:
     fields as `asynclock_name`, `asynclock_fence`, and so on. The owner id is left out, because
     anyone with that id could release the lease. Untrusted texts (names, labels) are logged as
     `repr`, so that they can't forge a line of the log.
+
+    Args:
+        logger: gets the records (default: "asynclock.events").
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:

@@ -49,6 +49,10 @@ class Telemetry:
     The spans are `asynclock.acquire`, a child of the waiting task's span, from the call to its end,
     and `asynclock.hold`, from the grant to the release or the loss. docs/observability.md lists the
     metrics. One object may observe any number of managers.
+
+    Args:
+        tracer_provider: makes the tracer (default: the global one).
+        meter_provider: makes the meter (default: the global one).
     """
 
     def __init__(

@@ -56,12 +56,17 @@ def dashboard(
 ) -> Starlette:
     """Make an application, to mount or to serve alone, which shows `locks` and changes nothing.
 
-    `token` has at least 16 characters. A viewer types it, or has it in the address after `#token=`,
-    where no server and no log sees it. With `public`, requests from other machines are answered as
-    well; better leave it off and use a proxy or a tunnel. `hosts` has the names under which a proxy
-    serves the page. Without them, and unless `public`, only names of this machine are accepted, so
-    that a foreign page can't make a browser send requests here under its own name (DNS rebinding).
     Raises ConfigurationError.
+
+    Args:
+        locks: the manager to show.
+        token: at least 16 ASCII characters. A viewer types it, or has it in the address after
+            `#token=`, where no server and no log sees it.
+        public: whether requests from other machines are answered as well; better leave it off and
+            use a proxy or a tunnel.
+        hosts: names under which a proxy serves the page. Without them, and unless `public`, only
+            names of this machine are accepted, so that a foreign page can't make a browser send
+            requests here under its own name (DNS rebinding).
     """
     if not isinstance(token, str) or len(token) < SHORTEST_TOKEN or not token.isascii():
         raise ConfigurationError(

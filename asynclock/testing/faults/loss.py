@@ -7,7 +7,12 @@ from asynclock.errors import ConfigurationError
 
 
 def lose(lease: Lease, reason: str = "a test took it away") -> None:
-    """Make `lease` lost now: this interrupts its body, and its exit raises LeaseLostError."""
+    """Make `lease` lost now: this interrupts its body, and its exit raises LeaseLostError.
+
+    Args:
+        lease: a lease that is held.
+        reason: what `lease.lost_reason` and the error say.
+    """
     # A loss has no public door but this one.
     if lease._holding is None:  # noqa: SLF001
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")

@@ -29,10 +29,11 @@ _GARBAGE = b"\x00 certainly no reply of a server\r\n"
 class FaultProxy:
     """Passes everything on until a switch is set; listens while the `async with` block runs.
 
-    server: the server behind the proxy, a LocalServer or a pair (host, port).
-
     The proxy runs in the event loop of the test. The switches are plain functions that take effect
     at once. Bytes that are held back stay in memory, without a limit.
+
+    Args:
+        server: the server behind the proxy, a LocalServer or a pair (host, port).
     """
 
     def __init__(self, server: LocalServer | tuple[str, int]) -> None:

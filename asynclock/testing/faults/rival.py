@@ -24,10 +24,14 @@ async def busy(
         async with busy("orders:42", app.state.asynclock):
             answer = await client.post("/orders/42/ship")  # 409
 
-    `nodes` is the LockManager of the code under test: its nodes and settings are used over separate
-    connections. Or pass addresses and settings as for `connect` (default: `memory://`). Use this
-    because a test that acquires the lock itself and calls the application in the same task gets
-    AlreadyHeldError. Raises AcquireTimeoutError if the name is not free within 5 seconds.
+    Use this because a test that acquires the lock itself and calls the application in the same task
+    gets AlreadyHeldError. Raises AcquireTimeoutError if the name is not free within 5 seconds.
+
+    Args:
+        name: the mutex to hold.
+        nodes: the LockManager of the code under test, whose nodes and settings are used over
+            separate connections; or addresses as for `connect` (default: `memory://`).
+        settings: those of `connect`, with addresses only.
     """
     managers = [node for node in nodes if isinstance(node, LockManager)]
     addresses = [node for node in nodes if not isinstance(node, LockManager)]

@@ -48,18 +48,21 @@ class ServerStartError(RuntimeError):
 class LocalServer:
     """One server on a free port of loopback; `await start()` or `async with` starts it.
 
-    args: more settings as on the command line, e.g. ("--maxmemory", "10mb").
-    binary: the server program; default `find_server()`.
-    host: "127.0.0.1" or "::1".
-    aof: keep an append-only file with `appendfsync always`, so that a killed server that restarts
-        with its data has everything that it confirmed. Without it, a restart loses all data.
-    unix: listen on a Unix socket instead of a port.
-    tls: listen with TLS instead of plain TCP; `tls_client_certs` requires a client certificate.
-    password: the password of the default user.
-    users: more ACL users (or another "default"), each a line of an ACL file without "user".
-    clock: make `jump_clock` available (Linux with a C compiler).
-
     A server belongs to no event loop and may be used from many loops, one after another.
+
+    Args:
+        args: more settings as on the command line, e.g. ("--maxmemory", "10mb").
+        binary: the server program; default `find_server()`.
+        host: "127.0.0.1" or "::1".
+        aof: keep an append-only file with `appendfsync always`, so that a killed server that
+            restarts with its data has everything that it confirmed. Without it, a restart loses
+            all data.
+        unix: listen on a Unix socket instead of a port.
+        tls: listen with TLS instead of plain TCP.
+        tls_client_certs: require a client certificate.
+        password: the password of the default user.
+        users: more ACL users (or another "default"), each a line of an ACL file without "user".
+        clock: make `jump_clock` available (Linux with a C compiler).
     """
 
     _with_bus: ClassVar[bool] = False
@@ -283,7 +286,12 @@ class LocalServer:
 async def local_servers(
     n: int, **options: Unpack[ServerOptions]
 ) -> AsyncIterator[list[LocalServer]]:
-    """Start `n` servers with the options of `LocalServer` at once; end all at the end."""
+    """Start servers at once; end all at the end.
+
+    Args:
+        n: number of servers.
+        options: those of `LocalServer`.
+    """
     servers = await start_servers(n, **options)
     try:
         yield servers
@@ -293,7 +301,12 @@ async def local_servers(
 
 
 async def start_servers(n: int, **options: Unpack[ServerOptions]) -> list[LocalServer]:
-    """Start `n` servers at once; the caller closes them. If one fails, all are closed."""
+    """Start servers at once; the caller closes them. If one fails, all are closed.
+
+    Args:
+        n: number of servers.
+        options: those of `LocalServer`.
+    """
     servers: list[LocalServer] = []
     try:
         for _ in range(n):
