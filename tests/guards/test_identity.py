@@ -86,6 +86,30 @@ async def test_a_primary_that_is_demoted_and_promoted_again(
         assert lease.held
 
 
+async def test_a_primary_that_was_a_replica_for_a_moment(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """No connection ever met it as a replica: only its refusal of a write tells."""
+    primary, other = await asynclock_servers(2, args=["--hz", "10"])
+    async with FaultProxy(primary) as proxy:
+        locks = connect(proxy.url, ttl=8.0, max_ttl=8.0, node_timeout=2.0)
+        async with locks.lock("a"):
+            pass
+        await primary.command("REPLICAOF", other.host, str(other.port))
+        await primary.command("CONFIG", "RESETSTAT")
+        proxy.delay(0.0, 1.0)
+        asked = asyncio.create_task(locks.lock("a").try_acquire())
+        async with asyncio.timeout(10):
+            while "cmdstat_eval" not in await primary.command("INFO", "commandstats"):
+                await asyncio.sleep(0.005)
+        await primary.command("REPLICAOF", "NO", "ONE")  # before the refusal arrives
+        proxy.heal()
+        with pytest.raises(asynclock.AsyncLockError, match="READONLY"):
+            await asked
+        await _until_state(locks, "quarantined")
+        assert "was a replica at the last connection" in locks.nodes()[0].cause
+
+
 async def test_a_replica_is_asked_for_its_role_less_and_less_often(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:

@@ -170,6 +170,28 @@ async def test_a_node_that_comes_back_durable_may_have_forgotten(
     assert (rival is not None) is not guarded
 
 
+async def test_a_node_that_was_not_durable_before_it_came_back_may_have_forgotten(
+    seasoned: Prepare, connect: Connect
+) -> None:
+    """It comes back with its data, but for what the process before had not saved yet."""
+    servers = await seasoned(3, aof=True)
+    urls = [server.url for server in servers]
+    await connect(*urls, ttl=60, max_ttl=60).lock("a").try_acquire()  # the mark names the process
+    await servers[1].command("CONFIG", "SET", "appendfsync", "everysec")
+    locks = connect(*urls, ttl=60, max_ttl=60)
+    async with locks.lock("b").acquire(timeout=2):
+        pass
+    node = locks._engine.multiplexer.nodes[1]
+    before = node.trust.facts
+    await servers[1].restart()
+    await _reconnected(locks, 1, servers[1])
+    after = node.trust.facts
+    assert before is not None
+    assert after is not None
+    assert (before.durable, after.durable) == (False, True)
+    assert locks.nodes()[1].state == "quarantined"
+
+
 async def test_a_process_met_late_waits_only_for_the_rest(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:

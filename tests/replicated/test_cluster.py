@@ -503,6 +503,26 @@ async def test_a_primary_that_only_a_minority_confirms_is_not_asked(
         assert again.fence > lease.fence
 
 
+async def test_a_primary_is_marked_only_once_it_is_confirmed(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    """The age of a mark counts as time since a majority knew this primary."""
+    primary = await cluster.primary(0)
+    others = [await cluster.primary(shard) for shard in (1, 2)]
+    for other in others:
+        await other.command("ACL", "SETUSER", "default", "-cluster")
+    try:
+        locks = connect(*cluster.addresses, prefix="new:", restart_guard=False)
+        with pytest.raises(asynclock.QuorumUnavailableError, match="only 1 of 3 primaries confirm"):
+            await locks.lock(name_on(cluster, 0)).acquire(timeout=3)
+        assert await primary.command("KEYS", "new:*") == []
+    finally:
+        for other in others:
+            await other.command("ACL", "SETUSER", "default", "+cluster")
+    async with locks.lock(name_on(cluster, 0), timeout=20):
+        assert any(key.endswith(":#primary") for key in await primary.command("KEYS", "new:*"))
+
+
 async def test_a_cluster_that_is_down_says_so(cluster: RedisCluster, connect: Connect) -> None:
     locks = connect(*cluster.addresses, restart_guard=False)
     name = name_on(cluster, 0)
