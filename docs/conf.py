@@ -39,7 +39,7 @@ nitpick_ignore_regex = [
     # What a signature names and a reader need not call.
     ("py:class", r"NodeAddress|ConnectSettings|asynclock\._(primitives|engine)\..*"),
     ("py:class", r"asynclock\.(blocking|contrib|testing)\..*"),
-    ("py:class", r"Async(Lease|Lock|LockManager)"),
+    ("py:class", r"AsyncLockManager|AnyLock|AnyLease|L_co"),
 ]
 # Lease, Lock and LockManager are names in two modules; each page is about one of them.
 suppress_warnings = ["ref.python"]

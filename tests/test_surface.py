@@ -31,6 +31,8 @@ NAMES = {
     "AcquireContext",
     "AcquireTimeoutError",
     "AlreadyHeldError",
+    "AnyLease",
+    "AnyLock",
     "AsyncLockError",
     "Barrier",
     "ConfigurationError",

@@ -33,7 +33,7 @@ class Enterable(Protocol):
     ) -> None: ...
 
 
-L = TypeVar("L", bound=Enterable)
+L_co = TypeVar("L_co", bound=Enterable, covariant=True)
 
 
 class Use(Enum):
@@ -46,7 +46,7 @@ UNUSED: Final[Literal[Use.NONE]] = Use.NONE
 REUSED: Final = "cannot reuse already awaited acquire"
 
 
-class AcquireContext(Coroutine[Any, Any, L]):
+class AcquireContext(Coroutine[Any, Any, L_co]):
     """One call of `acquire`: `await` it to get the lease, or enter it with `async with`.
 
     The call is a coroutine: `asyncio.create_task`, `gather`, `wait_for` and the like accept it. It
@@ -58,12 +58,12 @@ class AcquireContext(Coroutine[Any, Any, L]):
 
     __name__ = "acquire"
     """The name that a task shows for this coroutine."""
-    _entered: L | Literal[Use.NONE] | None
+    _entered: L_co | Literal[Use.NONE] | None
     """The lease that an `async with` on this call holds; UNUSED at first, then None.
 
     Subclasses set UNUSED: one more __init__ would slow each acquire down.
     """
-    _steps: Generator[Any, Any, L] | None
+    _steps: Generator[Any, Any, L_co] | None
     """The generator that `send` drives; unset while none is being driven."""
 
     @property
@@ -72,7 +72,7 @@ class AcquireContext(Coroutine[Any, Any, L]):
         """The name of the lock, for messages."""
 
     @abstractmethod
-    def __await__(self) -> Generator[Any, Any, L]:
+    def __await__(self) -> Generator[Any, Any, L_co]:
         """Make the call. Raises RuntimeError unless `_entered` is UNUSED, and sets it to None."""
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class AcquireContext(Coroutine[Any, Any, L]):
         if steps is not None:
             steps.close()
 
-    def _driven(self) -> Generator[Any, Any, L]:
+    def _driven(self) -> Generator[Any, Any, L_co]:
         steps = getattr(self, "_steps", None)
         if steps is None:
             if self._entered is not UNUSED:
@@ -136,7 +136,7 @@ class AcquireContext(Coroutine[Any, Any, L]):
 
     # as a context manager
 
-    async def __aenter__(self) -> L:
+    async def __aenter__(self) -> L_co:
         lease = self._entered = await (await self).__aenter__()
         return lease
 
@@ -160,7 +160,7 @@ def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseExcepti
     return found
 
 
-class Deferred(AcquireContext[L]):
+class Deferred(AcquireContext[L_co]):
     """A call of `make`, which gets the seconds left (None: no limit) and returns a lease."""
 
     __slots__ = ("_called", "_deadline", "_make")
@@ -168,7 +168,7 @@ class Deferred(AcquireContext[L]):
     def __init__(
         self,
         name: str,
-        make: Callable[[float | None], Coroutine[Any, Any, L]],
+        make: Callable[[float | None], Coroutine[Any, Any, L_co]],
         timeout: float | None,
     ) -> None:
         self._entered = UNUSED
@@ -180,7 +180,7 @@ class Deferred(AcquireContext[L]):
     def _name(self) -> str:
         return self._called
 
-    def __await__(self) -> Generator[Any, Any, L]:
+    def __await__(self) -> Generator[Any, Any, L_co]:
         if self._entered is not UNUSED:
             raise RuntimeError(REUSED)
         self._entered = None

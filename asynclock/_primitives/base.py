@@ -6,16 +6,18 @@ import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Generic, Never
+from typing import Final, Generic, Never, TypeVar
 
 from .. import _settings
-from .._engine.acquiring import AcquireContext, L
+from .._engine.acquiring import AcquireContext, Enterable
 from .._engine.acquisition import Wish
 from .._engine.engine import Engine
 from .._engine.lease import HandOff, Lease, Terms
 from .._engine.recipe import Recipe
 from .._keys import MARKER
 from ..errors import ConfigurationError, NotAcquiredError
+
+L = TypeVar("L", bound=Enterable)
 
 
 class _Unset:

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio.to_thread
 
 from .._primitives.multi import MultiLease as AsyncMultiLease
+from .._primitives.protocols import AnyLease
 from ..errors import AsyncLockError
 
 if TYPE_CHECKING:
     from ._manager import LockManager
 
 _log = logging.getLogger("asynclock")
-
-
-class AsyncLease(Protocol):
-    """The common interface of the asynchronous leases of all locks."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def owner(self) -> str: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def ttl(self) -> float: ...
-    @property
-    def held(self) -> bool: ...
-    @property
-    def lost_reason(self) -> str | None: ...
-    def remaining(self) -> float: ...
-    def wait_lost(self) -> Awaitable[None]: ...
-    def extend(self, ttl: float | None = None) -> Awaitable[None]: ...
-    def release(self) -> Awaitable[bool]: ...
-    def __aenter__(self) -> Awaitable[Any]: ...
-    def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> Awaitable[None]: ...
 
 
 class Lease:
@@ -57,7 +29,7 @@ class Lease:
 
     __slots__ = ("__weakref__", "_lease", "_manager")
 
-    def __init__(self, manager: LockManager, lease: AsyncLease) -> None:
+    def __init__(self, manager: LockManager, lease: AnyLease) -> None:
         self._manager = manager
         self._lease = lease
 

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
 from .. import _settings
 from .._primitives.base import UNSET, Timeout
+from .._primitives.protocols import AnyLock
 from ..manager import LockManager as AsyncLockManager
 from ._leases import Lease, MultiLease, wrapped
 
 if TYPE_CHECKING:
     from ._manager import LockManager
-
-
-class AsyncLock(Protocol):
-    """The common interface of the asynchronous locks."""
-
-    @property
-    def name(self) -> str: ...
-    def acquire(self, *, timeout: Timeout = UNSET) -> Any: ...
-    def try_acquire(self) -> Coroutine[Any, Any, Any]: ...
 
 
 L = TypeVar("L", bound=Lease)
@@ -32,7 +24,7 @@ L = TypeVar("L", bound=Lease)
 class _Acquirable(Generic[L]):
     """A name and settings that can be acquired. Any number of threads may share it."""
 
-    def __init__(self, manager: LockManager, make: Callable[[AsyncLockManager], AsyncLock]) -> None:
+    def __init__(self, manager: LockManager, make: Callable[[AsyncLockManager], AnyLock]) -> None:
         self._manager = manager
         self._make = make
         self._name = make(manager.asynchronous()).name
@@ -64,7 +56,8 @@ class _Acquirable(Generic[L]):
     def _acquire(self, timeout: Timeout, *, enter: bool = False) -> L:
         async def work() -> Any:
             lock = self._make(self._manager.asynchronous())
-            lease = await lock.acquire(timeout=timeout)
+            given: dict[str, Any] = {} if timeout is UNSET else {"timeout": timeout}
+            lease = await lock.acquire(**given)
             return await lease.__aenter__() if enter else lease
 
         found: L = self._get(work, enter=enter)

@@ -10,7 +10,7 @@ from aiohttp import web
 from fastapi import FastAPI, WebSocket
 
 import asynclock
-from asynclock import Lease, MultiLease, ReentrantLease, blocking
+from asynclock import AnyLease, AnyLock, Lease, MultiLease, ReentrantLease, blocking
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib import fastapi as for_fastapi
 from asynclock.observe import LogEvents
@@ -41,6 +41,35 @@ async def use() -> None:
         assert_type(nested, ReentrantLease)
     await locks.event("a").set()
     assert_type((await locks.inspect("a")).holder, str | None)
+
+
+async def any_lock(lock: AnyLock) -> None:
+    async with lock as lease:
+        assert_type(lease, AnyLease)
+        assert_type(lease.remaining(), float)
+    async with lock.acquire(timeout=2) as lease:
+        assert_type(await lease.release(), bool)
+    assert_type(await asyncio.create_task(lock.acquire()), AnyLease)
+    assert_type(await lock.try_acquire(), AnyLease | None)
+
+
+async def every_lock() -> None:
+    book = locks.rwlock("a")
+    await any_lock(locks.lock("a"))
+    await any_lock(locks.reentrant_lock("a"))
+    await any_lock(locks.semaphore("a", 3))
+    await any_lock(locks.fair_lock("a"))
+    await any_lock(locks.multi_lock("a", "b"))
+    await any_lock(book.read())
+    await any_lock(book.write())
+
+
+def left(*leases: AnyLease) -> float:
+    return min(lease.remaining() for lease in leases)
+
+
+def every_lease(one: Lease, many: MultiLease, nested: ReentrantLease) -> None:
+    assert_type(left(one, many, nested), float)
 
 
 async def held() -> Lease:
