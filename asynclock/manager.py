@@ -174,9 +174,9 @@ class LockManager(Catalogue):
             renew: whether the lease is renewed while it is held.
             max_hold: maximum seconds of renewal (None: no limit).
             interrupt: whether a loss interrupts the body of `async with`.
-            handoff: how a released lock passes to a waiting task of this process. True: without
-                asking the nodes, with a fence from a reserved block. "strict": with one round trip;
-                fences keep their order even after an unnoticed loss. False: never.
+            handoff: how a released lock passes to a waiting task of this process. True or "block":
+                without asking the nodes, with a fence from a reserved block. "strict": with one
+                round trip; fences keep their order even after an unnoticed loss. False: never.
             unknown: a setting that does not exist, which raises ConfigurationError.
         """
         if unknown:

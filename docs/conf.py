@@ -35,11 +35,11 @@ nitpick_ignore_regex = [
     ("py:class", r"(starlette|aiohttp|web|fastapi|opentelemetry|redis|Redis|FastAPI)(\..*)?"),
     ("py:class", r"AbstractAsyncContextManager|Path"),
     # Variables of types.
-    ("py:class", r"(asynclock\..*\.)?[A-Z]"),
+    ("py:class", r"(asynclock\..*\.)?[A-Z](_co)?"),
     # What a signature names and a reader need not call.
     ("py:class", r"NodeAddress|ConnectSettings|asynclock\._(primitives|engine)\..*"),
     ("py:class", r"asynclock\.(blocking|contrib|testing)\..*"),
-    ("py:class", r"AsyncLockManager|AnyLock|AnyLease|L_co"),
+    ("py:class", r"AsyncLockManager|AnyLock|AnyLease"),
 ]
 # Lease, Lock and LockManager are names in two modules; each page is about one of them.
 suppress_warnings = ["ref.python"]

@@ -83,7 +83,7 @@ class Defaults:
             return self.usual
         if handoff not in (True, False, "block", "strict"):
             raise ConfigurationError(
-                f'handoff must be True (from reserved fences), "strict" or False, not {handoff!r}'
+                f'handoff must be True (or "block"), "strict" or False, not {handoff!r}'
             )
         return Terms(
             ttl=_settings.ttl(
