@@ -93,9 +93,16 @@ UNREADABLE = [("--help",), ("x", "y"), ("--node",), ("--node-timeout", "soon"), 
 def test_inspect_reads_its_arguments_as_typer_does(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import typer.main
+
     from asynclock.cli._app import run
     from asynclock.cli.look import held, inspect
 
+    app = typer.Typer(add_completion=False)
+    app.command("inspect")(inspect.inspect)
+    options = {name for param in typer.main.get_command(app).params for name in param.opts}
+    ours = held.COMMON.keys() | held.FLAGS.keys()
+    assert {name for name in options if name[0] == "-"} - {"--help"} == ours
     seen: list[held.InspectArguments] = []
     monkeypatch.setattr(inspect, "show", seen.append)
     assert run(["inspect", *words]) == 0
