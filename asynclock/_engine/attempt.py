@@ -134,11 +134,9 @@ class Attempt:
         if self.ballot.verdict is not OPEN:
             asked.clear()
             return
-        if armed:
-            nodes.arm(asked)
         for index in asked:
             self._open |= 1 << index
-            self._nodes[index].ask(command, self, index)
+            self._nodes[index].ask(command, self, index, arm=armed)
 
     async def _verdict(self, limit: float) -> None:
         loop = asyncio.get_running_loop()

@@ -109,7 +109,9 @@ def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:
     return Inspection(name, tuple(views), parts[0].quorum, kind, parts=tuple(parts))
 
 
-async def ask_all(engine: Engine, command: Command, *, enough: int | None = None) -> dict[int, Any]:
+async def ask_all(
+    engine: Engine, command: Command, *, enough: int | None = None, arm: bool = False
+) -> dict[int, Any]:
     """Send `command` to every node and wait for at most `enough` replies (default: for all).
 
     Takes at most one node timeout. Return the reply or Failure of each node by its number.
@@ -117,7 +119,7 @@ async def ask_all(engine: Engine, command: Command, *, enough: int | None = None
     engine.ready()
     size = len(engine.multiplexer.nodes)
     replies = _Replies(asyncio.get_running_loop(), size, enough or size)
-    engine.multiplexer.broadcast(command, replies)
+    engine.multiplexer.broadcast(command, replies, arm=arm)
     await replies.complete
     return replies.found
 

@@ -14,8 +14,8 @@ from .._rules import trust
 from .._rules.quorum import majority
 from .._rules.standstill import StandStill
 from ..errors import ConfigurationError
-from .link import NOBODY, Failure, Sink
-from .node import CACHING, NOT_AFTER_GRACE, Node
+from .link import Failure, Sink
+from .node import NOT_AFTER_GRACE, Node
 from .script import Command
 from .wakeup import Wakeups
 
@@ -97,10 +97,10 @@ class Multiplexer:
                 await asyncio.gather(*(node.settle() for node in self.nodes))
         await asyncio.gather(*(node.finish() for node in self.nodes))
 
-    def broadcast(self, command: Command, sink: Sink) -> None:
+    def broadcast(self, command: Command, sink: Sink, *, arm: bool = False) -> None:
         """Send `command` to every node; `sink` gets each answer with the node's number."""
         for index, node in enumerate(self.nodes):
-            node.ask(command, sink, index)
+            node.ask(command, sink, index, arm=arm)
 
     def deliver(self, command: Command, sink: Sink, indices: Sequence[int]) -> None:
         """Send a release to these nodes, now or once they are reachable again."""
@@ -118,13 +118,6 @@ class Multiplexer:
         """
         trust = self.nodes[index].trust
         return sent >= trust.votes_from or (index in voters and sent >= trust.renews_from)
-
-    def arm(self, indices: Sequence[int]) -> None:
-        """Request a push for the keys that the next command reads, from nodes that support it."""
-        for index in indices:
-            node = self.nodes[index]
-            if node.tracking:
-                node.ask(CACHING, NOBODY, index)
 
     def tracks(self) -> bool:
         """Return whether enough nodes send pushes that every release is noticed."""

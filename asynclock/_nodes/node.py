@@ -21,7 +21,7 @@ from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .early import Early
 from .handshake import why_unready
 from .heartbeat import Reading, leave_replica, watch
-from .link import NOT_REDIS, READONLY, Failure, Link, Sink
+from .link import NOBODY, NOT_REDIS, READONLY, Failure, Link, Sink
 from .node_log import NodeLog
 from .pending_releases import PendingReleases
 from .script import Command
@@ -45,6 +45,7 @@ WITHOUT = {
 """What follows if a server refuses a command (docs/access.md)."""
 INHERITED = Failure("its connection belongs to the process that forked this one")
 CACHING = Command.plain("CLIENT", "CACHING", "YES")
+"""Requests a push for the keys that the next command on the connection reads."""
 TIME = Command.plain("TIME")
 
 Dial = Callable[["Node", float], Awaitable[tuple[Link, Facts]]]
@@ -101,8 +102,14 @@ class Node:
 
     # requests
 
-    def ask(self, command: Command, sink: Sink, index: int) -> None:
-        """Send `command`; `sink` gets the answer, possibly before this returns."""
+    def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
+        """Send `command`; `sink` gets the answer, possibly before this returns.
+
+        With `arm`, the node also sends a push when a key changes that the command reads, if the
+        node supports that.
+        """
+        if arm and self.tracking:
+            self.ask(CACHING, NOBODY, index)
         link = self._link
         if link is None:
             if self._down is not None:

@@ -62,11 +62,11 @@ class WatchedNode(Node):
             self._confirmed.clear()
             await self._confirmed.wait()
 
-    def ask(self, command: Command, sink: Sink, index: int) -> None:
+    def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         """Send `command` unless the primary may have been replaced; see `Node.ask`."""
         doubt = self._doubted(_clock.now())
         if doubt is None:
-            super().ask(command, sink, index)
+            super().ask(command, sink, index, arm=arm)
         else:
             sink.on_reply(index, doubt)
 

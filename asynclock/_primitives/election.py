@@ -237,11 +237,9 @@ class Election:
     async def _look(self, *, armed: bool = False) -> tuple[Leader | None, float | None]:
         # Returns the leader, and the seconds for which there is no need to ask again.
         nodes = self._engine.multiplexer
-        if armed:
-            nodes.arm(range(len(nodes.nodes)))
         keys = (self._recipe.keys[0], self._value_key, self._recipe.keys[1])
         command = Command(SCRIPT, keys, ("observe",))
-        replies = await ask_all(self._engine, command)
+        replies = await ask_all(self._engine, command, arm=armed)
         seen = [reply for reply in replies.values() if not isinstance(reply, Failure)]
         owners = Counter(reply[0] for reply in seen if reply[0])
         if not owners or owners.most_common(1)[0][1] < nodes.quorum:

@@ -68,11 +68,8 @@ class Register:
 
     async def _read(self, patience: _Patience, *, armed: bool = False) -> str | None:
         while True:
-            nodes = self._engine.multiplexer
-            if armed:
-                nodes.arm(range(len(nodes.nodes)))
-            round_ = await self._ask(patience, "read")
-            if len(round_.granted) >= nodes.quorum:
+            round_ = await self._ask(patience, "read", arm=armed)
+            if len(round_.granted) >= self._engine.multiplexer.quorum:
                 found = round_.found()
                 if found.agreed:
                     if found.value is not None:
@@ -189,7 +186,12 @@ class Register:
         return Inspection(self.name, views, self._engine.multiplexer.quorum, kind)
 
     async def _ask(
-        self, patience: _Patience, op: str, *args: str | int, chosen: float = 0.0
+        self,
+        patience: _Patience,
+        op: str,
+        *args: str | int,
+        chosen: float = 0.0,
+        arm: bool = False,
     ) -> Round:
         # `chosen` is the moment at which the number of a change was chosen.
         engine, nodes = self._engine, self._engine.multiplexer
@@ -208,7 +210,7 @@ class Register:
             # A node that may have forgotten must not be asked: its "nothing" would count.
             obstacle = node.obstacle(now)
             if obstacle is None:
-                node.ask(command, round_, index)
+                node.ask(command, round_, index, arm=arm)
             else:
                 round_.on_reply(index, obstacle)
         await patience.wait(round_)

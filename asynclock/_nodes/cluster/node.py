@@ -22,7 +22,7 @@ from ..acks import AckedLink
 from ..endpoint import Endpoint
 from ..handshake import why_unready
 from ..link import NOBODY, Failure, Link, Sink
-from ..node import CACHING, Node
+from ..node import Node
 from ..poll import scout
 from ..primary import Primaries
 from ..script import Command, Word
@@ -62,7 +62,6 @@ class ClusterNode(Node):
         """For each owner: the unanswered command that may set the owner's key."""
         self._unsent: dict[Word, Command] = {}
         self._wanted = asyncio.Event()
-        self._arming = False
         self._cause = Failure("the slots are not known yet")
         self.trust = _ClusterTrust(primaries.settings.max_ttl, self._shards)
         self._clocks: list[Node] = []
@@ -71,13 +70,9 @@ class ClusterNode(Node):
 
     # requests
 
-    def ask(self, command: Command, sink: Sink, index: int) -> None:
-        """Send `command` to the server that has its keys."""
-        if command is CACHING:
-            self._arming = True  # it belongs to the next command and must go to the same server
-            return
-        armed, self._arming = self._arming, False
-        Route(self, command, sink, index, armed=armed).go()
+    def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
+        """Send `command` to the server that has its keys; see `Node.ask`."""
+        Route(self, command, sink, index, arm=arm and self.tracking).go()
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release, now or when the server that has its keys is back."""

@@ -33,7 +33,7 @@ class Route:
     """One command to a cluster; takes the shard's answer and passes it on to the sink."""
 
     __slots__ = (
-        "_armed",
+        "_arm",
         "_claim",
         "_cluster",
         "_command",
@@ -55,14 +55,14 @@ class Route:
         sink: Sink,
         index: int,
         *,
-        armed: bool = False,
+        arm: bool = False,
         owed: bool = False,
     ) -> None:
         self._cluster = cluster
         self._command = command
         self._sink = sink
         self._index = index
-        self._armed = armed
+        self._arm = arm
         self._left = REDIRECTS
         self._released = False
         """Whether a release of the same owner was sent after this command, or instead of it."""
@@ -117,7 +117,7 @@ class Route:
         if obstacle is not None:
             self._answer(obstacle)
             return
-        if self._armed and shard.tracking:
+        if self._arm and shard.tracking:
             shard.ask(CACHING, NOBODY, 0)
         if asking:
             shard.ask(ASKING, NOBODY, 0)
