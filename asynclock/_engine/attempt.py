@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _clock
 from .._nodes.link import LAGGING, NOBODY, Failure
-from .._nodes.script import Word
+from .._nodes.script import GRANTED, REFUSED, Word
 from .._rules import validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
@@ -162,14 +162,14 @@ class Attempt:
         ballot = self.ballot
         if type(reply) is Failure:
             self._failed(index, reply)
-        elif reply[0] == 1:
+        elif reply[0] == GRANTED:
             if self.started < self._nodes[index].trust.votes_from:
                 self._failed(index, QUARANTINED)
             else:
                 ballot.granted(index, int(reply[1]))
                 if ballot.behind:
                     self._write_back()
-        elif reply[0] == 0:
+        elif reply[0] == REFUSED:
             left = reply[1] / 1000 if reply[1] >= 0 else None
             self.refusals.append((left, reply[2].decode("utf-8", "replace")))
             if len(reply) > 4:
@@ -191,7 +191,7 @@ class Attempt:
             return  # it was counted as failed before
         if type(reply) is Failure:
             self._failed(index, reply)
-        elif reply[0] == 1 and self.started >= self._nodes[index].trust.votes_from:
+        elif reply[0] == GRANTED and self.started >= self._nodes[index].trust.votes_from:
             ballot.raised(index)
         else:
             ballot.refuse()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._nodes.gather import Gather
 from .._nodes.link import Failure
 from .._nodes.script import Command
 from .engine import Engine
@@ -118,7 +119,7 @@ async def ask_all(
     """
     engine.ready()
     size = len(engine.multiplexer.nodes)
-    replies = _Replies(asyncio.get_running_loop(), size, enough or size)
+    replies = Gather(size, enough or size)
     engine.multiplexer.broadcast(command, replies, arm=arm)
     await replies.complete
     return replies.found
@@ -134,21 +135,3 @@ def _view(address: str, reply: Any) -> NodeView:
         pttl / 1000 if pttl >= 0 else None,
         fence,
     )
-
-
-class _Replies:
-    """Collects replies until all nodes, or `enough` nodes without a failure, have answered."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, size: int, enough: int) -> None:
-        self._enough = enough
-        self.found: dict[int, Any] = {}
-        self.complete: asyncio.Future[None] = loop.create_future()
-        self._size = size
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Keep the reply of node `index`."""
-        self.found[index] = reply
-        self._enough -= not isinstance(reply, Failure)
-        done = len(self.found) == self._size or self._enough <= 0
-        if done and not self.complete.done():
-            self.complete.set_result(None)

@@ -17,6 +17,7 @@ from typing import Any
 from .. import _clock
 from .._nodes.link import LAGGING, NOBODY
 from .._nodes.multiplexer import Multiplexer
+from .._nodes.script import GRANTED
 from .._rules import validity
 from .lease import Holding
 
@@ -72,7 +73,7 @@ class Restores:
         self.under_way.discard((holding.owner, index))
         if not holding.alarm:
             return  # the lease has ended; its release was sent after the request
-        granted = type(reply) is list and reply[0] == 1
+        granted = type(reply) is list and reply[0] == GRANTED
         if not granted or restore.sent < node.trust.votes_from:
             self.renew_at(holding, validity.retry_at(_clock.now(), holding.ttl))
             return

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._nodes.link import Failure
+from .._nodes.script import GRANTED_MARK
 from .lease import Holding
 
 if TYPE_CHECKING:
@@ -82,11 +83,11 @@ class Round:
         renewals, quorum = self._renewals, self._renewals.quorum
         settled = 0
         for holding, votes, mark in zip(self._holdings, self._votes, marks, strict=True):
-            if mark == 49 and not renewals.counts(index, self._sent, holding.voters):
+            if mark == GRANTED_MARK and not renewals.counts(index, self._sent, holding.voters):
                 self._failures[index] = QUARANTINED
-            elif mark == 49 and self._ttl > holding.cut_short.get(index, self._ttl):
+            elif mark == GRANTED_MARK and self._ttl > holding.cut_short.get(index, self._ttl):
                 self._failures[index] = CUT_SHORT
-            elif mark == 49:  # "1"
+            elif mark == GRANTED_MARK:
                 votes[0] += 1
                 if votes[0] == quorum:
                     self._grant(holding)

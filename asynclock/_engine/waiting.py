@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _clock
 from .._nodes.link import Failure
+from .._nodes.script import GRANTED
 from .lease import Holding, Terms
 from .recipe import QueueKey
 
@@ -193,7 +194,7 @@ class Reservation:
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
         counts = self._nodes.counts(index, self._sent, self._holding.voters)
-        if counts and type(reply) is not Failure and reply[0] == 1:
+        if counts and type(reply) is not Failure and reply[0] == GRANTED:
             self._previous.append(reply[1])
             if len(self._previous) == self._quorum:
                 self._claim(max(self._previous))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .. import _clock
 from .._engine.inspection import Inspection
-from .._nodes.handshake import parse_info
+from .._nodes.info import parse_info
 from .._nodes.link import Failure
 from .._nodes.script import Command
 from .._reports import NodeHealth

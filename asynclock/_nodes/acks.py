@@ -16,8 +16,9 @@ from typing import Any, Final, Literal
 from .. import _clock
 from .._rules.quorum import majority
 from ..errors import ConfigurationError
+from .info import parse_info
 from .link import NOBODY, Failure, Link, LinkListener, ServerError, Sink
-from .script import Command
+from .script import GRANTED, GRANTED_MARK, Command
 
 WRITES: Final = frozenset({"acquire", "raise", "extend", "prepare", "accept"})
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
@@ -84,7 +85,7 @@ class AckedLink(Link):
 
     def send(self, command: Command, sink: Sink, index: int) -> None:
         """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
-        if self._acks and command.script is not None and command.args[0] in WRITES:
+        if self._acks and command.script is not None and command.op in WRITES:
             self._gathered = True
             sink = _Grant(self, sink)
         super().send(command, sink, index)
@@ -97,7 +98,7 @@ class AckedLink(Link):
         # A new primary may already have granted the same lock to another owner.
         late = ServerError(doubt.cause)
         pairs = zip(self._in_flight, replies, strict=False)
-        return [late if entry[3].args[0] in WRITES else reply for entry, reply in pairs]
+        return [late if entry[3].op in WRITES else reply for entry, reply in pairs]
 
     def _flush(self) -> None:
         if self._gathered and not self._waiting and self._transport is not None:
@@ -174,11 +175,8 @@ def _unsupported(failure: Failure) -> Failure:
 
 def connected_replicas(info: object) -> int | None:
     """Return the number of replicas in a reply to INFO; None if there is none."""
-    if isinstance(info, bytes):
-        for line in info.splitlines():
-            if line.startswith(b"connected_slaves:"):
-                return int(line.partition(b":")[2])
-    return None
+    count = parse_info(info).get("connected_slaves")
+    return None if count is None else int(count)
 
 
 class _Grant:
@@ -191,9 +189,9 @@ class _Grant:
         self._sink = sink
 
     def on_reply(self, index: int, reply: Any) -> None:
-        """Take the reply; a grant begins with 1, or with a row of digits for a batch."""
+        """Take the reply; that to an operation on several owners begins with a row of marks."""
         if type(reply) is list and (
-            reply[0] == 1 or (type(reply[0]) is bytes and b"1" in reply[0])
+            reply[0] == GRANTED or (type(reply[0]) is bytes and GRANTED_MARK in reply[0])
         ):
             self._link.hold(self._sink, index, reply)
         else:

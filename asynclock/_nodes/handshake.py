@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from .. import _clock
 from .._rules.trust import Facts
 from .endpoint import Endpoint
+from .info import read_facts
 from .link import Failure, Link, LinkListener
 from .redaction import without
 from .script import Command, Script
@@ -144,39 +145,11 @@ async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
     _accept(info if isinstance(info, Failure) and not info.code else None)
     if isinstance(clock, list):
         link.listener.on_clock(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
-    known = facts(info, fsync, tracking=tracking == b"OK")
+    known = read_facts(info, fsync, tracking=tracking == b"OK")
     return replace(known, refused=_refused(questions, replies))
 
 
 def _refused(questions: Iterable[Command], replies: Iterable[Any]) -> tuple[str, ...]:
     """Return the commands that this server refused, each once."""
     pairs = zip(questions, replies, strict=True)
-    return tuple({str(asked.args[0]): None for asked, reply in pairs if isinstance(reply, Failure)})
-
-
-def facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
-    """Return the facts in the replies to INFO and CONFIG GET appendfsync, if they succeeded."""
-    said = parse_info(info)
-    if not said:
-        return Facts(tracking=tracking)
-    always = isinstance(fsync, dict) and fsync.get(b"appendfsync") == b"always"
-    uptime = said.get("uptime_in_seconds")
-    return Facts(
-        run_id=said.get("run_id"),
-        uptime=float(uptime) if uptime else None,
-        version=said.get("valkey_version") or said.get("redis_version"),
-        role=said.get("role"),
-        maxmemory=int(said.get("maxmemory") or 0),
-        maxmemory_policy=said.get("maxmemory_policy"),
-        replicas=int(said.get("connected_slaves") or 0),
-        durable=always and said.get("aof_enabled") == "1",
-        tracking=tracking,
-    )
-
-
-def parse_info(reply: Any) -> dict[str, str]:
-    """Return the fields of a reply to INFO; empty if the server refused."""
-    if not isinstance(reply, bytes | str):
-        return {}
-    text = reply if isinstance(reply, str) else reply.decode("utf-8", "replace")
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return tuple({str(asked.op): None for asked, reply in pairs if isinstance(reply, Failure)})

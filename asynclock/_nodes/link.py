@@ -276,7 +276,7 @@ class Link(asyncio.Protocol):
             later = [entry[3] for entry in self._in_flight if entry[3].retry_until]
             Link.send(self, command.with_source(), sink, index)
             for other in later:
-                if command.args[0] == "acquire" and other.args[1] == command.args[1]:
+                if other.owner in command.claims:
                     Link.send(self, other.with_source(), NOBODY, 0)
         else:
             sink.on_reply(index, known)

@@ -46,7 +46,7 @@ class PendingReleases:
     def keep(self, release: Command) -> None:
         """Keep `release`, to send it again when the node is back."""
         # The deadline is checked on reconnect: the node's clock may have been set back by then.
-        owner = release.args[1]
+        owner = release.owner
         if owner not in self._kept:
             self._kept[owner] = PendingRelease(self, owner, release)
 
@@ -67,9 +67,9 @@ class PendingReleases:
 
     def sent(self, command: Command) -> None:
         """Note that `command` is being sent; keep a release that a late acquire may follow."""
-        if command.retry_until and command.args[1] in self.late_acquires:
+        if command.retry_until and command.owner in self.late_acquires:
             self.keep(command)
-            self._kept[command.args[1]].retry_later(self._timeout)
+            self._kept[command.owner].retry_later(self._timeout)
 
     def resend(self) -> None:
         """Send everything that still matters, because the node is back."""

@@ -1,4 +1,4 @@
-"""Asks several servers the same questions; complete once a majority has answered all of them.
+"""Asks several servers the same questions, until a majority has answered all of them.
 
 The servers are those that know which server is the primary: Sentinels, or the servers of a Cluster.
 One of them may be frozen, so a poll doesn't wait for all.
@@ -6,8 +6,7 @@ One of them may be frozen, so a poll doesn't wait for all.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -16,6 +15,7 @@ from .._rules.quorum import majority
 from .._rules.trust import Facts
 from ..events import Observers
 from .endpoint import Endpoint
+from .gather import Gather
 from .handshake import greet
 from .link import Failure, Link
 from .node import Node, NodeSettings
@@ -24,42 +24,20 @@ from .script import Command
 SILENT = Failure("no answer yet")
 
 
-class Poll:
-    """Collects the answers of `size` servers to `questions` questions each."""
+async def poll(
+    servers: Iterable[Node], questions: Sequence[Command], patience: float
+) -> list[list[Any]]:
+    """Return each server's answers, in the order of the questions.
 
-    def __init__(self, size: int, questions: int, patience: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.complete: asyncio.Future[None] = self._loop.create_future()
-        self._size = size
-        self._questions = questions
-        self._patience = patience
-        """Seconds that the other servers get once a majority has answered."""
-        self._said: dict[int, Any] = {}
-        self._missing = questions * majority(size)
-        """Number of answers that a majority still owes."""
-
-    def ask(self, servers: Iterable[Node], questions: Iterable[Command]) -> None:
-        """Send all questions to all servers; `answers` keeps their order."""
-        for index, (server, question) in enumerate(product(servers, questions)):
-            server.ask(question, self, index)
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Keep answer number `index`."""
-        self._said[index] = reply
-        self._missing -= not isinstance(reply, Failure)
-        if len(self._said) == self._questions * self._size:
-            self._finish()
-        elif not self._missing:
-            self._loop.call_later(self._patience, self._finish)
-
-    def _finish(self) -> None:
-        if not self.complete.done():
-            self.complete.set_result(None)
-
-    def answers(self) -> list[list[Any]]:
-        """Return each server's answers so far, in the order of the questions."""
-        said = [self._said.get(index, SILENT) for index in range(self._questions * self._size)]
-        return [said[i : i + self._questions] for i in range(0, len(said), self._questions)]
+    Once a majority has answered, the others get `patience` seconds.
+    """
+    asked, each = tuple(servers), len(questions)
+    replies = Gather(each * len(asked), each * majority(len(asked)), patience)
+    for index, (server, question) in enumerate(product(asked, questions)):
+        server.ask(question, replies, index)
+    await replies.complete
+    found = [replies.found.get(index, SILENT) for index in range(each * len(asked))]
+    return [found[i : i + each] for i in range(0, len(found), each)]
 
 
 def scout(endpoint: Endpoint, settings: NodeSettings) -> Node:

@@ -10,10 +10,20 @@ import hashlib
 from collections.abc import Sequence
 from copy import copy
 from importlib.resources import files
+from typing import Final
 
 from hiredis import pack_command
 
 Word = bytes | str | int
+
+ACQUIRE: Final = "acquire"
+"""The operation that may set an owner's key."""
+GRANTED: Final = 1
+"""First word of a script's reply: it did what was asked."""
+REFUSED: Final = 0
+"""First word of a script's reply: another owner or a higher number stands in the way."""
+GRANTED_MARK: Final = ord("1")
+"""In the reply to an operation on several owners: it did what was asked for this owner."""
 
 
 def pack(*words: Word) -> bytes:
@@ -31,6 +41,7 @@ class Command:
         "give_up_at",
         "keys",
         "numbered_at",
+        "op",
         "packed",
         "retry_until",
         "script",
@@ -43,6 +54,8 @@ class Command:
         self.script: Script | None = script
         self.keys = keys
         self.args = args
+        self.op: Word = args[0]
+        """What a script is called for, such as "acquire"; the name of a server's own command."""
         self.retry_until = 0.0
         """Until when a release is resent if its connection breaks; 0 for all other commands."""
         self.give_up_at = 0.0
@@ -60,7 +73,7 @@ class Command:
         """Make a command of the server itself, such as TIME."""
         command = cls.__new__(cls)
         command.script = None
-        command.keys, command.args = (), words
+        command.keys, command.args, command.op = (), words, words[0]
         command.retry_until = command.give_up_at = command.numbered_at = 0.0
         command.sourced = False
         command.packed = pack(*words)
@@ -76,9 +89,14 @@ class Command:
         return command
 
     @property
+    def owner(self) -> Word:
+        """The owner that an acquire or a release is for."""
+        return self.args[1]
+
+    @property
     def claims(self) -> Sequence[Word]:
         """The owners whose key this command may set."""
-        return self.args[1:2] if self.args[0] == "acquire" else ()
+        return (self.owner,) if self.op == ACQUIRE else ()
 
     def not_after(self, moment: int) -> Command:
         """Return the same acquire, but a node refuses it after `moment` (node's clock, in µs)."""

@@ -27,7 +27,7 @@ from .endpoint import Endpoint, Seeds
 from .handshake import HandshakeError, why_unready
 from .link import Failure, Link
 from .node import Node
-from .poll import Poll, scout
+from .poll import poll, scout
 from .primary import Primaries
 from .script import Command
 from .watched import POLL, WatchedNode, poll_patience
@@ -43,7 +43,7 @@ GAP = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class SentinelView:
     """What one Sentinel reports."""
 
     host: str
@@ -58,7 +58,7 @@ class Opinion:
         """The host and port of the primary."""
         return self.host, self.port
 
-    def agrees(self, other: Opinion | None) -> bool:
+    def agrees(self, other: SentinelView | None) -> bool:
         """Return whether both name the same primary, without a failover in between."""
         return other is not None and (self.place, self.epoch) == (other.place, other.epoch)
 
@@ -113,18 +113,18 @@ class SentinelNode(WatchedNode):
             Command.plain("SENTINEL", word, service.name)
             for word in ("GET-MASTER-ADDR-BY-NAME", "MASTER", "REPLICAS")
         )
-        self._current: Opinion | None = None
+        self._current: SentinelView | None = None
 
     async def keep(self) -> None:
         """Keep a link to the primary open until cancelled."""
-        crew = Background()
+        tasks = Background()
         try:
             for sentinel in self._sentinels:
-                crew.spawn(sentinel.keep(), f"asynclock: keep Sentinel {sentinel.address}")
-            crew.spawn(self._look_after(), f"asynclock: watch {self.address}")
+                tasks.spawn(sentinel.keep(), f"asynclock: keep Sentinel {sentinel.address}")
+            tasks.spawn(self._look_after(), f"asynclock: watch {self.address}")
             await super().keep()
         finally:
-            await crew.aclose()
+            await tasks.aclose()
 
     async def finish(self) -> None:
         """Close all links once all queued commands have been written."""
@@ -133,19 +133,19 @@ class SentinelNode(WatchedNode):
 
     async def _open(self, _node: Node, limit: float) -> tuple[Link, Facts]:
         asked = _clock.now()
-        opinion = await self._ask_sentinels()
+        view = await self._ask_sentinels()
         # If the address is dead, the Sentinels may soon name another: ask again rather than wait.
         patience = min(limit, 2 * self.settings.node_timeout)
         link, facts = await self._primaries.dial(
-            self._service.data.at(opinion.host, opinion.port),
+            self._service.data.at(view.host, view.port),
             self,
             patience,
-            replicas=opinion.replicas,
-            term=opinion.epoch,
+            replicas=view.replicas,
+            term=view.epoch,
         )
-        if self._current is None or opinion.place != self._current.place:
-            _log.info("%s: the primary is %s:%d", self.address, opinion.host, opinion.port)
-        self._current = opinion
+        if self._current is None or view.place != self._current.place:
+            _log.info("%s: the primary is %s:%d", self.address, view.host, view.port)
+        self._current = view
         self.confirm(asked)
         return self.watched(link, facts)
 
@@ -158,72 +158,70 @@ class SentinelNode(WatchedNode):
             if link is None:
                 continue
             try:
-                opinion = await self._ask_sentinels()
+                view = await self._ask_sentinels()
             except Exception as error:  # ask again, whatever the Sentinels reply
                 self.doubt = f"it is not confirmed as the primary: {why_unready(error).cause}"
                 pause = GAP
                 continue
             if link is not self._link:
                 continue
-            if not opinion.agrees(self._current):
+            if not view.agrees(self._current):
                 link.close("the Sentinels name another primary")
                 continue
             self.confirm(asked)
             if isinstance(link, AckedLink):
-                link.replicas = opinion.replicas
+                link.replicas = view.replicas
 
-    async def _ask_sentinels(self) -> Opinion:
+    async def _ask_sentinels(self) -> SentinelView:
         """Return the primary that a majority names. Raises HandshakeError if there is none."""
         patience = poll_patience(self.settings.node_timeout)
-        poll = _Poll(len(self._sentinels), len(self._questions), patience)
-        poll.ask(self._sentinels, self._questions)
-        await poll.complete
-        return poll.verdict(self._service.name)
+        answers = await poll(self._sentinels, self._questions, patience)
+        return agreed_primary(self._service.name, answers)
 
 
-class _Poll(Poll):
-    """The answers of all Sentinels."""
+def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelView:
+    """Return the primary that a majority names. Raises HandshakeError if there is none.
 
-    def verdict(self, service: str) -> Opinion:
-        """Return the primary that a majority names. Raises HandshakeError if there is none."""
-        read = [_read(answer) for answer in self.answers()]
-        opinions = [one for one in read if isinstance(one, Opinion)]
-        for opinion in opinions:
-            agreed = [other for other in opinions if other.place == opinion.place]
-            if len(agreed) >= majority(self._size):
-                return Opinion(
-                    *opinion.place,
-                    max(other.epoch for other in agreed),
-                    max(other.replicas for other in agreed),
-                )
-        failures = [one for one in read if isinstance(one, Failure)]
-        unknown = [failure for failure in failures if "No such master" in failure.cause]
-        if len(unknown) >= majority(self._size):
-            cause = f"the Sentinels know no service {service!r}"
-            raise HandshakeError(Failure(cause, permanent=True))
-        if len(opinions) >= majority(self._size):
-            named = sorted({f"{host}:{port}" for host, port in (one.place for one in opinions)})
-            raise HandshakeError(Failure(f"the Sentinels disagree: {', '.join(named)}"))
-        causes = "; ".join(sorted({failure.cause for failure in failures}))
-        cause = f"{len(opinions)} of {self._size} Sentinels answered ({causes})"
-        hopeless = len(failures) == self._size and all(one.permanent for one in failures)
-        raise HandshakeError(Failure(cause, permanent=hopeless))
+    `answers` has the replies of each configured Sentinel.
+    """
+    needed, read = majority(len(answers)), list(map(_read, answers))
+    views = [one for one in read if isinstance(one, SentinelView)]
+    for view in views:
+        agreed = [other for other in views if other.place == view.place]
+        if len(agreed) >= needed:
+            return SentinelView(
+                *view.place,
+                max(other.epoch for other in agreed),
+                max(other.replicas for other in agreed),
+            )
+    failures = [one for one in read if isinstance(one, Failure)]
+    unknown = [failure for failure in failures if "No such master" in failure.cause]
+    if len(unknown) >= needed:
+        cause = f"the Sentinels know no service {service!r}"
+        raise HandshakeError(Failure(cause, permanent=True))
+    if len(views) >= needed:
+        named = sorted({f"{host}:{port}" for host, port in (one.place for one in views)})
+        raise HandshakeError(Failure(f"the Sentinels disagree: {', '.join(named)}"))
+    causes = "; ".join(sorted({failure.cause for failure in failures}))
+    cause = f"{len(views)} of {len(answers)} Sentinels answered ({causes})"
+    hopeless = len(failures) == len(answers) and all(one.permanent for one in failures)
+    raise HandshakeError(Failure(cause, permanent=hopeless))
 
 
-def _read(replies: Sequence[Any]) -> Opinion | Failure:
+def _read(replies: Sequence[Any]) -> SentinelView | Failure:
     failed = next((reply for reply in replies if isinstance(reply, Failure)), None)
     if failed is not None:
         return failed
     try:
-        return _opinion(*replies)
+        return _view(*replies)
     except Exception as error:  # an unreadable answer of one Sentinel must not affect the others
         return Failure(f"its answer can't be read: {type(error).__name__}: {error}")
 
 
-def _opinion(address: Any, master: Any, replicas: Any) -> Opinion:
+def _view(address: Any, master: Any, replicas: Any) -> SentinelView:
     host, port = (word.decode("utf-8", "replace") for word in address)
     alive = [_alive(_fields(replica)) for replica in replicas]
-    return Opinion(host, int(port), int(_fields(master)["config-epoch"]), sum(alive))
+    return SentinelView(host, int(port), int(_fields(master)["config-epoch"]), sum(alive))
 
 
 def _alive(replica: dict[str, str]) -> bool:

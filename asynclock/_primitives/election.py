@@ -21,7 +21,7 @@ from .._engine.recipe import Recipe, ms
 from .._engine.refusals import label
 from .._keys import derived, lock_key
 from .._nodes.link import NOBODY, Failure
-from .._nodes.script import Command, Script
+from .._nodes.script import GRANTED, Command, Script
 from .._rules import pacing
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Timeout, limited
@@ -190,7 +190,7 @@ class Election:
         nodes = self._engine.multiplexer
         replies = await ask_all(self._engine, self._publication(term), enough=nodes.quorum)
         nodes.wakeups.wake(self._value_key)
-        took = [r for r in replies.values() if not isinstance(r, Failure) and r[0] == 1]
+        took = [r for r in replies.values() if not isinstance(r, Failure) and r[0] == GRANTED]
         return len(took) >= nodes.quorum
 
     def _publication(self, term: Term) -> Command:

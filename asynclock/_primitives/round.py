@@ -9,6 +9,7 @@ from typing import Any
 
 from .._engine.engine import Engine
 from .._nodes.link import Failure
+from .._nodes.script import GRANTED, REFUSED
 from .._rules.memory import countable, surely_empty
 
 FORGETFUL = "it has restarted and may have forgotten this name; the next change stores it again"
@@ -71,12 +72,12 @@ class Round:
             self.failures[node.address] = reply.cause
         elif self._sent < node.trust.votes_from:
             self.failures[node.address] = "it was quarantined after the request was sent"
-        elif reply[0] == 1 and node.trust.remembers_from > self._since and not reply[1]:
+        elif reply[0] == GRANTED and node.trust.remembers_from > self._since and not reply[1]:
             kept = self._sent - node.trust.remembers_from
             self._empty[node.address] = (reply[-1] - kept * 1_000_000, reply)
-        elif reply[0] == 1:
+        elif reply[0] == GRANTED:
             self.granted.append(reply)
-        elif reply[0] == 0:
+        elif reply[0] == REFUSED:
             self.promised = max(self.promised, reply[1])
         else:
             self.failures[node.address] = "the request reached it too late"

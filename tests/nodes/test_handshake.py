@@ -17,14 +17,14 @@ from asynclock.testing import LocalServer, memory_node, run_virtual
 async def test_an_answer_that_nobody_expected_does_not_end_the_node(
     asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts, failing = handshake.facts, True
+    read_facts, failing = handshake.read_facts, True
 
     def malformed(info: Any, fsync: Any, *, tracking: bool) -> Any:
         if failing:
             info = info.replace(b"uptime_in_seconds:", b"uptime_in_seconds:x")
-        return facts(info, fsync, tracking=tracking)
+        return read_facts(info, fsync, tracking=tracking)
 
-    monkeypatch.setattr(handshake, "facts", malformed)
+    monkeypatch.setattr(handshake, "read_facts", malformed)
     async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
         with pytest.raises(asynclock.QuorumUnavailableError) as caught:
             await locks.lock("a").try_acquire()

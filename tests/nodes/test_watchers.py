@@ -13,7 +13,7 @@ from asynclock._nodes.acks import AckedLink, Acks
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.link import Failure
 from asynclock._nodes.node import Node, NodeSettings
-from asynclock._nodes.sentinel import Opinion, SentinelNode, _Poll
+from asynclock._nodes.sentinel import SentinelNode, SentinelView, agreed_primary
 from asynclock._nodes.watched import CONFIRMED, POLL, WatchedNode
 from asynclock._rules.trust import Facts
 from asynclock.events import Observers
@@ -31,25 +31,16 @@ def told(port: int, epoch: int, replicas: tuple[str, ...] = ("slave",)) -> list[
     return [address, [b"config-epoch", str(epoch).encode()], flags]
 
 
-def verdict(*answers: list[Any] | None) -> Opinion:
+def verdict(*answers: list[Any] | None) -> SentinelView:
     """What a poll of three Sentinels makes of them; None: no answer."""
-
-    async def poll() -> Opinion:
-        polled = _Poll(3, 3, 0.1)
-        for number, answer in enumerate(answers):
-            for question in range(3):
-                polled.on_reply(3 * number + question, answer[question] if answer else DOWN)
-        await polled.complete
-        return polled.verdict("s")
-
-    return asyncio.run(poll())
+    return agreed_primary("s", [answer or [DOWN] * 3 for answer in answers])
 
 
 def test_the_newest_opinion_of_those_who_agree_counts() -> None:
     """A failover back to an old primary is told by its epoch alone."""
     newest = verdict(told(1, 4), told(1, 7, ("slave", "slave")), told(1, 6))
-    assert newest == Opinion("10.0.0.1", 1, 7, 2)
-    assert not newest.agrees(Opinion("10.0.0.1", 1, 4, 2))
+    assert newest == SentinelView("10.0.0.1", 1, 7, 2)
+    assert not newest.agrees(SentinelView("10.0.0.1", 1, 4, 2))
 
 
 def test_a_majority_of_those_configured_is_needed() -> None:
@@ -81,15 +72,15 @@ class Ends:
 class Watched(SentinelNode):
     """Its Sentinels say what a test tells them to."""
 
-    def __init__(self, said: Opinion) -> None:
+    def __init__(self, said: SentinelView) -> None:
         WatchedNode.__init__(self, "s@here", nowhere, SETTINGS, Observers())
-        self.said: Opinion | None = said
+        self.said: SentinelView | None = said
         self._current = said
         self.end = Ends()
         self._link = self.end  # type: ignore[assignment]
         self.confirm(_clock.now())
 
-    async def _ask_sentinels(self) -> Opinion:
+    async def _ask_sentinels(self) -> SentinelView:
         if self.said is None:
             raise HandshakeError(DOWN)
         return self.said
@@ -99,12 +90,12 @@ async def nowhere(_node: Node, _limit: float) -> Any:
     raise OSError
 
 
-@pytest.mark.parametrize("changed", [Opinion("other", 1, 7, 1), Opinion("here", 1, 8, 1)])
-def test_a_primary_that_was_replaced_is_left(changed: Opinion) -> None:
+@pytest.mark.parametrize("changed", [SentinelView("other", 1, 7, 1), SentinelView("here", 1, 8, 1)])
+def test_a_primary_that_was_replaced_is_left(changed: SentinelView) -> None:
     """Also one that was named again: in between another one granted leases."""
 
     async def scenario() -> None:
-        node = Watched(Opinion("here", 1, 7, 1))
+        node = Watched(SentinelView("here", 1, 7, 1))
         looking = asyncio.create_task(node._look_after())
         await asyncio.sleep(3 * POLL)
         assert node.end.causes == []
@@ -119,7 +110,7 @@ def test_a_primary_that_was_replaced_is_left(changed: Opinion) -> None:
 
 def test_a_primary_that_nobody_confirms_is_asked_no_more() -> None:
     async def scenario() -> None:
-        node = Watched(Opinion("here", 1, 7, 1))
+        node = Watched(SentinelView("here", 1, 7, 1))
         looking = asyncio.create_task(node._look_after())
         await asyncio.sleep(2 * POLL)
         node.said = None
@@ -135,7 +126,7 @@ def test_a_primary_that_nobody_confirms_is_asked_no_more() -> None:
 
 def test_a_confirmation_counts_from_the_question() -> None:
     async def scenario() -> None:
-        node = Watched(Opinion("here", 1, 7, 1))
+        node = Watched(SentinelView("here", 1, 7, 1))
         await asyncio.sleep(10)
         node.confirm(_clock.now() - CONFIRMED / 2)
         await asyncio.sleep(CONFIRMED / 2 + 0.01)
@@ -148,7 +139,7 @@ def test_a_reply_that_comes_after_the_confirmation_does_not_count() -> None:
     """The link asks before it passes a grant on."""
 
     async def scenario() -> None:
-        node = Watched(Opinion("here", 1, 7, 1))
+        node = Watched(SentinelView("here", 1, 7, 1))
         link, facts = node.watched(AckedLink(node, 1.0, Acks(), 1.0), Facts())
         assert isinstance(link, AckedLink)
         assert facts.lag == CONFIRMED

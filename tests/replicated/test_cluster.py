@@ -15,6 +15,7 @@ import asynclock
 from asynclock import _clock
 from asynclock._engine.recipe import Recipe
 from asynclock._nodes.cluster import ClusterNode, slots
+from asynclock._nodes.cluster import node as cluster_node
 from asynclock._nodes.link import Answer, Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
@@ -295,7 +296,7 @@ async def test_our_own_clock_stands_still_for_all_servers_at_once(
     assert lease.remaining() > ends - boot_time() - 1.0
 
 
-@pytest.mark.parametrize("place", [(slots, "read_view"), (slots.Views, "read")])
+@pytest.mark.parametrize("place", [(slots, "read_view"), (cluster_node, "read_views")])
 async def test_an_answer_that_nobody_expected_does_not_end_the_cluster(
     cluster: RedisCluster,
     connect: Connect,

@@ -241,7 +241,7 @@ def test_a_frozen_sentinel_costs_no_confirmation(node_timeout: float) -> None:
     assert POLL + 2 * poll_patience(node_timeout) <= 0.8 * CONFIRMED
 
 
-@pytest.mark.parametrize("place", [(sentinel, "_opinion"), (sentinel._Poll, "verdict")])
+@pytest.mark.parametrize("place", [(sentinel, "_view"), (sentinel, "agreed_primary")])
 async def test_an_answer_that_nobody_expected_does_not_end_the_watch(
     service: SentinelGroup,
     connect: Connect,

@@ -23,12 +23,22 @@ from ..endpoint import Endpoint
 from ..handshake import why_unready
 from ..link import NOBODY, Failure, Link, Sink
 from ..node import Node
-from ..poll import scout
+from ..poll import poll, scout
 from ..primary import Primaries
 from ..script import Command, Word
 from ..watched import POLL, WatchedNode, poll_patience
 from .route import NEVER, Route
-from .slots import QUESTIONS, SLOTS, Address, Shard, View, Views, confirmations, mark_key
+from .slots import (
+    QUESTIONS,
+    SLOTS,
+    Address,
+    Shard,
+    View,
+    confirmations,
+    mark_key,
+    read_views,
+    why_none,
+)
 from .waiting import Waiting
 
 N = TypeVar("N", bound=Node)
@@ -76,7 +86,7 @@ class ClusterNode(Node):
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release, now or when the server that has its keys is back."""
-        claim = self.claiming.get(command.args[1])
+        claim = self.claiming.get(command.owner)
         if claim is not None and claim.give_up():
             sink.on_reply(index, NEVER)
         else:
@@ -126,7 +136,7 @@ class ClusterNode(Node):
         now = _clock.now()
         while self._unsent and next(iter(self._unsent.values())).retry_until <= now:
             del self._unsent[next(iter(self._unsent))]
-        self._unsent[command.args[1]] = command
+        self._unsent[command.owner] = command
 
     # reading the view
 
@@ -153,15 +163,14 @@ class ClusterNode(Node):
             for seed in self._seeds:
                 self._scouts[seed] = self._scout(seed)
         scouts, asked = self._scouts, _clock.now()
-        answers = Views(list(scouts), poll_patience(self.settings.node_timeout))
-        answers.ask(scouts.values(), QUESTIONS)
-        await answers.complete
-        views = answers.read()
+        servers = tuple(scouts)
+        patience = poll_patience(self.settings.node_timeout)
+        views, failures = read_views(servers, await poll(scouts.values(), QUESTIONS, patience))
         if views:
             self._adopt(max(views.values(), key=lambda view: view.epoch))
             self._confirm(views, asked)
         else:
-            self._cause = answers.why_none()
+            self._cause = why_none(failures)
             if self._cause.permanent:
                 self.waiting.fail(self._cause)
 

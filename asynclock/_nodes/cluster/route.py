@@ -8,7 +8,7 @@ from ... import _clock
 from ..acks import UNSUPPORTED
 from ..link import NOBODY, Failure, Sink
 from ..node import CACHING, Node
-from ..script import Command
+from ..script import GRANTED, Command
 from .slots import read_redirect, slot_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Route:
     def _send(self, shard: Node, command: Command, *, asking: bool = False) -> None:
         now = _clock.now()
         self._shard, self._sent = shard, now
-        obstacle = shard.obstacle(now) if self._command.args[0] in VOTES else None
+        obstacle = shard.obstacle(now) if self._command.op in VOTES else None
         if obstacle is not None:
             self._answer(obstacle)
             return
@@ -132,8 +132,8 @@ class Route:
             self._failed(reply, shard)
             return
         cluster.round_trip = shard.round_trip
-        operation = self._command.args[0]
-        if operation in VOTES and reply[0] == 1 and self._sent < shard.trust.votes_from:
+        operation = self._command.op
+        if operation in VOTES and reply[0] == GRANTED and self._sent < shard.trust.votes_from:
             reply = Failure("it was quarantined after the request was sent")
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")

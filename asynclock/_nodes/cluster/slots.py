@@ -13,9 +13,9 @@ from itertools import count
 from typing import Any
 
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
-from ..handshake import parse_info
+from ..info import parse_info
 from ..link import Failure
-from ..poll import Poll
+from ..poll import SILENT
 from ..script import Command
 
 SLOTS = 16_384
@@ -98,36 +98,32 @@ def mark_key(prefix: str, slot: int) -> str:
     raise AssertionError
 
 
-class Views(Poll):
-    """The views of several servers."""
+def read_views(
+    asked: Sequence[Address], answers: Sequence[Sequence[Any]]
+) -> tuple[dict[Address, View], list[Failure]]:
+    """Return the view of each server that has one, and why others have none."""
+    views: dict[Address, View] = {}
+    failures: list[Failure] = []
+    for address, answer in zip(asked, answers, strict=True):
+        failures += [reply for reply in answer if isinstance(reply, Failure)]
+        try:
+            view = read_view(address, *answer)
+        except Exception as error:  # an unreadable answer of one server must not affect others
+            cause = f"its view can't be read: {type(error).__name__}: {error}"
+            failures.append(Failure(cause))
+            continue
+        if view is not None:
+            views[address] = view
+    return views, failures
 
-    def __init__(self, asked: Sequence[Address], patience: float) -> None:
-        super().__init__(len(asked), len(QUESTIONS), patience)
-        self._asked = asked
-        self._strange: list[Failure] = []
 
-    def read(self) -> dict[Address, View]:
-        """Return the view of each server that has one, by the address that was asked."""
-        views = {}
-        for asked, answer in zip(self._asked, self.answers(), strict=True):
-            try:
-                view = read_view(asked, *answer)
-            except Exception as error:  # an unreadable answer of one server must not affect others
-                cause = f"its view can't be read: {type(error).__name__}: {error}"
-                self._strange.append(Failure(cause))
-                continue
-            if view is not None:
-                views[asked] = view
-        return views
-
-    def why_none(self) -> Failure:
-        """Return why no server has a view."""
-        failures = [reply for reply in self._said.values() if isinstance(reply, Failure)]
-        failures += self._strange
-        causes = "; ".join(sorted({failure.cause for failure in failures}))
-        hopeless = bool(failures) and all(failure.permanent for failure in failures)
-        cause = f"no server reported the slots ({causes or 'none are assigned'})"
-        return Failure(cause, permanent=hopeless)
+def why_none(failures: Sequence[Failure]) -> Failure:
+    """Return why no server has a view."""
+    known = [failure for failure in failures if failure is not SILENT]
+    causes = "; ".join(sorted({failure.cause for failure in known}))
+    hopeless = bool(known) and all(failure.permanent for failure in known)
+    cause = f"no server reported the slots ({causes or 'none are assigned'})"
+    return Failure(cause, permanent=hopeless)
 
 
 def confirmations(view: View, views: Mapping[Address, View]) -> dict[Address, int]:

@@ -10,7 +10,8 @@ from typing import Any
 from ... import _clock
 from ..._nodes.acks import Acks
 from ..._nodes.endpoint import Endpoint
-from ..._nodes.handshake import HandshakeError, facts, greet, parse_info
+from ..._nodes.handshake import HandshakeError, greet
+from ..._nodes.info import parse_info, read_facts
 from ..._nodes.link import Failure, Link
 from ..._nodes.redaction import redacted
 from ..._nodes.script import Command
@@ -141,7 +142,7 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
     if _record(found, "CLIENT TRACKING", tracking):
         _record(found, "CLIENT CACHING", await link.ask(Command.plain("CLIENT", "CACHING", "YES")))
     found.info = parse_info(info)
-    found.facts = facts(info, fsync, tracking=tracking == b"OK")
+    found.facts = read_facts(info, fsync, tracking=tracking == b"OK")
     trust = Trust(purpose.max_ttl)
     found.waits = trust.met(found.facts, _clock.now(), guard=True, guard_first=purpose.nodes > 1)
     found.waits_because = trust.cause

@@ -15,6 +15,7 @@ from ..._inspect.layout import KeyRef
 from ..._inspect.survey import ask, survey
 from ..._inspect.views import origin
 from ..._nodes.link import Failure
+from ..._nodes.script import GRANTED
 from ...errors import ConfigurationError
 from ...manager import LockManager, node_access
 from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
@@ -163,7 +164,7 @@ async def _free(locks: LockManager, found: Inspection, owners: Sequence[str]) ->
             if isinstance(reply, Failure):
                 outcomes.append(Outcome(node.address, owner, f"unknown: {reply.cause}"))
             else:
-                result = "released" if reply[0] == 1 else "was not held by that owner"
+                result = "released" if reply[0] == GRANTED else "was not held by that owner"
                 outcomes.append(Outcome(node.address, owner, result))
     return outcomes
 
