@@ -9,7 +9,7 @@ servers that have saved the write to disk. https://redis.io/docs/latest/commands
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -17,11 +17,9 @@ from .. import _clock
 from .._rules.quorum import majority
 from ..errors import ConfigurationError
 from .info import parse_info
-from .link import NOBODY, Failure, Link, LinkListener, ServerError, Sink
-from .script import GRANTED, GRANTED_MARK, Command
+from .link import NOBODY, Failure, Link, Sink
+from .script import GRANTED, GRANTED_MARK, WRITES, Command
 
-WRITES: Final = frozenset({"acquire", "raise", "extend", "prepare", "accept"})
-"""Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 REPLICATION = Command.plain("INFO", "replication")
 RECOUNT = 1.0
 """Seconds between counts of the replicas, for "majority" and "all"."""
@@ -61,17 +59,16 @@ class Acks:
         return self.wanted
 
 
-class AckedLink(Link):
+class AckedLink:
     """A link to a primary whose grants are held back until enough replicas have them."""
 
-    def __init__(
-        self, listener: LinkListener, timeout: float, acks: Acks, node_timeout: float
-    ) -> None:
-        super().__init__(listener, timeout)
+    def __init__(self, link: Link, acks: Acks, node_timeout: float) -> None:
         self.replicas = 0
         """Number of replicas, for "majority" and "all"."""
         self.recount = True
         """Whether to ask the primary for the number; False where Sentinels or a Cluster give it."""
+        self._link = link
+        self._loop = asyncio.get_running_loop()
         self._acks = acks
         # A write may have to wait for the previous WAIT: both must fit into one node timeout.
         self._patience = max(1, int(node_timeout * 1000 / 2))
@@ -80,37 +77,66 @@ class AckedLink(Link):
         self._waiting = False
         self._held: list[tuple[Sink, int, Any]] = []
         self._counted_at = 0.0
-        self.doubted: Callable[[float], Failure | None] | None = None
-        """Returns why the server may not be the primary at a moment, or None if it is."""
+        link.before_write = self._before_write
 
     def send(self, command: Command, sink: Sink, index: int) -> None:
         """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
-        if self._acks and command.script is not None and command.op in WRITES:
+        if command.op in WRITES:
             self._gathered = True
             sink = _Grant(self, sink)
-        super().send(command, sink, index)
+        self._link.send(command, sink, index)
 
-    def _parse(self, data: bytes) -> list[Any]:
-        replies = super()._parse(data)
-        doubt = None if self.doubted is None else self.doubted(_clock.now())
-        if doubt is None:
-            return replies
-        # A new primary may already have granted the same lock to another owner.
-        late = ServerError(doubt.cause)
-        pairs = zip(self._in_flight, replies, strict=False)
-        return [late if entry[3].op in WRITES else reply for entry, reply in pairs]
+    # what the link does by itself
 
-    def _flush(self) -> None:
-        if self._gathered and not self._waiting and self._transport is not None:
+    @property
+    def connection(self) -> Link:
+        """The link itself, which reports the events of the connection."""
+        return self._link
+
+    @property
+    def closed(self) -> asyncio.Future[None]:
+        """Done when the connection has ended."""
+        return self._link.closed
+
+    @property
+    def stalled_since(self) -> float:
+        """When the oldest overdue reply became overdue; 0 while the node answers in time."""
+        return self._link.stalled_since
+
+    @property
+    def releasing(self) -> bool:
+        """Whether a release has no reply yet."""
+        return self._link.releasing
+
+    async def ask(self, command: Command) -> Any:
+        """Send a command that is no write; return its reply or Failure."""
+        return await self._link.ask(command)
+
+    def close(self, cause: str) -> None:
+        """End the connection now; commands without a reply fail with `cause`."""
+        self._link.close(cause)
+
+    async def finish(self) -> None:
+        """End the connection once all queued bytes went to the system, or after one timeout."""
+        await self._link.finish()
+
+    # acknowledgements
+
+    def _before_write(self) -> None:
+        if not self._gathered or self._waiting:
+            return
+        if self._link.closed.done():
+            self._gathered = False
+            self.settle(Failure("the connection was lost before the grant was acknowledged"))
+        else:
             self._wait()
-        super()._flush()
 
     def _wait(self) -> None:
         now = _clock.now()
         due = self.recount and now - self._counted_at >= RECOUNT
         if due and isinstance(self._acks.wanted, str):
             self._counted_at = now
-            super().send(REPLICATION, _Count(self), 0)
+            self._link.send(REPLICATION, _Count(self), 0)
         needed = self._acks.needed(self.replicas)
         self._gathered, self._waiting = False, True
         if not self._acks.durable:
@@ -120,9 +146,9 @@ class AckedLink(Link):
             if first:
                 # A replica acknowledges before it saves, so its first reply to WAITAOF would miss
                 # this write, and its next unsolicited one is up to a second away.
-                super().send(Command.plain("WAIT", needed, first), NOBODY, 0)
+                self._link.send(Command.plain("WAIT", needed, first), NOBODY, 0)
             command = Command.plain("WAITAOF", 1, needed, self._patience - first)
-        super().send(command, _Verdict(self), 0)
+        self._link.send(command, _Verdict(self), 0)
 
     def hold(self, sink: Sink, index: int, reply: Any) -> None:
         """Hold a grant back until it is acknowledged."""
@@ -130,7 +156,7 @@ class AckedLink(Link):
         if not self._waiting and not self._gathered:
             # The EVALSHA failed with NOSCRIPT, so the grant came after the WAIT that covers it.
             self._gathered = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._link.flush)
 
     def settle(self, reply: Any) -> None:
         """Take the reply to a WAIT, which decides all grants that are held back."""
@@ -140,7 +166,7 @@ class AckedLink(Link):
         for sink, index, grant in held:
             sink.on_reply(index, grant if lack is None else lack)
         if self._gathered:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._link.flush)
 
     def _lack(self, reply: Any) -> Failure | None:
         if isinstance(reply, Failure):
@@ -158,11 +184,6 @@ class AckedLink(Link):
     def counted(self, replicas: int) -> None:
         """Raise the number of replicas; it never falls, as a lost one may return as the primary."""
         self.replicas = max(self.replicas, replicas)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """asyncio: the connection has ended; fail the grants that still wait for a WAIT."""
-        super().connection_lost(error)
-        self.settle(Failure("the connection was lost before the grant was acknowledged"))
 
 
 def _unsupported(failure: Failure) -> Failure:

@@ -13,7 +13,7 @@ from ..events import Observers
 from .acks import Acks
 from .endpoint import Endpoint, Seeds, spelled
 from .handshake import dial
-from .link import Link
+from .link import Link, NodeLink
 from .mark import MARK_KEY, leave_mark
 from .node import Node, NodeSettings
 from .primary import Primaries
@@ -136,7 +136,7 @@ def _server(
 ) -> Node:
     async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
         timeout = settings.node_timeout
-        link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit, Link)
+        link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit)
         try:
             return link, await _lineage(link, facts, primaries.mark)
         except BaseException:
@@ -155,7 +155,7 @@ async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
 
 
 def _primary(endpoint: Endpoint, primaries: Primaries, observers: Observers) -> Node:
-    async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
+    async def open_link(node: Node, limit: float) -> tuple[NodeLink, Facts]:
         return await primaries.dial(endpoint, node, limit)
 
     return Node(endpoint.address, open_link, primaries.settings, observers)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import _clock
 from .._rules.trust import Facts
@@ -21,8 +21,6 @@ from .info import read_facts
 from .link import Failure, Link, LinkListener
 from .redaction import without
 from .script import Command, Script
-
-L = TypeVar("L", bound=Link)
 
 
 class HandshakeError(Exception):
@@ -48,14 +46,10 @@ async def dial(
     scripts: Iterable[Script],
     node_timeout: float,
     limit: float,
-    make: Callable[[LinkListener, float], L],
-) -> tuple[L, Facts]:
-    """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then.
-
-    `make` gets the listener and the timeout of each command during the handshake, in seconds.
-    """
+) -> tuple[Link, Facts]:
+    """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then."""
     async with _opening(limit) as opened:
-        link = await endpoint.open(lambda: make(listener, limit))
+        link = await endpoint.open(lambda: Link(listener, limit))
         opened.append(link)
         await _log_in(link, endpoint)
         known = await _introduce(link, scripts)

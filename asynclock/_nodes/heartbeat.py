@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from .. import _clock
-from .link import Link
+from .link import NodeLink
 
 if TYPE_CHECKING:
     from .node import Node
@@ -24,7 +24,7 @@ FIRST_RECHECK, LONGEST_RECHECK = 0.1, 2.0
 """First and maximum seconds until a replica is asked for its role again; doubled each time."""
 
 
-async def watch(node: Node, link: Link) -> None:
+async def watch(node: Node, link: NodeLink) -> None:
     """Watch the link until it is closed."""
     patience = max(1.0, HALF_OPEN * node.settings.node_timeout)
     idle = node.settings.max_ttl / 3
@@ -41,7 +41,7 @@ async def watch(node: Node, link: Link) -> None:
             node.check_clock()
 
 
-async def leave_replica(node: Node, link: Link, times: int) -> None:
+async def leave_replica(node: Node, link: NodeLink, times: int) -> None:
     """Close the link to a replica after a pause; the next handshake asks for its role again.
 
     `times` is the number of connections in a row on which the server was a replica.

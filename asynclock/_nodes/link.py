@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -18,7 +19,7 @@ from typing import Any, Protocol, cast
 import hiredis
 
 from .. import _clock, _forks
-from .script import Command
+from .script import WRITES, Command
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.
@@ -69,6 +70,38 @@ class LinkListener(Protocol):
         """Note that the connection has ended, and which commands had no reply."""
 
 
+class NodeLink(Protocol):
+    """What a node needs of an open link; see `Link`."""
+
+    @property
+    def connection(self) -> Link:
+        """The link itself, which reports the events of the connection."""
+
+    @property
+    def closed(self) -> asyncio.Future[None]:
+        """Done when the connection has ended."""
+
+    @property
+    def stalled_since(self) -> float:
+        """When the oldest overdue reply became overdue; 0 while the node answers in time."""
+
+    @property
+    def releasing(self) -> bool:
+        """Whether a release has no reply yet."""
+
+    def send(self, command: Command, sink: Sink, index: int) -> None:
+        """Queue `command`; `sink` gets exactly one answer, within the timeout."""
+
+    async def ask(self, command: Command) -> Any:
+        """Send `command` and return its reply or Failure."""
+
+    def close(self, cause: str) -> None:
+        """End the connection now; commands without a reply fail with `cause`."""
+
+    async def finish(self) -> None:
+        """End the connection once all queued bytes went to the system, or after one timeout."""
+
+
 class ServerError(Exception):
     """An error reply, as hiredis makes it."""
 
@@ -111,6 +144,10 @@ class Link(asyncio.Protocol):
         self._paused = self._greeted = False
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.before_write: Callable[[], None] | None = None
+        """Called before the commands of a tick are written; may queue more."""
+        self.doubted: Callable[[float], Failure | None] | None = None
+        """Returns why the server may not be the primary at a moment, or None if it is."""
         self.stalled_since = 0.0
         """When the oldest overdue reply became overdue; 0 while the node answers in time."""
 
@@ -128,7 +165,7 @@ class Link(asyncio.Protocol):
             # One clock reading per write: all commands of a tick share the send time of the first.
             # A send time that is too early is safe.
             self._sent = _clock.now()
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         if self._timer is None:
             self._arm(self.timeout)
         out.append(command.packed)
@@ -155,6 +192,11 @@ class Link(asyncio.Protocol):
                 self._arm(seconds)
 
     @property
+    def connection(self) -> Link:
+        """The link itself; see `NodeLink`."""
+        return self
+
+    @property
     def releasing(self) -> bool:
         """Whether a release has no reply yet."""
         return any(command.retry_until for _, _, _, command in self._in_flight)
@@ -163,14 +205,14 @@ class Link(asyncio.Protocol):
         """End the connection now; commands without a reply fail with `cause`."""
         self._end = Failure(cause, permanent, code)
         if self._transport is not None:
-            self._flush()
+            self.flush()
             self._transport.abort()
 
     async def finish(self) -> None:
         """End the connection once all queued bytes went to the system, or after one timeout."""
         if self._transport is not None:
             self._end = Failure("closed")
-            self._flush()
+            self.flush()
             self._transport.close()
             await asyncio.wait([self.closed], timeout=self.timeout)
         if self._transport is not None:  # a frozen peer with full buffers
@@ -191,7 +233,10 @@ class Link(asyncio.Protocol):
 
     # out
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write all queued commands."""
+        if self.before_write is not None:
+            self.before_write()
         self._write()
 
     def _write(self) -> None:
@@ -208,7 +253,7 @@ class Link(asyncio.Protocol):
         self._paused = False
         # Later, because asyncio is in the middle of writing: if a write in here failed, it would
         # end the transport twice.
-        self._loop.call_soon(self._flush)
+        self._loop.call_soon(self.flush)
 
     # in
 
@@ -223,6 +268,8 @@ class Link(asyncio.Protocol):
         replies = self._parse(data)
         if replies:
             self._tell_clock(replies, received)
+        # A new primary may already have granted the same lock to another owner.
+        doubt = None if self.doubted is None else self.doubted(received)
         for reply in replies:
             sink, index, _, command = entry = self._in_flight.popleft()
             if self._overdue:
@@ -231,6 +278,8 @@ class Link(asyncio.Protocol):
                     self.stalled_since = 0.0
                 if command.retry_until and type(reply) is ServerError:
                     self._refused(reply, NOBODY, index, command)  # the key still needs its release
+            elif doubt is not None and command.op in WRITES:
+                sink.on_reply(index, doubt)
             elif type(reply) is ServerError:
                 self._refused(reply, sink, index, command)
             else:
@@ -274,10 +323,10 @@ class Link(asyncio.Protocol):
             # well and are resent in the same order. But if another client has loaded the script in
             # the meantime, a release behind ran before this acquire: send that release again.
             later = [entry[3] for entry in self._in_flight if entry[3].retry_until]
-            Link.send(self, command.with_source(), sink, index)
+            self.send(command.with_source(), sink, index)
             for other in later:
                 if other.owner in command.claims:
-                    Link.send(self, other.with_source(), NOBODY, 0)
+                    self.send(other.with_source(), NOBODY, 0)
         else:
             sink.on_reply(index, known)
             if READONLY in known.cause:  # Redis 6.2 wraps an error in a script in other text

@@ -21,7 +21,7 @@ from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .early import Early
 from .handshake import why_unready
 from .heartbeat import Reading, leave_replica, watch
-from .link import NOBODY, NOT_REDIS, READONLY, Failure, Link, Sink
+from .link import NOBODY, NOT_REDIS, READONLY, Failure, Link, NodeLink, Sink
 from .node_log import NodeLog
 from .pending_releases import PendingReleases
 from .script import Command
@@ -48,7 +48,7 @@ CACHING = Command.plain("CLIENT", "CACHING", "YES")
 """Requests a push for the keys that the next command on the connection reads."""
 TIME = Command.plain("TIME")
 
-Dial = Callable[["Node", float], Awaitable[tuple[Link, Facts]]]
+Dial = Callable[["Node", float], Awaitable[tuple[NodeLink, Facts]]]
 """Takes the node and a limit in seconds; returns an open link and the server's facts."""
 
 
@@ -87,7 +87,7 @@ class Node:
         self.random: Callable[[], float] = random.random
         self._dial = dial
         self._observers = observers
-        self._link: Link | None = None
+        self._link: NodeLink | None = None
         self._down: Failure | None = None
         self._early = Early(settings.node_timeout, self._give_up_early)
         self.pending = PendingReleases(settings.node_timeout, self._send_again)
@@ -227,7 +227,7 @@ class Node:
         longest = min(0.01 * float(2**failures), self.settings.node_timeout)
         return longest * (1 + self.random()) / 2
 
-    def _opened(self, link: Link, facts: Facts) -> None:
+    def _opened(self, link: NodeLink, facts: Facts) -> None:
         now = _clock.now()
         settings = self.settings
         known = self.trust.facts
@@ -269,7 +269,7 @@ class Node:
             self._link.send(TIME, Reading(self, _clock.now()), 0)
 
     @property
-    def link(self) -> Link | None:
+    def link(self) -> NodeLink | None:
         """The open link, or None."""
         return self._link
 
@@ -333,7 +333,7 @@ class Node:
 
     def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         """Note that the connection ended, and keep the releases that may be lost with it."""
-        if link is self._link:
+        if self._link is not None and link is self._link.connection:
             self._link = None
             self._asked_until = link.stalled_since or _clock.now()
             self.pending.connection_broke(unanswered, self._asked_until)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from .._rules.trust import Facts
 from .acks import UNSUPPORTED, AckedLink, Acks
 from .endpoint import Endpoint
 from .handshake import HandshakeError, dial
-from .link import Failure
+from .link import Failure, Link, NodeLink
 from .mark import leave_mark
 from .node import Node, NodeSettings
 from .script import Script
@@ -46,7 +45,7 @@ class Primaries:
         mark: str | None = None,
         replicas: int | None = None,
         term: int = 0,
-    ) -> tuple[AckedLink, Facts]:
+    ) -> tuple[NodeLink, Facts]:
         """Open a link to a primary. Raises HandshakeError, also if the server is not a primary.
 
         `mark` is another key for the mark. `replicas` is the number of replicas, if others know it
@@ -54,17 +53,19 @@ class Primaries:
         a primary that was replaced and came back from one that was never replaced.
         """
         timeout = self.settings.node_timeout
-        make = partial(AckedLink, acks=self.acks, node_timeout=timeout)
-        link, facts = await dial(endpoint, node, self.scripts, timeout, limit, make)
+        link, facts = await dial(endpoint, node, self.scripts, timeout, limit)
         try:
             self._check(facts)
             facts = await self._marked(link, facts, mark or self.mark, term)
         except BaseException:
             link.close("the handshake failed")
             raise
-        link.recount = replicas is None
-        link.replicas = (facts.replicas or 0) if replicas is None else replicas
-        return link, facts
+        if not self.acks:
+            return link, facts
+        acked = AckedLink(link, self.acks, timeout)
+        acked.recount = replicas is None
+        acked.replicas = (facts.replicas or 0) if replicas is None else replicas
+        return acked, facts
 
     def _check(self, facts: Facts) -> None:
         if facts.role not in (None, "master"):
@@ -74,7 +75,7 @@ class Primaries:
             cause = f"durable=True needs WAITAOF of Redis 7.2 or later; it is {facts.version}"
             raise HandshakeError(Failure(cause, permanent=True, code=UNSUPPORTED))
 
-    async def _marked(self, link: AckedLink, facts: Facts, key: str, term: int) -> Facts:
+    async def _marked(self, link: Link, facts: Facts, key: str, term: int) -> Facts:
         # A server's own disk doesn't have what the server missed as a replica.
         facts = replace(facts, durable=False)
         if facts.run_id is None:

@@ -18,6 +18,8 @@ Word = bytes | str | int
 
 ACQUIRE: Final = "acquire"
 """The operation that may set an owner's key."""
+WRITES: Final = frozenset({ACQUIRE, "raise", "extend", "prepare", "accept"})
+"""Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 GRANTED: Final = 1
 """First word of a script's reply: it did what was asked."""
 REFUSED: Final = 0

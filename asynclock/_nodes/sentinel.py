@@ -25,7 +25,7 @@ from ..events import Observers
 from .acks import AckedLink
 from .endpoint import Endpoint, Seeds
 from .handshake import HandshakeError, why_unready
-from .link import Failure, Link
+from .link import Failure, NodeLink
 from .node import Node
 from .poll import poll, scout
 from .primary import Primaries
@@ -131,7 +131,7 @@ class SentinelNode(WatchedNode):
         await super().finish()
         await asyncio.gather(*(sentinel.finish() for sentinel in self._sentinels))
 
-    async def _open(self, _node: Node, limit: float) -> tuple[Link, Facts]:
+    async def _open(self, _node: Node, limit: float) -> tuple[NodeLink, Facts]:
         asked = _clock.now()
         view = await self._ask_sentinels()
         # If the address is dead, the Sentinels may soon name another: ask again rather than wait.

@@ -18,9 +18,8 @@ from typing import Final
 from .. import _clock
 from .._rules.trust import Facts
 from ..events import Observers
-from .acks import AckedLink
 from .handshake import HandshakeError
-from .link import Failure, Link, Sink
+from .link import Failure, NodeLink, Sink
 from .node import Dial, Node, NodeSettings
 from .script import Command
 
@@ -64,7 +63,7 @@ class WatchedNode(Node):
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         """Send `command` unless the primary may have been replaced; see `Node.ask`."""
-        doubt = self._doubted(_clock.now())
+        doubt = self.doubted(_clock.now())
         if doubt is None:
             super().ask(command, sink, index, arm=arm)
         else:
@@ -72,18 +71,18 @@ class WatchedNode(Node):
 
     def obstacle(self, now: float) -> Failure | None:
         """Return why the node has no vote at the moment, or None if it has one."""
-        return self._doubted(now) or super().obstacle(now)
+        return self.doubted(now) or super().obstacle(now)
 
     def state(self, now: float) -> str:
         """Return "down" while the primary is not confirmed, otherwise `Node.state`."""
-        return "down" if self._doubted(now) else super().state(now)
+        return "down" if self.doubted(now) else super().state(now)
 
     def require(self) -> None:
         """Raise HandshakeError if the primary is not confirmed."""
         if _clock.now() > self._confirmed_until:
             raise HandshakeError(Failure(self.doubt))
 
-    def watched(self, link: AckedLink, facts: Facts) -> tuple[Link, Facts]:
+    def watched(self, link: NodeLink, facts: Facts) -> tuple[NodeLink, Facts]:
         """Return the results of a handshake, with CONFIRMED as the lag of other clients.
 
         Raises HandshakeError, and closes the link, if the primary is no longer confirmed.
@@ -93,10 +92,11 @@ class WatchedNode(Node):
         except HandshakeError:
             link.close(self.doubt)
             raise
-        link.doubted = self._doubted
+        link.connection.doubted = self.doubted
         return link, replace(facts, lag=CONFIRMED)
 
-    def _doubted(self, now: float) -> Failure | None:
+    def doubted(self, now: float) -> Failure | None:
+        """Return why the primary may have been replaced, or None if it is confirmed."""
         # A node without a link reports its own cause.
         if self._link is None or now <= self._confirmed_until:
             return None

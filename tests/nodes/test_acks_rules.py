@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asynclock._nodes.acks import AckedLink, Acks
-from asynclock._nodes.link import Failure
+from asynclock._nodes.link import Failure, Link
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from tests.nodes.test_guards import Owner, Wire
@@ -27,12 +27,16 @@ class Heard:
         self.answers.append(reply)
 
 
-async def asked(acks: Acks, *, replicas: int = 2) -> tuple[AckedLink, Heard]:
-    """A link on which an acquire is under way, and a WAIT behind it."""
-    link, heard = AckedLink(Owner(), 5.0, acks, 1.0), Heard()
-    link.replicas, link.recount = replicas, False
+ACQUIRE = Command(SCRIPT, ("k", "c"), ("acquire", "me", 1, 1, 1, 1))
+
+
+async def asked(acks: Acks) -> tuple[Link, Heard]:
+    """A link with two replicas on which an acquire is under way, and a WAIT behind it."""
+    link, heard = Link(Owner(), 5.0), Heard()
+    acked = AckedLink(link, acks, 1.0)
+    acked.replicas, acked.recount = 2, False
     link.connection_made(Wire(link))
-    link.send(Command(SCRIPT, ("k", "c"), ("acquire", "me", 1, 1, 1, 1)), heard, 0)
+    acked.send(ACQUIRE, heard, 0)
     await asyncio.sleep(0.001)
     return link, heard
 
@@ -72,7 +76,9 @@ async def test_a_refusal_passes_at_once() -> None:
 
 
 async def test_a_write_that_an_old_primary_executed_does_not_count() -> None:
-    link, heard = await asked(Acks())
+    link, heard = Link(Owner(), 5.0), Heard()
+    link.connection_made(Wire(link))
+    link.send(ACQUIRE, heard, 0)
     link.doubted = lambda _now: Failure("it may have been replaced")
     link.data_received(GRANT)
     assert isinstance(heard.answers[0], Failure)
@@ -80,7 +86,8 @@ async def test_a_write_that_an_old_primary_executed_does_not_count() -> None:
 
 async def test_a_replica_that_left_is_still_waited_for() -> None:
     """It may come back as the primary."""
-    link, _ = await asked(Acks("all"), replicas=3)
+    link = AckedLink(Link(Owner(), 5.0), Acks("all"), 1.0)
+    link.counted(3)
     link.counted(1)
     assert link.replicas == 3
     link.counted(4)

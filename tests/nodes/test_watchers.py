@@ -9,9 +9,9 @@ import pytest
 
 from asynclock import _clock
 from asynclock._nodes import mark, primary
-from asynclock._nodes.acks import AckedLink, Acks
+from asynclock._nodes.acks import Acks
 from asynclock._nodes.handshake import HandshakeError
-from asynclock._nodes.link import Failure
+from asynclock._nodes.link import Failure, Link
 from asynclock._nodes.node import Node, NodeSettings
 from asynclock._nodes.sentinel import SentinelNode, SentinelView, agreed_primary
 from asynclock._nodes.watched import CONFIRMED, POLL, WatchedNode
@@ -140,8 +140,8 @@ def test_a_reply_that_comes_after_the_confirmation_does_not_count() -> None:
 
     async def scenario() -> None:
         node = Watched(SentinelView("here", 1, 7, 1))
-        link, facts = node.watched(AckedLink(node, 1.0, Acks(), 1.0), Facts())
-        assert isinstance(link, AckedLink)
+        link = Link(node, 1.0)
+        _, facts = node.watched(link, Facts())
         assert facts.lag == CONFIRMED
         assert link.doubted is not None
         assert link.doubted(_clock.now()) is None

@@ -25,14 +25,13 @@ async def test_a_grant_that_was_held_back_when_the_connection_broke_fails(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     loop, node = asyncio.get_running_loop(), asynclock_nodes[0]
-    _, link = await loop.create_connection(
-        lambda: AckedLink(Nobody(), 0.5, Acks(1), 0.5), node.host, node.port
-    )
+    _, link = await loop.create_connection(lambda: Link(Nobody(), 0.5), node.host, node.port)
+    acked = AckedLink(link, Acks(1), 0.5)
     answer = Answer(loop)
     # The WAIT for it would go out in the next round of the loop, where the connection ends first.
     assert link._transport is not None
     link._transport.abort()
-    link.hold(answer, 0, [1, 7, 0])
+    acked.hold(answer, 0, [1, 7, 0])
     reply = await asyncio.wait_for(answer.future, 5)
     assert isinstance(reply, Failure)
     assert "acknowledged" in reply.cause

@@ -21,7 +21,7 @@ from ...events import Observers
 from ..acks import AckedLink
 from ..endpoint import Endpoint
 from ..handshake import why_unready
-from ..link import NOBODY, Failure, Link, Sink
+from ..link import NOBODY, Failure, NodeLink, Sink
 from ..node import Node
 from ..poll import poll, scout
 from ..primary import Primaries
@@ -248,7 +248,7 @@ class ClusterNode(Node):
     def _primary(self, address: Address) -> WatchedNode:
         endpoint = self._endpoint.at(*address)
 
-        async def open_link(_node: Node, limit: float) -> tuple[Link, Facts]:
+        async def open_link(_node: Node, limit: float) -> tuple[NodeLink, Facts]:
             return await self._open(address, endpoint, node, limit)
 
         node = WatchedNode(endpoint.address, open_link, self.settings, self._observers)
@@ -260,7 +260,7 @@ class ClusterNode(Node):
 
     async def _open(
         self, address: Address, endpoint: Endpoint, node: WatchedNode, limit: float
-    ) -> tuple[Link, Facts]:
+    ) -> tuple[NodeLink, Facts]:
         # Not before the first confirmation: until then the age of a mark proves nothing.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
@@ -271,7 +271,11 @@ class ClusterNode(Node):
         try:
             node.require()
             link, facts = await self._primaries.dial(
-                endpoint, node, patience, mark=mark, replicas=shard.replicas
+                endpoint,
+                node,
+                patience,
+                mark=mark,
+                replicas=shard.replicas,
             )
         except BaseException:
             self.look_again()
@@ -373,5 +377,5 @@ class _ClusterTrust(Trust):
         return max(known) if known and len(known) == len(self._shards) else None
 
 
-async def _unused(_node: Node, _limit: float) -> tuple[Link, Facts]:
+async def _unused(_node: Node, _limit: float) -> tuple[NodeLink, Facts]:
     raise AssertionError("a cluster has no link of its own")
