@@ -11,7 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from .. import _clock
-from .._nodes.link import LAGGING, NOBODY, Failure
+from .._nodes.link import LATE_TIMER_FACTOR
+from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import GRANTED, REFUSED, Word
 from .._rules import validity
 from .._rules.pacing import free_in
@@ -112,7 +113,7 @@ class Attempt:
 
     def _ask(self, *, armed: bool) -> None:
         engine, nodes = self._engine, self._engine.multiplexer
-        until = self.started + LAGGING * engine.settings.node_timeout
+        until = self.started + LATE_TIMER_FACTOR * engine.settings.node_timeout
         floor, not_after = nodes.floor(self.started), nodes.not_after(until)
         command = self.recipe.acquire(
             self.owner,

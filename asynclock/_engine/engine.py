@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _clock, _forks
 from .._background import Background, wait_out
-from .._nodes.link import Failure
 from .._nodes.multiplexer import Multiplexer
+from .._nodes.replies import Failure
 from .._rules.pacing import Spread
 from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Lost, Observers, Released, Renewed

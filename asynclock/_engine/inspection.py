@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._nodes.gather import Gather
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 from .._nodes.script import Command
 from .engine import Engine
 from .recipe import Recipe

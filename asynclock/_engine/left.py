@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 from .._nodes.wakeup import Wakeups
 from .recipe import Recipe
 

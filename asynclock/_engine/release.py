@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 
 _log = logging.getLogger("asynclock")
 

@@ -15,8 +15,8 @@ from itertools import count
 from typing import Any
 
 from .. import _clock
-from .._nodes.link import Failure
 from .._nodes.multiplexer import Multiplexer
+from .._nodes.replies import Failure
 from .._nodes.script import Command, Word
 from .._rules import validity
 from .lease import DROPPED, FOREVER, Holding

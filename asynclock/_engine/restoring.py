@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _clock
-from .._nodes.link import LAGGING, NOBODY
+from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
+from .._nodes.replies import NOBODY
 from .._nodes.script import GRANTED
 from .._rules import validity
 from .lease import Holding
@@ -53,7 +54,7 @@ class Restores:
 
     def _put_back(self, holding: Holding, index: int, now: float) -> None:
         node, nodes = self._multiplexer.nodes[index], self._multiplexer
-        until = min(holding.valid_until, now + LAGGING * node.settings.node_timeout)
+        until = min(holding.valid_until, now + LATE_TIMER_FACTOR * node.settings.node_timeout)
         nodes.floor(now)  # reads the clocks; the last acquire may be long ago
         not_after = nodes.not_after(until)
         if not not_after:

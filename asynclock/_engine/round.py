@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 from .._nodes.script import GRANTED_MARK
 from .lease import Holding
 

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from .. import _clock
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 from .._nodes.script import GRANTED
 from .lease import Holding, Terms
 from .recipe import QueueKey

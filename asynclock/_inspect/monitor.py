@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .. import _clock
 from .._engine.inspection import Inspection
 from .._nodes.info import parse_info
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 from .._nodes.script import Command
 from .._reports import NodeHealth
 from ..manager import LockManager, node_access

@@ -14,8 +14,8 @@ from typing import Any
 from .._engine.inspection import Inspection, NodeView
 from .._keys import counter, lock_key
 from .._nodes.cluster.node import ClusterNode
-from .._nodes.link import Answer, Failure
 from .._nodes.node import Node
+from .._nodes.replies import Answer, Failure
 from .._nodes.script import Command, Script
 from .._primitives.kind import Held, State, StateView, Waiting
 from ..manager import LockManager, node_access

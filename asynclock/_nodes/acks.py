@@ -17,7 +17,8 @@ from .. import _clock
 from .._rules.quorum import majority
 from ..errors import ConfigurationError
 from .info import parse_info
-from .link import NOBODY, Failure, Link, Sink
+from .link import Link
+from .replies import NOBODY, Failure, Sink
 from .script import GRANTED, GRANTED_MARK, WRITES, Command
 
 REPLICATION = Command.plain("INFO", "replication")

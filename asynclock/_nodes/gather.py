@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from .link import Failure
+from .replies import Failure
 
 
 class Gather:

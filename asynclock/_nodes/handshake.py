@@ -18,8 +18,9 @@ from .. import _clock
 from .._rules.trust import Facts
 from .endpoint import Endpoint
 from .info import read_facts
-from .link import Failure, Link, LinkListener
+from .link import Link, LinkListener
 from .redaction import without
+from .replies import Failure
 from .script import Command, Script
 
 

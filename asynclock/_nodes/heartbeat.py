@@ -20,7 +20,7 @@ HALF_OPEN = 4
 TICK = 0.001
 """Minimum seconds between two checks of an open link."""
 
-FIRST_RECHECK, LONGEST_RECHECK = 0.1, 2.0
+FIRST_REPLICA_RECHECK, LONGEST_REPLICA_RECHECK = 0.1, 2.0
 """First and maximum seconds until a replica is asked for its role again; doubled each time."""
 
 
@@ -46,7 +46,7 @@ async def leave_replica(node: Node, link: NodeLink, times: int) -> None:
 
     `times` is the number of connections in a row on which the server was a replica.
     """
-    longest = min(FIRST_RECHECK * 2.0 ** (min(times, 16) - 1), LONGEST_RECHECK)
+    longest = min(FIRST_REPLICA_RECHECK * 2.0 ** (min(times, 16) - 1), LONGEST_REPLICA_RECHECK)
     await asyncio.sleep(longest * (1 + node.random()) / 2)
     link.close("it was a replica")
     await link.closed

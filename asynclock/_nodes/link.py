@@ -13,48 +13,25 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import hiredis
 
 from .. import _clock, _forks
+from .replies import NOBODY, NOT_REDIS, READONLY, Answer, Failure, ServerError, Sink, failure
 from .script import WRITES, Command
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.
 Releases are still accepted then: their number is bounded by the leases, and they must be sent."""
 
-EARLY = 50
+WRITE_AT = 50
 """Number of commands in one tick that are written at once, so that the node can begin with them."""
-LAG = 0.02
+LATE_TIMER = 0.02
 """Seconds of delay of a timer above which our own loop was busy, and not the node slow."""
-LAGGING = 8
+LATE_TIMER_FACTOR = 8
 """Maximum number of timeouts that a node gets while our own loop is busy."""
-READONLY = "READONLY"
-"""Code of a replica's reply to a write, and of the end of a link to a demoted primary."""
-
 _MORE = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a node gave no answer. If `permanent`, a person must fix it; retrying won't help."""
-
-    cause: str
-    permanent: bool = False
-    code: str = ""
-    """The first word of the server's error, such as MOVED; "" without an error reply."""
-
-
-class Sink(Protocol):
-    """The receiver of the answer of node `index`: a reply or a Failure."""
-
-    def on_reply(self, index: int, reply: Any, /) -> None:
-        """Take the answer, straight from the socket.
-
-        Raises only if the reply has an unexpected form; then it must not have counted the answer.
-        """
 
 
 class LinkListener(Protocol):
@@ -100,26 +77,6 @@ class NodeLink(Protocol):
 
     async def finish(self) -> None:
         """End the connection once all queued bytes went to the system, or after one timeout."""
-
-
-class ServerError(Exception):
-    """An error reply, as hiredis makes it."""
-
-
-# Errors inside a script have no code of their own. These are the texts before 7.2 and since then.
-_FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
-NOT_REDIS = "NOTREDIS"
-"""Code of a Failure for bytes that are not the Redis protocol; no server sends this code."""
-_PERMANENT = ("WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO")
-
-
-def failure(error: Exception) -> Failure:
-    """Turn a server's error reply into a Failure."""
-    text = str(error)
-    code = text.partition(" ")[0]
-    permanent = code in _PERMANENT or text.startswith("ERR unknown command")
-    forbidden = any(words in text for words in _FORBIDDEN_INSIDE)
-    return Failure(text, permanent or forbidden, code)
 
 
 class Link(asyncio.Protocol):
@@ -170,7 +127,7 @@ class Link(asyncio.Protocol):
             self._arm(self.timeout)
         out.append(command.packed)
         in_flight.append((sink, index, self._sent, command))
-        if len(out) == EARLY:
+        if len(out) == WRITE_AT:
             self._write()
 
     async def ask(self, command: Command) -> Any:
@@ -347,7 +304,7 @@ class Link(asyncio.Protocol):
             if sent > due:
                 self._arm(sent - due)
                 return
-            if late > LAG and now - sent < LAGGING * self.timeout:
+            if late > LATE_TIMER and now - sent < LATE_TIMER_FACTOR * self.timeout:
                 # Our own loop was busy: the reply may be in the socket already, or the request was
                 # written only a moment ago. Give the node more time, within a limit.
                 self._arm(min(late, self.timeout))
@@ -374,27 +331,3 @@ class Link(asyncio.Protocol):
                 sink.on_reply(index, end)
         if not self.closed.done():
             self.closed.set_result(None)
-
-
-class Answer:
-    """A sink for one answer, which a task awaits."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[Any] = loop.create_future()
-
-    def on_reply(self, _index: int, reply: Any) -> None:
-        """Take the answer, unless the waiting task was cancelled."""
-        if not self.future.done():
-            self.future.set_result(reply)
-
-
-class _Nobody:
-    """A sink that ignores all answers."""
-
-    def on_reply(self, _index: int, _reply: Any) -> None:
-        """Ignore the answer."""
-
-
-NOBODY: Sink = _Nobody()

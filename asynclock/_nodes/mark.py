@@ -12,7 +12,8 @@ from typing import Final
 
 from .._keys import MARKER, PRIMARY
 from .handshake import HandshakeError
-from .link import Failure, Link
+from .link import Link
+from .replies import Failure
 from .script import Command, Script
 
 SCRIPT = Script.load(__package__, "mark.lua")

@@ -14,14 +14,14 @@ from .._rules import trust
 from .._rules.quorum import majority
 from .._rules.standstill import StandStill
 from ..errors import ConfigurationError
-from .link import Failure, Sink
 from .node import NOT_AFTER_GRACE, Node
+from .replies import Failure, Sink
 from .script import Command
 from .wakeup import Wakeups
 
 _log = logging.getLogger("asynclock.nodes")
 
-READING = 0.1
+CLOCK_READING_AGE = 0.1
 """Seconds for which a reading of the nodes' clocks is accurate enough for floors."""
 
 
@@ -149,7 +149,7 @@ class Multiplexer:
         if now < self._read_again:
             return
         offsets = [o for node in self.nodes if (o := node.trust.offset) is not None]
-        self._read_again = now + READING if len(offsets) >= self.quorum else 0.0
+        self._read_again = now + CLOCK_READING_AGE if len(offsets) >= self.quorum else 0.0
         # Do not wait until every clock is known, because requests have no limit until then. A node
         # that is far ahead rejects the first request as late and accepts the next one.
         self._ahead = max(offsets) if len(offsets) >= self.quorum else 0.0

@@ -18,12 +18,13 @@ from typing import Any, Final
 from .. import _clock, _forks
 from .._rules.trust import Facts, Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
-from .early import Early
+from .backlog import ConnectBacklog
 from .handshake import why_unready
 from .heartbeat import Reading, leave_replica, watch
-from .link import NOBODY, NOT_REDIS, READONLY, Failure, Link, NodeLink, Sink
+from .link import Link, NodeLink
 from .node_log import NodeLog
 from .pending_releases import PendingReleases
+from .replies import NOBODY, NOT_REDIS, READONLY, Failure, Sink
 from .script import Command
 
 _log = logging.getLogger("asynclock.nodes")
@@ -89,7 +90,7 @@ class Node:
         self._observers = observers
         self._link: NodeLink | None = None
         self._down: Failure | None = None
-        self._early = Early(settings.node_timeout, self._give_up_early)
+        self._backlog = ConnectBacklog(settings.node_timeout, self._give_up_connecting)
         self.pending = PendingReleases(settings.node_timeout, self._send_again)
         """Releases that the node may not have executed."""
         self._asked_until = _clock.now()
@@ -115,7 +116,7 @@ class Node:
             if self._down is not None:
                 sink.on_reply(index, self._down)
             else:
-                self._early.add(command, sink, index)
+                self._backlog.add(command, sink, index)
         elif link.stalled_since:
             seconds = _clock.now() - link.stalled_since
             sink.on_reply(index, Failure(f"no answer for {seconds:.1f} s"))
@@ -154,7 +155,7 @@ class Node:
                 self.pending.sent(command)
             self._link.send(command, sink, index)
         elif self._down is None:
-            self._early.add(command, sink, index)
+            self._backlog.add(command, sink, index)
         else:
             self._keep(command)
             sink.on_reply(index, self._down)
@@ -171,14 +172,14 @@ class Node:
         if self._link is not None:
             self._link.send(command, sink, 0)
 
-    def _give_up_early(self) -> None:
+    def _give_up_connecting(self) -> None:
         cause = f"no connection within {self.settings.node_timeout:g} s"
         self._fail(Failure(cause))
 
     def _fail(self, failure: Failure) -> None:
         self._note_down(failure)
-        early = self._early.take()
-        for command, sink, index in early:
+        waiting = self._backlog.take()
+        for command, sink, index in waiting:
             self._keep(command)
             sink.on_reply(index, failure)
 
@@ -252,7 +253,7 @@ class Node:
             if self._observers:
                 self._observers(NodeUp(self.address))
         self.pending.resend()
-        for command, sink, index in self._early.take():
+        for command, sink, index in self._backlog.take():
             if self.rejected is not None:
                 sink.on_reply(index, self.rejected)
             elif self._forgot_since(command):
@@ -282,14 +283,14 @@ class Node:
     @property
     def settled(self) -> bool:
         """Whether the node has answered every release that it must get."""
-        if len(self.pending) or any(map(self._may_hold, self._early)):
+        if len(self.pending) or any(map(self._may_hold, self._backlog)):
             return False
         return self._link is None or not self._link.releasing
 
     async def settle(self) -> None:
         """Wait until the node has executed all releases; the caller must limit the time."""
         while not self.settled:
-            await self._early.wait_taken()
+            await self._backlog.wait_taken()
             await self.pending.wait_sent()
             if self._link is not None:
                 await self._link.ask(TIME)  # answered after everything before it

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from .. import _clock
-from .link import LAGGING, Failure, Sink
+from .link import LATE_TIMER_FACTOR
+from .replies import Failure, Sink
 from .script import Command, Word
 
 REDIRECTS: Final = ("MOVED", "ASK")
@@ -59,11 +60,11 @@ class PendingReleases:
             if command.retry_until and command.asked_since <= asked_until:
                 self.keep(command)
             for owner in command.claims:
-                late[owner] = now + LAGGING * self._timeout + MARGIN
+                late[owner] = now + LATE_TIMER_FACTOR * self._timeout + MARGIN
         if late:
             self.late_acquires.update(late)
             loop = asyncio.get_running_loop()
-            loop.call_later(LAGGING * self._timeout + 2 * MARGIN, self._forget_late, late)
+            loop.call_later(LATE_TIMER_FACTOR * self._timeout + 2 * MARGIN, self._forget_late, late)
 
     def sent(self, command: Command) -> None:
         """Note that `command` is being sent; keep a release that a late acquire may follow."""
@@ -157,7 +158,7 @@ class PendingRelease:
         """Send it again after 1, 2, 4, then always 8 node timeouts, at most `longest` seconds."""
         if self._timer is None:
             seconds = min(self._pause * node_timeout, longest) + MARGIN
-            self._pause = min(2 * self._pause, LAGGING)
+            self._pause = min(2 * self._pause, LATE_TIMER_FACTOR)
             self._timer = asyncio.get_running_loop().call_later(seconds, self._retry)
 
     def cancel_timer(self) -> None:

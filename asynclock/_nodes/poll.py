@@ -17,8 +17,9 @@ from ..events import Observers
 from .endpoint import Endpoint
 from .gather import Gather
 from .handshake import greet
-from .link import Failure, Link
+from .link import Link
 from .node import Node, NodeSettings
+from .replies import Failure
 from .script import Command
 
 SILENT = Failure("no answer yet")

@@ -16,9 +16,10 @@ from .._rules.trust import Facts
 from .acks import UNSUPPORTED, AckedLink, Acks
 from .endpoint import Endpoint
 from .handshake import HandshakeError, dial
-from .link import Failure, Link, NodeLink
+from .link import Link, NodeLink
 from .mark import leave_mark
 from .node import Node, NodeSettings
+from .replies import Failure
 from .script import Script
 
 _log = logging.getLogger("asynclock.nodes")

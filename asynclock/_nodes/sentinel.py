@@ -25,10 +25,11 @@ from ..events import Observers
 from .acks import AckedLink
 from .endpoint import Endpoint, Seeds
 from .handshake import HandshakeError, why_unready
-from .link import Failure, NodeLink
+from .link import NodeLink
 from .node import Node
 from .poll import poll, scout
 from .primary import Primaries
+from .replies import Failure
 from .script import Command
 from .watched import POLL, WatchedNode, poll_patience
 
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("asynclock.nodes")
 
-PORT = 26379
-GAP = 0.1
+SENTINEL_PORT = 26379
+RETRY_GAP = 0.1
 """Maximum seconds between two requests to the Sentinels while they don't agree."""
 
 
@@ -79,7 +80,7 @@ class Service:
         The Sentinels' own login is in `sentinel_username` and `sentinel_password`. Raises
         ConfigurationError.
         """
-        seeds = Seeds(url, port=PORT)
+        seeds = Seeds(url, port=SENTINEL_PORT)
         user = seeds.query.pop("sentinel_username", "")
         password = seeds.query.pop("sentinel_password", "")
         if not seeds.path or "/" in seeds.path:
@@ -161,7 +162,7 @@ class SentinelNode(WatchedNode):
                 view = await self._ask_sentinels()
             except Exception as error:  # ask again, whatever the Sentinels reply
                 self.doubt = f"it is not confirmed as the primary: {why_unready(error).cause}"
-                pause = GAP
+                pause = RETRY_GAP
                 continue
             if link is not self._link:
                 continue

@@ -19,8 +19,9 @@ from .. import _clock
 from .._rules.trust import Facts
 from ..events import Observers
 from .handshake import HandshakeError
-from .link import Failure, NodeLink, Sink
+from .link import NodeLink
 from .node import Dial, Node, NodeSettings
+from .replies import Failure, Sink
 from .script import Command
 
 POLL: Final = 1.0

@@ -20,7 +20,7 @@ from .._engine.lease import Lease, Terms
 from .._engine.recipe import Recipe, ms
 from .._engine.refusals import label
 from .._keys import derived, lock_key
-from .._nodes.link import NOBODY, Failure
+from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import GRANTED, Command, Script
 from .._rules import pacing
 from ..errors import ConfigurationError

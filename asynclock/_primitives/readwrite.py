@@ -11,7 +11,7 @@ from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
 from .._engine.lease import Terms
 from .._engine.recipe import Recipe
 from .._keys import derived, lock_key
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 from .._nodes.script import Script
 from .base import PRELUDE, Lockable
 from .kind import Held, Kind, Waiting

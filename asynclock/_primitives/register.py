@@ -18,7 +18,7 @@ from .. import _clock
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all
 from .._engine.recipe import ms
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing, validity
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._engine.engine import Engine
-from .._nodes.link import Failure
+from .._nodes.replies import Failure
 from .._nodes.script import GRANTED, REFUSED
 from .._rules.memory import countable, surely_empty
 

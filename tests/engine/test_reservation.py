@@ -11,7 +11,7 @@ import pytest
 import asynclock
 from asynclock._engine.lease import Terms
 from asynclock._engine.waiting import Reservation, reserve_now
-from asynclock._nodes.link import Failure
+from asynclock._nodes.replies import Failure
 from asynclock.testing import LocalServer
 
 

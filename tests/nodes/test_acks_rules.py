@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from asynclock._nodes.acks import AckedLink, Acks
-from asynclock._nodes.link import Failure, Link
+from asynclock._nodes.link import Link
+from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from tests.nodes.test_guards import Owner, Wire

@@ -10,7 +10,7 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._nodes.link import Failure
+from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.register import SCRIPT
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode

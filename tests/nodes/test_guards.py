@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock._nodes.link import READONLY, Failure, Link
+from asynclock._nodes.link import Link
 from asynclock._nodes.pending_releases import PendingReleases
+from asynclock._nodes.replies import READONLY, Failure
 from asynclock._nodes.script import Command
 from asynclock._nodes.wakeup import Wakeups
 from asynclock._primitives.lock import SCRIPT

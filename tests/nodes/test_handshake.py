@@ -9,7 +9,8 @@ import pytest
 
 import asynclock
 from asynclock._nodes import handshake
-from asynclock._nodes.link import NOBODY, Failure, Link
+from asynclock._nodes.link import Link
+from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.script import Command
 from asynclock.testing import LocalServer, memory_node, run_virtual
 

@@ -11,7 +11,8 @@ import pytest
 
 from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.handshake import greet
-from asynclock._nodes.link import Failure, Link
+from asynclock._nodes.link import Link
+from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock.testing import LocalServer
 

@@ -11,8 +11,9 @@ from asynclock import _clock
 from asynclock._nodes import mark, primary
 from asynclock._nodes.acks import Acks
 from asynclock._nodes.handshake import HandshakeError
-from asynclock._nodes.link import Failure, Link
+from asynclock._nodes.link import Link
 from asynclock._nodes.node import Node, NodeSettings
+from asynclock._nodes.replies import Failure
 from asynclock._nodes.sentinel import SentinelNode, SentinelView, agreed_primary
 from asynclock._nodes.watched import CONFIRMED, POLL, WatchedNode
 from asynclock._rules.trust import Facts

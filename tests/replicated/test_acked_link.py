@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from asynclock._nodes.acks import AckedLink, Acks
-from asynclock._nodes.link import Answer, Failure, Link
+from asynclock._nodes.link import Link
+from asynclock._nodes.replies import Answer, Failure
 from asynclock._nodes.script import Command
 from asynclock.testing import LocalServer
 

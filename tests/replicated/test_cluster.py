@@ -16,7 +16,7 @@ from asynclock import _clock
 from asynclock._engine.recipe import Recipe
 from asynclock._nodes.cluster import ClusterNode, slots
 from asynclock._nodes.cluster import node as cluster_node
-from asynclock._nodes.link import Answer, Failure
+from asynclock._nodes.replies import Answer, Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import LocalServer, RedisCluster, until

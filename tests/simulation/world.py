@@ -21,8 +21,8 @@ import asynclock
 from asynclock import _background, _clock
 from asynclock._engine import renewal
 from asynclock._nodes import link
-from asynclock._nodes.link import Sink
 from asynclock._nodes.multiplexer import Multiplexer
+from asynclock._nodes.replies import Sink
 from asynclock._nodes.script import Command
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.keyspace import SortedSet

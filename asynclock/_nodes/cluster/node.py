@@ -21,10 +21,11 @@ from ...events import Observers
 from ..acks import AckedLink
 from ..endpoint import Endpoint
 from ..handshake import why_unready
-from ..link import NOBODY, Failure, NodeLink, Sink
+from ..link import NodeLink
 from ..node import Node
 from ..poll import poll, scout
 from ..primary import Primaries
+from ..replies import NOBODY, Failure, Sink
 from ..script import Command, Word
 from ..watched import POLL, WatchedNode, poll_patience
 from .route import NEVER, Route
@@ -43,9 +44,9 @@ from .waiting import Waiting
 
 N = TypeVar("N", bound=Node)
 
-GAP = 0.05
+LOOK_GAP = 0.05
 """Minimum seconds between two readings of the view."""
-INFORMANTS = 7
+MAX_OBSERVERS = 7
 """Number of servers that are asked for their view; with more primaries, all primaries are asked."""
 
 
@@ -152,7 +153,7 @@ class ClusterNode(Node):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL * (3 + self.random()) / 4):
                         await self._wanted.wait()
-                await asyncio.sleep(GAP)
+                await asyncio.sleep(LOOK_GAP)
         finally:
             await self._crew.aclose()
             self._cause = Failure("the manager is closed", permanent=True)
@@ -200,7 +201,7 @@ class ClusterNode(Node):
             self._shards.pop(at) for at in list(self._shards) if at not in view.shards
         ]
         self._owners = [None if at is None else self._shards[at] for at in view.owners]
-        wanted = {*view.shards, *list(view.others)[: max(1, INFORMANTS - len(view.shards))]}
+        wanted = {*view.shards, *list(view.others)[: max(1, MAX_OBSERVERS - len(view.shards))]}
         gone += [self._scouts.pop(at) for at in list(self._scouts) if at not in wanted]
         for address in wanted - self._scouts.keys():
             self._scouts[address] = self._scout(address)
@@ -332,7 +333,7 @@ class ClusterNode(Node):
             await asyncio.gather(*(node.settle() for node in self._keepers))
             if self._homeless:
                 self.look_again()
-                await asyncio.sleep(GAP)
+                await asyncio.sleep(LOOK_GAP)
 
     async def finish(self) -> None:
         """Close all links once all queued commands have been written."""

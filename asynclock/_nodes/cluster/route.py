@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ... import _clock
 from ..acks import UNSUPPORTED
-from ..link import NOBODY, Failure, Sink
 from ..node import CACHING, Node
+from ..replies import NOBODY, Failure, Sink
 from ..script import GRANTED, Command
 from .slots import read_redirect, slot_of
 

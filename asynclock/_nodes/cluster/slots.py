@@ -14,8 +14,8 @@ from typing import Any
 
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
 from ..info import parse_info
-from ..link import Failure
 from ..poll import SILENT
+from ..replies import Failure
 from ..script import Command
 
 SLOTS = 16_384

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ... import _clock
-from ..link import Failure
+from ..replies import Failure
 
 if TYPE_CHECKING:
     from .route import Route

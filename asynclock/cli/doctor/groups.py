@@ -9,8 +9,8 @@ from typing import Any
 
 from ..._nodes.endpoint import Endpoint, Seeds
 from ..._nodes.handshake import HandshakeError, greet
-from ..._nodes.link import Failure
 from ..._nodes.redaction import redacted
+from ..._nodes.replies import Failure
 from ..._nodes.script import Command
 from ..._nodes.sentinel import Service
 from .findings import Call, Finding, Found, finding

@@ -12,8 +12,9 @@ from ..._nodes.acks import Acks
 from ..._nodes.endpoint import Endpoint
 from ..._nodes.handshake import HandshakeError, greet
 from ..._nodes.info import parse_info, read_facts
-from ..._nodes.link import Failure, Link
+from ..._nodes.link import Link
 from ..._nodes.redaction import redacted
+from ..._nodes.replies import Failure
 from ..._nodes.script import Command
 from ..._primitives.lock import SCRIPT
 from ..._rules.trust import Facts, Trust

@@ -14,7 +14,7 @@ from ..._engine.inspection import Inspection
 from ..._inspect.layout import KeyRef
 from ..._inspect.survey import ask, survey
 from ..._inspect.views import origin
-from ..._nodes.link import Failure
+from ..._nodes.replies import Failure
 from ..._nodes.script import GRANTED
 from ...errors import ConfigurationError
 from ...manager import LockManager, node_access

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from .link import Sink
+from .replies import Sink
 from .script import Command
 
 Asked = tuple[Command, Sink, int]
 
 
-class Early:
+class ConnectBacklog:
     """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds."""
 
     __slots__ = ("_asked", "_give_up", "_patience", "_taken", "_timer")

@@ -1,0 +1,75 @@
+"""What a node answers: a reply or a Failure, and the sinks that take it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+READONLY = "READONLY"
+"""Code of a replica's reply to a write, and of the end of a link to a demoted primary."""
+
+NOT_REDIS = "NOTREDIS"
+"""Code of a Failure for bytes that are not the Redis protocol; no server sends this code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a node gave no answer. If `permanent`, a person must fix it; retrying won't help."""
+
+    cause: str
+    permanent: bool = False
+    code: str = ""
+    """The first word of the server's error, such as MOVED; "" without an error reply."""
+
+
+class Sink(Protocol):
+    """The receiver of the answer of node `index`: a reply or a Failure."""
+
+    def on_reply(self, index: int, reply: Any, /) -> None:
+        """Take the answer, straight from the socket.
+
+        Raises only if the reply has an unexpected form; then it must not have counted the answer.
+        """
+
+
+class ServerError(Exception):
+    """An error reply, as hiredis makes it."""
+
+
+# Errors inside a script have no code of their own. These are the texts before 7.2 and since then.
+_FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
+_PERMANENT = ("WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO")
+
+
+def failure(error: Exception) -> Failure:
+    """Turn a server's error reply into a Failure."""
+    text = str(error)
+    code = text.partition(" ")[0]
+    permanent = code in _PERMANENT or text.startswith("ERR unknown command")
+    forbidden = any(words in text for words in _FORBIDDEN_INSIDE)
+    return Failure(text, permanent or forbidden, code)
+
+
+class Answer:
+    """A sink for one answer, which a task awaits."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+    def on_reply(self, _index: int, reply: Any) -> None:
+        """Take the answer, unless the waiting task was cancelled."""
+        if not self.future.done():
+            self.future.set_result(reply)
+
+
+class _Nobody:
+    """A sink that ignores all answers."""
+
+    def on_reply(self, _index: int, _reply: Any) -> None:
+        """Ignore the answer."""
+
+
+NOBODY: Sink = _Nobody()
