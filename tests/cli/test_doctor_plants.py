@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
+from asynclock._primitives.catalogue import SCRIPTS
 from asynclock.cli.doctor.findings import Severity
 from asynclock.testing import LocalServer, make_certificates, until
 from asynclock.testing.plugin import StartServers
@@ -88,6 +89,17 @@ async def test_it_takes_a_lock(program: Program, asynclock_servers: StartServers
     program.use([server.url_for("locks", "secret")], prefix="other:")
     ended = await program("doctor", "--json", "--watch", "0.2")
     assert ended.status == Severity.ERROR
+
+
+async def test_it_runs_every_script(program: Program, asynclock_servers: StartServers) -> None:
+    (server,) = await asynclock_servers(1, aof=True)
+    await server.command("CONFIG", "SET", "slowlog-max-len", 10_000)
+    await server.command("CONFIG", "SET", "slowlog-log-slower-than", 0)  # so it logs everything
+    program.use([server])
+    assert (await program("doctor", "--watch", "0.2")).status == Severity.NOTE
+    logged = [entry[3] for entry in await server.command("SLOWLOG", "GET", 10_000)]
+    used = {words[1] for words in logged if words[0].upper() == "EVALSHA"}
+    assert used >= {script.sha for script in SCRIPTS}
 
 
 async def test_no_connection_left(program: Program, asynclock_servers: StartServers) -> None:
