@@ -31,7 +31,8 @@ from .lock import Lock
 
 SCRIPT = Script.load(__package__, PRELUDE, "election.lua")
 LEADER = Held(LOCK, "leader")
-KIND = Kind("election", (SCRIPT,), (LEADER,))
+VALUE = "value"
+KIND = Kind("election", (SCRIPT,), (LEADER,), (VALUE,))
 
 KEPT = 3
 """Number of ttls that a published value outlives its leader, who repeats it once per ttl."""
@@ -143,7 +144,7 @@ class Election:
         self._engine = engine
         self._terms = terms
         self._timeout = timeout
-        self._value_key = derived(key, "value")
+        self._value_key = derived(key, VALUE)
         self._recipe = Recipe(name, LOCK, keys, line=keys[0], watched=keys[:1], part=LEADER.suffix)
         self._lock = Lock(engine, self._recipe, terms, timeout)
 

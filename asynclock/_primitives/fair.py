@@ -33,7 +33,8 @@ class _Waiters(Waiting):
 
 MUTEX = Held(SCRIPT, "fair")
 WAITERS = _Waiters(SCRIPT, "waiters")
-KIND = Kind("fair", (SCRIPT,), (MUTEX, WAITERS))
+QUEUE = "queue"
+KIND = Kind("fair", (SCRIPT,), (MUTEX, WAITERS), (QUEUE,))
 
 PATIENCE = 2.0
 """Seconds after which a silent waiter counts as crashed; a live one asks again in half of that."""
@@ -70,7 +71,7 @@ class FairLock(Lockable):
             SCRIPT,
             keys,
             watched=keys[:1],
-            neighbours=(derived(key, "queue"), WAITERS.keys(key)[0]),
+            neighbours=(derived(key, QUEUE), WAITERS.keys(key)[0]),
             patience=PATIENCE,
             queued=True,
         )

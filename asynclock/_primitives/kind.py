@@ -117,3 +117,10 @@ class Kind:
     scripts: tuple[Script, ...]
     parts: tuple[Part, ...] = ()
     """The keys that a survey reads."""
+    details: tuple[str, ...] = ()
+    """The ends of further keys, which a survey does not read."""
+
+    def keys(self, whole: str) -> set[str]:
+        """Return all keys of the primitive whose lock's own key is `whole`; of slots the first."""
+        keys = {key for part in self.parts for key in part.keys(whole)}
+        return keys | {derived(whole, suffix) for suffix in self.details}

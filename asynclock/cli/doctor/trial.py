@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from ..._inspect.survey import ask
-from ..._keys import counter, derived, lock_key
+from ..._keys import lock_key
 from ..._nodes.script import Command
+from ..._primitives.catalogue import KINDS
 from ...errors import AsyncLockError
 from ...manager import LockManager, node_access
 from .._sources import Settings
@@ -67,18 +68,18 @@ async def _barrier(locks: LockManager, name: str) -> None:
     await locks.barrier(name, 1).wait(timeout=TIMEOUT)
 
 
-USES: dict[str, tuple[Use, tuple[str, ...]]] = {
-    "lock": (_lock, ("fence",)),
-    "multi_lock": (_multi, ("fence",)),
-    "semaphore": (_semaphore, ("0:#fence",)),
-    "rwlock": (_rwlock, ("write:#fence",)),
-    "fair_lock": (_fair, ("fair:#fence",)),
-    "election": (_election, ("leader:#fence", "value")),
-    "event": (_event, ("event",)),
-    "latch": (_latch, ("latch",)),
-    "barrier": (_barrier, ("barrier",)),
+USES: dict[str, tuple[Use, str]] = {
+    "lock": (_lock, "lock"),
+    "multi_lock": (_multi, "lock"),
+    "semaphore": (_semaphore, "semaphore"),
+    "rwlock": (_rwlock, "rwlock"),
+    "fair_lock": (_fair, "fair"),
+    "election": (_election, "election"),
+    "event": (_event, "event"),
+    "latch": (_latch, "latch"),
+    "barrier": (_barrier, "barrier"),
 }
-"""For each primitive: how it is used, and the kinds of keys that it leaves."""
+"""For each primitive: how it is used, and the kind of the keys that it leaves."""
 
 
 async def use_everything(settings: Settings, url: str) -> dict[str, str]:
@@ -94,10 +95,10 @@ async def use_everything(settings: Settings, url: str) -> dict[str, str]:
     run = f"doctor-{secrets.token_hex(8)}"
     failed: dict[str, str] = {}
     async with Settings((url,), options).connect() as locks:
-        for kind, (use, _) in USES.items():
+        for primitive, (use, _) in USES.items():
             # If a plain lock fails, the other primitives would only fail in the same way.
-            if "lock" not in failed and (cause := await _cause(use(locks, f"{run}-{kind}"))):
-                failed[kind] = cause
+            if "lock" not in failed and (cause := await _cause(use(locks, f"{run}-{primitive}"))):
+                failed[primitive] = cause
         await _clean_up(locks, run)
     return failed
 
@@ -116,12 +117,13 @@ async def _cause(using: Awaitable[object]) -> str | None:
 
 async def _clean_up(locks: LockManager, run: str) -> None:
     access = node_access(locks)
-    keys = [
-        derived(lock_key(access.prefix, f"{run}-{kind}"), left)
-        for kind, (_, leaves) in USES.items()
-        for left in leaves
-    ]
-    keys.append(counter(lock_key(access.prefix, f"{run}-multi_lock-2")))
+    declared = {kind.name: kind for kind in KINDS}
+    keys = {
+        key
+        for primitive, (_, kind) in USES.items()
+        for key in declared[kind].keys(lock_key(access.prefix, f"{run}-{primitive}"))
+    }
+    keys |= declared["lock"].keys(lock_key(access.prefix, f"{run}-multi_lock-2"))
     (node,) = access.nodes
     # One key per command, because on a Cluster the keys are in different slots.
     await asyncio.gather(*(ask(node, Command.plain("DEL", key)) for key in keys))
