@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import asynclock
 import asynclock._primitives
+from asynclock._engine.recipe import Recipe
 from asynclock._inspect.layout import PARTS, KeyRef
+from asynclock._inspect.survey import ask, survey
 from asynclock._keys import lock_key
+from asynclock._primitives.base import Lockable
 from asynclock._primitives.catalogue import KINDS, SCRIPTS
-from asynclock._primitives.kind import Held
+from asynclock._primitives.kind import Held, Kind
+from asynclock._primitives.lock import SCRIPT
+from asynclock.manager import node_access
+from asynclock.testing import LocalServer
 
 
 def test_no_two_parts_have_the_same_key() -> None:
@@ -32,3 +41,19 @@ def test_a_key_is_read_as_it_is_declared() -> None:
             assert (found.name, found.kind, found.part) == ("a", kind.name, part)
             if isinstance(part, Held):
                 assert KeyRef.shown_as("a", found.kind, found.shown) == found
+
+
+async def test_tools_need_only_the_declaration_of_a_primitive(
+    monkeypatch: pytest.MonkeyPatch, asynclock_nodes: list[LocalServer]
+) -> None:
+    gate = Held(SCRIPT, "gate", "wide")
+    monkeypatch.setitem(PARTS, "gate", (Kind("gatehouse", (SCRIPT,), (gate,)), gate))
+    async with asynclock.connect(asynclock_nodes[0].url) as locks:
+        access, terms = node_access(locks), locks._defaults.usual
+        recipe = Recipe("a", SCRIPT, gate.keys(lock_key(access.prefix, "a")))
+        lease = await Lockable(locks._engine, recipe, terms, None).acquire()
+        (found,) = (await survey(locks)).held
+        assert (found.kind, found.part, found.owner) == ("gatehouse", "wide", lease.owner)
+        release = KeyRef.shown_as("a", found.kind, found.part).release(access.prefix, lease.owner)
+        assert (await ask(access.nodes[0], release))[0] == 1
+        assert not (await survey(locks)).held
