@@ -85,16 +85,16 @@ class Engine:
         self.background = background
         self.settings = settings
         self.observers = observers
-        self.counts = Counts()
+        self.counts: Counts = Counts()
         self.lines: dict[QueueKey, Line] = {}
-        self.spread = Spread()
+        self.spread: Spread = Spread()
         self._generator = random.Random()
         self.random: Callable[[], float] = self._generator.random
         self.entropy: Callable[[int], bytes] = os.urandom
-        self.retention = int(max(RETENTION, 10 * settings.max_ttl) * 1000)
-        self.renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
-        self.closed = False
-        self.ready = multiplexer.ready
+        self.retention: int = int(max(RETENTION, 10 * settings.max_ttl) * 1000)
+        self.renewals: Renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
+        self.closed: bool = False
+        self.ready: Callable[[], None] = multiplexer.ready
         """Called before each request. Raises ConfigurationError if no request can succeed, or if
         the manager is closed. This is the nodes' own method, to keep each acquire fast."""
         self.searching = 0
@@ -106,7 +106,7 @@ class Engine:
         self.complaints: set[str] = set()
         """Causes of refused releases that were logged; each is logged once."""
         self._suffix = _suffix(settings.label)
-        self.inherited = False
+        self.inherited: bool = False
         """Whether the connections belong to the process that this one was forked from."""
         self._closing: asyncio.Task[None] | None = None
         _forks.tell_child(self)

@@ -85,28 +85,28 @@ class Holding:
         valid_until: float,
         voters: Iterable[int],
     ) -> None:
-        self.recipe = recipe
-        self.owner = owner
-        self.fence = fence
-        self.ttl = ttl
-        self.valid_until = valid_until
-        self.voters = tuple(voters)
+        self.recipe: Recipe = recipe
+        self.owner: str = owner
+        self.fence: int = fence
+        self.ttl: float = ttl
+        self.valid_until: float = valid_until
+        self.voters: tuple[int, ...] = tuple(voters)
         """The nodes whose grants won the vote."""
-        self.since = 0.0
+        self.since: float = 0.0
         """When the present lease began."""
-        self.asked_since = 0.0
+        self.asked_since: float = 0.0
         """When the nodes were first asked for the lock."""
-        self.alarm = 0.0
+        self.alarm: float = 0.0
         """When renewal checks this next; 0 once renewal has dropped it."""
-        self.renew_until = 0.0
+        self.renew_until: float = 0.0
         """The latest moment until which renewal keeps this valid; 0 for no renewal."""
-        self.hold_until = FOREVER
+        self.hold_until: float = FOREVER
         """The latest moment until which `extend` keeps this valid."""
-        self.lowered = 0
+        self.lowered: int = 0
         """The number of the last request for a shorter ttl: earlier ones no longer prolong it."""
-        self.ttl_from = 0
+        self.ttl_from: int = 0
         """The number of the request that `ttl` comes from."""
-        self.asked_until = valid_until
+        self.asked_until: float = valid_until
         """The latest end in any request that may still be answered."""
         self.asking: tuple[int, float] | None = None
         """The last `extend` call until it is answered: its number and its ttl."""
@@ -116,14 +116,14 @@ class Holding:
         """A weak reference to the present lease; None between two leases. Only users keep it."""
         self.line: Line | None = None
         self.lost_reason: str | None = None
-        self.next_fence = 1
-        self.last_fence = 0
+        self.next_fence: int = 1
+        self.last_fence: int = 0
         """The fences from `next_fence` to `last_fence` are reserved for hand-overs."""
-        self.top = fence
+        self.top: int = fence
         """The highest value to which we have raised the counter at a quorum."""
         self.restored: dict[int, float] = _NOWHERE
         """For each node that forgot the key and took it back: when that was requested."""
-        self.restore_at = FOREVER
+        self.restore_at: float = FOREVER
         """When a node that forgot the key may take it back; a renewal is due then."""
         self.reserving: asyncio.Future[None] | None = None
 
@@ -187,10 +187,10 @@ class Lease:
         reject lower ones."""
         self.lost_reason: str | None = None
         """Why the lease was lost; None if it was not."""
-        self.acquired_at = now
+        self.acquired_at: float = now
         self._engine = engine
         self._holding: Holding | None = holding
-        self.terms = terms
+        self.terms: Terms = terms
         """The options that the lease was requested with."""
         self._body: Interruption | None = None
         self._bodies: tuple[Interruption, ...] = ()

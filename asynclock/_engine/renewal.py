@@ -41,7 +41,7 @@ class Renewals:
     ) -> None:
         self._multiplexer = multiplexer
         self._retention = retention
-        self.restores = Restores(multiplexer, retention, self._renew_at)
+        self.restores: Restores = Restores(multiplexer, retention, self._renew_at)
         self._lose = lose
         self._renewed = renewed
         self._heap: list[tuple[float, int, Holding]] = []

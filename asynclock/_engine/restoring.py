@@ -94,9 +94,9 @@ class Restore:
 
     def __init__(self, restores: Restores, holding: Holding, sent: float, *, voted: bool) -> None:
         self._restores = restores
-        self.holding = holding
-        self.sent = sent
-        self.voted = voted
+        self.holding: Holding = holding
+        self.sent: float = sent
+        self.voted: bool = voted
         """Whether the node's earlier grant counted; then no other request to it is pending."""
 
     def on_reply(self, index: int, reply: Any) -> None:

@@ -64,18 +64,18 @@ class Line:
     )
 
     def __init__(self, name: str, key: QueueKey, permits: int) -> None:
-        self.name = name
-        self.key = key
-        self.permits = permits
+        self.name: str = name
+        self.key: QueueKey = key
+        self.permits: int = permits
         """Maximum number of tasks that may hold at once; the same for all with this key."""
         self.holdings: list[Holding] = []
-        self.asking = 0
+        self.asking: int = 0
         """Number of tasks that are asking the nodes or have just been told to."""
-        self.since = 0.0
+        self.since: float = 0.0
         """When this process got the name after it last yielded to others; 0 before that."""
-        self.handed = 0
+        self.handed: int = 0
         """Number of hand-overs since then."""
-        self.contended = False
+        self.contended: bool = False
         """Whether this process had to wait for others when it last got the name from the nodes."""
         self.yielded: float | None = None
         """When this process last used up its turn and yielded to others."""

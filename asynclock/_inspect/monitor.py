@@ -53,7 +53,7 @@ class Monitor:
         self.counts: Counter[str] = Counter()
         """"acquired", "released" and "ran out" since the start."""
         self.trouble: Trouble | None = None
-        self.survey = Survey([])
+        self.survey: Survey = Survey([])
         self._refreshed = False
 
     async def refresh(self, locks: LockManager) -> None:

@@ -84,7 +84,7 @@ class Link(asyncio.Protocol):
 
     def __init__(self, listener: LinkListener, timeout: float) -> None:
         self.listener = listener
-        self.timeout = timeout
+        self.timeout: float = timeout
         """Seconds in which each command must be answered."""
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(
@@ -105,7 +105,7 @@ class Link(asyncio.Protocol):
         """Called before the commands of a tick are written; may queue more."""
         self.doubted: Callable[[float], Failure | None] | None = None
         """Returns why the server may not be the primary at a moment, or None if it is."""
-        self.stalled_since = 0.0
+        self.stalled_since: float = 0.0
         """When the oldest overdue reply became overdue; 0 while the node answers in time."""
 
     # for its users

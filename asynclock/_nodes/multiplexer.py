@@ -31,16 +31,16 @@ class Multiplexer:
     def __init__(
         self, nodes: Sequence[Node], background: Background, *, strict: bool, batch: int
     ) -> None:
-        self.nodes = tuple(nodes)
-        self.everyone = range(len(self.nodes))
+        self.nodes: tuple[Node, ...] = tuple(nodes)
+        self.everyone: range = range(len(self.nodes))
         """The numbers of all nodes."""
-        self.quorum = majority(len(self.nodes))
+        self.quorum: int = majority(len(self.nodes))
         self.batch = batch
         """Maximum number of leases in one renewal command (1 on a Cluster)."""
-        self.wakeups = Wakeups(len(self.nodes), self.quorum)
+        self.wakeups: Wakeups = Wakeups(len(self.nodes), self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds for which our own clock stood still."""
-        self.stood_still = 0.0
+        self.stood_still: float = 0.0
         """The sum of these seconds."""
         self._background = background
         self._strict = strict

@@ -54,21 +54,21 @@ class Command:
 
     def __init__(self, script: Script, keys: Sequence[str], args: Sequence[Word]) -> None:
         self.script: Script | None = script
-        self.keys = keys
-        self.args = args
+        self.keys: Sequence[str] = keys
+        self.args: Sequence[Word] = args
         self.op: Word = args[0]
         """What a script is called for, such as "acquire"; the name of a server's own command."""
-        self.retry_until = 0.0
+        self.retry_until: float = 0.0
         """Until when a release is resent if its connection breaks; 0 for all other commands."""
-        self.give_up_at = 0.0
+        self.give_up_at: float = 0.0
         """For an acquire without a `not_after`: the moment, on our clock, after which no node may
         execute it. 0 for all other commands."""
-        self.numbered_at = 0.0
+        self.numbered_at: float = 0.0
         """For a change of a register: the moment at which its number was chosen. A node that has
         forgotten keys since then must not execute it. 0 for all other commands."""
-        self.sourced = False
+        self.sourced: bool = False
         """Whether the command carries the script's source instead of its SHA-1."""
-        self.packed = pack("EVALSHA", script.sha, len(keys), *keys, *args)
+        self.packed: bytes = pack("EVALSHA", script.sha, len(keys), *keys, *args)
 
     @classmethod
     def plain(cls, *words: Word) -> Command:
@@ -123,7 +123,7 @@ class Script:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        self.sha: str = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     @classmethod
     def load(cls, package: str, *names: str) -> Script:

@@ -87,10 +87,10 @@ class Watch:
         self._quorum = quorum
         self._heard: set[int] = set()
         self._patience: asyncio.TimerHandle | None = None
-        self.keys = keys
-        self.queued = queued
+        self.keys: tuple[str, ...] = keys
+        self.queued: bool = queued
         """Whether a push wakes only the first watch of the key."""
-        self.woken = False
+        self.woken: bool = False
         self._future: asyncio.Future[None] | None = None
 
     def on_change(self, node: int) -> None:

@@ -80,7 +80,7 @@ class Barrier:
         self._engine = engine
         self._register = register
         self._ttl = ttl
-        self.parties = parties
+        self.parties: int = parties
         """The number of parties that go on together."""
 
     def __repr__(self) -> str:

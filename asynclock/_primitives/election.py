@@ -66,8 +66,8 @@ class Term:
     __slots__ = ("__weakref__", "_election", "_sequence", "_timer", "lease", "value")
 
     def __init__(self, election: Election, lease: Lease, value: str) -> None:
-        self.lease = lease
-        self.value = value
+        self.lease: Lease = lease
+        self.value: str = value
         """The value that is published now."""
         self._election = election
         self._sequence = 0

@@ -51,7 +51,7 @@ class Latch:
     def __init__(self, engine: Engine, register: Register, count: int) -> None:
         self._engine = engine
         self._register = register
-        self.count = count
+        self.count: int = count
         """The number that the latch starts from."""
 
     def __repr__(self) -> str:

@@ -37,9 +37,9 @@ class Nesting:
     __slots__ = ("__weakref__", "count", "dropped", "lease")
 
     def __init__(self, lease: Lease) -> None:
-        self.lease = lease
-        self.count = 0
-        self.dropped = False
+        self.lease: Lease = lease
+        self.count: int = 0
+        self.dropped: bool = False
         """Whether a hold was dropped without a release, so that its code may still run."""
 
     def leave(self) -> bool:

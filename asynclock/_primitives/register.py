@@ -57,8 +57,8 @@ class Register:
     __slots__ = ("_engine", "_keep", "key", "name")
 
     def __init__(self, engine: Engine, name: str, key: str, keep: float) -> None:
-        self.name = name
-        self.key = key
+        self.name: str = name
+        self.key: str = key
         self._engine = engine
         self._keep = keep
 

@@ -54,7 +54,7 @@ class Semaphore(Lockable):
         terms: Terms,
         timeout: float | None,
     ) -> None:
-        self.permits = permits
+        self.permits: int = permits
         self._key = lock_key(prefix, name)
         super().__init__(engine, self._slot(name, 0), terms, timeout)
 

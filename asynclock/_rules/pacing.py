@@ -68,7 +68,7 @@ class Spread:
     WIDE = 0.2
 
     def __init__(self) -> None:
-        self.width = self.NARROW
+        self.width: float = self.NARROW
 
     def split(self) -> None:
         """Double the width, up to WIDE, because a vote was split."""

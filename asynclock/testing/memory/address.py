@@ -39,7 +39,10 @@ class MemoryEndpoint(Endpoint):
         self.name = name
         self._node = node
         self._route = route
-        self.path, self.host, self.port, self.db = None, name, 0, 0
+        self.path: str | None = None
+        self.host: str = name
+        self.port: int = 0
+        self.db: int = 0
 
     @property
     def address(self) -> str:

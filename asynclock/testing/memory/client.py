@@ -38,7 +38,7 @@ class MemoryClient:
         """The number of the node's process that this is connected to."""
         # Requests travel in an empty context; replies arrive in the context of the client.
         requests = Stream(loop, route, self._arrived, contextvars.Context())
-        self.transport = MemoryTransport(protocol, requests.send)
+        self.transport: MemoryTransport = MemoryTransport(protocol, requests.send)
         self._replies = Stream(loop, route, self.transport.received, contextvars.copy_context())
         self._over = False
 

@@ -35,10 +35,10 @@ class MemoryNode:
         durable: bool = False,
     ) -> None:
         self.name = name
-        self.durable = durable
-        self.alive = True
-        self.frozen = False
-        self.keys = Keyspace(self.wall, self._changed, self._read)
+        self.durable: bool = durable
+        self.alive: bool = True
+        self.frozen: bool = False
+        self.keys: Keyspace = Keyspace(self.wall, self._changed, self._read)
         self._true_clock = clock
         self._entropy = entropy
         self._shift = 0.0
@@ -53,7 +53,7 @@ class MemoryNode:
 
     def _born(self) -> None:
         self._lives += 1
-        self.run_id = self._entropy(20).hex()
+        self.run_id: str = self._entropy(20).hex()
         self._since = self.wall()
         self._scripts.clear()
         self._watchers.clear()
@@ -87,7 +87,8 @@ class MemoryNode:
         """Start again as a new process. keep_data: whether data survives (default: `durable`)."""
         durable, self.durable = self.durable, self.durable if keep_data is None else keep_data
         self.kill()
-        self.durable, self.alive, self.frozen = durable, True, False
+        self.durable = durable
+        self.alive, self.frozen = True, False
         self._born()
 
     def cut(self) -> None:
