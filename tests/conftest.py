@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
+import asynclock
 from asynclock.testing import plugin
+
+Connect = Callable[..., asynclock.LockManager]
 
 # A test that does not run proves nothing. Under `--strict-skips` (CI) the session fails when a
 # test was skipped for a reason that is not listed here; each line says why it may be.
@@ -82,3 +86,26 @@ class SkipGuard:
             terminalreporter.section("skipped, but should have run", red=True)
             for line in sorted(set(self.unexpected)):
                 terminalreporter.line(line)
+
+
+@pytest_asyncio.fixture
+async def connecting() -> AsyncIterator[Connect]:
+    """`asynclock.connect`; what it made is closed at the end."""
+    made: list[asynclock.LockManager] = []
+
+    def make(*addresses: Any, **settings: Any) -> asynclock.LockManager:
+        made.append(asynclock.connect(*addresses, **settings))
+        return made[-1]
+
+    yield make
+    for locks in made:
+        await locks.aclose()
+
+
+@pytest.fixture(scope="session")
+def topologies_end() -> Iterator[None]:
+    """The topologies that tests shared end with the session."""
+    from tests.contract.topology_faces import close
+
+    yield
+    close()

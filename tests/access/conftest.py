@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
-
 import pytest
-import pytest_asyncio
 
-import asynclock
 from asynclock.testing import Certificates, make_certificates
+from tests.conftest import Connect
 
-Connect = Callable[..., asynclock.LockManager]
 
-
-@pytest_asyncio.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """`asynclock.connect`, with what it made closed at the end."""
-    made: list[asynclock.LockManager] = []
-
-    def make(*addresses: object, **options: Any) -> asynclock.LockManager:
-        made.append(asynclock.connect(*addresses, **options))
-        return made[-1]
-
-    yield make
-    for locks in made:
-        await locks.aclose()
+@pytest.fixture
+def connect(connecting: Connect) -> Connect:
+    return connecting
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The deployments that the contract is held against, each healthy and hurt.
+"""The deployments that tests run on, each healthy and hurt.
 
 A Face is what a test sees of one: addresses for `connect`, and a way to reach behind the back of
 the library. Whatever passes here on one face must pass on all.
@@ -6,6 +6,7 @@ the library. Whatever passes here on one face must pass on all.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ from typing import Any
 
 from asynclock.testing import LocalServer, memory_node
 from asynclock.testing.plugin import StartServers
+
+KEYS_GONE_WITHIN = 20.0
+"""Seconds that releases may take on a loaded machine."""
 
 
 @dataclass
@@ -24,18 +28,25 @@ class Face:
     servers: list[LocalServer]
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def well(self) -> list[LocalServer]:
+        """Those that answer."""
+        return [server for server in self.servers if server.alive and not server.frozen]
+
     async def command(self, *words: str) -> list[Any]:
         """Say the same to every server that can hear it, behind the library's back."""
-        return [
-            await server.command(*words)
-            for server in self.servers
-            if server.alive and not server.frozen
-        ]
+        return [await server.command(*words) for server in self.well]
 
     async def keys(self) -> set[str]:
         """Lock keys that are left anywhere (counters stay by design)."""
         found = {key for keys in await self.command("KEYS", "*") for key in keys}
         return {key for key in found if not key.endswith((":#fence", ":#primary"))}
+
+    async def empty(self, *allowed: str) -> None:
+        """Wait until only keys with these endings are left: other keys must not go by expiring."""
+        async with asyncio.timeout(KEYS_GONE_WITHIN):
+            while {key for key in await self.keys() if not key.endswith(allowed or ("\0",))}:
+                await asyncio.sleep(0.02)
 
 
 Setting = Callable[[StartServers], contextlib.AbstractAsyncContextManager[Face]]

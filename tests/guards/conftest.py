@@ -14,26 +14,16 @@ import asynclock
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
-
-Connect = Callable[..., asynclock.LockManager]
+from tests.conftest import Connect
 
 TTL = 4.0
 """Long enough that a scenario is over while the first lease is still held, on a busy machine."""
 
 
-@pytest_asyncio.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Managers, closed at the end."""
-    made: list[asynclock.LockManager] = []
-
-    def make(*nodes: object, **options: Any) -> asynclock.LockManager:
-        settings: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": 0.5, **options}
-        made.append(asynclock.connect(*nodes, **settings))
-        return made[-1]
-
-    yield make
-    for locks in made:
-        await locks.aclose()
+@pytest.fixture
+def connect(connecting: Connect) -> Connect:
+    usual: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": 0.5}
+    return lambda *nodes, **options: connecting(*nodes, **{**usual, **options})
 
 
 @pytest_asyncio.fixture

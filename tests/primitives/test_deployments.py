@@ -7,43 +7,30 @@ a primary with replicas, Sentinels, a Cluster or masters of which some are missi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock.testing.plugin import StartServers
-from tests.contract.faces import FACES, Face
-from tests.contract.topology_faces import TOPOLOGY_FACES, close
+from tests.contract.faces import Face
+from tests.contract.matrix import faces
 from tests.primitives.conftest import hold
 
 Locks = asynclock.LockManager
 PATIENCE = 20.0
 
-DEPLOYMENTS = {
-    **{name: FACES[name] for name in ("1-up", "3-up", "3-dead", "3-frozen", "3-memory")},
-    **{
-        f"{kind}-{state}": TOPOLOGY_FACES[f"{kind}-tcp-{state}"]
-        for kind in ("acks1", "sentinel", "cluster")
-        for state in ("up", "dead", "frozen")
-    },
-}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _warm_topologies() -> Iterator[None]:
-    yield
-    close()
-
-
-@pytest_asyncio.fixture(params=list(DEPLOYMENTS))
-async def face(
-    request: pytest.FixtureRequest, asynclock_servers: StartServers
-) -> AsyncIterator[Face]:
-    async with DEPLOYMENTS[request.param](asynclock_servers) as made:
-        yield made
+face = faces(
+    (
+        *("1-up", "3-up", "3-dead", "3-frozen", "3-memory"),
+        *(
+            f"{kind}-tcp-{state}"
+            for kind in ("acks1", "sentinel", "cluster")
+            for state in ("up", "dead", "frozen")
+        ),
+    )
+)
 
 
 @pytest_asyncio.fixture
@@ -55,13 +42,6 @@ async def pair(face: Face) -> AsyncIterator[tuple[Locks, Locks]]:
         asynclock.connect(*face.addresses, **settings) as there,
     ):
         yield here, there
-
-
-async def empty(face: Face, *allowed: str) -> None:
-    """Wait until nothing is left but counters and keys that end like this."""
-    async with asyncio.timeout(PATIENCE):
-        while {key for key in await face.keys() if not key.endswith(allowed or ("\0",))}:
-            await asyncio.sleep(0.02)
 
 
 # ---- what one holds and others then don't --------------------------------------------------------
@@ -92,7 +72,7 @@ async def test_one_at_a_time(face: Face, pair: tuple[Locks, Locks], kind: str) -
     second = await waiter
     assert second.fence > first.fence
     assert await second.release()
-    await empty(face)
+    await face.empty()
 
 
 async def test_readers_share(face: Face, pair: tuple[Locks, Locks]) -> None:
@@ -108,7 +88,7 @@ async def test_readers_share(face: Face, pair: tuple[Locks, Locks]) -> None:
         assert await there.write().try_acquire() is None
     async with there.write().acquire(timeout=PATIENCE) as after:
         assert after.fence > max(one.fence, two.fence)
-    await empty(face)
+    await face.empty()
 
 
 async def test_semaphore(face: Face, pair: tuple[Locks, Locks]) -> None:
@@ -124,7 +104,7 @@ async def test_semaphore(face: Face, pair: tuple[Locks, Locks]) -> None:
     assert three.fence > one.fence
     assert await two.release()
     assert await three.release()
-    await empty(face)
+    await face.empty()
 
 
 async def test_names_of_several_locks(pair: tuple[Locks, Locks]) -> None:
@@ -168,7 +148,7 @@ async def test_election(face: Face, pair: tuple[Locks, Locks]) -> None:
             await there.campaign(timeout=0.5)
     async with there.campaign("there", timeout=PATIENCE) as second:
         assert second.number > first.number
-    await empty(face, ":#value")
+    await face.empty(":#value")
 
 
 # ---- state without an owner ----------------------------------------------------------------------
@@ -219,4 +199,4 @@ async def test_waiters_are_woken(pair: tuple[Locks, Locks], face: Face) -> None:
 
     await asyncio.gather(*(work(number) for number in range(12)))
     assert 1 < peak <= 3
-    await empty(face)
+    await face.empty()

@@ -13,13 +13,14 @@ import pytest
 import asynclock
 from asynclock.testing import History, LocalServer, check
 from asynclock.testing.plugin import StartServers
-from tests.primitives.conftest import Connect, Setup
+from tests.contract.faces import Face
+from tests.primitives.conftest import Connect
 
 CAMPAIGNER = Path(__file__).with_name("campaigner.py")
 TTL = 1.5
 
 
-async def test_terms_follow_one_another(setup: Setup, connect: Connect) -> None:
+async def test_terms_follow_one_another(face: Face, connect: Connect) -> None:
     here, there = connect(label="here"), connect(label="there")
     assert await there.election("scheduler").leader() is None
     async with here.election("scheduler").campaign("10.0.0.1:80") as first:
@@ -38,7 +39,7 @@ async def test_terms_follow_one_another(setup: Setup, connect: Connect) -> None:
     with pytest.raises(asynclock.LeaseLostError):
         await first.publish("too late")
     await second.resign()
-    await setup.empty(":#value")
+    await face.empty(":#value")
 
 
 async def _lead(locks: asynclock.LockManager, value: str) -> asynclock.Term:
@@ -72,28 +73,28 @@ async def test_observers_see_leaders_and_values(connect: Connect) -> None:
     await asyncio.gather(observer, return_exceptions=True)
 
 
-async def test_the_value_comes_back_to_a_node_that_forgot(setup: Setup, connect: Connect) -> None:
+async def test_the_value_comes_back_to_a_node_that_forgot(face: Face, connect: Connect) -> None:
     locks = connect(ttl=0.5)
     async with locks.election("scheduler").campaign("here"):
-        for server in setup.well:
+        for server in face.well:
             await server.command("DEL", "asynclock:scheduler:#value")
         async with asyncio.timeout(10):
             while await locks.election("scheduler").leader() is None:
                 await asyncio.sleep(0.05)
 
 
-async def test_foreign_values_are_ignored(setup: Setup, connect: Connect) -> None:
+async def test_foreign_values_are_ignored(face: Face, connect: Connect) -> None:
     locks = connect()
     async with locks.election("scheduler").campaign("mine") as term:
-        for server in setup.well[: len(setup.well) // 2]:
+        for server in face.well[: len(face.well) // 2]:
             await server.command(
                 "SET", "asynclock:scheduler:#value", '[99999999999999999, 1, "x", "evil"]'
             )
-        if len(setup.well) > 1:
+        if len(face.well) > 1:
             leader = await locks.election("scheduler").leader()
             assert leader is not None
             assert leader.value == "mine"
-        for server in setup.well:
+        for server in face.well:
             await server.command("SET", "asynclock:scheduler:#value", "not json")
         assert await locks.election("scheduler").leader() is None
         assert term.held
@@ -101,7 +102,7 @@ async def test_foreign_values_are_ignored(setup: Setup, connect: Connect) -> Non
         locks.election("scheduler").campaign(7)  # type: ignore[arg-type]  # that is the point
 
 
-async def test_inspect_and_cancel(setup: Setup, connect: Connect) -> None:
+async def test_inspect_and_cancel(face: Face, connect: Connect) -> None:
     here, there = connect(), connect()
     async with here.election("scheduler").campaign() as term:
         seen = await there.election("scheduler").inspect()
@@ -110,7 +111,7 @@ async def test_inspect_and_cancel(setup: Setup, connect: Connect) -> None:
         await asyncio.sleep(0.05)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    await setup.empty(":#value")
+    await face.empty(":#value")
 
 
 @contextlib.asynccontextmanager

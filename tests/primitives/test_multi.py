@@ -14,10 +14,11 @@ import asynclock
 from asynclock.events import Event, Lost
 from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
-from tests.primitives.conftest import Connect, Setup, hold
+from tests.contract.faces import Face
+from tests.primitives.conftest import Connect, hold
 
 
-async def test_all_or_nothing(setup: Setup, connect: Connect) -> None:
+async def test_all_or_nothing(face: Face, connect: Connect) -> None:
     here, there = connect(), connect()
     async with here.multi_lock("b", "a", "b") as lease:
         assert lease.name == "a, b"
@@ -25,7 +26,7 @@ async def test_all_or_nothing(setup: Setup, connect: Connect) -> None:
         assert await there.lock("a").try_acquire() is None
         assert await there.lock("b").try_acquire() is None
         assert await there.multi_lock("b", "c").try_acquire() is None
-    await setup.empty()
+    await face.empty()
     for name in ("a", "b"):
         async with there.lock(name) as single:
             assert single.fence > lease.fence
@@ -33,13 +34,13 @@ async def test_all_or_nothing(setup: Setup, connect: Connect) -> None:
         assert again.fence > single.fence
 
 
-async def test_what_others_store_is_not_written_over(setup: Setup, connect: Connect) -> None:
-    for server in setup.well:
+async def test_what_others_store_is_not_written_over(face: Face, connect: Connect) -> None:
+    for server in face.well:
         await server.command("HSET", "asynclock:b", "mine", "yes")
     with pytest.raises(asynclock.AsyncLockError):
         await connect().multi_lock("a", "b").acquire(timeout=0.2)
-    await setup.empty(":b")
-    for server in setup.well:
+    await face.empty(":b")
+    for server in face.well:
         assert await server.command("HGET", "asynclock:b", "mine") == "yes"
 
 
@@ -103,7 +104,7 @@ async def test_an_end_that_a_busy_loop_did_not_notice_is_reported(connect: Conne
     assert [event.name for event in events if isinstance(event, Lost)] == ["a", "b", "c"]
 
 
-async def test_cancelled_at_each_await_it_keeps_no_name(setup: Setup, connect: Connect) -> None:
+async def test_cancelled_at_each_await_it_keeps_no_name(face: Face, connect: Connect) -> None:
     """Cancel like a scope of anyio: again at each await."""
     names = ("a", "b", "c", "d")
     here, there = connect(prefix="a:{"), connect(prefix="a:{")
@@ -127,11 +128,11 @@ async def test_cancelled_at_each_await_it_keeps_no_name(setup: Setup, connect: C
         group.cancel_scope.cancel()
     assert here.leases() == ()
     await other.release()
-    await setup.empty()
+    await face.empty()
 
 
 async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
-    setup: Setup, connect: Connect
+    face: Face, connect: Connect
 ) -> None:
     here, there = connect(prefix="a:{", ttl=0.6), connect(prefix="a:{")
     other = await there.lock("c").acquire(timeout=5)
@@ -143,7 +144,7 @@ async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
     waiting = asyncio.create_task(inside())
     while len(here.leases()) < 2:
         await asyncio.sleep(0.005)
-    for server in setup.well:
+    for server in face.well:
         await server.command("DEL", "a:{a}")
     while len(here.leases()) > 1:
         await asyncio.sleep(0.005)
@@ -151,27 +152,27 @@ async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
     with pytest.raises(asynclock.LeaseLostError, match="'a'"):
         await waiting
     assert here.leases() == ()
-    await setup.empty()
+    await face.empty()
 
 
-async def test_losing_one_of_several_leases_ends_the_body(setup: Setup, connect: Connect) -> None:
+async def test_losing_one_of_several_leases_ends_the_body(face: Face, connect: Connect) -> None:
     locks = connect(prefix="a:{", ttl=0.6)
     with pytest.raises(asynclock.LeaseLostError):
         async with locks.multi_lock("a", "b"):
-            for server in setup.well:
+            for server in face.well:
                 await server.command("DEL", "a:{b}")
             await asyncio.sleep(30)
-    await setup.empty()
+    await face.empty()
 
 
-async def test_losing_one_name_loses_all(setup: Setup, connect: Connect) -> None:
+async def test_losing_one_name_loses_all(face: Face, connect: Connect) -> None:
     locks = connect(ttl=0.6)
     lease = await locks.multi_lock("a", "b").acquire(timeout=5)
-    for server in setup.well:
+    for server in face.well:
         await server.command("DEL", "asynclock:b")
     await asyncio.wait_for(lease.wait_lost(), 5)
     assert lease.lost_reason
-    await setup.empty()
+    await face.empty()
 
 
 async def test_waiters_of_one_process_hand_over(connect: Connect) -> None:
@@ -226,7 +227,7 @@ async def test_overlapping_sets_do_not_deadlock(
 ) -> None:
     """Five overlapping sets, 20 tasks in four managers: all get through, nothing is left."""
     servers = await asynclock_servers(nodes)
-    setup = Setup("", servers)
+    face = Face("", [], servers)
     chance = random.Random(7)
     names = ["a", "b", "c", "d", "e", "f"]
     sets = [chance.sample(names, chance.randint(2, 4)) for _ in range(5)]
@@ -251,4 +252,4 @@ async def test_overlapping_sets_do_not_deadlock(
         await asyncio.gather(*(work(number) for number in range(20)))
     record_testsuite_property("seconds for 100 leases", round(history.now() - started, 2))
     assert check(history) == []
-    await setup.empty()
+    await face.empty()

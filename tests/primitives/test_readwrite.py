@@ -11,7 +11,8 @@ from asynclock._primitives import readwrite
 from asynclock.testing import History, LocalServer, check
 from asynclock.testing.history.load import quantile
 from asynclock.testing.plugin import StartServers
-from tests.primitives.conftest import Connect, Setup, hold
+from tests.contract.faces import Face
+from tests.primitives.conftest import Connect, hold
 
 
 async def test_readers_share_and_writers_do_not(connect: Connect) -> None:
@@ -28,13 +29,13 @@ async def test_readers_share_and_writers_do_not(connect: Connect) -> None:
     assert reader.fence > writer.fence
 
 
-async def test_nothing_is_left_behind(setup: Setup, connect: Connect) -> None:
+async def test_nothing_is_left_behind(face: Face, connect: Connect) -> None:
     locks = connect()
     async with locks.rwlock("cfg").read():
         pass
     async with locks.rwlock("cfg").write():
         pass
-    await setup.empty()
+    await face.empty()
 
 
 async def test_each_reader_is_renewed_by_itself(connect: Connect) -> None:
@@ -68,7 +69,7 @@ async def test_a_waiting_writer_keeps_new_readers_out(connect: Connect) -> None:
     assert (await asyncio.wait_for(waiting, 5)).fence > lease.fence
 
 
-async def test_a_writer_that_gives_up_lets_readers_in(setup: Setup, connect: Connect) -> None:
+async def test_a_writer_that_gives_up_lets_readers_in(face: Face, connect: Connect) -> None:
     here, there = connect(), connect()
     reader = await here.rwlock("cfg").read().acquire(timeout=5)
     with pytest.raises(asynclock.AcquireTimeoutError):
@@ -83,7 +84,7 @@ async def test_a_writer_that_gives_up_lets_readers_in(setup: Setup, connect: Con
             await asyncio.sleep(0.01)
     await late.release()
     await reader.release()
-    await setup.empty()
+    await face.empty()
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -118,10 +119,10 @@ async def executed(server: LocalServer, command: str) -> bool:
     return f"cmdstat_{command}:" in await server.command("INFO", "commandstats")
 
 
-async def test_a_writer_that_crashes_lets_readers_in(setup: Setup, connect: Connect) -> None:
+async def test_a_writer_that_crashes_lets_readers_in(face: Face, connect: Connect) -> None:
     """No waiter removes its intent, so it expires."""
     here = connect()
-    for server in setup.well:
+    for server in face.well:
         await server.command("SET", "asynclock:cfg:#intent", "f00:gone", "PX", 400)
     assert await here.rwlock("cfg").read().try_acquire() is None
     lease = await here.rwlock("cfg").read().acquire(timeout=5)

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 import asynclock
-from tests.primitives.conftest import Connect, Setup, hold
+from tests.contract.faces import Face
+from tests.primitives.conftest import Connect, hold
 
 
-async def test_inner_holds_ask_nobody(setup: Setup, connect: Connect) -> None:
+async def test_inner_holds_ask_nobody(face: Face, connect: Connect) -> None:
     locks, other = connect(), connect()
     async with locks.reentrant_lock("a") as outer:
         attempts = locks.statistics().attempts
@@ -27,10 +28,10 @@ async def test_inner_holds_ask_nobody(setup: Setup, connect: Connect) -> None:
         assert not inner.held
         assert await other.lock("a").try_acquire() is None  # the same name as the plain lock
     assert not outer.held
-    await setup.empty()
+    await face.empty()
 
 
-async def test_the_last_to_end_gives_it_back(setup: Setup, connect: Connect) -> None:
+async def test_the_last_to_end_gives_it_back(face: Face, connect: Connect) -> None:
     locks = connect()
     lock = locks.reentrant_lock("a")
     outer = await lock.acquire(timeout=5)
@@ -38,9 +39,9 @@ async def test_the_last_to_end_gives_it_back(setup: Setup, connect: Connect) -> 
     assert await outer.release() is True
     assert await outer.release() is True
     assert inner.held
-    assert await setup.keys()
+    assert await face.keys()
     assert await inner.release() is True
-    await setup.empty()
+    await face.empty()
 
 
 async def test_other_tasks_wait(connect: Connect) -> None:
@@ -54,7 +55,7 @@ async def test_other_tasks_wait(connect: Connect) -> None:
     assert inherited.fence > lease.fence
 
 
-async def test_tasks_it_started_may_share_it(setup: Setup, connect: Connect) -> None:
+async def test_tasks_it_started_may_share_it(face: Face, connect: Connect) -> None:
     locks = connect()
 
     def lock() -> asynclock.ReentrantLock:
@@ -72,16 +73,16 @@ async def test_tasks_it_started_may_share_it(setup: Setup, connect: Connect) -> 
         tasks = [asyncio.create_task(child()) for _ in range(3)]
         await asyncio.sleep(0.02)
         assert outer.depth == 4
-    assert await setup.keys(), "children are still inside"
+    assert await face.keys(), "children are still inside"
     late.set()
     await asyncio.gather(*tasks)
-    await setup.empty()
+    await face.empty()
     # A child that was started inside and comes after the end has to ask like everybody else.
     async with lock() as again:
         assert again.fence > outer.fence
 
 
-async def test_inheritance_ends_with_the_hold_that_gave_it(setup: Setup, connect: Connect) -> None:
+async def test_inheritance_ends_with_the_hold_that_gave_it(face: Face, connect: Connect) -> None:
     """A child's own hold doesn't let in tasks that only the parent's ended hold let in."""
     locks = connect()
 
@@ -128,7 +129,7 @@ async def test_inheritance_ends_with_the_hold_that_gave_it(setup: Setup, connect
     assert fences["later"] > outer.fence
     async with lock().acquire(timeout=5) as again:
         assert again.fence > fences["later"]
-    await setup.empty()
+    await face.empty()
 
 
 async def test_a_task_started_inside_an_inner_hold_is_inside_the_outer_one(
@@ -153,7 +154,7 @@ async def test_a_task_started_inside_an_inner_hold_is_inside_the_outer_one(
         assert await task == outer.fence
 
 
-async def test_a_loss_ends_every_body(setup: Setup, connect: Connect) -> None:
+async def test_a_loss_ends_every_body(face: Face, connect: Connect) -> None:
     locks = connect(ttl=0.6)
     ended: list[str] = []
 
@@ -167,7 +168,7 @@ async def test_a_loss_ends_every_body(setup: Setup, connect: Connect) -> None:
         async with locks.reentrant_lock("a", inherit=True):
             other = asyncio.create_task(child())
             async with locks.reentrant_lock("a") as inner:
-                for server in setup.well:
+                for server in face.well:
                     await server.command("DEL", "asynclock:a")
                 try:
                     await asyncio.sleep(30)
@@ -182,22 +183,22 @@ async def test_a_loss_ends_every_body(setup: Setup, connect: Connect) -> None:
         pass
 
 
-async def test_a_body_that_fails_gives_it_back(setup: Setup, connect: Connect) -> None:
+async def test_a_body_that_fails_gives_it_back(face: Face, connect: Connect) -> None:
     lock = connect().reentrant_lock("a")
     with pytest.raises(ZeroDivisionError):
         async with lock, lock:
             raise ZeroDivisionError
-    await setup.empty()
+    await face.empty()
     lease = await lock.acquire(timeout=5)
     assert lease.held
 
 
 async def test_what_was_lost_before_it_was_entered_is_held_no_more(
-    setup: Setup, connect: Connect
+    face: Face, connect: Connect
 ) -> None:
     lock = connect(ttl=0.6).reentrant_lock("a")
     lease = await lock.acquire(timeout=5)
-    for server in setup.well:
+    for server in face.well:
         await server.command("DEL", "asynclock:a")
     await asyncio.wait_for(lease.wait_lost(), 5)
     with pytest.raises(asynclock.LeaseLostError):

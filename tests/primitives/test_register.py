@@ -16,7 +16,8 @@ from asynclock._primitives.round import Round
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
-from tests.primitives.conftest import Connect, Setup
+from tests.contract.faces import Face
+from tests.primitives.conftest import Connect
 
 
 async def test_event(connect: Connect) -> None:
@@ -36,14 +37,14 @@ async def test_event(connect: Connect) -> None:
     assert await here.event("go").wait(timeout=0.1) is False
 
 
-async def test_event_is_forgotten(setup: Setup, connect: Connect) -> None:
+async def test_event_is_forgotten(face: Face, connect: Connect) -> None:
     locks = connect()
     await locks.event("go", keep=0.5).set()
-    await setup.empty()
+    await face.empty()
     assert not await locks.event("go").is_set()
 
 
-async def test_cancelled_waiters_leave_nothing(setup: Setup, connect: Connect) -> None:
+async def test_cancelled_waiters_leave_nothing(face: Face, connect: Connect) -> None:
     locks = connect()
     waiters = [
         asyncio.create_task(locks.event("go").wait()),
@@ -53,7 +54,7 @@ async def test_cancelled_waiters_leave_nothing(setup: Setup, connect: Connect) -
     for waiter in waiters:
         waiter.cancel()
     await asyncio.gather(*waiters, return_exceptions=True)
-    await setup.empty()
+    await face.empty()
 
 
 async def test_latch(connect: Connect) -> None:
@@ -103,7 +104,7 @@ async def test_barrier(connect: Connect) -> None:
         await managers[0].barrier("start", 5).wait()
 
 
-async def test_barrier_counts_nobody_who_left(setup: Setup, connect: Connect) -> None:
+async def test_barrier_counts_nobody_who_left(face: Face, connect: Connect) -> None:
     locks, other = connect(), connect()
     barrier = locks.barrier("start", 2)
     with pytest.raises(TimeoutError):
@@ -241,10 +242,10 @@ async def test_an_answer_lost_on_the_way_back_changes_nothing(
     assert json.loads(value)[1] == 1, "one round, not two"
 
 
-async def test_foreign_state_is_an_error(setup: Setup, connect: Connect) -> None:
+async def test_foreign_state_is_an_error(face: Face, connect: Connect) -> None:
     locks = connect()
     for kind, text in (("latch", '{"count": 3}'), ("barrier", "[1, 2")):
-        for server in setup.well:
+        for server in face.well:
             key = f"asynclock:x:#{kind}"
             await server.command("HSET", key, "accepted", 9, "promised", 9, "by", "", "value", text)
     with pytest.raises(asynclock.ConfigurationError):

@@ -10,7 +10,8 @@ import pytest
 import asynclock
 from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
-from tests.primitives.conftest import Connect, Setup, hold
+from tests.contract.faces import Face
+from tests.primitives.conftest import Connect, hold
 
 
 async def test_so_many_and_no_more(connect: Connect) -> None:
@@ -132,7 +133,7 @@ async def _release_soon(lease: asynclock.Lease) -> None:
     await lease.release()
 
 
-async def test_cancelled_waiters_leave_nothing(setup: Setup, connect: Connect) -> None:
+async def test_cancelled_waiters_leave_nothing(face: Face, connect: Connect) -> None:
     here, there = connect(), connect()
     held = [await here.semaphore("pool", 2).acquire(timeout=5) for _ in range(2)]
     waiters = [asyncio.create_task(hold(there.semaphore("pool", 2))) for _ in range(5)]
@@ -142,7 +143,7 @@ async def test_cancelled_waiters_leave_nothing(setup: Setup, connect: Connect) -
     await asyncio.gather(*waiters, return_exceptions=True)
     for lease in held:
         await lease.release()
-    await setup.empty()
+    await face.empty()
     assert there.statistics().waiting == 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +10,8 @@ import pytest_asyncio
 
 import asynclock
 from asynclock.testing import RedisCluster, Replicated, SentinelGroup
+from tests.conftest import Connect
 from tests.replicated.topologies import Topologies
-
-Connect = Callable[..., asynclock.LockManager]
 
 
 @pytest.fixture(scope="session")
@@ -46,17 +45,12 @@ async def cluster(topologies: Topologies) -> RedisCluster:
     return await topologies.get("cluster", lambda: RedisCluster(3, 1))
 
 
-@pytest_asyncio.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """`asynclock.connect`, patient with a busy machine; what it made is closed at the end."""
-    made: list[asynclock.LockManager] = []
+@pytest.fixture
+def connect(connecting: Connect) -> Connect:
+    """`asynclock.connect`, patient with a busy machine."""
 
     def make(*addresses: object, **options: Any) -> asynclock.LockManager:
         shortest = min(options.get("ttl", 10), options.get("max_ttl", 10))
-        options.setdefault("node_timeout", min(1.0, shortest / 4))
-        made.append(asynclock.connect(*addresses, **options))
-        return made[-1]
+        return connecting(*addresses, **{"node_timeout": min(1.0, shortest / 4), **options})
 
-    yield make
-    for locks in made:
-        await locks.aclose()
+    return make

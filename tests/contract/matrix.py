@@ -1,0 +1,33 @@
+"""The one matrix of deployments: a fixture that plays each test on the faces with these names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from asynclock.testing.plugin import StartServers
+from tests.contract.faces import FACES, Face
+from tests.contract.topology_faces import STANDING, TOPOLOGY_FACES
+
+ALL = {**FACES, **TOPOLOGY_FACES}
+"""Every deployment in every state, by its name."""
+
+
+def faces(names: Iterable[str]) -> Any:
+    """Make a fixture `face` with these deployments; the rare ones run at night."""
+    rare = TOPOLOGY_FACES.keys() - STANDING
+    params = [
+        pytest.param(name, marks=[pytest.mark.nightly] if name in rare else []) for name in names
+    ]
+
+    @pytest_asyncio.fixture(params=params)
+    async def face(
+        request: pytest.FixtureRequest, asynclock_servers: StartServers, topologies_end: None
+    ) -> AsyncIterator[Face]:
+        async with ALL[request.param](asynclock_servers) as made:
+            yield made
+
+    return face
