@@ -17,6 +17,7 @@ import asynclock
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.cancel.stepping import Moment, cancelled_at
+from tests.waiting import until
 
 NODE_TIMEOUT = 0.25
 HURTS = ["healthy", "slow", "mute", "dead", "frozen"]
@@ -163,10 +164,10 @@ async def test_nothing_stays(asynclock_servers: StartServers, hurt: str, moment:
         assert sum(done) >= A_THOUSAND // (len(HURTS) * len(MOMENTS))
         await asyncio.sleep(0.05)
         await stage.heal()
-        await _until(lambda: _seen_by_all(stage), "the node is not met again")
+        await until(lambda: _seen_by_all(stage), "the node is not met again", timeout=2 * BUSY)
         await asyncio.sleep(NODE_TIMEOUT)
         assert await _none_left(stage) == set()
-        await _until(lambda: asyncio.all_tasks() <= before, "tasks are left")
+        await until(lambda: asyncio.all_tasks() <= before, "tasks are left", timeout=2 * BUSY)
         for locks in (stage.here, stage.there):
             assert locks.leases() == ()
             assert locks.statistics().waiting == 0
@@ -186,14 +187,6 @@ async def _none_left(stage: Stage) -> set[str]:
 def _seen_by_all(stage: Stage) -> bool:
     health = (*stage.here.nodes(), *stage.there.nodes())
     return all(node.state in ("up", "quarantined") for node in health)
-
-
-async def _until(condition: Callable[[], bool], what: str) -> None:
-    for _ in range(int(2 * BUSY / 0.01)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(what)
 
 
 async def test_the_stepper_cancels_where_it_says() -> None:

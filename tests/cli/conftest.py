@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,17 +123,6 @@ async def program(tmp_path: Path) -> AsyncIterator[Program]:
     made = Program(tmp_path / "asynclock.toml")
     yield made
     await made.close()
-
-
-async def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
-    """Wait until `condition()` is true, and return its result."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what} did not come true within {PATIENCE:g} s"
-        await asyncio.sleep(0.02)
 
 
 def alive(pid: int) -> bool:

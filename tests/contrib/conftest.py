@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +20,6 @@ PATIENT: dict[str, Any] = {
     "node_timeout": 5.0,
 }
 """Leases that outlive every test: a key that is gone was released. And time for a busy machine."""
-
-
-async def until(true: Callable[[], Awaitable[bool] | bool], seconds: float = 30.0) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while True:
-        found = true()
-        if found if isinstance(found, bool) else await found:
-            return
-        assert time.monotonic() < end, "it never came true"
-        await asyncio.sleep(0.01)
 
 
 async def lock_keys(nodes: list[LocalServer]) -> list[str]:

@@ -22,7 +22,8 @@ from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
 from tests.contrib.apps import serving
 from tests.contrib.browser import binaries, browse
-from tests.contrib.conftest import PATIENT, until
+from tests.contrib.conftest import PATIENT
+from tests.waiting import until
 
 TOKEN = "0123456789abcdef-token"
 AUTH = {"Authorization": f"Bearer {TOKEN}"}
@@ -158,7 +159,7 @@ async def test_names_cannot_act_in_a_browser(locks: asynclock.LockManager, tmp_p
                 return "not the one" in status
 
             await page.run(TYPED % "a wrong one, long enough")
-            await until(refused, 60)
+            await until(refused, timeout=60)
             await page.run(TYPED % TOKEN)
 
             async def painted() -> bool:
@@ -167,14 +168,14 @@ async def test_names_cannot_act_in_a_browser(locks: asynclock.LockManager, tmp_p
                     == 3
                 )
 
-            await until(painted, 60)
+            await until(painted, timeout=60)
             html = await page.run("return document.documentElement.outerHTML")
             html = html.replace("<wbr>", "")
             if folder := os.environ.get("ASYNCLOCK_SCREENSHOTS"):
                 await page.screenshot(Path(folder) / "dashboard.png")
             await page.open("about:blank")
             await page.open(f"{url}/#token={TOKEN}")
-            await until(painted, 60)
+            await until(painted, timeout=60)
         assert await page.run("return document.title") == "asynclock"
         assert await page.run("return document.scripts.length") == 1
         assert await page.run("return location.hash") == ""

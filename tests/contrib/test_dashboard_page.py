@@ -18,7 +18,8 @@ from asynclock.contrib.dashboard import dashboard
 from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, Query
 from asynclock.testing import LocalServer
 from tests.contrib.browser import Page, binaries, browse
-from tests.contrib.conftest import PATIENT, until
+from tests.contrib.conftest import PATIENT
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef-token"
@@ -82,7 +83,7 @@ async def shows(page: Page, name: str, wanted: str) -> None:
     async def found() -> bool:
         return wanted in await text(page, name)
 
-    await until(found, 120)
+    await until(found, timeout=120)
 
 
 @pytest.mark.timeout(600)

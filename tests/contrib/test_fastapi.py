@@ -19,8 +19,9 @@ from asynclock.contrib.fastapi import Locked, Locks, lifespan, locked, locks_of,
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
 from tests.contrib.apps import Witness, fastapi_app, serving
-from tests.contrib.conftest import PATIENT, Start, until
+from tests.contrib.conftest import PATIENT, Start
 from tests.contrib.test_http import ask_and_hang_up
+from tests.waiting import until
 
 
 @pytest.fixture

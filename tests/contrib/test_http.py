@@ -18,7 +18,8 @@ from asynclock.contrib._problems import problem_of
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
 from tests.contrib.apps import MAKERS, Witness
-from tests.contrib.conftest import PATIENT, Start, lock_keys, until
+from tests.contrib.conftest import PATIENT, Start, lock_keys
+from tests.waiting import until
 
 CLIENTS = 200
 
@@ -169,7 +170,7 @@ async def test_a_server_that_ends_frees_its_locks(
                 except httpx.TransportError:
                     return False
 
-            await until(answers, 60)
+            await until(answers, timeout=60)
             request = asyncio.create_task(client.post("/orders/42/hold"))
 
             async def held() -> bool:

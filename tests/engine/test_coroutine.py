@@ -17,7 +17,7 @@ import uvloop
 
 import asynclock
 from asynclock.testing import LocalServer
-from tests.engine.soon import until
+from tests.waiting import until
 
 Call = Callable[[asynclock.LockManager], "asynclock.AcquireContext[Any]"]
 

@@ -16,7 +16,7 @@ import asynclock
 from asynclock.events import Lost
 from asynclock.testing import LocalServer
 from asynclock.testing import until as found
-from tests.engine.soon import until
+from tests.waiting import until
 
 who = contextvars.ContextVar("who", default="nobody")
 

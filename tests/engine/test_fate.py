@@ -14,10 +14,11 @@ from tests.engine.virtual_nodes import (
     NODE_TIMEOUT,
     TTL,
     Nodes,
+    seconds_until,
     start,
-    until,
     virtual,
 )
+from tests.waiting import until
 
 AT_ONCE = 0.05
 
@@ -82,7 +83,7 @@ async def test_a_lease_that_a_quorum_has_dropped_is_lost_and_given_back(on: Node
         await node.command("DEL", KEY)
     with pytest.raises(asynclock.LeaseLostError):
         await lease.extend()
-    assert await until(lambda: on.nodes[2].keys.get(KEY) is None) < AT_ONCE
+    assert await seconds_until(lambda: on.nodes[2].keys.get(KEY) is None) < AT_ONCE
 
 
 @virtual
@@ -114,7 +115,7 @@ async def test_a_node_that_forgot_a_lease_gets_it_back_when_it_votes(on: Nodes) 
     await asyncio.sleep(0.01)  # the news of it
     await until(lambda: _clock.now() >= trust.votes_from - AT_ONCE / 2)
     assert on.nodes[0].keys.get(KEY) is None
-    assert await until(lambda: on.nodes[0].keys.get(KEY)) < AT_ONCE
+    assert await seconds_until(lambda: on.nodes[0].keys.get(KEY)) < AT_ONCE
     assert int(await on.nodes[0].command("GET", COUNTER)) >= lease.fence
     await on.nodes[0].command("DEL", KEY)  # by hand: so it stays
     await asyncio.sleep(3 * TTL)
@@ -160,4 +161,4 @@ async def test_a_node_that_was_away_gets_its_releases_when_it_is_back(on: Nodes)
     assert await lease.release()
     assert away.keys.get(KEY)
     away.restart()
-    assert await until(lambda: away.keys.get(KEY) is None) < NODE_TIMEOUT + AT_ONCE
+    assert await seconds_until(lambda: away.keys.get(KEY) is None) < NODE_TIMEOUT + AT_ONCE

@@ -17,11 +17,12 @@ from tests.engine.virtual_nodes import (
     NODE_TIMEOUT,
     TTL,
     Nodes,
+    seconds_until,
     start,
-    until,
     virtual,
     virtual_single,
 )
+from tests.waiting import until
 
 AT_ONCE = 0.05
 
@@ -58,7 +59,7 @@ async def test_a_release_wakes_the_next_in_the_queue_of_its_own_process(on: Node
     waiting = start(on.locks.fair_lock("a").acquire())
     await until(lambda: on.locks.statistics().refused >= 2)
     await first.release()
-    assert await until(waiting.done) < AT_ONCE
+    assert await seconds_until(waiting.done) < AT_ONCE
 
 
 @virtual
@@ -68,7 +69,7 @@ async def test_the_last_reader_wakes_a_writer_of_its_own_process(on: Nodes) -> N
     await until(lambda: on.locks.statistics().refused >= 2)
     for reader in readers:
         await reader.release()
-    assert await until(writing.done) < AT_ONCE
+    assert await seconds_until(writing.done) < AT_ONCE
 
 
 @virtual
@@ -77,7 +78,7 @@ async def test_a_writer_wakes_readers_of_its_own_process(on: Nodes) -> None:
     reading = start(on.locks.rwlock("a").read().acquire())
     await until(lambda: on.locks.statistics().refused >= 2)
     await writer.release()
-    assert await until(reading.done) < AT_ONCE
+    assert await seconds_until(reading.done) < AT_ONCE
 
 
 @virtual
@@ -102,7 +103,7 @@ async def test_a_fair_waiter_that_gives_up_lets_the_next_go_on(on: Nodes) -> Non
     await on.nodes[0].command("DEL", "asynclock:a:#fair")
     with pytest.raises(asynclock.AcquireTimeoutError):
         await first
-    assert await until(second.done) < AT_ONCE
+    assert await seconds_until(second.done) < AT_ONCE
 
 
 @virtual
@@ -133,7 +134,7 @@ async def test_rivals_that_a_release_wakes_spread_out(on: Nodes) -> None:
     engine.spread.width, engine.random = 0.2, lambda: 0.9
     for node in on.nodes:
         await node.command("DEL", KEY)
-    assert await until(waiting.done) == pytest.approx(0.18, abs=0.03)
+    assert await seconds_until(waiting.done) == pytest.approx(0.18, abs=0.03)
 
 
 @virtual
@@ -163,7 +164,9 @@ async def test_a_broken_node_is_met_again_within_a_node_timeout(on: Nodes) -> No
     on.nodes[0].kill()
     await asyncio.sleep(30)
     on.nodes[0].restart()
-    assert await until(lambda: on.locks.nodes()[0].state != "down") <= NODE_TIMEOUT + AT_ONCE
+    assert (
+        await seconds_until(lambda: on.locks.nodes()[0].state != "down") <= NODE_TIMEOUT + AT_ONCE
+    )
 
 
 @virtual
@@ -188,7 +191,7 @@ async def test_a_connection_that_is_dead_without_saying_so_is_given_up(on: Nodes
     on.ways[0].go_mute()
     async with on.locks.lock("a"):
         await until(lambda: on.locks.nodes()[0].state == "stalled")
-        assert await until(lambda: on.locks.nodes()[0].state == "up") < 8 * NODE_TIMEOUT
+        assert await seconds_until(lambda: on.locks.nodes()[0].state == "up") < 8 * NODE_TIMEOUT
 
 
 @virtual_single
@@ -221,7 +224,7 @@ def test_any_push_is_heeded(heard: int, within: float) -> None:
 @virtual
 async def test_an_idle_node_is_asked_for_its_clock(on: Nodes) -> None:
     on.nodes[1].jump_clock(5)
-    assert await until(lambda: on.locks.nodes()[1].state == "quarantined") < TTL / 2
+    assert await seconds_until(lambda: on.locks.nodes()[1].state == "quarantined") < TTL / 2
 
 
 @virtual
@@ -231,5 +234,5 @@ async def test_a_turn_that_is_cancelled_is_passed_on(on: Nodes) -> None:
     await until(lambda: on.locks.statistics().waiting == 2)
     lease.let_go()  # the first of them has the turn now, and does not know it
     doomed.cancel()
-    assert await until(patient.done) < AT_ONCE
+    assert await seconds_until(patient.done) < AT_ONCE
     assert doomed.cancelled()

@@ -11,7 +11,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import LocalServer
-from tests.engine.soon import until
+from tests.waiting import until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a"),

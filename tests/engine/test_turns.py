@@ -10,6 +10,7 @@ import asynclock
 from asynclock._engine import acquisition
 from asynclock._rules import pacing
 from asynclock.testing import LocalServer
+from tests.waiting import until
 
 FOR_EVER = 1000.0
 """A courtesy that no test outlasts: who comes at all was not held up by it."""
@@ -17,13 +18,6 @@ FOR_EVER = 1000.0
 
 def connect(nodes: list[LocalServer]) -> asynclock.LockManager:
     return asynclock.connect(*(node.url for node in nodes), restart_guard=False)
-
-
-async def until(condition: object, seconds: float = 20.0) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def want(locks: asynclock.LockManager) -> asyncio.Task[asynclock.Lease]:

@@ -13,16 +13,11 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
+from tests.waiting import until
 
 
 def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
     return asynclock.connect(*(node.url for node in nodes), restart_guard=False, **settings)
-
-
-async def until(condition: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_line_is_first_come_first_served(asynclock_nodes: list[LocalServer]) -> None:

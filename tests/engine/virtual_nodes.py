@@ -12,6 +12,7 @@ from asynclock import _clock
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.wire import Route, Stream
+from tests.waiting import until
 
 KEY, COUNTER = b"asynclock:a", b"asynclock:a:#fence"
 TTL, NODE_TIMEOUT = 10.0, 1.0
@@ -97,12 +98,10 @@ def _test(scenario: Scenario, names: str) -> Callable[[], None]:
     return test
 
 
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> float:
+async def seconds_until(condition: Callable[[], object], timeout: float = 60.0) -> float:
     """Wait for `condition`, to the millisecond; return the seconds that it took."""
     began = _clock.now()
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
+    await until(condition, timeout=timeout, every=0.001)
     return _clock.now() - began
 
 

@@ -18,9 +18,9 @@ from tests.engine.virtual_nodes import (
     VALID,
     Nodes,
     start,
-    until,
     virtual,
 )
+from tests.waiting import until
 
 
 @virtual

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from asynclock.testing.memory import MemoryNode
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
 from tests.nodes.test_zombies import Detour, endpoints
+from tests.waiting import until
 
 KEY = "asynclock:a"
 
@@ -244,12 +245,6 @@ async def lock_keys(server: LocalServer) -> set[str]:
 
 async def has(server: LocalServer, keys: set[str]) -> bool:
     return keys <= set(await server.command("KEYS", "*"))
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 async def all_vote(locks: asynclock.LockManager) -> bool:

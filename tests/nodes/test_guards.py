@@ -19,11 +19,12 @@ from tests.engine.virtual_nodes import (
     KEY,
     NODE_TIMEOUT,
     Nodes,
+    seconds_until,
     start,
-    until,
     virtual,
     virtual_single,
 )
+from tests.waiting import until
 
 
 @virtual
@@ -67,7 +68,7 @@ async def test_a_node_that_answers_again_is_asked_again_on_the_same_connection(o
     assert await on.locks.inspect("a")
     assert node.state(_clock.now()) == "stalled"
     on.nodes[0].thaw()
-    assert await until(lambda: node.state(_clock.now()) == "up") < 0.05
+    assert await seconds_until(lambda: node.state(_clock.now()) == "up") < 0.05
     assert node.link is link
 
 
@@ -94,7 +95,7 @@ async def test_a_push_that_was_lost_with_its_connection_is_not_waited_for(on: No
     await until(lambda: on.locks.statistics().refused >= 2)
     on.nodes[0].cut()
     await on.nodes[0].command("DEL", KEY)
-    assert await until(waiting.done) < 0.1
+    assert await seconds_until(waiting.done) < 0.1
 
 
 @virtual_single

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +10,7 @@ import asynclock
 from asynclock._nodes.node_log import NodeLog
 from asynclock._rules.trust import Trust
 from asynclock.testing import LocalServer
+from tests.waiting import until
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -19,12 +18,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     records = [record for record in caplog.records if record.name == "asynclock.nodes"]
     assert all(record.__dict__["asynclock_node"] in record.getMessage() for record in records)
     return [(record.levelname, record.getMessage()) for record in records]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_node_goes_and_comes_back(

@@ -9,6 +9,7 @@ import pytest
 
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.servers.resp import Endpoint, ask
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -68,12 +69,6 @@ async def connect(proxy):
     yield connect
     for client in clients:
         client.writer.transport.abort()
-
-
-async def until(condition, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.005)
 
 
 def stored(server: LocalServer, key: str):

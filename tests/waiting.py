@@ -1,0 +1,45 @@
+"""How tests wait: for a condition that can be seen, never for time that should be enough."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from asynclock import LockManager
+
+PATIENCE = 30.0
+"""Seconds for anything that must happen: the machine may be busy."""
+
+
+async def until(
+    condition: Callable[[], Any], what: str = "", *, timeout: float = PATIENCE, every: float = 0.005
+) -> Any:
+    """Look until `condition` holds, a function or a coroutine function, and return its result.
+
+    Raises TimeoutError, saying what never happened.
+    """
+    found = None
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                found = condition()
+                if inspect.isawaitable(found):
+                    found = await found
+                if found:
+                    return found
+                await asyncio.sleep(every)
+    except TimeoutError:
+        raise TimeoutError(f"not within {timeout:g} s: {what or condition}") from None
+
+
+async def waits(locks: LockManager, tasks: int = 1) -> None:
+    """Look until this many tasks wait for locks of a manager, and one of them was refused.
+
+    The others wait for it: one task of a process asks for all that want the same name.
+    """
+    await until(
+        lambda: locks.statistics().waiting >= tasks and locks.statistics().refused,
+        f"{tasks} tasks wait and one was refused",
+    )
