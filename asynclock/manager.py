@@ -13,9 +13,11 @@ from typing import Literal, Never, TypedDict
 
 from . import _clock, _settings
 from ._background import Background
-from ._engine.engine import Engine, EngineSettings
+from ._engine.context import EngineSettings
+from ._engine.engine import Engine
 from ._engine.inspection import Inspection, inspect
-from ._engine.lease import HandOff, Lease
+from ._engine.lease import Lease
+from ._engine.options import HandOff
 from ._nodes.acks import Acks
 from ._nodes.deployment import NodeAddress, make_nodes, naming
 from ._nodes.multiplexer import Multiplexer
@@ -221,14 +223,14 @@ class LockManager(Catalogue):
 
     def leases(self) -> tuple[Lease, ...]:
         """Return the leases that are held through this manager, oldest first."""
-        held = self._engine.renewals.holdings()
-        return tuple(lease for holding in held if (lease := holding.lease) is not None)
+        leases = (grant.lease for grant in self._engine.renewals.grants())
+        return tuple(lease for lease in leases if isinstance(lease, Lease))
 
     def waiters(self) -> dict[str, int]:
         """Return the number of this manager's tasks that wait for each name that is held now."""
         found = Counter(search.name for search in self._engine.refused)
         for line in self._engine.lines.values():
-            found[line.name] += len(line)
+            found[line.name] += len(line.waiters)
         return {name: count for name, count in found.items() if count}
 
     def statistics(self) -> Statistics:
@@ -236,7 +238,7 @@ class LockManager(Catalogue):
         engine, counts = self._engine, self._engine.counts
         return Statistics(
             held=len(self.leases()),
-            waiting=engine.searching + sum(map(len, engine.lines.values())),
+            waiting=engine.searching + sum(len(line.waiters) for line in engine.lines.values()),
             acquired=counts.acquired,
             released=counts.released,
             lost=counts.lost,

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from asynclock._engine.grant import Grant
+
 PACKAGE = Path(__file__).parents[1] / "asynclock"
 
 # First match wins; the number is the layer. Leaves (observe, testing, …) may use everything.
@@ -131,6 +133,57 @@ def imported(module: str, path: Path) -> frozenset[str]:
             full = {f"{base}.{alias.name}" for alias in node.names}
             found |= {name if name in MODULES else base for name in full}
     return frozenset(found)
+
+
+@functools.cache
+def named(module: str) -> frozenset[str]:
+    """Every module of the package that this one imports, for types only or at run time."""
+    found: set[str] = set()
+    for node in ast.walk(tree(MODULES[module])):
+        if isinstance(node, ast.ImportFrom):
+            base = absolute(module, MODULES[module], node)
+            full = {f"{base}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else base for name in full}
+    return frozenset(found & MODULES.keys() - {module})
+
+
+def circles(package: str) -> set[frozenset[str]]:
+    """Return the groups of modules in `package` that import each other in a circle."""
+    own = {module for module in MODULES if inside(module, package)}
+    reach = {module: set(named(module) & own) for module in own}
+    for middle in own:
+        for module in own:
+            if middle in reach[module]:
+                reach[module] |= reach[middle]
+    return {
+        frozenset(other for other in own if other in reach[module] and module in reach[other])
+        for module in own
+        if module in reach[module]
+    }
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    """An import that only type checkers follow counts: a reader follows it, too."""
+    open_ = ("asynclock._nodes", "asynclock.blocking")  # modules of these still import each other
+    found = {circle for circle in circles("asynclock") if not _all_inside(circle, open_)}
+    assert found == set()
+
+
+def _all_inside(circle: frozenset[str], packages: tuple[str, ...]) -> bool:
+    return any(all(inside(module, package) for module in circle) for package in packages)
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_only_a_grant_changes_itself(module: str) -> None:
+    """What the nodes granted changes in named steps, which are methods of Grant."""
+    slots = set(Grant.__slots__)
+    written = [
+        ast.unparse(node)
+        for node in ast.walk(tree(MODULES[module]))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if node.attr in slots and ast.unparse(node.value).endswith("grant")
+    ]
+    assert not written, f"{module} writes {written}"
 
 
 @pytest.mark.parametrize("module", MODULES)

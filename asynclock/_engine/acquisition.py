@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _clock
 from .._rules import pacing
@@ -14,13 +14,14 @@ from ..events import Acquired, Failed
 from . import refusals
 from .acquiring import REUSED, UNUSED, AcquireContext
 from .attempt import Attempt
-from .lease import Holding, Lease, Terms
+from .engine import Engine
+from .fences import reserve_ahead, reserve_now
+from .grant import Grant
+from .lease import Lease
+from .options import Terms
 from .recipe import Recipe
 from .search import Search
-from .waiting import Ask, Line, Place, Turn, reserve_ahead, reserve_now
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .waiting import Ask, Line, Place
 
 YIELD = 0.002
 """Seconds a process pauses after it has used up its turn and has seen no rival. An unknown waiter's
@@ -70,7 +71,7 @@ class Wish(AcquireContext[Lease]):
             if line is None:
                 attempt = yield from self._search(None).find().__await__()
                 return self._won(attempt, None)
-            if not line.asking and not line.full:
+            if not line.asking and len(line.grants) < line.permits:
                 line.asking += 1
                 return (yield from self._as_head(line, Ask.NOW).__await__())
             place = self._join(line)
@@ -83,10 +84,10 @@ class Wish(AcquireContext[Lease]):
                 self._leave(line, place)
                 raise
             if turn is None:
-                first = line.holdings[0] if line.holdings else None
+                first = line.grants[0] if line.grants else None
                 raise refusals.too_long_here(self._recipe.name, first)
             engine.counts.wakeups["turn"] += 1
-            if type(turn) is Holding and self._terms.handoff is True:
+            if type(turn) is Grant and self._terms.handoff is True:
                 lease = self._take_over(turn, turn.ttl / 2)
                 if lease is not None:
                     return lease
@@ -98,7 +99,7 @@ class Wish(AcquireContext[Lease]):
                 engine.observers(Failed(self._recipe.name, outcome, waited))
             raise
 
-    def _line(self) -> Line | None:
+    def _line(self) -> Line[Grant] | None:
         # try_acquire never queues: fail at once if this process holds it, else ask the nodes.
         recipe, lines = self._recipe, self._engine.lines
         if recipe.line is None:
@@ -108,20 +109,20 @@ class Wish(AcquireContext[Lease]):
             line = lines[recipe.line] = Line(recipe.name, recipe.line, recipe.permits)
         elif self._once:
             if line.full:
-                raise refusals.held_here(recipe.name, line.holdings[0])
+                raise refusals.held_here(recipe.name, line.grants[0])
             return None
         return line
 
-    def _join(self, line: Line) -> Place:
+    def _join(self, line: Line[Grant]) -> Place[Grant]:
         ours, task = 0, asyncio.current_task()
-        for holding in line.holdings:
-            lease = holding.lease
+        for grant in line.grants:
+            lease = grant.lease
             if lease is not None:
                 ours += lease.inside(task)
-                if holding.next_fence > holding.last_fence:
-                    reserve_ahead(self._engine, holding, lease.terms)
+                if not grant.fences:
+                    reserve_ahead(self._engine, grant, lease.terms)
         recipe = self._recipe
-        if ours == line.permits or (recipe.shared and self._engine.shares(recipe, task)):
+        if ours == line.permits or (recipe.shared and self._engine.renewals.shares(recipe, task)):
             raise refusals.already_held(recipe.name)
         place = line.join(self._terms)
         left = self._left()
@@ -130,34 +131,34 @@ class Wish(AcquireContext[Lease]):
             place.add_done_callback(lambda _: timer.cancel())
         return place
 
-    def _leave(self, line: Line, place: Place) -> None:
+    def _leave(self, line: Line[Grant], place: Place[Grant]) -> None:
         # Cancelled or closed just after our turn came: pass the turn on, if the options match.
         turn = line.leave(place)
         place.cancel()  # has no effect if a turn was given; otherwise it stops the timer
         if turn is None:
             return
-        if isinstance(turn, Holding):
+        if isinstance(turn, Grant):
             if line.hand_on(turn, self._terms, _clock.now()):
                 return
-            self._engine.give_back(turn)
+            self._engine.release(turn)
         else:
             if line.let_ask(turn):
                 return
             line.asking -= 1
         self._engine.next_in_line(line)
 
-    async def _as_head(self, line: Line, turn: Turn) -> Lease:
+    async def _as_head(self, line: Line[Grant], turn: Grant | Ask) -> Lease:
         engine = self._engine
-        asking = not isinstance(turn, Holding)
+        asking = not isinstance(turn, Grant)
         try:
             if engine.closed:
                 raise refusals.closed()
-            if isinstance(turn, Holding):
+            if isinstance(turn, Grant):
                 await self._prepare(turn)
                 lease = self._take_over(turn, 0.0)
                 if lease is not None:
                     return lease
-                engine.give_back(turn)
+                engine.release(turn)
                 if self._left() == 0:
                     raise refusals.too_long_here(self._recipe.name, turn)
                 line.asking += 1
@@ -169,40 +170,38 @@ class Wish(AcquireContext[Lease]):
                 await asyncio.sleep(pause if left is None else min(pause, left))
             search = self._search(line.yielded)
             attempt = await search.find()
-            line.contended = search.contended
+            line.contended = search.contended is not None
             return self._won(attempt, line)
         finally:
             line.asking -= asking
             engine.next_in_line(line)
 
-    async def _prepare(self, holding: Holding) -> None:
+    async def _prepare(self, grant: Grant) -> None:
         engine, terms = self._engine, self._terms
         try:
-            if holding.next_fence > holding.last_fence or terms.handoff == "strict":
-                reserved = reserve_now(engine, holding, terms)
+            if not grant.fences or terms.handoff == "strict":
+                reserved = reserve_now(engine, grant, terms)
                 if reserved is not None:
                     await asyncio.wait((reserved,), timeout=self._left())
-            if holding.valid_until - _clock.now() < holding.ttl / 2:
-                stretched = engine.stretch(holding)
-                await asyncio.wait((stretched,), timeout=self._left())
+            if grant.valid_until - _clock.now() < grant.ttl / 2:
+                extended = engine.extend_now(grant)
+                await asyncio.wait((extended,), timeout=self._left())
         except BaseException:
-            engine.give_back(holding)
+            engine.release(grant)
             raise
 
     def _left(self) -> float | None:
         # Seconds until the deadline.
         return None if self._deadline is None else max(0.0, self._deadline - _clock.now())
 
-    def _take_over(self, holding: Holding, least: float) -> Lease | None:
+    def _take_over(self, grant: Grant, least: float) -> Lease | None:
         # Returns None if no fence is ready, or if at most `least` seconds of validity are left.
         now = _clock.now()
-        fence = holding.next_fence
-        if fence > holding.last_fence or holding.valid_until - now <= least:
+        if not grant.fences or grant.valid_until - now <= least:
             return None
-        holding.next_fence = fence + 1
         engine = self._engine
         engine.counts.handovers += 1
-        lease = engine.grant(holding, fence, self._terms, now)
+        lease = engine.make_lease(grant, grant.take_fence(), self._terms, now)
         if engine.observers:
             self._announce(lease, votes=0, handed_over=True)
         return lease
@@ -219,26 +218,26 @@ class Wish(AcquireContext[Lease]):
             yielded=yielded,
         )
 
-    def _won(self, attempt: Attempt, line: Line | None) -> Lease:
+    def _won(self, attempt: Attempt, line: Line[Grant] | None) -> Lease:
         engine, terms = self._engine, self._terms
         ballot = attempt.ballot
         engine.spread.won()
-        holding = Holding(
+        grant = Grant(
             attempt.recipe,
             attempt.owner,
             ballot.fence,
             terms.ttl,
             attempt.valid_until,
             ballot.claims,
+            attempt.started,
+            line,
         )
-        holding.asked_since = attempt.started
         now = _clock.now()
         if line is not None:
-            holding.line = line
-            line.holdings.append(holding)
+            line.grants.append(grant)
             line.since = line.since or now
-        lease = engine.grant(holding, ballot.fence, terms, now)
-        engine.renewals.add(holding, attempt.started)
+        lease = engine.make_lease(grant, ballot.fence, terms, now)
+        engine.renewals.add(grant, attempt.started)
         if engine.observers:
             self._announce(lease, votes=len(ballot.claims), handed_over=False)
         return lease

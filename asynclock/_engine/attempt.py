@@ -8,7 +8,7 @@ ignored.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
@@ -17,11 +17,9 @@ from .._nodes.script import GRANTED, REFUSED, Word
 from .._rules import validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
+from .context import Context
 from .left import Left
 from .recipe import Recipe
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 OPEN, WON = Verdict.OPEN, Verdict.WON
 TOO_LATE = Failure("the request reached it too late")
@@ -34,7 +32,7 @@ class Attempt:
 
     __slots__ = (
         "_asked",
-        "_engine",
+        "_context",
         "_future",
         "_nodes",
         "_open",
@@ -54,10 +52,10 @@ class Attempt:
     )
 
     def __init__(
-        self, engine: Engine, recipe: Recipe, ttl: float, ticket: tuple[Word, ...] = ()
+        self, context: Context, recipe: Recipe, ttl: float, ticket: tuple[Word, ...] = ()
     ) -> None:
         self.recipe = recipe
-        self.owner = engine.new_owner()
+        self.owner = context.new_owner()
         self.failures: dict[int, Failure] = {}
         self.refusals: list[tuple[float | None, str]] = []
         """For each refusing node: the seconds that the holder has left, or None, and its owner."""
@@ -65,17 +63,17 @@ class Attempt:
         """What refusing nodes reported about the other slots of the name."""
         self.cut = False
         """Whether the caller's timeout ended before the nodes had answered."""
-        self._engine = engine
+        self._context = context
         self._ttl = ttl
         self._ticket = ticket
-        self._nodes = engine.multiplexer.nodes
+        self._nodes = context.multiplexer.nodes
         self._future: asyncio.Future[None] | None = None
         self._asked: list[int] = []
         # Sets of nodes, one bit per node:
         self._open = 0
         self._raising = 0
         self._refusers = 0
-        self.ballot = Ballot(len(self._nodes), engine.multiplexer.quorum)
+        self.ballot = Ballot(len(self._nodes), context.multiplexer.quorum)
         self.started = _clock.now()
         self.valid_until = validity.valid_until(self.started, ttl)
 
@@ -85,7 +83,7 @@ class Attempt:
         If the vote is lost or this call is cancelled, a release is sent to every node that may have
         granted before this returns; the replies are not awaited.
         """
-        deciding = self._engine.deciding
+        deciding = self._context.deciding
         deciding[self] = None
         try:
             self._ask(armed=armed)
@@ -100,7 +98,7 @@ class Attempt:
             won = self in deciding and self.ballot.verdict is WON
             if won and _clock.now() < self.valid_until:
                 if self._ticket:
-                    for index in self._engine.multiplexer.everyone:
+                    for index in self._context.multiplexer.everyone:
                         self._take_back(index)
                 return True
         except BaseException:
@@ -112,15 +110,15 @@ class Attempt:
         return False
 
     def _ask(self, *, armed: bool) -> None:
-        engine, nodes = self._engine, self._engine.multiplexer
-        until = self.started + LATE_TIMER_FACTOR * engine.settings.node_timeout
+        context, nodes = self._context, self._context.multiplexer
+        until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
         floor, not_after = nodes.floor(self.started), nodes.not_after(until)
         command = self.recipe.acquire(
             self.owner,
             self._ttl,
             floor,
             not_after,
-            engine.retention,
+            context.retention,
             self._ticket,
         )
         if not not_after:  # too few clocks are known: each node reports its own in the handshake
@@ -205,9 +203,9 @@ class Attempt:
         self.ballot.abstain()
 
     def _write_back(self) -> None:
-        engine = self._engine
-        engine.counts.write_backs += 1
-        command = self.recipe.write_back(self.owner, self.ballot.fence, engine.retention)
+        context = self._context
+        context.counts.write_backs += 1
+        command = self.recipe.write_back(self.owner, self.ballot.fence, context.retention)
         sink = _Raise(self)
         for index in self.ballot.take_behind():
             self._raising |= 1 << index
@@ -216,7 +214,7 @@ class Attempt:
     def _take_back(self, index: int) -> None:
         # The vote is won: a node that did not grant would go on keeping others out for our ticket.
         if index not in self.ballot.claims and not self._open >> index & 1:
-            wakeups = self._engine.multiplexer.wakeups
+            wakeups = self._context.multiplexer.wakeups
             left = Left(wakeups, self.recipe)
             self._nodes[index].ask(self.recipe.leave(self._ticket[0]), left, index)
 
@@ -230,7 +228,7 @@ class Attempt:
         maybe = [index for index in self._asked if not self._refusers >> index & 1]
         if maybe:
             command = self.recipe.release(self.owner, self.started, _clock.now() + self._ttl)
-            self._engine.multiplexer.deliver(command, NOBODY, maybe)
+            self._context.multiplexer.deliver(command, NOBODY, maybe)
 
     # why it was lost
 

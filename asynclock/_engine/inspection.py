@@ -10,7 +10,7 @@ from typing import Any
 from .._nodes.gather import Gather
 from .._nodes.replies import Failure
 from .._nodes.script import Command
-from .engine import Engine
+from .context import Context
 from .recipe import Recipe
 from .refusals import label
 
@@ -86,17 +86,17 @@ class Inspection:
         return len({view.owner for view in self.nodes if view.error is None}) <= 1
 
 
-async def inspect(engine: Engine, recipe: Recipe, kind: str = "lock") -> Inspection:
+async def inspect(context: Context, recipe: Recipe, kind: str = "lock") -> Inspection:
     """Ask every node about one name; takes at most one node timeout."""
-    nodes = engine.multiplexer.nodes
-    replies = await ask_all(engine, recipe.inspect())
+    nodes = context.multiplexer.nodes
+    replies = await ask_all(context, recipe.inspect())
     views = tuple(_view(node.address, replies[i]) for i, node in enumerate(nodes))
-    return Inspection(recipe.name, views, engine.multiplexer.quorum, kind, recipe.part)
+    return Inspection(recipe.name, views, context.multiplexer.quorum, kind, recipe.part)
 
 
-async def inspect_parts(engine: Engine, kind: str, recipes: Sequence[Recipe]) -> Inspection:
+async def inspect_parts(context: Context, kind: str, recipes: Sequence[Recipe]) -> Inspection:
     """Ask every node about all parts of a name at the same time."""
-    parts = await asyncio.gather(*(inspect(engine, recipe, kind) for recipe in recipes))
+    parts = await asyncio.gather(*(inspect(context, recipe, kind) for recipe in recipes))
     return whole(recipes[0].name, kind, parts)
 
 
@@ -111,16 +111,16 @@ def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:
 
 
 async def ask_all(
-    engine: Engine, command: Command, *, enough: int | None = None, arm: bool = False
+    context: Context, command: Command, *, enough: int | None = None, arm: bool = False
 ) -> dict[int, Any]:
     """Send `command` to every node and wait for at most `enough` replies (default: for all).
 
     Takes at most one node timeout. Return the reply or Failure of each node by its number.
     """
-    engine.ready()
-    size = len(engine.multiplexer.nodes)
+    context.ready()
+    size = len(context.multiplexer.nodes)
     replies = Gather(size, enough or size)
-    engine.multiplexer.broadcast(command, replies, arm=arm)
+    context.multiplexer.broadcast(command, replies, arm=arm)
     await replies.complete
     return replies.found
 

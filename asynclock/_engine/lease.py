@@ -1,146 +1,47 @@
-"""What is held: a Holding on the nodes, and the Lease through which one task holds it.
+"""The Lease through which one task holds a lock.
 
-Inside a process a holding may pass from one lease to the next (see waiting.py); on the nodes its
-owner stays the same. Each lease ends once: it is released, handed over or lost.
+Each lease ends once: it is released, handed over (see waiting.py) or lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
-from weakref import ReferenceType
+from typing import Any
 
 from .. import _clock, _settings
 from ..errors import LeaseLostError
+from .context import Context
+from .grant import Grant
 from .interruption import Interruption
-from .recipe import Recipe
+from .options import Terms
+from .release import Release
 
-if TYPE_CHECKING:
-    from .engine import Engine
-    from .waiting import Line
-
-LeaseReference = ReferenceType["Lease"]
-HandOff = Literal["block", "strict"] | bool
-
-FOREVER = float("inf")
-_NOWHERE: dict[int, float] = {}
-"""An empty dict that most holdings share: no node forgot them, nobody shortened them. Read-only."""
-DROPPED = "its Lease was dropped without being released"
-"""The reason of a loss when the Lease was garbage-collected without a release."""
 UNNOTICED = "its time ran out while the event loop was busy"
 """The reason of a loss that no timer reported in time, because the loop was busy for too long."""
+GONE = "the nodes no longer held it for us when it was released"
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Options of a lease, validated where the lock is made; times in seconds."""
+class Keeper(Context):
+    """A context that also carries out what its leases ask for."""
 
-    ttl: float
-    renew: bool = True
-    max_hold: float | None = None
-    interrupt: bool = True
-    handoff: HandOff = True
+    @abstractmethod
+    async def extend(self, lease: Lease, grant: Grant, ttl: float | None) -> None:
+        """Renew the lease now. Raises LeaseLostError or QuorumUnavailableError."""
 
+    @abstractmethod
+    def end_lease(self, lease: Lease, grant: Grant, now: float) -> Release | None:
+        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
 
-class Holding:
-    """One owner's key on the nodes, which renewal keeps alive."""
+    @abstractmethod
+    def report_late_loss(self, grant: Grant, reason: str) -> None:
+        """Report a loss that the nodes' replies to the release revealed."""
 
-    __slots__ = (
-        "alarm",
-        "asked_since",
-        "asked_until",
-        "asking",
-        "cut_short",
-        "fence",
-        "hold_until",
-        "last_fence",
-        "line",
-        "lost_reason",
-        "lowered",
-        "next_fence",
-        "owner",
-        "recipe",
-        "reference",
-        "renew_until",
-        "reserving",
-        "restore_at",
-        "restored",
-        "since",
-        "top",
-        "ttl",
-        "ttl_from",
-        "valid_until",
-        "voters",
-    )
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        owner: str,
-        fence: int,
-        ttl: float,
-        valid_until: float,
-        voters: Iterable[int],
-    ) -> None:
-        self.recipe: Recipe = recipe
-        self.owner: str = owner
-        self.fence: int = fence
-        self.ttl: float = ttl
-        self.valid_until: float = valid_until
-        self.voters: tuple[int, ...] = tuple(voters)
-        """The nodes whose grants won the vote."""
-        self.since: float = 0.0
-        """When the present lease began."""
-        self.asked_since: float = 0.0
-        """When the nodes were first asked for the lock."""
-        self.alarm: float = 0.0
-        """When renewal checks this next; 0 once renewal has dropped it."""
-        self.renew_until: float = 0.0
-        """The latest moment until which renewal keeps this valid; 0 for no renewal."""
-        self.hold_until: float = FOREVER
-        """The latest moment until which `extend` keeps this valid."""
-        self.lowered: int = 0
-        """The number of the last request for a shorter ttl: earlier ones no longer prolong it."""
-        self.ttl_from: int = 0
-        """The number of the request that `ttl` comes from."""
-        self.asked_until: float = valid_until
-        """The latest end in any request that may still be answered."""
-        self.asking: tuple[int, float] | None = None
-        """The last `extend` call until it is answered: its number and its ttl."""
-        self.cut_short: dict[int, float] = _NOWHERE
-        """For each node that may still execute a request for a shorter ttl: that ttl."""
-        self.reference: LeaseReference | None = None
-        """A weak reference to the present lease; None between two leases. Only users keep it."""
-        self.line: Line | None = None
-        self.lost_reason: str | None = None
-        self.next_fence: int = 1
-        self.last_fence: int = 0
-        """The fences from `next_fence` to `last_fence` are reserved for hand-overs."""
-        self.top: int = fence
-        """The highest value to which we have raised the counter at a quorum."""
-        self.restored: dict[int, float] = _NOWHERE
-        """For each node that forgot the key and took it back: when that was requested."""
-        self.restore_at: float = FOREVER
-        """When a node that forgot the key may take it back; a renewal is due then."""
-        self.reserving: asyncio.Future[None] | None = None
-
-    @property
-    def lease(self) -> Lease | None:
-        """The present lease; None between two leases or if the lease was dropped."""
-        return None if self.reference is None else self.reference()
-
-    @property
-    def wanted_ttl(self) -> float:
-        """The ttl to renew with: what an `extend` is asking for, or else the present one."""
-        return self.ttl if self.asking is None else self.asking[1]
-
-    @property
-    def dropped(self) -> bool:
-        """Whether the program has dropped the lease without releasing it."""
-        return self.reference is not None and self.reference() is None
+    @abstractmethod
+    def mark_lost(self, grant: Grant, reason: str) -> None:
+        """Mark `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
 
 
 class Lease:
@@ -157,7 +58,7 @@ class Lease:
         "_bodies",
         "_body",
         "_engine",
-        "_holding",
+        "_grant",
         "_loss",
         "_outcome",
         "acquired_at",
@@ -171,16 +72,16 @@ class Lease:
 
     def __init__(
         self,
-        engine: Engine,
-        holding: Holding,
+        engine: Keeper,
+        grant: Grant,
         fence: int,
         terms: Terms,
         now: float,
     ) -> None:
-        self.name: str = holding.recipe.name
-        self.part: str = holding.recipe.part
+        self.name: str = grant.recipe.name
+        self.part: str = grant.recipe.part
         """The part of the name that is held: a semaphore's slot, "read" or "write"; else ""."""
-        self.owner: str = holding.owner
+        self.owner: str = grant.owner
         """The random id stored in Redis, with the label of this process."""
         self.fence: int = fence
         """Fencing token; rises with every lease on this name. Pass it to the store, which must
@@ -189,17 +90,13 @@ class Lease:
         """Why the lease was lost; None if it was not."""
         self.acquired_at: float = now
         self._engine = engine
-        self._holding: Holding | None = holding
-        self.terms: Terms = terms
+        self._grant: Grant | None = grant
+        self.terms = terms
         """The options that the lease was requested with."""
         self._body: Interruption | None = None
         self._bodies: tuple[Interruption, ...] = ()
         self._loss: asyncio.Future[None] | None = None
         self._outcome: bool | None = None
-        holding.reference = ReferenceType(self, engine.on_drop)
-        until = FOREVER if terms.max_hold is None else now + terms.max_hold
-        holding.hold_until = until
-        holding.renew_until = until if terms.renew else 0.0
 
     def __repr__(self) -> str:
         state = "held" if self.held else (self.lost_reason or "released")
@@ -208,8 +105,8 @@ class Lease:
     @property
     def ttl(self) -> float:
         """Seconds the lease lives without renewal."""
-        holding = self._holding  # read once: another thread may ask, too
-        return self.terms.ttl if holding is None else holding.ttl
+        grant = self._grant  # read once: another thread may ask, too
+        return self.terms.ttl if grant is None else grant.ttl
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
@@ -219,17 +116,17 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether the lease is held at this moment by our own clock, without asking the nodes."""
-        holding = self._holding
-        return holding is not None and _clock.now() < holding.valid_until
+        grant = self._grant
+        return grant is not None and _clock.now() < grant.valid_until
 
     def remaining(self) -> float:
         """Seconds until the lease ends if it is not renewed again; 0 once it has ended."""
-        holding = self._holding
-        return 0.0 if holding is None else max(0.0, holding.valid_until - _clock.now())
+        grant = self._grant
+        return 0.0 if grant is None else max(0.0, grant.valid_until - _clock.now())
 
     async def wait_lost(self) -> None:
         """Wait until the lease has ended; after a release `lost_reason` is None."""
-        if self._holding is not None:
+        if self._grant is not None:
             await asyncio.shield(self.ending())
 
     def on_end(self, tell: Callable[[], None]) -> None:
@@ -241,7 +138,7 @@ class Lease:
         self.check_loop()
         if self._loss is None:
             self._loss = asyncio.get_running_loop().create_future()
-            if self._holding is None:
+            if self._grant is None:
                 self._loss.set_result(None)
         return self._loss
 
@@ -259,10 +156,10 @@ class Lease:
             settings = self._engine.settings
             timeout, longest = settings.node_timeout, settings.max_ttl
             ttl = _settings.ttl(ttl, node_timeout=timeout, max_ttl=longest)
-        if self._holding is None or not self.held:
+        if self._grant is None or not self.held:
             raise self.loss_error()
         self.check_loop()
-        await self._engine.extend(self, self._holding, ttl)
+        await self._engine.extend(self, self._grant, ttl)
 
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; a second call returns the same.
@@ -273,19 +170,20 @@ class Lease:
         ConfigurationError in another event loop than the manager's.
         """
         if self._outcome is None:
-            engine, holding = self._engine, self._holding
-            if holding is None:
+            engine, grant = self._engine, self._grant
+            if grant is None:
                 self._outcome = False
             else:
                 loop = asyncio.get_running_loop()
                 if loop is not engine.multiplexer.loop:
                     self.check_loop()
                 now = _clock.now()
-                self._outcome = held = now < holding.valid_until
-                release = engine.let_go(self, holding, now)
+                self._outcome = held = now < grant.valid_until
+                release = engine.end_lease(self, grant, now)
                 if release is not None and await release.confirmed(loop) and held:
                     self._outcome = False
-                    engine.lost_before(self, holding)
+                    self.lost_reason = GONE
+                    engine.report_late_loss(grant, GONE)
         return self._outcome
 
     def release_soon(self) -> None:
@@ -299,15 +197,15 @@ class Lease:
 
     def abandon(self) -> None:
         """Stop the renewal of a dropped lease, so that it ends with its ttl."""
-        if self._holding is not None:
-            self._holding.renew_until = 0.0
+        if self._grant is not None:
+            self._grant.stop_renewing()
 
     def let_go(self) -> None:
         """Release now, without waiting for the nodes' replies."""
-        if self._outcome is None and self._holding is not None:
+        if self._outcome is None and self._grant is not None:
             now = _clock.now()
-            self._outcome = now < self._holding.valid_until
-            self._engine.let_go(self, self._holding, now)
+            self._outcome = now < self._grant.valid_until
+            self._engine.end_lease(self, self._grant, now)
 
     def check_loop(self) -> None:
         """Raise ConfigurationError in another event loop than the manager's."""
@@ -317,7 +215,7 @@ class Lease:
 
     def ended(self, reason: str | None) -> None:
         """Mark the lease as ended, with the reason of a loss, or None for a release."""
-        self._holding = None
+        self._grant = None
         self.lost_reason = reason
         if self._loss is not None and not self._loss.done():
             self._loss.set_result(None)
@@ -327,7 +225,7 @@ class Lease:
 
     def forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held, without an event or a cancellation."""
-        self._holding = None
+        self._grant = None
         self.lost_reason = reason
 
     def loss_error(self) -> LeaseLostError:
@@ -349,9 +247,10 @@ class Lease:
         Raises LeaseLostError if the lease has ended, RuntimeError if it has been entered already,
         ConfigurationError in another event loop than the manager's.
         """
-        if self._holding is not None and not self.held:
-            self._engine.lose(self._holding, UNNOTICED)
-        if self._holding is None:
+        grant = self._grant
+        if grant is not None and _clock.now() >= grant.valid_until:
+            self._engine.mark_lost(grant, UNNOTICED)
+        if self._grant is None:
             raise self.loss_error()
         if self._body is not None:
             raise RuntimeError("this lease has been entered already")
@@ -363,8 +262,8 @@ class Lease:
 
     def notice_end(self) -> None:
         """Count the lease as lost if it has ended and nothing has noticed that yet."""
-        if self._holding is not None and not self.held:
-            self._engine.lose(self._holding, UNNOTICED)
+        if self._grant is not None and not self.held:
+            self._engine.mark_lost(self._grant, UNNOTICED)
 
     def adopt(self) -> None:
         """Make the calling task the one that a loss interrupts.
@@ -405,8 +304,9 @@ class Lease:
     ) -> None:
         body, self._body = self._body, None
         interrupted = body is not None and body.leave(kind)
-        if not interrupted and self._holding is not None and not self.held:
-            self._engine.lose(self._holding, UNNOTICED)
+        grant = self._grant
+        if grant is not None and not interrupted and _clock.now() >= grant.valid_until:
+            self._engine.mark_lost(grant, UNNOTICED)
         if kind is GeneratorExit:
             self.release_soon()
         else:

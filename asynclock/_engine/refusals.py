@@ -14,7 +14,7 @@ from ..errors import (
     UnsupportedDeploymentError,
 )
 from .attempt import Attempt
-from .lease import Holding
+from .grant import Grant
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
     NotAcquiredError: "refused",
@@ -77,24 +77,24 @@ def out_of_time(name: str) -> NotAcquiredError:
     return AcquireTimeoutError(text, name=name)
 
 
-def held_here(name: str, holding: Holding) -> NotAcquiredError:
+def held_here(name: str, grant: Grant) -> NotAcquiredError:
     """Return the error for try_acquire when this process itself has the name."""
-    return _in_this_process(NotAcquiredError, f"{name!r} is held by this process", name, holding)
+    return _in_this_process(NotAcquiredError, f"{name!r} is held by this process", name, grant)
 
 
-def too_long_here(name: str, holding: Holding | None) -> NotAcquiredError:
+def too_long_here(name: str, grant: Grant | None) -> NotAcquiredError:
     """Return the error for a timeout in the local queue."""
     text = f"{name!r} was not free in time; other tasks of this process hold it or wait for it"
-    return _in_this_process(AcquireTimeoutError, text, name, holding)
+    return _in_this_process(AcquireTimeoutError, text, name, grant)
 
 
 def _in_this_process(
-    kind: type[NotAcquiredError], text: str, name: str, holding: Holding | None
+    kind: type[NotAcquiredError], text: str, name: str, grant: Grant | None
 ) -> NotAcquiredError:
-    if holding is None:
+    if grant is None:
         return kind(text, name=name)
-    left = max(0.0, holding.valid_until - _clock.now())
-    owner = holding.owner
+    left = max(0.0, grant.valid_until - _clock.now())
+    owner = grant.owner
     return kind(text, name=name, owner=owner, holder=label(owner), remaining=left)
 
 

@@ -20,81 +20,78 @@ from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import NOBODY
 from .._nodes.script import GRANTED
 from .._rules import validity
-from .lease import Holding
+from .grant import Grant
 
 
 class Restores:
     """Puts missing keys of one manager's leases back."""
 
     def __init__(
-        self, multiplexer: Multiplexer, retention: int, renew_at: Callable[[Holding, float], None]
+        self, multiplexer: Multiplexer, retention: int, renew_at: Callable[[Grant, float], None]
     ) -> None:
         self._multiplexer = multiplexer
         self._retention = retention
         self.renew_at = renew_at
-        """Called with a holding and the moment at which to ask its nodes again."""
+        """Called with a grant and the moment at which to ask its nodes again."""
         self.under_way: set[tuple[str, int]] = set()
         """The owner and the node of each request without a reply so far."""
 
-    def missing(self, holding: Holding, index: int) -> None:
-        """Put the key of `holding` back on node `index`, which replied that it lacks the key.
+    def missing(self, grant: Grant, index: int) -> None:
+        """Put the key of `grant` back on node `index`, which replied that it lacks the key.
 
         This does nothing unless the node forgot the key, or had no vote when the others were asked.
         """
         node, now = self._multiplexer.nodes[index], _clock.now()
         since = max(node.trust.remembers_from, node.trust.votes_from)
-        if since <= max(holding.asked_since, holding.restored.get(index, 0.0)):
+        if since <= max(grant.asked_since, grant.restored.get(index, 0.0)):
             return
-        if not node.settings.restart_guard or (holding.owner, index) in self.under_way:
+        if not node.settings.restart_guard or (grant.owner, index) in self.under_way:
             return
         if now < node.trust.votes_from:
-            self.renew_at(holding, node.trust.votes_from)
+            self.renew_at(grant, node.trust.votes_from)
         elif node.obstacle(now) is None:
-            self._put_back(holding, index, now)
+            self._put_back(grant, index, now)
 
-    def _put_back(self, holding: Holding, index: int, now: float) -> None:
+    def _put_back(self, grant: Grant, index: int, now: float) -> None:
         node, nodes = self._multiplexer.nodes[index], self._multiplexer
-        until = min(holding.valid_until, now + LATE_TIMER_FACTOR * node.settings.node_timeout)
+        until = min(grant.valid_until, now + LATE_TIMER_FACTOR * node.settings.node_timeout)
         nodes.floor(now)  # reads the clocks; the last acquire may be long ago
         not_after = nodes.not_after(until)
         if not not_after:
             return  # too few clocks are known to say from when on the request is too late
-        request = holding.recipe.restore(
-            holding.owner, holding.ttl, holding.top, not_after, self._retention
+        request = grant.recipe.restore(
+            grant.owner, grant.ttl, grant.top, not_after, self._retention
         )
-        self.under_way.add((holding.owner, index))
-        sink = Restore(self, holding, now, voted=index in holding.voters)
+        self.under_way.add((grant.owner, index))
+        sink = Restore(self, grant, now, voted=index in grant.voters)
         # Until the reply comes, a key on the node may come from a late execution of this request.
-        holding.voters = tuple(voter for voter in holding.voters if voter != index)
+        grant.doubt(index)
         node.ask(request, sink, index)
 
     def answered(self, restore: Restore, index: int, reply: Any) -> None:
         """Handle the reply of node `index` to a request."""
-        holding, node = restore.holding, self._multiplexer.nodes[index]
-        self.under_way.discard((holding.owner, index))
-        if not holding.alarm:
+        grant, node = restore.grant, self._multiplexer.nodes[index]
+        self.under_way.discard((grant.owner, index))
+        if not grant.alarm:
             return  # the lease has ended; its release was sent after the request
         granted = type(reply) is list and reply[0] == GRANTED
         if not granted or restore.sent < node.trust.votes_from:
-            self.renew_at(holding, validity.retry_at(_clock.now(), holding.ttl))
+            self.renew_at(grant, validity.retry_at(_clock.now(), grant.ttl))
             return
-        holding.restored = {**holding.restored, index: restore.sent}
-        if restore.voted:
-            holding.voters = (*holding.voters, index)
-        if reply[1] < holding.top:  # more were reserved, or the node ignored the floor
-            raised = holding.recipe.write_back(holding.owner, holding.top, self._retention)
+        if reply[1] < grant.top:  # more were reserved, or the node ignored the floor
+            raised = grant.recipe.write_back(grant.owner, grant.top, self._retention)
             node.ask(raised, NOBODY, index)
-        holding.top = max(holding.top, reply[1])
+        grant.put_back(index, restore.sent, reply[1], voted=restore.voted)
 
 
 class Restore:
     """One request to put a key back; takes the reply."""
 
-    __slots__ = ("_restores", "holding", "sent", "voted")
+    __slots__ = ("_restores", "grant", "sent", "voted")
 
-    def __init__(self, restores: Restores, holding: Holding, sent: float, *, voted: bool) -> None:
+    def __init__(self, restores: Restores, grant: Grant, sent: float, *, voted: bool) -> None:
         self._restores = restores
-        self.holding: Holding = holding
+        self.grant: Grant = grant
         self.sent: float = sent
         self.voted: bool = voted
         """Whether the node's earlier grant counted; then no other request to it is pending."""

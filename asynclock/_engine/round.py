@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .._nodes.replies import Failure
 from .._nodes.script import GRANTED_MARK
-from .lease import Holding
-
-if TYPE_CHECKING:
-    from .renewal import Renewals
+from .grant import Grant
 
 QUARANTINED = Failure("it is quarantined, and this lease was won without it")
 CUT_SHORT = Failure("it may still execute a request that lets the lease end sooner")
@@ -18,13 +15,42 @@ Done = Callable[[dict[int, Failure] | None], None]
 """Called with None when a quorum has extended all leases, otherwise with the failures by node."""
 
 
+class Renewer(Protocol):
+    """Takes what a round decides."""
+
+    @property
+    def quorum(self) -> int:
+        """Number of nodes that must extend."""
+
+    @property
+    def stood_still(self) -> float:
+        """Seconds that our clock has stood still so far."""
+
+    def counts(self, index: int, sent: float, voters: Sequence[int]) -> bool:
+        """Return whether node `index`, asked at `sent`, may count for a lease won with `voters`."""
+
+    def granted(
+        self, grant: Grant, sent: float, number: int, ttl: float, stood_still: float
+    ) -> None:
+        """Count an extension by a quorum: request `number`, sent when `stood_still` was that."""
+
+    def gone(self, grant: Grant) -> None:
+        """Mark `grant` as lost: too few nodes still keep it for a quorum."""
+
+    def missing(self, grant: Grant, index: int) -> None:
+        """Put the key back on node `index`, which replied that it lacks the key, if it forgot."""
+
+    def undecided(self, grant: Grant) -> None:
+        """Repeat the request soon: too few nodes answered."""
+
+
 class Round:
-    """One renewal of a batch, with the votes per holding."""
+    """One renewal of a batch, with the votes per grant."""
 
     __slots__ = (
         "_done",
         "_failures",
-        "_holdings",
+        "_grants",
         "_left",
         "_number",
         "_renewals",
@@ -38,17 +64,17 @@ class Round:
 
     def __init__(
         self,
-        renewals: Renewals,
-        holdings: Sequence[Holding],
+        renewals: Renewer,
+        grants: Sequence[Grant],
         ttl: float,
         size: int,
         sent: float,
         number: int,
-        shortened: Sequence[Holding],
+        shortened: Sequence[Grant],
         done: Done | None,
     ) -> None:
         self._renewals = renewals
-        self._holdings = holdings
+        self._grants = grants
         self._ttl = ttl
         self._size = self._left = size
         self._done = done
@@ -56,23 +82,22 @@ class Round:
         self._number = number
         self._stood_still = renewals.stood_still
         self._shortened = shortened
-        self._votes = [[0, 0] for _ in holdings]
+        self._votes = [[0, 0] for _ in grants]
         self._failures: dict[int, Failure] = {}
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` for the whole batch."""
         if type(reply) is Failure:
             self._failures[index] = reply
-            for holding in self._shortened:
-                ttl = min(self._ttl, holding.cut_short.get(index, self._ttl))
-                holding.cut_short = {**holding.cut_short, index: ttl}
+            for grant in self._shortened:
+                grant.may_end_sooner(index, self._ttl)
         else:
             self._count(index, reply[0])
         self._left -= 1
         if not self._left:
-            for holding, votes in zip(self._holdings, self._votes, strict=True):
+            for grant, votes in zip(self._grants, self._votes, strict=True):
                 if self._open(votes):
-                    self._renewals.undecided(holding)
+                    self._renewals.undecided(grant)
             self._tell()
 
     def _open(self, votes: list[int]) -> bool:
@@ -82,27 +107,27 @@ class Round:
     def _count(self, index: int, marks: bytes) -> None:
         renewals, quorum = self._renewals, self._renewals.quorum
         settled = 0
-        for holding, votes, mark in zip(self._holdings, self._votes, marks, strict=True):
-            if mark == GRANTED_MARK and not renewals.counts(index, self._sent, holding.voters):
+        for grant, votes, mark in zip(self._grants, self._votes, marks, strict=True):
+            if mark == GRANTED_MARK and not renewals.counts(index, self._sent, grant.voters):
                 self._failures[index] = QUARANTINED
-            elif mark == GRANTED_MARK and self._ttl > holding.cut_short.get(index, self._ttl):
+            elif mark == GRANTED_MARK and self._ttl > grant.cut_short.get(index, self._ttl):
                 self._failures[index] = CUT_SHORT
             elif mark == GRANTED_MARK:
                 votes[0] += 1
                 if votes[0] == quorum:
-                    self._grant(holding)
+                    self._grant(grant)
             else:
                 votes[1] += 1
                 if votes[1] == self._size - quorum + 1:
-                    renewals.gone(holding)
-                elif holding.alarm:
-                    renewals.restores.missing(holding, index)
+                    renewals.gone(grant)
+                elif grant.alarm:
+                    renewals.missing(grant, index)
             settled += not self._open(votes)
-        if settled == len(self._holdings):
+        if settled == len(self._grants):
             self._tell()
 
-    def _grant(self, holding: Holding) -> None:
-        self._renewals.granted(holding, self._sent, self._number, self._ttl, self._stood_still)
+    def _grant(self, grant: Grant) -> None:
+        self._renewals.granted(grant, self._sent, self._number, self._ttl, self._stood_still)
 
     def _tell(self) -> None:
         if self._done is not None:

@@ -8,7 +8,6 @@ deadline.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from .. import _clock
 from .._nodes.script import Word
@@ -17,12 +16,10 @@ from .._rules import pacing, validity
 from ..events import Contended, SplitVote, Voted
 from . import refusals
 from .attempt import Attempt
-from .lease import FOREVER
+from .engine import Engine
+from .grant import FOREVER
 from .left import Left
 from .recipe import Recipe, ms
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
@@ -38,7 +35,6 @@ class Search:
     """Asks the nodes for one task; call `find` once."""
 
     __slots__ = (
-        "_contended",
         "_deadline",
         "_engine",
         "_hops",
@@ -51,6 +47,7 @@ class Search:
         "_until",
         "_watch",
         "_yielded",
+        "contended",
     )
 
     def __init__(
@@ -76,22 +73,17 @@ class Search:
         elif once:
             self._until = asked + engine.settings.node_timeout
         self._yielded = yielded
-        self._ticket = self._draw_ticket()
+        self._ticket = self._draw_ticket() if recipe.patience else ()
         self._watch: Watch | None = None
         self._pauses = self._hops = 0
         self._outage_since: float | None = None
-        self._contended: Attempt | None = None
+        self.contended: Attempt | None = None
         """The last attempt that was lost to other holders."""
 
     @property
     def name(self) -> str:
         """The name of the lock."""
         return self._recipe.name
-
-    @property
-    def contended(self) -> bool:
-        """Whether others had the lock at some time during this search."""
-        return self._contended is not None
 
     async def find(self) -> Attempt:
         """Return the attempt that was won, or raise the error that the caller is to get."""
@@ -101,7 +93,9 @@ class Search:
             while not engine.closed:
                 attempt = Attempt(engine, recipe, self._ttl, self._ticket)
                 engine.counts.attempts += 1
-                watch, limit = self._watch, self._limit(attempt.started)
+                # A try_acquire has no deadline, but begins no attempt after `until`.
+                limit = None if self._deadline is None else self._limit(attempt.started)
+                watch = self._watch
                 if watch is not None:
                     watch.reset()
                 won = await attempt.decide(armed=watch is not None, limit=limit)
@@ -124,14 +118,11 @@ class Search:
             raise refusals.closed()
         finally:
             engine.searching -= 1
-            if self._contended is not None or self._ticket:
+            if self.contended is not None or self._ticket:
                 self._leave()
 
     def _limit(self, now: float) -> float | None:
-        # An attempt needs a limit only near the deadline; otherwise it ends by itself before. A
-        # try_acquire has no deadline, but begins no attempt after `until`.
-        if self._deadline is None:
-            return None
+        # An attempt needs a limit only near the deadline; otherwise it ends by itself before.
         left = self._until - now
         if left <= 0:
             raise refusals.out_of_time(self._recipe.name)
@@ -143,7 +134,7 @@ class Search:
         """Wait until it is time for the next attempt and return the recipe to ask for."""
         engine = self._engine
         engine.refused.add(self)
-        self._outage_since, self._contended = None, attempt
+        self._outage_since, self.contended = None, attempt
         other = self._elsewhere(attempt)
         if other is not None and self._hops < HOPS and _clock.now() < self._until:
             self._hops += 1
@@ -199,7 +190,7 @@ class Search:
         ours = engine.renewals.find(attempt.holder or "")
         lease = None if ours is None or ours.recipe.permits > 1 else ours.lease
         recipe = self._recipe
-        alone = not (recipe.shared and engine.shares(recipe, task))
+        alone = not (recipe.shared and engine.renewals.shares(recipe, task))
         if not alone or (lease is not None and lease.inside(task)):
             raise refusals.already_held(recipe.name)
 
@@ -213,8 +204,8 @@ class Search:
         took = now - attempt.started
         if self._late() and took < settings.node_timeout:
             # The caller's timeout ended before the nodes' own, so this may be no outage.
-            if self._contended:
-                raise refusals.too_long(self._contended)
+            if self.contended:
+                raise refusals.too_long(self.contended)
             if attempt.cut and self._outage_since is None and took < 0.9 * settings.node_timeout:
                 raise refusals.out_of_time(self._recipe.name)
         hopeless = refusals.hopeless(attempt, len(self._engine.multiplexer.nodes))
@@ -278,15 +269,16 @@ class Search:
     def _tell_first(self, first: str | None) -> None:
         # The nodes' order may differ from ours: after a failover, for example, all queue again.
         for search in self._engine.refused:
-            if search._ticket and search._ticket[0] == first and search._watch is not None:
-                search._watch.wake()
+            search.wake_if_first(first)
+
+    def wake_if_first(self, ticket: str | None) -> None:
+        """Ask again now if this is our ticket."""
+        if self._ticket and self._ticket[0] == ticket and self._watch is not None:
+            self._watch.wake()
 
     def _draw_ticket(self) -> tuple[Word, ...]:
         # The nodes remember a ticket while its waiter keeps asking; 0 stores none (try_acquire).
-        patience = self._recipe.patience
-        if not patience:
-            return ()
-        return (self._engine.new_owner(), 0 if self._once else ms(patience))
+        return (self._engine.new_owner(), 0 if self._once else ms(self._recipe.patience))
 
     def _leave(self) -> None:
         nodes = self._engine.multiplexer

@@ -12,7 +12,8 @@ from .. import _settings
 from .._engine.acquiring import AcquireContext, Enterable
 from .._engine.acquisition import Wish
 from .._engine.engine import Engine
-from .._engine.lease import HandOff, Lease, Terms
+from .._engine.lease import Lease
+from .._engine.options import HandOff, Terms
 from .._engine.recipe import Recipe
 from .._keys import MARKER
 from ..errors import ConfigurationError, NotAcquiredError

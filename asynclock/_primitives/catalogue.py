@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 from .. import _settings
 from .._engine.engine import Engine
-from .._engine.lease import HandOff, Terms
+from .._engine.options import HandOff, Terms
 from .._keys import lock_key
 from ..errors import ConfigurationError
 from . import barrier, election, event, fair, latch, lock, multi, readwrite, semaphore

@@ -16,7 +16,8 @@ from .. import _clock
 from .._engine.acquiring import AcquireContext, Deferred
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
-from .._engine.lease import Lease, Terms
+from .._engine.lease import Lease
+from .._engine.options import Terms
 from .._engine.recipe import Recipe, ms
 from .._engine.refusals import label
 from .._keys import derived, lock_key

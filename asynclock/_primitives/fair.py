@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
-from .._engine.lease import Terms
+from .._engine.options import Terms
 from .._engine.recipe import Recipe
 from .._keys import derived, lock_key
 from .._nodes.script import Command, Script

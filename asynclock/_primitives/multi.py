@@ -10,7 +10,8 @@ from .._engine.acquiring import AcquireContext, Deferred
 from .._engine.acquisition import Wish
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.lease import Lease, Terms
+from .._engine.lease import Lease
+from .._engine.options import Terms
 from .._engine.recipe import Recipe
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script

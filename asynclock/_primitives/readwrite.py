@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
-from .._engine.lease import Terms
+from .._engine.options import Terms
 from .._engine.recipe import Recipe
 from .._keys import derived, lock_key
 from .._nodes.replies import Failure

@@ -14,7 +14,8 @@ from weakref import ReferenceType
 from .._engine.acquiring import AcquireContext, Deferred
 from .._engine.acquisition import Wish
 from .._engine.engine import Engine
-from .._engine.lease import Lease, Terms
+from .._engine.lease import Lease
+from .._engine.options import Terms
 from .._engine.recipe import Recipe
 from .base import Acquirable
 from .hold import Hold

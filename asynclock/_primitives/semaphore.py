@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from .._engine.acquisition import Wish
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.lease import Terms
+from .._engine.options import Terms
 from .._engine.recipe import Elsewhere, Recipe
 from .._keys import derived, lock_key
 from .base import Lockable
@@ -61,7 +61,7 @@ class Semaphore(Lockable):
     def _call(self, timeout: float | None, *, once: bool = False) -> Wish:
         # A random slot that this process doesn't hold: rivals that start apart seldom collide.
         line = self._engine.lines.get(self._recipe.line or "")
-        ours = {holding.recipe.part for holding in line.holdings} if line is not None else ()
+        ours = {grant.recipe.part for grant in line.grants} if line is not None else ()
         free = [slot for slot in range(self.permits) if str(slot) not in ours]
         slots = free or range(self.permits)
         slot = self._slot(self.name, slots[int(self._engine.random() * len(slots))])

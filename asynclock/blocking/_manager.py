@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from .._engine.inspection import Inspection
-from .._engine.lease import HandOff
+from .._engine.options import HandOff
 from .._nodes.deployment import NodeAddress
 from .._primitives.synchronized import check_function, check_template, shown_signature
 from .._reports import NodeHealth, Statistics

@@ -53,7 +53,7 @@ async def test_what_it_shows(locks: asynclock.LockManager) -> None:
     async with client_of(locks) as client:
         with pytest.raises(asynclock.LeaseLostError):
             async with locks.lock("lost") as lease:
-                locks._engine.lose(lease._holding, "on purpose")  # type: ignore[arg-type]
+                locks._engine.mark_lost(lease._grant, "on purpose")  # type: ignore[arg-type]
                 await asyncio.sleep(60)
         async with locks.lock(EVIL) as lease, locks.semaphore("pool", 2).acquire():
             waiting = asyncio.create_task(_wait(locks, EVIL))

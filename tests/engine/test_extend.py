@@ -11,7 +11,7 @@ import pytest_asyncio
 
 import asynclock
 from asynclock import _clock
-from asynclock._engine.lease import Holding
+from asynclock._engine.grant import Grant
 from asynclock.testing import FaultProxy, LocalServer, memory_node
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.plugin import StartServers
@@ -182,24 +182,24 @@ async def test_a_renewal_does_not_overtake_a_longer_call(
 async def test_a_lease_is_renewed_once_at_a_time(asynclock_nodes: list[LocalServer]) -> None:
     """A shorter ttl asks for a look at the lease at the moment that one was due anyway."""
     settings: dict[str, Any] = {"ttl": 2, "max_ttl": LONGEST, "node_timeout": 1.0}
-    batches: list[Sequence[Holding]] = []
+    batches: list[Sequence[Grant]] = []
     async with FaultProxy(asynclock_nodes[0]) as proxy:
         async with asynclock.connect(proxy.url, restart_guard=False, **settings) as locks:
             renewals = locks._engine.renewals
             extend = renewals.extend
 
-            def counted(holdings: Sequence[Holding], *rest: Any) -> None:
-                batches.append(holdings)
-                extend(holdings, *rest)
+            def counted(grants: Sequence[Grant], *rest: Any) -> None:
+                batches.append(grants)
+                extend(grants, *rest)
 
             renewals.extend = counted  # type: ignore[assignment, method-assign]
             lease = await locks.lock("a").acquire()
-            assert lease._holding is not None
-            due = lease._holding.alarm
+            assert lease._grant is not None
+            due = lease._grant.alarm
             proxy.delay(0.0, 0.9)
             asking = asyncio.create_task(lease.extend(1.5))
             await asyncio.sleep(0)
-            assert lease._holding.alarm == due
+            assert lease._grant.alarm == due
             await asyncio.sleep(due - _clock.now() + 0.1)
             assert not asking.done()
             assert [len(batch) for batch in batches] == [1, 1]
@@ -237,8 +237,8 @@ async def test_the_later_calls_ttl_stays_when_the_earlier_one_is_answered_last(
         urls = (first.url, second.url, proxy.url)
         async with asynclock.connect(*urls, restart_guard=False, **settings) as locks:
             lease = await locks.lock("a", renew=False).acquire()
-            assert lease._holding is not None
-            lease._holding.voters = (1, 2)
+            assert lease._grant is not None
+            lease._grant.voters = (1, 2)
             proxy.delay(0.0, 0.5)
             trust = locks._engine.multiplexer.nodes[0].trust
             trust.votes_from = _clock.now() + 0.1

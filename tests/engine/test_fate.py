@@ -127,18 +127,18 @@ async def test_a_node_that_forgot_a_lease_gets_it_back_when_it_votes(on: Nodes) 
 async def test_a_key_that_is_being_put_back_is_not_the_first_grants(on: Nodes) -> None:
     """Executed late, it may stand where another's key was forgotten."""
     lease = await on.locks.lock("a").acquire()
-    holding = on.locks._engine.renewals.find(lease.owner)
-    assert holding is not None
-    assert sorted(holding.voters) == [0, 1, 2] or len(holding.voters) == 2
-    holding.voters = (0, 1, 2)
+    grant = on.locks._engine.renewals.find(lease.owner)
+    assert grant is not None
+    assert sorted(grant.voters) == [0, 1, 2] or len(grant.voters) == 2
+    grant.voters = (0, 1, 2)
     on.nodes[0].flush()
     restores = on.locks._engine.renewals.restores
     await asyncio.sleep(TTL)
     on.ways[0].seconds = 0.2
     await until(lambda: restores.under_way)
-    assert 0 not in holding.voters
+    assert 0 not in grant.voters
     await until(lambda: not restores.under_way)
-    assert 0 in holding.voters
+    assert 0 in grant.voters
 
 
 @virtual

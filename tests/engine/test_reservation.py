@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.lease import Terms
-from asynclock._engine.waiting import Reservation, reserve_now
+from asynclock._engine.fences import Reservation, reserve_now
+from asynclock._engine.grant import Grant
+from asynclock._engine.options import Terms
 from asynclock._nodes.replies import Failure
 from asynclock.testing import LocalServer
 
@@ -33,31 +34,24 @@ class Silent:
         """Nothing is answered yet."""
 
 
-class Held:
-    """The part of a holding that a reservation uses."""
-
-    def __init__(self) -> None:
-        self.fence = self.top = 10
-        self.voters = (0, 1)
-        self.next_fence, self.last_fence = 1, 0
-        self.reserving = None
-        self.owner, self.recipe = "me", self
-
-    @property
-    def fences(self) -> range:
-        """What is ours to give out."""
-        return range(self.next_fence, self.last_fence + 1)
+class Keys:
+    """Stands in for a recipe: the command doesn't matter here."""
 
     def write_back(self, *_: object) -> None:
-        """The command doesn't matter here."""
+        """Return no command."""
 
 
-def reserve(held: Held, count: int) -> Reservation:
+def won() -> Grant:
+    """Return a grant with the fence 10 that nodes 0 and 1 gave."""
+    return Grant(Keys(), "me", 10, 1.0, 1.0, (0, 1), 0.0, None)  # type: ignore[arg-type]
+
+
+def reserve(held: Grant, count: int) -> Reservation:
     return Reservation(Silent(), held, count)  # type: ignore[arg-type]
 
 
 async def test_a_node_in_quarantine_counts_where_its_grant_had() -> None:
-    held = Held()
+    held = won()
     nodes = Silent()
     nodes.quarantined = {1, 2}
     reservation = Reservation(nodes, held, 5)  # type: ignore[arg-type]  # stands in for it
@@ -69,7 +63,7 @@ async def test_a_node_in_quarantine_counts_where_its_grant_had() -> None:
 
 
 async def test_a_straggler_ends_no_newer_reservation() -> None:
-    held = Held()
+    held = won()
     first = reserve(held, 5)
     first.on_reply(0, Failure("lost"))
     first.on_reply(1, Failure("lost"))
@@ -91,7 +85,7 @@ async def test_a_straggler_ends_no_newer_reservation() -> None:
 
 
 async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
-    held = Held()
+    held = won()
     lost = reserve(held, 1)
     for node in range(3):
         lost.on_reply(node, Failure("lost"))
@@ -106,7 +100,7 @@ async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
 
 
 async def test_a_refused_raise_reserves_nothing() -> None:
-    held = Held()
+    held = won()
     refused = reserve(held, 5)
     refused.on_reply(0, [0, 12])
     refused.on_reply(1, [0, 12])
@@ -116,8 +110,8 @@ async def test_a_refused_raise_reserves_nothing() -> None:
 
 async def test_a_strict_hand_over_uses_no_fence_that_was_reserved_before() -> None:
     """Somebody else may have had the name since."""
-    held = Held()
-    held.next_fence = held.last_fence = 12
+    held = won()
+    held.reserved(range(12, 13))
     terms = Terms(1.0, handoff="strict")
     assert reserve_now(Silent(), held, terms) is not None  # type: ignore[arg-type]
     assert not held.fences

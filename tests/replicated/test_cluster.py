@@ -260,8 +260,8 @@ async def test_a_release_that_is_sent_again_follows_its_key(
     moving = Migration(slot_of(name), await cluster.primary(0), await cluster.primary(1))
     await moving.begin()
     await moving.end(cluster)
-    assert lease._holding is not None
-    keeper.pending.keep(lease._holding.recipe.release(lease.owner, 0.0, 1e12))
+    assert lease._grant is not None
+    keeper.pending.keep(lease._grant.recipe.release(lease.owner, 0.0, 1e12))
     keeper.pending.resend()
     await freed(moving.target, name)
     assert len(keeper.pending) == 0

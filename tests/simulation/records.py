@@ -173,8 +173,8 @@ class Records:
 
 def lock_key_of(lease: Any) -> bytes | None:
     """The key that a lease stands on; None once it has ended, or stands on several."""
-    holding = getattr(lease, "_holding", None)
-    if holding is None or not isinstance(lease, asynclock.Lease):
+    grant = getattr(lease, "_grant", None)
+    if grant is None or not isinstance(lease, asynclock.Lease):
         return None
-    key: str = holding.recipe.keys[0]
+    key: str = grant.recipe.keys[0]
     return key.encode()

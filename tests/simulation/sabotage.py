@@ -19,11 +19,12 @@ from asynclock import _clock
 from asynclock._engine import renewal
 from asynclock._engine.acquisition import Wish
 from asynclock._engine.attempt import Attempt
+from asynclock._engine.fences import Reservation
 from asynclock._engine.lease import Lease
 from asynclock._engine.renewal import Renewals
 from asynclock._engine.restoring import Restores
 from asynclock._engine.round import Round
-from asynclock._engine.waiting import Line, Reservation
+from asynclock._engine.waiting import Line
 from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.node import Node
@@ -130,20 +131,20 @@ def validity_from_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @_sabotage(plan="ttls", faults=("slow", "freeze_process"), pace=(2.0, 5.0))
 def renewal_from_the_reply(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Round, "_grant", "holding, self._sent", "holding, _clock.now()")
+    _edit(patch, Round, "_grant", "grant, self._sent", "grant, _clock.now()")
 
 
 @_sabotage(plan="stretches")
 def an_extension_in_flight_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A renewal at the old ttl overtakes nothing, and a longer extension counts after all."""
-    old = "max(holding.valid_until, holding.asked_until)"
-    _edit(patch, renewal, "_shortens", old, "holding.valid_until")
-    _edit(patch, Renewals, "_renew", "holding.wanted_ttl", "holding.ttl")
+    old = "max(grant.valid_until, grant.asked_until)"
+    _edit(patch, renewal, "_shortens", old, "grant.valid_until")
+    _edit(patch, Renewals, "_renew", "grant.wanted_ttl", "grant.ttl")
 
 
 @_sabotage(plan="ttls", faults=("lose_replies",))
 def a_shorter_ttl_counts_when_it_is_answered(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Renewals, "extend", "self._shorten(holding, until, number, ttl)", "pass")
+    _edit(patch, Renewals, "extend", "self._shorten(grant, until, number, ttl)", "pass")
 
 
 @_sabotage(plan="ttls")
@@ -182,9 +183,9 @@ def wall_clock_for_validity(_patch: pytest.MonkeyPatch) -> None:
 
 @_sabotage(plan="handovers")
 def hand_over_unchecked(patch: pytest.MonkeyPatch) -> None:
-    old = "or holding.valid_until - now <= least"
+    old = "or grant.valid_until - now <= least"
     _edit(patch, Wish, "_take_over", old, "")
-    _edit(patch, Line, "hand_on", "now >= holding.valid_until or ", "")
+    _edit(patch, Line, "hand_on", "now >= grant.valid_until or ", "")
 
 
 # ---- fences ------------------------------------------------------------------------------------
@@ -226,9 +227,9 @@ def a_block_from_own_plus_one(patch: pytest.MonkeyPatch) -> None:
     # same. If that counter is larger, the guard that follows refuses a block that starts below it.
     # It is not smaller, because the nodes that claimed our fence and those that were raised share
     # a node. So the guard goes, too; without the guard alone, the block starts above the counter.
-    between, guard = "\n    holding = self._holding\n    if ", "holding.reserving is self._done"
-    old = f"highest + 1{between}{guard} and first > max(highest, holding.fence):"
-    new = f"self._holding.fence + 1{between}{guard}:"
+    between, guard = "\n    grant = self._grant\n    if ", "grant.reserving is self._done"
+    old = f"highest + 1{between}{guard} and first > max(highest, grant.fence):"
+    new = f"self._grant.fence + 1{between}{guard}:"
     _edit(patch, Reservation, "_claim", old, new)
 
 

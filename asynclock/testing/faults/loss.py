@@ -14,6 +14,6 @@ def lose(lease: Lease, reason: str = "a test took it away") -> None:
         reason: what `lease.lost_reason` and the error say.
     """
     # A loss has no public door but this one.
-    if lease._holding is None:  # noqa: SLF001
+    if lease._grant is None:  # noqa: SLF001
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
-    lease._engine.lose(lease._holding, reason)  # noqa: SLF001
+    lease._engine.mark_lost(lease._grant, reason)  # noqa: SLF001

@@ -1,0 +1,150 @@
+"""What everything that acts for one manager shares: its nodes, settings, counts and random numbers.
+
+This module is the bottom of the engine: it knows no lock and no lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .._background import Background
+from .._nodes.multiplexer import Multiplexer
+from .._rules.pacing import Spread
+from ..errors import ConfigurationError
+from ..events import Observers
+
+RETENTION = 24 * 3600.0
+"""Seconds a fence counter outlives its last use: long enough for any late write, no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of one manager; times in seconds."""
+
+    node_timeout: float
+    max_ttl: float
+    label: str | None
+    """The readable part of owner ids; None stands for the host name and the process id."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers of what has happened since the manager was made."""
+
+    acquired: int = 0
+    released: int = 0
+    lost: int = 0
+    renewed: int = 0
+    attempts: int = 0
+    refused: int = 0
+    split_votes: int = 0
+    write_backs: int = 0
+    handovers: int = 0
+    wakeups: dict[str, int] = field(
+        default_factory=lambda: {"push": 0, "expiry": 0, "pacing": 0, "turn": 0}
+    )
+
+
+class Undecided(Protocol):
+    """A vote that is under way."""
+
+    def abandon(self) -> None:
+        """Send a release to each node that may have granted."""
+
+
+class Refused(Protocol):
+    """A task that the nodes refused, because others have the lock."""
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+
+    def wake_if_first(self, ticket: str | None) -> None:
+        """Let the task ask again now if this is its ticket."""
+
+
+class Context:
+    """The nodes, settings, counts and random numbers of one manager."""
+
+    def __init__(
+        self,
+        multiplexer: Multiplexer,
+        background: Background,
+        settings: EngineSettings,
+        observers: Observers,
+    ) -> None:
+        self.multiplexer: Multiplexer = multiplexer
+        self.background: Background = background
+        self.settings: EngineSettings = settings
+        self.observers: Observers = observers
+        self.counts: Counts = Counts()
+        self.spread: Spread = Spread()
+        self._generator = random.Random()
+        self.random: Callable[[], float] = self._generator.random
+        self.entropy: Callable[[int], bytes] = os.urandom
+        self.retention: int = int(max(RETENTION, 10 * settings.max_ttl) * 1000)
+        self.closed: bool = False
+        self.ready: Callable[[], None] = multiplexer.ready
+        """Called before each request. Raises ConfigurationError if no request can succeed, or if
+        the manager is closed. This is the nodes' own method, to keep each acquire fast."""
+        self.searching: int = 0
+        """Number of tasks that are asking the nodes for a lock."""
+        self.refused: set[Refused] = set()
+        """Those of these tasks to which the nodes replied that others have the lock."""
+        self.deciding: dict[Undecided, None] = {}
+        """Votes that are under way; a dict keeps their order, so that simulations repeat."""
+        self.complaints: set[str] = set()
+        """Causes of refused releases that were logged; each is logged once."""
+        self.inherited: bool = False
+        """Whether the connections belong to the process that this one was forked from."""
+        self._suffix = _suffix(settings.label)
+
+    def new_owner(self) -> str:
+        """Return a new owner id: 128 random bits, and the manager's label for people to read."""
+        return self.entropy(16).hex() + self._suffix
+
+    def soon(self, act: Callable[[], None]) -> None:
+        """Call `act` in the manager's loop, unless that loop is closed.
+
+        The garbage collector may call this in any thread and in the middle of any of our functions.
+        """
+        if self.multiplexer.loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self.multiplexer.loop.call_soon_threadsafe(act)
+
+    def close(self) -> None:
+        """Refuse every later call, and send a release for each vote that is under way."""
+        self.closed, self.ready = True, _refuse
+        for attempt in self.deciding:
+            attempt.abandon()  # now, because later no connection is left to send the release
+        self.deciding.clear()
+
+    def forked(self) -> None:
+        """In a forked child: renew the label and the random seed; refuse every later call."""
+        self._generator.seed()
+        self._suffix = _suffix(self.settings.label)
+        if self.multiplexer.started:
+            self.inherited = self.closed = True
+            self.ready = _refuse_inherited
+            self.deciding.clear()
+
+
+def _suffix(label: str | None) -> str:
+    return f":{socket.gethostname()}:{os.getpid()}" if label is None else f":{label}"
+
+
+def _refuse_inherited() -> None:
+    raise ConfigurationError(
+        "this manager was used before this process was forked and belongs to the parent process: "
+        "make one with connect() in each process, after the fork"
+    )
+
+
+def _refuse() -> None:
+    raise ConfigurationError("this manager is closed")
