@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
+
+import pytest
 
 import asynclock
+from asynclock.cli.look import rows
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.contrib.test_dashboard_page import client_for
@@ -183,3 +187,26 @@ async def test_a_wait_for_a_cluster_of_pages_ends(
         async with asyncio.timeout(PATIENCE):
             found = await looking
     assert [one.name for one in found.held] == ["x"]
+
+
+def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorting 100,000 locks takes a second, which no key may wait for."""
+    from asynclock._inspect.monitor import Monitor
+    from asynclock.cli.look import top
+
+    sorts: list[tuple[int, bool, str]] = []
+
+    def ordered(monitor: Monitor, *how: Any) -> list[Any]:
+        sorts.append(how)
+        return list(rows.ordered(monitor, *how))
+
+    monkeypatch.setattr(top, "ordered", ordered)
+    view = top.View(Monitor())
+    for key in ("down", "end", "s", "up", "r", "page down", "/", "x", "\r", "home"):
+        view._key(key)
+        view._render()
+    wanted = [(0, False, ""), (1, False, ""), (1, True, ""), (1, True, "x")]
+    assert sorts == wanted
+    view.monitor.leases = {}
+    view._render()
+    assert sorts == [*wanted, wanted[-1]]

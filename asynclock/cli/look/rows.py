@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..._inspect.monitor import Monitor, SeenLease, SeenNode
 from ..._inspect.views import Agreement, title
@@ -33,19 +33,33 @@ def cells(lease: SeenLease) -> tuple[str, ...]:
 def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequence[SeenLease]:
     """Return the leases whose name or holder contains `search`, sorted by a column."""
     text = search.casefold()
-    rows = [row for row in monitor.leases.values() if text in "\0".join(cells(row)[:2]).casefold()]
+    rows: Iterable[SeenLease] = monitor.leases.values()
+    if text:
+        rows = [row for row in rows if text in f"{title(row.found)}\0{_holder(row)}".casefold()]
     return sorted(rows, key=lambda row: _key(row, column), reverse=reverse)
 
 
+def _holder(lease: SeenLease) -> str:
+    view = Agreement.of(lease.found).leading
+    return (view.holder if view else None) or ""
+
+
 def _key(lease: SeenLease, column: int) -> tuple[float, str]:
-    # Numbers are sorted as numbers.
-    number = {
-        2: lease.first_seen,
-        3: lease.found.remaining or 0.0,
-        4: float(lease.found.fence),
-        5: float(sum(view.owner is not None for view in lease.found.nodes)),
-    }.get(column, 0.0)
-    return number, cells(lease)[column].casefold()
+    # Only the cell of this column is made, because there may be 100,000 leases.
+    match column:
+        case 0:
+            return 0.0, title(lease.found).casefold()
+        case 1:
+            return 0.0, _holder(lease).casefold()
+        case 2:
+            return lease.first_seen, ""
+        case 3:
+            return lease.found.remaining or 0.0, ""
+        case 4:
+            return lease.found.fence, ""
+        case 5:
+            return sum(view.owner is not None for view in lease.found.nodes), ""
+    return 0.0, cells(lease)[column].casefold()
 
 
 def node_cells(node: SeenNode) -> tuple[str, ...]:

@@ -90,6 +90,10 @@ class View:
         """Index of the first row that is shown."""
         self._room = 1
         """Number of rows that fit on the screen."""
+        self._rows: Sequence[SeenLease] = ()
+        self._leases: object = None
+        self._order = (0, False, "")
+        """What the rows were made of, and their order."""
         self._ended = asyncio.Event()
         self._console = console()
 
@@ -162,12 +166,20 @@ class View:
 
     def _render(self) -> RenderableType:
         width, height = self._console.size
-        rows = ordered(self.monitor, self._column, self._reverse, self._filter)
+        rows = self._ordered()
         above = [*self._headline(width), *self._nodes(width)]
         rest = height - len(above) - len(self._footer(len(rows), width)) - 1
         self._room = max(1, rest)
         self._first = max(0, min(self._first, len(rows) - self._room))
         return Group(*above, *self._locks(rows, width), *self._footer(len(rows), width))
+
+    def _ordered(self) -> Sequence[SeenLease]:
+        """Sort only new leases or in a new order: with 100,000 leases that delays each key."""
+        leases, order = self.monitor.leases, (self._column, self._reverse, self._filter)
+        if leases is not self._leases or order != self._order:
+            self._leases, self._order = leases, order
+            self._rows = ordered(self.monitor, *order)
+        return self._rows
 
     def _headline(self, width: int) -> list[Text]:
         counts = self.monitor.counts
