@@ -13,7 +13,7 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
 from .event import deadline_of
-from .kind import Description
+from .kind import Description, from_json
 from .register import Register, state_kind
 
 MOST = 256
@@ -43,11 +43,7 @@ class _State:
 
 def _parsed(value: str) -> _State:
     # The text comes from a server: accept only the form that this class writes.
-    try:
-        found: Any = json.loads(value)
-    except ValueError:
-        found = None
-    match found:
+    match from_json(value):
         case [int(parties), int(number), dict(here), list(passed)] if all(
             type(until) is int for until in here.values()
         ) and all(isinstance(row, list) for row in passed):

@@ -26,7 +26,7 @@ from .._nodes.script import GRANTED, Command, Script
 from .._rules import pacing
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Timeout, limited
-from .kind import Held, Kind
+from .kind import Held, Kind, from_json
 from .lock import SCRIPT as LOCK
 from .lock import Lock
 
@@ -276,11 +276,7 @@ def _checked(value: object) -> str:
 
 def _record(raw: bytes | None, owner: str) -> tuple[int, int, str] | None:
     # Returns (term, sequence, value) if this leader wrote the record; None for anything else.
-    try:
-        found = json.loads(raw or b"null")
-    except ValueError:
-        return None
-    match found:
+    match from_json(raw or b"null"):
         case [int(term), int(sequence), str(writer), str(value)] if writer == owner:
             return term, sequence, value
     return None

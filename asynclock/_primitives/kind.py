@@ -6,6 +6,7 @@ of them names a primitive.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
@@ -106,6 +107,14 @@ class State(Part):
 
     def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
         return (derived(whole, suffix or self.suffix),)
+
+
+def from_json(text: str | bytes) -> Any:
+    """Return what a text from a server stands for; None if it isn't JSON, or too deeply nested."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

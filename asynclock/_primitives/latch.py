@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from .. import _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
 from ..errors import ConfigurationError
 from .event import deadline_of
-from .kind import Description
+from .kind import Description, from_json
 from .register import Register, state_kind
 
 MOST = 1000
@@ -19,11 +18,7 @@ MOST = 1000
 
 def _parsed(value: str) -> tuple[int, dict[str, int]]:
     # The text comes from a server: accept only the form that this class writes.
-    try:
-        found: Any = json.loads(value)
-    except ValueError:
-        found = None
-    match found:
+    match from_json(value):
         case [int(count), dict(done)] if all(type(n) is int and n > 0 for n in done.values()):
             return count, done
     raise ConfigurationError("the state of this latch was not written by this library")

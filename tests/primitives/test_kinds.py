@@ -10,11 +10,12 @@ import asynclock
 import asynclock._primitives
 from asynclock._engine.recipe import Recipe
 from asynclock._inspect.layout import PARTS, KeyRef
+from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import ask, survey
 from asynclock._keys import lock_key
 from asynclock._primitives.base import Lockable
 from asynclock._primitives.catalogue import KINDS, SCRIPTS
-from asynclock._primitives.kind import Held, Kind
+from asynclock._primitives.kind import Held, Kind, State, StateView
 from asynclock._primitives.lock import SCRIPT
 from asynclock.manager import node_access
 from asynclock.testing import LocalServer
@@ -41,6 +42,17 @@ def test_a_key_is_read_as_it_is_declared() -> None:
             assert (found.name, found.kind, found.part) == ("a", kind.name, part)
             if isinstance(part, Held):
                 assert KeyRef.shown_as("a", found.kind, found.shown) == found
+
+
+@pytest.mark.parametrize("value", ["?", "null", "[1]", '[3, {"a": "b"}]', "[" * 200_000])
+@pytest.mark.parametrize("kind", ["event", "latch", "barrier"])
+def test_a_state_that_something_else_wrote(kind: str, value: str) -> None:
+    _, part = PARTS[kind]
+    assert isinstance(part, State)
+    view = StateView("a:1", number=1, value=value)
+    found = SharedState("x", part, (view,), 1)
+    assert found.state is None
+    assert found.summary == "written by something else"
 
 
 async def test_tools_need_only_the_declaration_of_a_primitive(
