@@ -7,13 +7,28 @@ from typing import Annotated, assert_type
 
 import redis.asyncio
 from aiohttp import web
-from fastapi import FastAPI, WebSocket
+from fastapi import Depends, FastAPI, Request, WebSocket
+from starlette.applications import Starlette
 
 import asynclock
-from asynclock import AnyLease, AnyLock, Lease, MultiLease, ReentrantLease, blocking
+from asynclock import (
+    AnyLease,
+    AnyLock,
+    Lease,
+    MultiLease,
+    ReentrantLease,
+    blocking,
+    fencing,
+    testing,
+)
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib import fastapi as for_fastapi
+from asynclock.contrib.dashboard import dashboard
+from asynclock.events import Acquired, Event
+from asynclock.fencing.aiohttp import fence_middleware
+from asynclock.fencing.fastapi import require_fence
 from asynclock.observe import LogEvents
+from asynclock.observe.otel import Telemetry
 
 client = redis.asyncio.Redis(host="localhost")
 locks = asynclock.connect("redis://a", "redis://b", client, ttl=30, observers=[LogEvents()])
@@ -144,3 +159,127 @@ def block() -> None:
         assert_type(both.fences, dict[str, int])
     assert_type(ship_now(3), str)
     assert_type(waiting.run(lambda locks: locks.event("a").is_set()), bool)
+
+
+async def primitives() -> None:
+    read, write = locks.rwlock("a").read(), locks.rwlock("a", handoff=False).write()
+    assert_type(await read.acquire(timeout=1), Lease)
+    assert_type(await write.try_acquire(), Lease | None)
+    assert_type(await locks.rwlock("a").inspect(), asynclock.Inspection)
+    assert_type(await locks.semaphore("a", 3).acquire(), Lease)
+    assert_type(await locks.fair_lock("a", timeout=1).acquire(), Lease)
+    assert_type(await locks.multi_lock("a", "b").try_acquire(), MultiLease | None)
+    assert_type(await locks.reentrant_lock("a").acquire(), ReentrantLease)
+    latch, barrier, event = locks.latch("a", 2), locks.barrier("a", 2), locks.event("a", keep=60)
+    assert_type(await latch.count_down(by=1, timeout=1), int)
+    assert_type(await latch.remaining(), int)
+    await latch.wait(timeout=1)
+    assert_type(await barrier.wait(timeout=1), int)
+    assert_type(await barrier.waiting(), int)
+    await event.clear(timeout=1)
+    assert_type(await event.wait(timeout=1), bool)
+    for primitive in (latch, barrier, event, locks.semaphore("a", 3), locks.fair_lock("a")):
+        assert_type(await primitive.inspect(), asynclock.Inspection)
+
+
+async def lead() -> None:
+    election = locks.election("cron", ttl=5)
+    async with election.campaign("host-1", timeout=None) as term:
+        assert_type(term, asynclock.Term)
+        assert_type(term.number, int)
+        assert_type(await term.publish("host-1: busy"), bool)
+    assert_type(await election.leader(), asynclock.Leader | None)
+    async for leader in election.observe():
+        assert_type(leader, asynclock.Leader)
+
+
+async def look() -> None:
+    assert_type(locks.nodes(), tuple[asynclock.NodeHealth, ...])
+    assert_type(locks.leases(), tuple[Lease, ...])
+    assert_type(locks.waiters(), dict[str, int])
+    assert_type(locks.statistics(), asynclock.Statistics)
+    assert_type((await locks.inspect("a")).nodes, tuple[asynclock.NodeView, ...])
+    await locks.ready()
+    await locks.aclose()
+
+
+def observer(event: Event) -> None:
+    if isinstance(event, Acquired):
+        assert_type(event.name, str)
+
+
+locks.observe(observer)
+locks.unobserve(observer)
+locks.observe(Telemetry())
+
+
+async def fenced(lease: Lease) -> None:
+    store = fencing.FencedRedis(client, retention=60)
+    await store.claim(lease)
+    await store.set(lease, "order:42", "paid", ttl=60)
+    assert_type(await store.hset(lease, "order:42", {"state": "paid"}), int)
+    assert_type(await store.delete(lease, "order:42"), int)
+    headers = fencing.fence_headers(lease)
+    assert_type(headers, dict[str, str])
+    assert_type(fencing.read_fence_headers(headers), fencing.FenceStamp)
+    memory = fencing.MemoryFenceStore()
+    assert_type(await fencing.check_fence(headers, memory, "orders:42"), fencing.FenceStamp)
+    assert_type(fencing.FenceStamp.of(lease).rivals, tuple[str, ...])
+
+
+@app.put("/orders/{order_id}")
+async def put(
+    stamp: Annotated[
+        fencing.FenceStamp,
+        Depends(require_fence(fencing.MemoryFenceStore(), "orders:{order_id}")),
+    ],
+    request: Request,
+) -> int:
+    assert_type(for_fastapi.locks_of(request), asynclock.LockManager)
+    return stamp.fence
+
+
+app.add_api_route("/health/locks", for_fastapi.health)
+FastAPI(lifespan=for_fastapi.lifespan("redis://localhost", ttl=3))
+assert_type(dashboard(locks, token="0123456789abcdef", hosts=["locks.example"]), Starlette)
+
+inner = web.Application(
+    middlewares=[
+        for_aiohttp.problems(423),
+        fence_middleware(fencing.MemoryFenceStore(), "orders:{order_id}"),
+    ]
+)
+inner.cleanup_ctx.append(for_aiohttp.cleanup_context("redis://localhost", ttl=3))
+inner.router.add_get("/health/locks", for_aiohttp.health)
+
+
+async def found(request: web.Request) -> None:
+    assert_type(for_aiohttp.locks_of(request), asynclock.LockManager)
+    assert_type(request.app[for_aiohttp.LOCKS], asynclock.LockManager)
+
+
+async def tried() -> None:
+    async with testing.local_servers(3, aof=True) as servers:
+        assert_type(servers, list[testing.LocalServer])
+        assert_type(servers[0].url, str)
+        await servers[0].kill()
+        async with testing.FaultProxy(servers[1]) as proxy:
+            asynclock.connect(proxy.url)
+    async with testing.busy("orders:42", locks) as lease:
+        testing.lose(lease, "a test took it away")
+    testing.freeze("memory://a")
+    testing.thaw("memory://a")
+    assert_type(testing.memory_node("memory://a"), testing.MemoryNode)
+    assert_type(testing.run_virtual(held()), Lease)
+    async with testing.Quorum(3) as quorum:
+        assert_type(quorum.addresses, list[str])
+
+
+def block_on_all() -> None:
+    for lock in (waiting.reentrant_lock("a", ttl=3), waiting.fair_lock("a")):
+        assert_type(lock.acquire(timeout=1), blocking.Lease)
+    assert_type(waiting.semaphore("a", 3).try_acquire(), blocking.Lease | None)
+    assert_type(waiting.rwlock("a").read.acquire(), blocking.Lease)
+    assert_type(waiting.multi_lock("a", "b").acquire(), blocking.MultiLease)
+    assert_type(waiting.inspect("a"), asynclock.Inspection)
+    waiting.close()
