@@ -279,7 +279,7 @@ def block_on_all() -> None:
     for lock in (waiting.reentrant_lock("a", ttl=3), waiting.fair_lock("a")):
         assert_type(lock.acquire(timeout=1), blocking.Lease)
     assert_type(waiting.semaphore("a", 3).try_acquire(), blocking.Lease | None)
-    assert_type(waiting.rwlock("a").read.acquire(), blocking.Lease)
+    assert_type(waiting.rwlock("a").read().acquire(), blocking.Lease)
     assert_type(waiting.multi_lock("a", "b").acquire(), blocking.MultiLease)
     assert_type(waiting.inspect("a"), asynclock.Inspection)
     waiting.close()
