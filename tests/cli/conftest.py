@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import sys
@@ -15,10 +16,14 @@ import pytest
 import pytest_asyncio
 
 from asynclock.testing import LocalServer
+from tests import waiting
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 150.0
 """Seconds for anything that must happen: the machine may be busy with other tests."""
+
+
+until = functools.partial(waiting.until, timeout=PATIENCE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -136,3 +141,13 @@ def alive(pid: int) -> bool:
         return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+async def connected(node: LocalServer, wanted: int) -> None:
+    """Wait until this many clients of locks are connected."""
+
+    async def all_of_them() -> bool:
+        lines = (await node.command("CLIENT", "LIST")).splitlines()
+        return sum("resp=3" in line or "flags=t" in line for line in lines) >= wanted
+
+    await until(all_of_them, f"{wanted} clients are connected")

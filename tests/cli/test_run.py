@@ -14,7 +14,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 
-from .conftest import PATIENCE, Program, alive, environment, until
+from .conftest import PATIENCE, Program, alive, connected, environment, until
 
 BEAT = """
 import os, signal, sys, time
@@ -262,22 +262,12 @@ async def test_signal_while_waiting_leaves_nothing(
         lease = await locks.lock("j").acquire()
         file = tmp_path / "never"
         process = await program.start("run", "j", "--", "touch", str(file))
-        await _clients(asynclock_nodes[0], 2)
+        await connected(asynclock_nodes[0], 2)
         process.send_signal(number)
         assert (await program.finish(process)).status == 128 + number
         await lease.release()
     assert await asynclock_nodes[0].command("GET", "asynclock:j") is None
     assert not file.exists()
-
-
-async def _clients(node: LocalServer, wanted: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        lines = (await node.command("CLIENT", "LIST")).splitlines()
-        if sum("resp=3" in line or "flags=t" in line for line in lines) >= wanted:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("the program did not connect")
 
 
 async def test_a_command_that_cannot_start_frees_the_lock(

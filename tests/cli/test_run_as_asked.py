@@ -19,7 +19,7 @@ from asynclock.cli.run.arguments import FLAGS, VALUES, RunArguments, parse
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 
-from .conftest import PATIENCE, Program, alive, as_from_a_shell, environment, until
+from .conftest import PATIENCE, Program, alive, as_from_a_shell, connected, environment, until
 from .terminal import Session
 
 ASYNCLOCK = (sys.executable, "-m", "asynclock")
@@ -162,7 +162,7 @@ async def test_a_reader_of_our_messages_that_left_ends_nothing(
             stderr=write,
         )
         os.close(write)
-        await asyncio.sleep(0.5)
+        await connected(asynclock_nodes[0], 2)  # we, and the program
         await lease.release()
         async with asyncio.timeout(PATIENCE):
             assert await process.wait() == 0

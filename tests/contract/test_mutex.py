@@ -10,6 +10,7 @@ import pytest
 import asynclock
 from tests.contract.conftest import Connect
 from tests.contract.faces import Face
+from tests.waiting import until, waits
 
 
 async def test_one_at_a_time(connect: Connect) -> None:
@@ -74,8 +75,7 @@ async def test_a_waiter_gets_it_when_it_is_released(connect: Connect) -> None:
     here, there = connect(), connect()
     first = await here.lock("a").acquire()
     waiter = asyncio.create_task(_acquire(there, "a"))
-    while not there.statistics().refused:
-        await asyncio.sleep(0.01)
+    await waits(there)
     assert not waiter.done()
     await first.release()
     second = await waiter
@@ -171,8 +171,7 @@ async def test_cancelled_waiting_leaves_nothing(face: Face, connect: Connect) ->
     async with here.lock("a"):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_hold(there, "a")) for _ in range(5)]
-            while not there.statistics().refused:  # the first has asked, the others wait for it
-                await asyncio.sleep(0.01)
+            await waits(there, 5)
             for task in tasks:
                 task.cancel()
     assert await face.keys() == set()
@@ -272,7 +271,7 @@ async def test_closing_ends_what_is_held(face: Face, connect: Connect) -> None:
     locks = connect()
     lease = await locks.lock("a").acquire()
     other = asyncio.create_task(_hold(locks, "a"))
-    await asyncio.sleep(0.05)
+    await until(lambda: locks.statistics().waiting == 1, "the other task waits")
     await locks.aclose()
     await locks.aclose()
     assert not lease.held

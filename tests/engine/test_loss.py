@@ -11,6 +11,7 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock.testing import LocalServer
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -66,7 +67,7 @@ async def test_an_outer_cancellation_stays_a_cancellation(
                 await asyncio.sleep(30)
 
         task = asyncio.create_task(body())
-        await asyncio.sleep(0.1)
+        await until(locks.leases, "the body is entered")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

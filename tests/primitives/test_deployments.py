@@ -7,6 +7,7 @@ a primary with replicas, Sentinels, a Cluster or masters of which some are missi
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ import asynclock
 from tests.contract.faces import Face
 from tests.contract.matrix import faces
 from tests.primitives.conftest import hold
+from tests.waiting import until
 
 Locks = asynclock.LockManager
 PATIENCE = 20.0
@@ -66,8 +68,9 @@ async def test_one_at_a_time(face: Face, pair: tuple[Locks, Locks], kind: str) -
     async with mine.acquire(timeout=PATIENCE) as first:
         await first.extend()
         assert await other.try_acquire() is None
+        before = there.statistics().refused
         waiter = asyncio.create_task(hold(other, timeout=PATIENCE))
-        await asyncio.sleep(0.02)
+        await until(lambda: there.statistics().refused > before, "the waiter is refused")
         assert not waiter.done()
     second = await waiter
     assert second.fence > first.fence
@@ -175,13 +178,16 @@ async def test_latch(pair: tuple[Locks, Locks]) -> None:
     assert await waiting
 
 
+async def waiting_at(barrier: asynclock.Barrier, parties: int) -> bool:
+    return await barrier.waiting(timeout=PATIENCE) == parties
+
+
 async def test_barrier(pair: tuple[Locks, Locks]) -> None:
     here, there = (locks.barrier("a", 3) for locks in pair)
     for _ in range(2):
         early = [asyncio.create_task(one.wait(timeout=PATIENCE)) for one in (here, there)]
-        async with asyncio.timeout(PATIENCE):
-            while await here.waiting(timeout=PATIENCE) < 2:
-                await asyncio.sleep(0.01)
+        both = functools.partial(waiting_at, here, 2)
+        await until(both, "both wait at the barrier")
         assert await there.wait(timeout=PATIENCE) == 2
         assert sorted(await asyncio.gather(*early)) == [0, 1]
 

@@ -15,6 +15,7 @@ from asynclock.testing import History, LocalServer, check
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect
+from tests.waiting import until, waits
 
 CAMPAIGNER = Path(__file__).with_name("campaigner.py")
 TTL = 1.5
@@ -30,8 +31,9 @@ async def test_terms_follow_one_another(face: Face, connect: Connect) -> None:
         seen = await there.election("scheduler").leader()
         assert seen is not None
         assert (seen.term, seen.value, seen.holder) == (first.number, "10.0.0.1:80", "here")
+        before = there.statistics().refused
         follower = asyncio.create_task(_lead(there, "10.0.0.2:80"))
-        await asyncio.sleep(0.05)
+        await until(lambda: there.statistics().refused > before, "the follower is refused")
         assert not follower.done()
         assert await first.resign() is True
     second = await asyncio.wait_for(follower, 5)
@@ -108,7 +110,7 @@ async def test_inspect_and_cancel(face: Face, connect: Connect) -> None:
         seen = await there.election("scheduler").inspect()
         assert (seen.kind, seen.part, seen.owner) == ("election", "leader", term.lease.owner)
         waiting = asyncio.create_task(_lead(there, ""))
-        await asyncio.sleep(0.05)
+        await waits(there)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     await face.empty(":#value")

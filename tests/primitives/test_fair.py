@@ -12,6 +12,7 @@ from asynclock._primitives import fair
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.primitives.conftest import Connect, hold
+from tests.waiting import until
 
 
 @pytest_asyncio.fixture
@@ -21,9 +22,11 @@ async def server(asynclock_servers: StartServers) -> LocalServer:
 
 async def queued(server: LocalServer, number: int) -> None:
     """Wait until this many waiters are queued."""
-    async with asyncio.timeout(20):
-        while await server.command("ZCARD", "asynclock:a:#queue") != number:
-            await asyncio.sleep(0.005)
+
+    async def queue_is_as_long() -> bool:
+        return await server.command("ZCARD", "asynclock:a:#queue") == number
+
+    await until(queue_is_as_long, f"{number} waiters are queued")
 
 
 async def test_first_come_first_served(server: LocalServer, connect_to: Connect) -> None:

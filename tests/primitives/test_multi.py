@@ -16,6 +16,7 @@ from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
+from tests.waiting import until, waits
 
 
 async def test_all_or_nothing(face: Face, connect: Connect) -> None:
@@ -49,9 +50,11 @@ async def test_it_waits_for_each_name(connect: Connect) -> None:
     first = await here.lock("a").acquire(timeout=5)
     second = await here.lock("b").acquire(timeout=5)
     waiter = asyncio.create_task(hold(there.multi_lock("a", "b")))
-    await asyncio.sleep(0.05)
+    await waits(there)
+    before = there.statistics().refused
     await first.release()
-    await asyncio.sleep(0.05)
+    # It asks again and finds the other name still held.
+    await until(lambda: there.statistics().refused > before, "the waiter is refused again")
     assert not waiter.done()
     probe = await here.lock("a").acquire(timeout=5)  # it holds nothing while it waits
     await probe.release()

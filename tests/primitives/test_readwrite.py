@@ -13,6 +13,7 @@ from asynclock.testing.history.load import quantile
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
+from tests.waiting import until
 
 
 async def test_readers_share_and_writers_do_not(connect: Connect) -> None:
@@ -74,8 +75,9 @@ async def test_a_writer_that_gives_up_lets_readers_in(face: Face, connect: Conne
     reader = await here.rwlock("cfg").read().acquire(timeout=5)
     with pytest.raises(asynclock.AcquireTimeoutError):
         await there.rwlock("cfg").write().acquire(timeout=0.2)
+    before = there.statistics().refused
     writer = asyncio.create_task(hold(there.rwlock("cfg").write()))
-    await asyncio.sleep(0.1)
+    await until(lambda: there.statistics().refused > before, "the writer is refused")
     writer.cancel()
     await asyncio.gather(writer, return_exceptions=True)
     # At once, not only when the intent expires: it was taken back.
@@ -138,9 +140,7 @@ async def test_readers_do_not_rival_one_another(
     for server, writer in zip(servers[:3], "abc", strict=True):
         await server.command("SET", "asynclock:cfg:#write", f"{writer}:gone", "PX", 60_000)
     waiting = [asyncio.create_task(hold(locks.rwlock("cfg").read())) for _ in range(10)]
-    async with asyncio.timeout(10):
-        while locks.statistics().refused < 10:
-            await asyncio.sleep(0.01)
+    await until(lambda: locks.statistics().refused >= 10, "all readers are refused")
     assert locks.statistics().split_votes == 0
     for server in servers[:3]:
         await server.command("DEL", "asynclock:cfg:#write")

@@ -9,6 +9,7 @@ import pytest
 import asynclock
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
+from tests.waiting import until
 
 
 async def test_inner_holds_ask_nobody(face: Face, connect: Connect) -> None:
@@ -48,7 +49,7 @@ async def test_other_tasks_wait(connect: Connect) -> None:
     locks = connect()
     async with locks.reentrant_lock("a") as lease:
         child = asyncio.create_task(hold(locks.reentrant_lock("a")))
-        await asyncio.sleep(0.05)
+        await until(lambda: locks.statistics().waiting == 1, "the child waits")
         assert not child.done()
         assert await asyncio.create_task(locks.reentrant_lock("a").try_acquire()) is None
     inherited = await asyncio.wait_for(child, 5)
@@ -71,8 +72,7 @@ async def test_tasks_it_started_may_share_it(face: Face, connect: Connect) -> No
 
     async with lock() as outer:
         tasks = [asyncio.create_task(child()) for _ in range(3)]
-        await asyncio.sleep(0.02)
-        assert outer.depth == 4
+        await until(lambda: outer.depth == 4, "all children are inside")
     assert await face.keys(), "children are still inside"
     late.set()
     await asyncio.gather(*tasks)
@@ -119,7 +119,7 @@ async def test_inheritance_ends_with_the_hold_that_gave_it(face: Face, connect: 
     assert await lock().try_acquire() is None
     assert await asyncio.create_task(lock().try_acquire()) is None
     owner = asyncio.create_task(enter("later"))
-    await asyncio.sleep(0.02)
+    await until(lambda: locks.statistics().waiting == 1, "the owner waits")
     late.set()
     late_comer = await tasks[1]
     assert late_comer is None

@@ -12,6 +12,7 @@ from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
+from tests.waiting import until, waits
 
 
 async def test_so_many_and_no_more(connect: Connect) -> None:
@@ -118,26 +119,22 @@ async def test_one_task_may_hold_several_but_not_wait_for_itself(connect: Connec
 
 async def test_who_tried_for_one_permit_may_wait_for_another(connect: Connect) -> None:
     """A slot of try_acquire is in no local queue, so it must not count as a held permit there."""
-    semaphore = connect().semaphore("pool", 2)
+    locks = connect()
+    semaphore = locks.semaphore("pool", 2)
     theirs = await asyncio.create_task(hold(semaphore, timeout=5))
     mine = await semaphore.try_acquire()
     assert mine is not None
-    giving_back = asyncio.create_task(_release_soon(theirs))
-    next_one = await semaphore.acquire(timeout=20)
-    assert next_one.part == theirs.part
-    await giving_back
-
-
-async def _release_soon(lease: asynclock.Lease) -> None:
-    await asyncio.sleep(0.1)
-    await lease.release()
+    waiting = asyncio.create_task(hold(semaphore, timeout=20))
+    await until(lambda: locks.statistics().waiting == 1, "the task waits")
+    await theirs.release()
+    assert (await waiting).part == theirs.part
 
 
 async def test_cancelled_waiters_leave_nothing(face: Face, connect: Connect) -> None:
     here, there = connect(), connect()
     held = [await here.semaphore("pool", 2).acquire(timeout=5) for _ in range(2)]
     waiters = [asyncio.create_task(hold(there.semaphore("pool", 2))) for _ in range(5)]
-    await asyncio.sleep(0.05)
+    await waits(there, 5)
     for waiter in waiters:
         waiter.cancel()
     await asyncio.gather(*waiters, return_exceptions=True)

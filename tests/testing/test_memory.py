@@ -10,6 +10,7 @@ import pytest
 import asynclock
 from asynclock.testing import freeze, lose, memory_node, run_virtual, thaw
 from asynclock.testing.memory.lua import _lua
+from tests.waiting import until
 
 
 async def test_no_server_is_needed() -> None:
@@ -55,7 +56,8 @@ async def test_waiters_are_woken() -> None:
     async with asynclock.connect("memory://") as here, asynclock.connect("memory://") as there:
         lease = await here.lock("a").acquire()
         waiting = asyncio.ensure_future(there.lock("a").acquire(timeout=5))
-        await asyncio.sleep(0.05)
+        # Refused, armed for a push, refused: from now on only a push wakes it.
+        await until(lambda: there.statistics().refused >= 2, "the task waits for a push")
         await lease.release()
         assert (await waiting).held
         assert there.statistics().wakeups["push"] >= 1
