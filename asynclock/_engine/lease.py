@@ -91,7 +91,7 @@ class Lease:
         self.acquired_at: float = now
         self._engine = engine
         self._grant: Grant | None = grant
-        self.terms = terms
+        self.terms: Terms = terms
         """The options that the lease was requested with."""
         self._body: Interruption | None = None
         self._bodies: tuple[Interruption, ...] = ()
