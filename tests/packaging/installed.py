@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import json
 import re
 import socket
 import subprocess
@@ -65,6 +66,20 @@ async def check_locks() -> None:
                 second = await locks.lock("installed").acquire(timeout=5.0)
                 assert second.fence > lease.fence
                 assert await second.release()
+
+
+async def check_tools() -> None:
+    """The commands for operators, on a real server."""
+    from asynclock.testing import local_servers
+
+    program = Path(sys.executable).with_name("asynclock")
+    async with local_servers(1) as [server]:
+        for arguments in (["inspect", "--all", "--json"], ["inspect", "x"], ["top", "--once"]):
+            command = [program, *arguments, "--node", server.url]
+            subprocess.run(command, check=True, capture_output=True)
+        command = [program, "doctor", "--json", "--watch", "0.2", "--node", server.url]
+        answer = subprocess.run(command, capture_output=True)  # the status tells of findings
+        assert json.loads(answer.stdout)["version"] == 1, answer
 
 
 async def check_the_server() -> None:
@@ -185,6 +200,7 @@ def main() -> None:
         asyncio.run(check_the_server())
     if mode == "demo":
         check_command()
+        asyncio.run(check_tools())
         check_demo()
     if mode == "arq":
         asyncio.run(check_arq(Path(sys.argv[2]).read_text()))
