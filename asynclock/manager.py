@@ -183,11 +183,11 @@ class LockManager(Catalogue):
         """
         if unknown:
             raise _settings.unknown(unknown)
-        terms = self._defaults.terms(
+        options = self._defaults.options(
             ttl=ttl, renew=renew, max_hold=max_hold, interrupt=interrupt, handoff=handoff
         )
-        recipe = _lock.recipe(self._defaults.prefix, _settings.name(name))
-        return Lock(self._engine, recipe, terms, timeout)
+        spec = _lock.spec(self._defaults.prefix, _settings.name(name))
+        return Lock(self._engine, spec, options, timeout)
 
     def _another(self) -> LockManager:
         """Return a manager with the same nodes and settings, and connections of its own."""
@@ -198,9 +198,7 @@ class LockManager(Catalogue):
 
     async def inspect(self, name: str) -> Inspection:
         """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""
-        return await inspect(
-            self._engine, _lock.recipe(self._defaults.prefix, _settings.name(name))
-        )
+        return await inspect(self._engine, _lock.spec(self._defaults.prefix, _settings.name(name)))
 
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""
@@ -229,8 +227,8 @@ class LockManager(Catalogue):
     def waiters(self) -> dict[str, int]:
         """Return the number of this manager's tasks that wait for each name that is held now."""
         found = Counter(search.name for search in self._engine.refused)
-        for line in self._engine.lines.values():
-            found[line.name] += len(line.waiters)
+        for queue in self._engine.queues.values():
+            found[queue.name] += len(queue.waiters)
         return {name: count for name, count in found.items() if count}
 
     def statistics(self) -> Statistics:
@@ -238,7 +236,7 @@ class LockManager(Catalogue):
         engine, counts = self._engine, self._engine.counts
         return Statistics(
             held=len(self.leases()),
-            waiting=engine.searching + sum(len(line.waiters) for line in engine.lines.values()),
+            waiting=engine.searching + sum(len(queue.waiters) for queue in engine.queues.values()),
             acquired=counts.acquired,
             released=counts.released,
             lost=counts.lost,

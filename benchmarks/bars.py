@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asynclock._engine.waiting import KEEP_COUNT
+from asynclock._engine.local_queue import KEEP_COUNT
 
 from .results import Case, Results
 from .runner import Cell

@@ -160,7 +160,7 @@ def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseExcepti
     return found
 
 
-class Deferred(AcquireContext[L_co]):
+class LazyAcquire(AcquireContext[L_co]):
     """A call of `make`, which gets the seconds left (None: no limit) and returns a lease."""
 
     __slots__ = ("_called", "_deadline", "_make")

@@ -19,7 +19,7 @@ from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
 from .context import Context
 from .left import Left
-from .recipe import Recipe
+from .spec import LockSpec
 
 OPEN, WON = Verdict.OPEN, Verdict.WON
 TOO_LATE = Failure("the request reached it too late")
@@ -43,23 +43,23 @@ class Attempt:
         "ballot",
         "cut",
         "failures",
-        "hints",
         "owner",
-        "recipe",
         "refusals",
+        "slot_votes",
+        "spec",
         "started",
         "valid_until",
     )
 
     def __init__(
-        self, context: Context, recipe: Recipe, ttl: float, ticket: tuple[Word, ...] = ()
+        self, context: Context, spec: LockSpec, ttl: float, ticket: tuple[Word, ...] = ()
     ) -> None:
-        self.recipe = recipe
+        self.spec = spec
         self.owner = context.new_owner()
         self.failures: dict[int, Failure] = {}
         self.refusals: list[tuple[float | None, str]] = []
         """For each refusing node: the seconds that the holder has left, or None, and its owner."""
-        self.hints: tuple[bytes, ...] = ()
+        self.slot_votes: tuple[bytes, ...] = ()
         """What refusing nodes reported about the other slots of the name."""
         self.cut = False
         """Whether the caller's timeout ended before the nodes had answered."""
@@ -113,7 +113,7 @@ class Attempt:
         context, nodes = self._context, self._context.multiplexer
         until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
         floor, not_after = nodes.floor(self.started), nodes.not_after(until)
-        command = self.recipe.acquire(
+        command = self.spec.acquire(
             self.owner,
             self._ttl,
             floor,
@@ -172,7 +172,7 @@ class Attempt:
             left = reply[1] / 1000 if reply[1] >= 0 else None
             self.refusals.append((left, reply[2].decode("utf-8", "replace")))
             if len(reply) > 4:
-                self.hints += (reply[3],)
+                self.slot_votes += (reply[3],)
             self._refusers |= bit
             ballot.refuse()
         else:
@@ -205,7 +205,7 @@ class Attempt:
     def _write_back(self) -> None:
         context = self._context
         context.counts.write_backs += 1
-        command = self.recipe.write_back(self.owner, self.ballot.fence, context.retention)
+        command = self.spec.write_back(self.owner, self.ballot.fence, context.retention)
         sink = _Raise(self)
         for index in self.ballot.take_behind():
             self._raising |= 1 << index
@@ -215,8 +215,8 @@ class Attempt:
         # The vote is won: a node that did not grant would go on keeping others out for our ticket.
         if index not in self.ballot.claims and not self._open >> index & 1:
             wakeups = self._context.multiplexer.wakeups
-            left = Left(wakeups, self.recipe)
-            self._nodes[index].ask(self.recipe.leave(self._ticket[0]), left, index)
+            left = Left(wakeups, self.spec)
+            self._nodes[index].ask(self.spec.leave(self._ticket[0]), left, index)
 
     def _conclude(self) -> None:
         future = self._future
@@ -227,7 +227,7 @@ class Attempt:
         """Send a release, after the request, to each node that may have granted."""
         maybe = [index for index in self._asked if not self._refusers >> index & 1]
         if maybe:
-            command = self.recipe.release(self.owner, self.started, _clock.now() + self._ttl)
+            command = self.spec.release(self.owner, self.started, _clock.now() + self._ttl)
             self._context.multiplexer.deliver(command, NOBODY, maybe)
 
     # why it was lost
@@ -251,7 +251,7 @@ class Attempt:
         Always False for holders that share the name, such as readers: they compete only with
         writers, so an extra back-off would only slow them down.
         """
-        if self.recipe.line is None:
+        if self.spec.queue_key is None:
             return False
         owners = [owner for _, owner in self.refusals]
         most = max(map(owners.count, owners), default=0)

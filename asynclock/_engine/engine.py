@@ -21,11 +21,11 @@ from .context import EngineSettings
 from .fences import SPARE, reserve_ahead
 from .grant import Grant, LeaseReference
 from .lease import Keeper, Lease
-from .options import Terms
-from .recipe import QueueKey
+from .local_queue import LocalQueue, Proceed
+from .options import LeaseOptions
 from .release import Release
 from .renewal import Renewals
-from .waiting import Ask, Line
+from .spec import QueueKey
 
 _log = logging.getLogger("asynclock")
 
@@ -47,7 +47,7 @@ class Engine(Keeper):
         observers: Observers,
     ) -> None:
         super().__init__(multiplexer, background, settings, observers)
-        self.lines: dict[QueueKey, Line[Grant]] = {}
+        self.queues: dict[QueueKey, LocalQueue[Grant]] = {}
         self.renewals: Renewals = Renewals(
             multiplexer, self.retention, self.mark_lost, self._renewed
         )
@@ -59,14 +59,14 @@ class Engine(Keeper):
 
     # a lease begins
 
-    def make_lease(self, grant: Grant, fence: int, terms: Terms, now: float) -> Lease:
+    def make_lease(self, grant: Grant, fence: int, options: LeaseOptions, now: float) -> Lease:
         """Make the lease through which a task holds `grant` from `now` on."""
         self.counts.acquired += 1
-        lease = Lease(self, grant, fence, terms, now)
-        grant.handed_to(ReferenceType(lease, self._on_drop), fence, terms, now)
-        line = grant.line
-        if line is not None and line.waiters and len(grant.fences) < SPARE:
-            reserve_ahead(self, grant, terms)
+        lease = Lease(self, grant, fence, options, now)
+        grant.handed_to(ReferenceType(lease, self._on_drop), fence, options, now)
+        queue = grant.queue
+        if queue is not None and queue.waiters and len(grant.fences) < SPARE:
+            reserve_ahead(self, grant, options)
         return lease
 
     # a lease goes on
@@ -104,7 +104,7 @@ class Engine(Keeper):
         self.counts.renewed += 1
         if self.observers and grant.reference is not None:
             left = grant.valid_until - _clock.now()
-            self.observers(Renewed(grant.recipe.name, grant.owner, grant.fence, left))
+            self.observers(Renewed(grant.spec.name, grant.owner, grant.fence, left))
 
     # a lease ends
 
@@ -118,13 +118,13 @@ class Engine(Keeper):
         lease.ended(None)
         grant.vacated()
         self.counts.released += 1
-        line = grant.line
-        if line is None:
+        queue = grant.queue
+        if queue is None:
             return self.release(grant)
-        if line.waiters and line.hand_on(grant, lease.terms, now):
+        if queue.waiters and queue.hand_on(grant, lease.options, now):
             return None
         release = self.release(grant)
-        self.next_in_line(line, yielding=line.used_up(now))
+        self.next_in_line(queue, yielding=queue.used_up(now))
         return release
 
     def report_late_loss(self, grant: Grant, reason: str) -> None:
@@ -135,41 +135,41 @@ class Engine(Keeper):
         """Send a release to all nodes; it has been sent when this returns."""
         grant.over()
         self.renewals.remove(grant)
-        if grant.line is not None:
-            grant.line.drop(grant)
+        if grant.queue is not None:
+            grant.queue.drop(grant)
         nodes = self.multiplexer
-        recipe = grant.recipe
+        spec = grant.spec
         release = Release(len(nodes.nodes), nodes.quorum, self.complaints)
-        command = recipe.release(grant.owner, grant.asked_since, _clock.now() + grant.ttl)
+        command = spec.release(grant.owner, grant.asked_since, _clock.now() + grant.ttl)
         nodes.deliver(command, release, nodes.everyone)
-        for key in recipe.watched if recipe.wakes is None else recipe.wakes:
+        for key in spec.watched if spec.freed_by_release is None else spec.freed_by_release:
             nodes.wakeups.wake(key)  # servers send no push for changes by our own connection
         return release
 
-    def next_in_line(self, line: Line[Grant], *, yielding: bool = False) -> None:
+    def next_in_line(self, queue: LocalQueue[Grant], *, yielding: bool = False) -> None:
         """Let the next waiter ask, unless a task asks or all is held; drop the queue if unused."""
         if yielding:
-            line.since, line.handed, line.yielded = 0.0, 0, _clock.now()
-        if line.asking or line.full:
+            queue.since, queue.handed, queue.yielded = 0.0, 0, _clock.now()
+        if queue.asking or queue.full:
             return
-        if line.waiters and line.let_ask(Ask.YIELDING if yielding else Ask.NOW):
-            line.asking += 1
-        elif not line.grants and self.lines.get(line.key) is line:
-            del self.lines[line.key]
+        if queue.waiters and queue.let_ask(Proceed.AFTER_OTHERS if yielding else Proceed.NOW):
+            queue.asking += 1
+        elif not queue.grants and self.queues.get(queue.key) is queue:
+            del self.queues[queue.key]
 
     def mark_lost(self, grant: Grant, reason: str) -> None:
         """Mark `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
         if grant.lost_reason is not None:
             return
-        lease, was_held, line = grant.lease, grant.reference is not None, grant.line
+        lease, was_held, queue = grant.lease, grant.reference is not None, grant.queue
         grant.lost(reason)
         self.release(grant)  # for the nodes that still keep it for us
         if lease is not None:
             lease.ended(reason)
         if was_held:
             self._report_loss(grant, reason)
-            if line is not None:
-                self.next_in_line(line)
+            if queue is not None:
+                self.next_in_line(queue)
 
     def _dropped(self, reference: LeaseReference) -> None:
         for grant in self.renewals.grants():
@@ -177,7 +177,7 @@ class Engine(Keeper):
                 # No release: the code that dropped the lease may still use what the lock protects.
                 self.soon(grant.stop_renewing)
                 warnings.warn(
-                    f"the lease on {grant.recipe.name!r} (fence {grant.fence}) was dropped "
+                    f"the lease on {grant.spec.name!r} (fence {grant.fence}) was dropped "
                     "without being released: it is no longer renewed and ends with its ttl",
                     ResourceWarning,
                     stacklevel=2,
@@ -191,20 +191,20 @@ class Engine(Keeper):
             causes = ((node.address, node.cause(now)) for node in self.multiplexer.nodes)
             _log.error(
                 "lost the lease on %r (fence %d) after %.3f s: %s%s",
-                grant.recipe.name,
+                grant.spec.name,
                 grant.fence,
                 held,
                 reason,
                 "".join(f"; {address}: {cause}" for address, cause in causes if cause),
                 extra={
-                    "asynclock_name": grant.recipe.name,
+                    "asynclock_name": grant.spec.name,
                     "asynclock_fence": grant.fence,
                     "asynclock_reason": reason,
                     "asynclock_held": held,
                 },
             )
         if self.observers:
-            self.observers(Lost(grant.recipe.name, grant.owner, grant.fence, reason, held))
+            self.observers(Lost(grant.spec.name, grant.owner, grant.fence, reason, held))
 
     def close(self) -> None:
         """Release all leases and refuse every later call; sends, but waits for no reply."""
@@ -214,7 +214,7 @@ class Engine(Keeper):
         cut_off: list[str] = []
         for grant in self.renewals.grants():
             if grant.reference is not None:
-                cut_off.append(grant.recipe.name)
+                cut_off.append(grant.spec.name)
                 self.mark_lost(grant, "the manager was closed")
             else:
                 self.release(grant)

@@ -14,7 +14,7 @@ from .._nodes.replies import Failure
 from .._nodes.script import GRANTED
 from .context import Context
 from .grant import Grant
-from .options import Terms
+from .options import LeaseOptions
 
 BLOCK = 1024
 """Number of fences reserved at once; fences then run ahead of the clock by that many µs at most."""
@@ -47,7 +47,7 @@ class Reservation:
         self._left = len(nodes.nodes)
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._m = grant.reserve(count, self._done)
-        command = grant.recipe.write_back(grant.owner, self._m, context.retention)
+        command = grant.spec.write_back(grant.owner, self._m, context.retention)
         nodes.broadcast(command, self)
 
     def on_reply(self, index: int, reply: Any) -> None:
@@ -77,16 +77,18 @@ class Reservation:
         self._grant.reservation_ended(self._done)
 
 
-def reserve_ahead(context: Context, grant: Grant, terms: Terms) -> None:
+def reserve_ahead(context: Context, grant: Grant, options: LeaseOptions) -> None:
     """Reserve a block of fences, if few are left, before a hand-over needs them."""
     few = len(grant.fences) <= SPARE
-    if terms.handoff is True and few and grant.reserving is None:
+    if options.handoff is True and few and grant.reserving is None:
         Reservation(context, grant, BLOCK)
 
 
-def reserve_now(context: Context, grant: Grant, terms: Terms) -> asyncio.Future[None] | None:
+def reserve_now(
+    context: Context, grant: Grant, options: LeaseOptions
+) -> asyncio.Future[None] | None:
     """Reserve a fence for the next lease on `grant`, if needed; return the future to await."""
-    if terms.handoff == "strict":
+    if options.handoff == "strict":
         # Fences that are left or being reserved were requested before this hand-over: too old.
         grant.drop_fences()
         Reservation(context, grant, 1)

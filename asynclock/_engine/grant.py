@@ -1,6 +1,6 @@
 """What the nodes granted to one owner, and each way in which that changes.
 
-Inside a process a grant may pass from one lease to the next (see waiting.py); on the nodes its
+Inside a process a grant may pass from one lease to the next (see local_queue.py); on the nodes its
 owner stays the same. Other modules read a Grant but change it only through its methods.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 from weakref import ReferenceType
 
-from .options import Terms
-from .recipe import Recipe
-from .waiting import Line
+from .local_queue import LocalQueue
+from .options import LeaseOptions
+from .spec import LockSpec
 
 FOREVER = float("inf")
 _NOWHERE: dict[int, float] = {}
@@ -25,7 +25,7 @@ class Holder(Protocol):
     """A lease, as far as the engine needs it."""
 
     @property
-    def terms(self) -> Terms:
+    def options(self) -> LeaseOptions:
         """The options that the lease was requested with."""
 
     def inside(self, task: asyncio.Task[Any] | None) -> bool:
@@ -54,16 +54,16 @@ class Grant:
         "fences",
         "held_since",
         "hold_until",
-        "line",
         "lost_reason",
         "lowered",
         "owner",
-        "recipe",
+        "queue",
         "reference",
         "renew_until",
         "reserving",
         "restore_at",
         "restored",
+        "spec",
         "top",
         "ttl",
         "ttl_from",
@@ -73,16 +73,16 @@ class Grant:
 
     def __init__(
         self,
-        recipe: Recipe,
+        spec: LockSpec,
         owner: str,
         fence: int,
         ttl: float,
         valid_until: float,
         voters: Iterable[int],
         asked_since: float,
-        line: Line[Grant] | None,
+        queue: LocalQueue[Grant] | None,
     ) -> None:
-        self.recipe: Recipe = recipe
+        self.spec: LockSpec = spec
         self.owner: str = owner
         self.fence: int = fence
         self.ttl: float = ttl
@@ -91,7 +91,7 @@ class Grant:
         """The nodes whose grants won the vote."""
         self.asked_since: float = asked_since
         """When the nodes were first asked for the lock."""
-        self.line: Line[Grant] | None = line
+        self.queue: LocalQueue[Grant] | None = queue
         self.held_since: float = 0.0
         """When the present lease began."""
         self.alarm: float = 0.0
@@ -141,13 +141,15 @@ class Grant:
 
     # leases
 
-    def handed_to(self, lease: LeaseReference, fence: int, terms: Terms, now: float) -> None:
+    def handed_to(
+        self, lease: LeaseReference, fence: int, options: LeaseOptions, now: float
+    ) -> None:
         """Begin a lease with this fence."""
         self.reference = lease
         self.fence = fence
         self.held_since = now
-        self.hold_until = FOREVER if terms.max_hold is None else now + terms.max_hold
-        self.renew_until = self.hold_until if terms.renew else 0.0
+        self.hold_until = FOREVER if options.max_hold is None else now + options.max_hold
+        self.renew_until = self.hold_until if options.renew else 0.0
 
     def vacated(self) -> None:
         """End the present lease; the next one may take the grant over."""

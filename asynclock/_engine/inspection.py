@@ -11,8 +11,8 @@ from .._nodes.gather import Gather
 from .._nodes.replies import Failure
 from .._nodes.script import Command
 from .context import Context
-from .recipe import Recipe
 from .refusals import label
+from .spec import LockSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,18 @@ class Inspection:
         return len({view.owner for view in self.nodes if view.error is None}) <= 1
 
 
-async def inspect(context: Context, recipe: Recipe, kind: str = "lock") -> Inspection:
+async def inspect(context: Context, spec: LockSpec, kind: str = "lock") -> Inspection:
     """Ask every node about one name; takes at most one node timeout."""
     nodes = context.multiplexer.nodes
-    replies = await ask_all(context, recipe.inspect())
+    replies = await ask_all(context, spec.inspect())
     views = tuple(_view(node.address, replies[i]) for i, node in enumerate(nodes))
-    return Inspection(recipe.name, views, context.multiplexer.quorum, kind, recipe.part)
+    return Inspection(spec.name, views, context.multiplexer.quorum, kind, spec.part)
 
 
-async def inspect_parts(context: Context, kind: str, recipes: Sequence[Recipe]) -> Inspection:
+async def inspect_parts(context: Context, kind: str, specs: Sequence[LockSpec]) -> Inspection:
     """Ask every node about all parts of a name at the same time."""
-    parts = await asyncio.gather(*(inspect(context, recipe, kind) for recipe in recipes))
-    return whole(recipes[0].name, kind, parts)
+    parts = await asyncio.gather(*(inspect(context, spec, kind) for spec in specs))
+    return whole(specs[0].name, kind, parts)
 
 
 def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:

@@ -1,6 +1,6 @@
 """The Lease through which one task holds a lock.
 
-Each lease ends once: it is released, handed over (see waiting.py) or lost.
+Each lease ends once: it is released, handed over (see local_queue.py) or lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import LeaseLostError
 from .context import Context
 from .grant import Grant
 from .interruption import Interruption
-from .options import Terms
+from .options import LeaseOptions
 from .release import Release
 
 UNNOTICED = "its time ran out while the event loop was busy"
@@ -65,9 +65,9 @@ class Lease:
         "fence",
         "lost_reason",
         "name",
+        "options",
         "owner",
         "part",
-        "terms",
     )
 
     def __init__(
@@ -75,11 +75,11 @@ class Lease:
         engine: Keeper,
         grant: Grant,
         fence: int,
-        terms: Terms,
+        options: LeaseOptions,
         now: float,
     ) -> None:
-        self.name: str = grant.recipe.name
-        self.part: str = grant.recipe.part
+        self.name: str = grant.spec.name
+        self.part: str = grant.spec.part
         """The part of the name that is held: a semaphore's slot, "read" or "write"; else ""."""
         self.owner: str = grant.owner
         """The random id stored in Redis, with the label of this process."""
@@ -91,7 +91,7 @@ class Lease:
         self.acquired_at: float = now
         self._engine = engine
         self._grant: Grant | None = grant
-        self.terms: Terms = terms
+        self.options: LeaseOptions = options
         """The options that the lease was requested with."""
         self._body: Interruption | None = None
         self._bodies: tuple[Interruption, ...] = ()
@@ -106,7 +106,7 @@ class Lease:
     def ttl(self) -> float:
         """Seconds the lease lives without renewal."""
         grant = self._grant  # read once: another thread may ask, too
-        return self.terms.ttl if grant is None else grant.ttl
+        return self.options.ttl if grant is None else grant.ttl
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
@@ -219,7 +219,7 @@ class Lease:
         self.lost_reason = reason
         if self._loss is not None and not self._loss.done():
             self._loss.set_result(None)
-        if reason is not None and self.terms.interrupt:
+        if reason is not None and self.options.interrupt:
             for body in self._bodies if self._body is None else (self._body, *self._bodies):
                 body.interrupt()
 

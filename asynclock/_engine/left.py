@@ -6,20 +6,20 @@ from typing import Any
 
 from .._nodes.replies import Failure
 from .._nodes.wakeup import Wakeups
-from .recipe import Recipe
+from .spec import LockSpec
 
 
 class Left:
     """Wakes local waiters that the removed ticket was blocking."""
 
-    __slots__ = ("_recipe", "_wakeups")
+    __slots__ = ("_spec", "_wakeups")
 
-    def __init__(self, wakeups: Wakeups, recipe: Recipe) -> None:
-        self._recipe = recipe
+    def __init__(self, wakeups: Wakeups, spec: LockSpec) -> None:
+        self._spec = spec
         self._wakeups = wakeups
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Wake waiters: servers send no push for changes by our own connection."""
         if type(reply) is not Failure and reply[0]:
-            for key in (*self._recipe.watched, *self._recipe.neighbours):
+            for key in (*self._spec.watched, *self._spec.neighbours):
                 self._wakeups.wake(key, index)

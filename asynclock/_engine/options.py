@@ -9,7 +9,7 @@ HandOff = Literal["block", "strict"] | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseOptions:
     """Options of a lease, validated where the lock is made; times in seconds."""
 
     ttl: float

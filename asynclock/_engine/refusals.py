@@ -55,8 +55,8 @@ def too_long(attempt: Attempt) -> NotAcquiredError:
 def _contended(kind: type[NotAcquiredError], text: str, attempt: Attempt) -> NotAcquiredError:
     holder, ballot = label(attempt.holder), attempt.ballot
     return kind(
-        f"{attempt.recipe.name!r} {text} {holder!r}",
-        name=attempt.recipe.name,
+        f"{attempt.spec.name!r} {text} {holder!r}",
+        name=attempt.spec.name,
         owner=attempt.holder,
         holder=holder,
         remaining=attempt.remaining,
@@ -114,13 +114,13 @@ def hopeless(attempt: Attempt, size: int) -> ConfigurationError | None:
         return None
     unsupported = any(failure.code == UNSUPPORTED for failure in never)
     kind = UnsupportedDeploymentError if unsupported else ConfigurationError
-    name = attempt.recipe.name
+    name = attempt.spec.name
     return kind(f"{name!r} can't be locked here: {_listed(attempt.causes())}", name=name)
 
 
 def outage(attempt: Attempt) -> QuorumUnavailableError:
     """Return the error for too few answers, with the cause at each node."""
-    causes, name = attempt.causes(), attempt.recipe.name
+    causes, name = attempt.causes(), attempt.spec.name
     return QuorumUnavailableError(
         f"too few nodes answered to decide on {name!r}: {_listed(causes)}",
         name=name,

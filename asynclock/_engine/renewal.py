@@ -20,9 +20,9 @@ from .._nodes.replies import Failure
 from .._nodes.script import Command, Word
 from .._rules import validity
 from .grant import FOREVER, Grant
-from .recipe import Recipe, ms
 from .restoring import Restores
 from .round import Done, Round
+from .spec import LockSpec, ms
 
 DROPPED = "its Lease was dropped without being released"
 """The reason of a loss when the Lease was garbage-collected without a release."""
@@ -70,10 +70,10 @@ class Renewals:
         """Return the live grants, oldest first."""
         return list(self._alive.values())
 
-    def shares(self, recipe: Recipe, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether `task` shares (as a reader) the name that `recipe` wants to have alone."""
+    def shares(self, spec: LockSpec, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether `task` shares (as a reader) the name that `spec` wants to have alone."""
         return any(
-            grant.recipe.keys[0] == recipe.shared and lease.inside(task)
+            grant.spec.keys[0] == spec.shared and lease.inside(task)
             for grant in self.grants()
             if (lease := grant.lease) is not None
         )
@@ -119,10 +119,10 @@ class Renewals:
             grant.asked(until)
         for grant in shortened:
             self._shorten(grant, until, number, ttl)
-        keys: list[str] = [key for grant in grants for key in grant.recipe.keys]
+        keys: list[str] = [key for grant in grants for key in grant.spec.keys]
         owners = [grant.owner for grant in grants]
         args: tuple[Word, ...] = ("extend", ms(ttl), self._retention, *owners)
-        command = Command(grants[0].recipe.script, keys, args)
+        command = Command(grants[0].spec.script, keys, args)
         size = len(self._multiplexer.nodes)
         round_ = Round(self, grants, ttl, size, sent, number, shortened, done)
         self._multiplexer.broadcast(command, round_)
@@ -237,7 +237,7 @@ class Renewals:
                 # Until the round has its replies, the next check is at the deadline.
                 self._set(grant, grant.valid_until)
                 ttl = _within(grant, grant.wanted_ttl, grant.renew_until)
-                key = (grant.recipe.script, len(grant.recipe.keys), ttl)
+                key = (grant.spec.script, len(grant.spec.keys), ttl)
                 batches.setdefault(key, []).append(grant)
             else:
                 self._set(grant, grant.valid_until)
@@ -254,7 +254,7 @@ class Renewals:
     @staticmethod
     def _why_late(grant: Grant) -> str:
         lease = grant.lease
-        abandoned = lease is not None and lease.terms.renew and not grant.renew_until
+        abandoned = lease is not None and lease.options.renew and not grant.renew_until
         if grant.dropped or abandoned:
             return DROPPED
         if not grant.renew_until:

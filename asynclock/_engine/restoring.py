@@ -59,9 +59,7 @@ class Restores:
         not_after = nodes.not_after(until)
         if not not_after:
             return  # too few clocks are known to say from when on the request is too late
-        request = grant.recipe.restore(
-            grant.owner, grant.ttl, grant.top, not_after, self._retention
-        )
+        request = grant.spec.restore(grant.owner, grant.ttl, grant.top, not_after, self._retention)
         self.under_way.add((grant.owner, index))
         sink = Restore(self, grant, now, voted=index in grant.voters)
         # Until the reply comes, a key on the node may come from a late execution of this request.
@@ -79,7 +77,7 @@ class Restores:
             self.renew_at(grant, validity.retry_at(_clock.now(), grant.ttl))
             return
         if reply[1] < grant.top:  # more were reserved, or the node ignored the floor
-            raised = grant.recipe.write_back(grant.owner, grant.top, self._retention)
+            raised = grant.spec.write_back(grant.owner, grant.top, self._retention)
             node.ask(raised, NOBODY, index)
         grant.put_back(index, restore.sent, reply[1], voted=restore.voted)
 

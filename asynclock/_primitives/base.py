@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Final, Generic, Never, TypeVar
 
 from .. import _settings
+from .._engine.acquire import Acquire
 from .._engine.acquiring import AcquireContext, Enterable
-from .._engine.acquisition import Wish
 from .._engine.engine import Engine
 from .._engine.lease import Lease
-from .._engine.options import HandOff, Terms
-from .._engine.recipe import Recipe
+from .._engine.options import HandOff, LeaseOptions
+from .._engine.spec import LockSpec
 from .._keys import MARKER
 from ..errors import ConfigurationError, NotAcquiredError
 
@@ -46,8 +46,8 @@ class Defaults:
     node_timeout: float
     max_ttl: float
     prefix: str
-    usual: Terms
-    """The terms of a lock that is made without settings of its own."""
+    usual: LeaseOptions
+    """The options of a lock that is made without settings of its own."""
 
     @classmethod
     def checked(
@@ -68,9 +68,9 @@ class Defaults:
             raise ConfigurationError(
                 f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
             )
-        return cls(usual, timeout, longest, prefix, Terms(usual))
+        return cls(usual, timeout, longest, prefix, LeaseOptions(usual))
 
-    def terms(
+    def options(
         self,
         *,
         ttl: float | None,
@@ -78,15 +78,15 @@ class Defaults:
         max_hold: float | None = None,
         interrupt: bool = True,
         handoff: HandOff = True,
-    ) -> Terms:
-        """Return checked terms; `ttl=None` means the manager's ttl. Raises ConfigurationError."""
+    ) -> LeaseOptions:
+        """Return checked options; `ttl=None` means the manager's ttl. Raises ConfigurationError."""
         if ttl is max_hold is None and renew is interrupt is handoff is True:
             return self.usual
         if handoff not in (True, False, "block", "strict"):
             raise ConfigurationError(
                 f'handoff must be True (or "block"), "strict" or False, not {handoff!r}'
             )
-        return Terms(
+        return LeaseOptions(
             ttl=_settings.ttl(
                 self.ttl if ttl is None else ttl,
                 node_timeout=self.node_timeout,
@@ -130,12 +130,14 @@ NOT_OURS: Final = (
 class Acquirable(Generic[L]):
     """A name and settings that can be acquired. Stateless: any number of tasks may share it."""
 
-    __slots__ = ("_engine", "_entered", "_recipe", "_terms", "_timeout")
+    __slots__ = ("_engine", "_entered", "_options", "_spec", "_timeout")
 
-    def __init__(self, engine: Engine, recipe: Recipe, terms: Terms, timeout: float | None) -> None:
+    def __init__(
+        self, engine: Engine, spec: LockSpec, options: LeaseOptions, timeout: float | None
+    ) -> None:
         self._engine = engine
-        self._recipe = recipe
-        self._terms = terms
+        self._spec = spec
+        self._options = options
         if timeout is not None:
             timeout = _settings.seconds(timeout, "timeout", zero=True)
         self._timeout = timeout
@@ -143,12 +145,12 @@ class Acquirable(Generic[L]):
         self._entered: Entered[L] = Entered()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} ttl={self._terms.ttl:g}>"
+        return f"<{type(self).__name__} {self.name!r} ttl={self._options.ttl:g}>"
 
     @property
     def name(self) -> str:
         """The name that is locked, without the manager's prefix."""
-        return self._recipe.name
+        return self._spec.name
 
     @abstractmethod
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[L]:
@@ -193,12 +195,12 @@ class Acquirable(Generic[L]):
 
 
 class Lockable(Acquirable[Lease]):
-    """A lock with a recipe, whose lease is a plain `Lease`."""
+    """A lock with a spec, whose lease is a plain `Lease`."""
 
     __slots__ = ()
 
-    def _call(self, timeout: float | None, *, once: bool = False) -> Wish:
-        return Wish(self._engine, self._recipe, self._terms, timeout, once=once)
+    def _call(self, timeout: float | None, *, once: bool = False) -> Acquire:
+        return Acquire(self._engine, self._spec, self._options, timeout, once=once)
 
     async def __aenter__(self) -> Lease:
         # The same as in the base class, without a coroutine of the lease.

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 from .. import _settings
 from .._engine.engine import Engine
-from .._engine.options import HandOff, Terms
+from .._engine.options import HandOff, LeaseOptions
 from .._keys import lock_key
 from ..errors import ConfigurationError
 from . import barrier, election, event, fair, latch, lock, multi, readwrite, semaphore
@@ -20,7 +20,7 @@ from .fair import FairLock
 from .kind import Kind
 from .latch import MOST as MOST_COUNTS
 from .latch import Latch
-from .lock import Lock, recipe
+from .lock import Lock, spec
 from .multi import MOST as MOST_NAMES
 from .multi import MultiLock
 from .readwrite import ReadWriteLock
@@ -74,12 +74,12 @@ class Catalogue:
     def __init__(self) -> None:
         self._nestings: Registry = {}
 
-    def _terms(self, settings: LockSettings | WaitSettings) -> tuple[Terms, float | None]:
+    def _options(self, settings: LockSettings | WaitSettings) -> tuple[LeaseOptions, float | None]:
         if wrong := settings.keys() - LockSettings.__annotations__.keys():
             raise _settings.unknown(wrong)
         given: dict[str, Any] = {"ttl": None, **settings}
         timeout = given.pop("timeout", None)
-        return self._defaults.terms(**given), timeout
+        return self._defaults.options(**given), timeout
 
     def reentrant_lock(
         self, name: str, *, inherit: bool = False, **settings: Unpack[LockSettings]
@@ -93,9 +93,11 @@ class Catalogue:
             inherit: whether tasks started while it is held may acquire it too.
             settings: those of `lock`.
         """
-        terms, timeout = self._terms(settings)
-        wanted = recipe(self._defaults.prefix, _settings.name(name))
-        return ReentrantLock(self._engine, wanted, terms, timeout, self._nestings, inherit=inherit)
+        options, timeout = self._options(settings)
+        wanted = spec(self._defaults.prefix, _settings.name(name))
+        return ReentrantLock(
+            self._engine, wanted, options, timeout, self._nestings, inherit=inherit
+        )
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
         """Make a lock on all of `names` at once; each is the mutex of `lock(name)`.
@@ -106,13 +108,13 @@ class Catalogue:
             names: what is locked; at most 64 names.
             settings: those of `lock`.
         """
-        terms, timeout = self._terms(settings)
+        options, timeout = self._options(settings)
         if not 1 <= len(names) <= MOST_NAMES:
             raise ConfigurationError(
                 f"multi_lock takes from 1 to {MOST_NAMES} names, not {len(names)}"
             )
         checked = [_settings.name(name) for name in names]
-        return MultiLock(self._engine, self._defaults.prefix, checked, terms, timeout)
+        return MultiLock(self._engine, self._defaults.prefix, checked, options, timeout)
 
     def synchronized(
         self, template: str, *, lease: str | None = None, **settings: Unpack[LockSettings]
@@ -130,15 +132,15 @@ class Catalogue:
             lease: the name of a keyword-only parameter that gets the lease.
             settings: those of `lock`.
         """
-        terms, timeout = self._terms(settings)
+        options, timeout = self._options(settings)
 
         def lock(name: str) -> Lock:
-            return self._mutex(_settings.name(name), terms, timeout)
+            return self._mutex(_settings.name(name), options, timeout)
 
         return synchronized(lock, template, lease)
 
-    def _mutex(self, name: str, terms: Terms, timeout: float | None) -> Lock:
-        return Lock(self._engine, recipe(self._defaults.prefix, name), terms, timeout)
+    def _mutex(self, name: str, options: LeaseOptions, timeout: float | None) -> Lock:
+        return Lock(self._engine, spec(self._defaults.prefix, name), options, timeout)
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.
@@ -149,9 +151,9 @@ class Catalogue:
             name: what is locked.
             settings: those of `lock`; they apply to both sides.
         """
-        terms, timeout = self._terms(settings)
+        options, timeout = self._options(settings)
         checked = _settings.name(name, "a lock's name")
-        return ReadWriteLock(self._engine, self._defaults.prefix, checked, terms, timeout)
+        return ReadWriteLock(self._engine, self._defaults.prefix, checked, options, timeout)
 
     def fair_lock(self, name: str, **settings: Unpack[WaitSettings]) -> FairLock:
         """Make a mutex on `name` that goes to the longest waiter; not available over a quorum.
@@ -162,9 +164,9 @@ class Catalogue:
             name: what is locked, apart from the mutex of `lock`.
             settings: those of `lock`, without `handoff`.
         """
-        terms, timeout = self._terms(settings)
+        options, timeout = self._options(settings)
         checked = _settings.name(name)
-        return FairLock(self._engine, self._defaults.prefix, checked, terms, timeout)
+        return FairLock(self._engine, self._defaults.prefix, checked, options, timeout)
 
     def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
         """Make an election of the leader of `name`. Raises ConfigurationError.
@@ -174,9 +176,9 @@ class Catalogue:
             settings: those of `lock`, without `handoff`. `ttl` is the maximum number of seconds
                 without a leader after a leader has crashed.
         """
-        terms, timeout = self._terms(settings)
+        options, timeout = self._options(settings)
         checked = _settings.name(name, "an election's name")
-        return Election(self._engine, self._defaults.prefix, checked, terms, timeout)
+        return Election(self._engine, self._defaults.prefix, checked, options, timeout)
 
     def event(self, name: str, *, keep: float = KEEP) -> SharedEvent:
         """Make an event on `name`: a flag that every process sees. Raises ConfigurationError.
@@ -211,8 +213,8 @@ class Catalogue:
             keep: seconds after the last arrival at which the nodes forget the barrier.
         """
         checked = _settings.count(parties, "parties", MOST_PARTIES)
-        terms = self._defaults.terms(ttl=ttl)
-        return Barrier(self._engine, self._register(name, barrier.KIND, keep), checked, terms.ttl)
+        options = self._defaults.options(ttl=ttl)
+        return Barrier(self._engine, self._register(name, barrier.KIND, keep), checked, options.ttl)
 
     def _register(self, name: str, kind: Kind, keep: float) -> Register:
         checked = _settings.name(name, f"the name of a {kind.name}")
@@ -229,7 +231,7 @@ class Catalogue:
             permits: maximum number of leases, 1 to 256; the same in every process.
             settings: those of `lock`.
         """
-        terms, timeout = self._terms(settings)
+        options, timeout = self._options(settings)
         checked = _settings.name(name, "a semaphore's name")
         most = _settings.count(permits, "permits", MOST)
-        return Semaphore(self._engine, self._defaults.prefix, checked, most, terms, timeout)
+        return Semaphore(self._engine, self._defaults.prefix, checked, most, options, timeout)

@@ -13,13 +13,13 @@ from typing import Any, Self
 from weakref import ReferenceType
 
 from .. import _clock
-from .._engine.acquiring import AcquireContext, Deferred
+from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease
-from .._engine.options import Terms
-from .._engine.recipe import Recipe, ms
+from .._engine.options import LeaseOptions
 from .._engine.refusals import label
+from .._engine.spec import LockSpec, ms
 from .._keys import derived, lock_key
 from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import GRANTED, Command, Script
@@ -135,27 +135,29 @@ class Election:
     crash the next leader follows within the ttl.
     """
 
-    __slots__ = ("_engine", "_lock", "_recipe", "_terms", "_timeout", "_value_key")
+    __slots__ = ("_engine", "_lock", "_options", "_spec", "_timeout", "_value_key")
 
     def __init__(
-        self, engine: Engine, prefix: str, name: str, terms: Terms, timeout: float | None
+        self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         key = lock_key(prefix, name)
         keys = LEADER.keys(key)
         self._engine = engine
-        self._terms = terms
+        self._options = options
         self._timeout = timeout
         self._value_key = derived(key, VALUE)
-        self._recipe = Recipe(name, LOCK, keys, line=keys[0], watched=keys[:1], part=LEADER.suffix)
-        self._lock = Lock(engine, self._recipe, terms, timeout)
+        self._spec = LockSpec(
+            name, LOCK, keys, queue_key=keys[0], watched=keys[:1], part=LEADER.suffix
+        )
+        self._lock = Lock(engine, self._spec, options, timeout)
 
     def __repr__(self) -> str:
-        return f"<Election {self.name!r} ttl={self._terms.ttl:g}>"
+        return f"<Election {self.name!r} ttl={self._options.ttl:g}>"
 
     @property
     def name(self) -> str:
         """The name that was passed to `LockManager.election`."""
-        return self._recipe.name
+        return self._spec.name
 
     def campaign(self, value: str = "", *, timeout: Timeout = UNSET) -> AcquireContext[Term]:
         """Wait to become leader, publishing `value`: `await` it, or enter it with `async with`.
@@ -165,7 +167,7 @@ class Election:
         cancellation nothing is held.
         """
         lead = partial(self._lead, _checked(value))
-        return Deferred(self.name, lead, limited(timeout, self._timeout))
+        return LazyAcquire(self.name, lead, limited(timeout, self._timeout))
 
     async def _lead(self, value: str, timeout: float | None) -> Term:
         """Do the work of `campaign` when it is awaited."""
@@ -185,7 +187,7 @@ class Election:
             nodes.broadcast(self._publication(term), NOBODY)
             nodes.wakeups.wake(self._value_key)
             loop = asyncio.get_running_loop()
-            term._timer = loop.call_later(self._terms.ttl, self._tell, reference)
+            term._timer = loop.call_later(self._options.ttl, self._tell, reference)
 
     async def say(self, term: Term) -> bool:
         """Store the value of `term` on the nodes; return whether a quorum stored it."""
@@ -196,8 +198,8 @@ class Election:
         return len(took) >= nodes.quorum
 
     def _publication(self, term: Term) -> Command:
-        keys = (self._recipe.keys[0], self._value_key)
-        args = ("publish", term.lease.owner, term._record(), ms(KEPT * self._terms.ttl))
+        keys = (self._spec.keys[0], self._value_key)
+        args = ("publish", term.lease.owner, term._record(), ms(KEPT * self._options.ttl))
         return Command(SCRIPT, keys, args)
 
     async def leader(self) -> Leader | None:
@@ -220,7 +222,7 @@ class Election:
         """
         engine, nodes = self._engine, self._engine.multiplexer
         engine.ready()
-        watch = nodes.wakeups.watch((self._recipe.keys[0], self._value_key))
+        watch = nodes.wakeups.watch((self._spec.keys[0], self._value_key))
         last: Leader | None = None
         try:
             while not engine.closed:
@@ -239,7 +241,7 @@ class Election:
     async def _look(self, *, armed: bool = False) -> tuple[Leader | None, float | None]:
         # Returns the leader, and the seconds for which there is no need to ask again.
         nodes = self._engine.multiplexer
-        keys = (self._recipe.keys[0], self._value_key, self._recipe.keys[1])
+        keys = (self._spec.keys[0], self._value_key, self._spec.keys[1])
         command = Command(SCRIPT, keys, ("observe",))
         replies = await ask_all(self._engine, command, arm=armed)
         seen = [reply for reply in replies.values() if not isinstance(reply, Failure)]
@@ -256,7 +258,7 @@ class Election:
 
     async def inspect(self) -> Inspection:
         """Return the leader's id, node by node; takes at most one node timeout."""
-        return await inspect(self._engine, self._recipe, KIND.name)
+        return await inspect(self._engine, self._spec, KIND.name)
 
 
 def _stop(reference: ReferenceType[Term]) -> None:

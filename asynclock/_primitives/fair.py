@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
-from .._engine.options import Terms
-from .._engine.recipe import Recipe
+from .._engine.options import LeaseOptions
+from .._engine.spec import LockSpec
 from .._keys import derived, lock_key
 from .._nodes.script import Command, Script
 from ..errors import UnsupportedDeploymentError
@@ -55,7 +55,7 @@ class FairLock(Lockable):
     __slots__ = ()
 
     def __init__(
-        self, engine: Engine, prefix: str, name: str, terms: Terms, timeout: float | None
+        self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         nodes = len(engine.multiplexer.nodes)
         if nodes > 1:
@@ -66,17 +66,17 @@ class FairLock(Lockable):
             )
         key = lock_key(prefix, name)
         keys = MUTEX.keys(key)
-        recipe = Recipe(
+        spec = LockSpec(
             name,
             SCRIPT,
             keys,
             watched=keys[:1],
             neighbours=(derived(key, QUEUE), WAITERS.keys(key)[0]),
-            patience=PATIENCE,
-            queued=True,
+            ticket_ttl=PATIENCE,
+            server_queue=True,
         )
-        super().__init__(engine, recipe, terms, timeout)
+        super().__init__(engine, spec, options, timeout)
 
     async def inspect(self) -> Inspection:
         """Return which owner has the lock, node by node; takes at most one node timeout."""
-        return await inspect(self._engine, self._recipe, "fair_lock")
+        return await inspect(self._engine, self._spec, "fair_lock")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .._engine.recipe import Recipe
+from .._engine.spec import LockSpec
 from .._keys import lock_key
 from .._nodes.script import Script
 from .base import PRELUDE, Lockable
@@ -16,10 +16,10 @@ KIND = Kind("lock", (SCRIPT,), (MUTEX,))
 
 
 @lru_cache(maxsize=1024)
-def recipe(prefix: str, name: str) -> Recipe:
-    """Return the recipe of a mutex on `name`; cached, since most names are locked repeatedly."""
+def spec(prefix: str, name: str) -> LockSpec:
+    """Return the spec of a mutex on `name`; cached, since most names are locked repeatedly."""
     key = lock_key(prefix, name)
-    return Recipe(name, SCRIPT, MUTEX.keys(key), line=key, watched=(key,))
+    return LockSpec(name, SCRIPT, MUTEX.keys(key), queue_key=key, watched=(key,))
 
 
 class Lock(Lockable):

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 
 from .. import _clock
-from .._engine.acquiring import AcquireContext, Deferred
-from .._engine.acquisition import Wish
+from .._engine.acquire import Acquire
+from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease
-from .._engine.options import Terms
-from .._engine.recipe import Recipe
+from .._engine.options import LeaseOptions
+from .._engine.spec import LockSpec
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script
 from .base import PRELUDE, Acquirable
 from .hold import Hold, release_soon
 from .kind import Kind
-from .lock import MUTEX, recipe
+from .lock import MUTEX, spec
 
 SCRIPT = Script.load(__package__, PRELUDE, "multi.lua")
 KIND = Kind("multi_lock", (SCRIPT,))
@@ -78,25 +78,25 @@ class MultiLock(Acquirable[MultiLease]):
         engine: Engine,
         prefix: str,
         names: Sequence[str],
-        terms: Terms,
+        options: LeaseOptions,
         timeout: float | None,
     ) -> None:
         self.names: tuple[str, ...] = tuple(sorted(set(names)))
         """The names, sorted and without duplicates."""
-        self._parts = [recipe(prefix, name) for name in self.names]
+        self._parts = [spec(prefix, name) for name in self.names]
         keys = [lock_key(prefix, name) for name in self.names]
-        whole = Recipe(
+        whole = LockSpec(
             ", ".join(self.names),
             SCRIPT,
             tuple(one for key in keys for one in MUTEX.keys(key)),
-            line=tuple(keys),
+            queue_key=tuple(keys),
             watched=tuple(keys),
         )
-        super().__init__(engine, whole, terms, timeout)
+        super().__init__(engine, whole, options, timeout)
         self._recipes = self._parts if prefix.endswith(HASH_TAG) else [whole]
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
-        return Deferred(self.name, partial(self._obtain, once=once), timeout)
+        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
 
     async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
         """Do the work of `acquire` when it is awaited."""
@@ -104,8 +104,8 @@ class MultiLock(Acquirable[MultiLease]):
         leases: list[Lease] = []
         try:
             for one in self._recipes:
-                wish = Wish(self._engine, one, self._terms, timeout, once=once, since=asked)
-                leases.append(await wish)
+                call = Acquire(self._engine, one, self._options, timeout, once=once, since=asked)
+                leases.append(await call)
         except GeneratorExit:
             release_soon(leases)
             raise

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
-from .._engine.options import Terms
-from .._engine.recipe import Recipe
+from .._engine.options import LeaseOptions
+from .._engine.spec import LockSpec
 from .._keys import derived, lock_key
 from .._nodes.replies import Failure
 from .._nodes.script import Script
@@ -73,39 +73,39 @@ class ReadWriteLock:
     above those of all earlier writers; readers at the same time may share a fence.
     """
 
-    __slots__ = ("_engine", "_read", "_terms", "_timeout", "_write")
+    __slots__ = ("_engine", "_options", "_read", "_timeout", "_write")
 
     def __init__(
-        self, engine: Engine, prefix: str, name: str, terms: Terms, timeout: float | None
+        self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         key = lock_key(prefix, name)
         lock, readers, intent = (part.keys(key)[0] for part in KIND.parts)
         self._engine = engine
-        self._terms = terms
+        self._options = options
         self._timeout = timeout
-        self._write = Recipe(
+        self._write = LockSpec(
             name,
             WRITE,
             WRITER.keys(key),
-            line=lock,
+            queue_key=lock,
             watched=(lock, readers),
             part=WRITER.shown,
             neighbours=(readers, intent),
-            patience=PATIENCE,
+            ticket_ttl=PATIENCE,
             shared=readers,
         )
-        self._read = Recipe(
+        self._read = LockSpec(
             name,
             READ,
             READERS.keys(key),
             watched=(lock, intent),
-            wakes=(readers,),
+            freed_by_release=(readers,),
             part=READERS.shown,
             neighbours=(lock, intent),
         )
 
     def __repr__(self) -> str:
-        return f"<ReadWriteLock {self.name!r} ttl={self._terms.ttl:g}>"
+        return f"<ReadWriteLock {self.name!r} ttl={self._options.ttl:g}>"
 
     @property
     def name(self) -> str:
@@ -114,11 +114,11 @@ class ReadWriteLock:
 
     def read(self) -> ReadLock:
         """Return the shared side, to be used like any lock."""
-        return ReadLock(self._engine, self._read, self._terms, self._timeout)
+        return ReadLock(self._engine, self._read, self._options, self._timeout)
 
     def write(self) -> WriteLock:
         """Return the exclusive side, to be used like any lock."""
-        return WriteLock(self._engine, self._write, self._terms, self._timeout)
+        return WriteLock(self._engine, self._write, self._options, self._timeout)
 
     async def inspect(self) -> Inspection:
         """Return the writer and every reader, node by node (`parts`)."""

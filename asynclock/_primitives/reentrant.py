@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Any, Self
 from weakref import ReferenceType
 
-from .._engine.acquiring import AcquireContext, Deferred
-from .._engine.acquisition import Wish
+from .._engine.acquire import Acquire
+from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
-from .._engine.options import Terms
-from .._engine.recipe import Recipe
+from .._engine.options import LeaseOptions
+from .._engine.spec import LockSpec
 from .base import Acquirable
 from .hold import Hold
 
@@ -164,27 +164,27 @@ class ReentrantLock(Acquirable[ReentrantLease]):
     def __init__(
         self,
         engine: Engine,
-        recipe: Recipe,
-        terms: Terms,
+        spec: LockSpec,
+        options: LeaseOptions,
         timeout: float | None,
         registry: Registry,
         *,
         inherit: bool,
     ) -> None:
-        super().__init__(engine, recipe, terms, timeout)
+        super().__init__(engine, spec, options, timeout)
         self._registry = registry
         self._inherit = inherit
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[ReentrantLease]:
-        return Deferred(self.name, partial(self._obtain, once=once), timeout)
+        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
 
     async def _obtain(self, timeout: float | None, *, once: bool) -> ReentrantLease:
         """Do the work of `acquire` when it is awaited."""
         held = self._held_here()
         if held is not None:
             return held
-        wish = Wish(self._engine, self._recipe, self._terms, timeout, once=once)
-        return self._hold(Nesting(await wish))
+        call = Acquire(self._engine, self._spec, self._options, timeout, once=once)
+        return self._hold(Nesting(await call))
 
     def _held_here(self) -> ReentrantLease | None:
         holds = _live(self._registry.get((self.name, id(asyncio.current_task())), ()))

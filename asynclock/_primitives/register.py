@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from .. import _clock
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all
-from .._engine.recipe import ms
+from .._engine.spec import ms
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing, validity

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._engine.acquisition import Wish
+from .._engine.acquire import Acquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.options import Terms
-from .._engine.recipe import Elsewhere, Recipe
+from .._engine.options import LeaseOptions
+from .._engine.spec import ChooseSlot, LockSpec
 from .._keys import derived, lock_key
 from .base import Lockable
 from .kind import NUMBER, Held, Kind
@@ -51,44 +51,46 @@ class Semaphore(Lockable):
         prefix: str,
         name: str,
         permits: int,
-        terms: Terms,
+        options: LeaseOptions,
         timeout: float | None,
     ) -> None:
         self.permits: int = permits
         self._key = lock_key(prefix, name)
-        super().__init__(engine, self._slot(name, 0), terms, timeout)
+        super().__init__(engine, self._slot(name, 0), options, timeout)
 
-    def _call(self, timeout: float | None, *, once: bool = False) -> Wish:
+    def _call(self, timeout: float | None, *, once: bool = False) -> Acquire:
         # A random slot that this process doesn't hold: rivals that start apart seldom collide.
-        line = self._engine.lines.get(self._recipe.line or "")
-        ours = {grant.recipe.part for grant in line.grants} if line is not None else ()
+        queue = self._engine.queues.get(self._spec.queue_key or "")
+        ours = {grant.spec.part for grant in queue.grants} if queue is not None else ()
         free = [slot for slot in range(self.permits) if str(slot) not in ours]
         slots = free or range(self.permits)
         slot = self._slot(self.name, slots[int(self._engine.random() * len(slots))])
-        return Wish(self._engine, slot, self._terms, timeout, once=once)
+        return Acquire(self._engine, slot, self._options, timeout, once=once)
 
-    def _slot(self, name: str, slot: int, windows: int | None = None) -> Recipe:
+    def _slot(self, name: str, slot: int, windows: int | None = None) -> LockSpec:
         key, permits = self._key, self.permits
         if windows is None:
             windows = (permits - 1) // WINDOW
         others = [(slot + i) % permits for i in range(1, min(permits, WINDOW))]
         mine = SLOT.keys(key, str(slot))
         neighbours = tuple(derived(key, str(other)) for other in others)
-        return Recipe(
+        return LockSpec(
             name,
             SCRIPT,
             mine,
-            line=(key, permits),
+            queue_key=(key, permits),
             permits=permits,
             watched=(mine[0], *neighbours),
             part=str(slot),
             neighbours=neighbours,
-            elsewhere=self._choice(name, slot, others, windows),
+            choose_slot=self._choice(name, slot, others, windows),
         )
 
-    def _choice(self, name: str, slot: int, others: Sequence[int], windows: int) -> Elsewhere:
-        def choose(hints: Sequence[bytes], spare: int, random: float) -> Recipe | None:
-            taken = [sum(hint[i : i + 1] == b"1" for hint in hints) for i in range(len(others))]
+    def _choice(self, name: str, slot: int, others: Sequence[int], windows: int) -> ChooseSlot:
+        def choose(slot_votes: Sequence[bytes], spare: int, random: float) -> LockSpec | None:
+            taken = [
+                sum(hint[i : i + 1] == b"1" for hint in slot_votes) for i in range(len(others))
+            ]
             least = min(taken, default=spare + 1)
             if least <= spare:
                 best = [other for other, votes in zip(others, taken, strict=True) if votes == least]

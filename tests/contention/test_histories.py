@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.waiting import Line
+from asynclock._engine.local_queue import LocalQueue
 from asynclock.testing import Event, History, LocalServer, check, until
 from asynclock.testing.plugin import StartServers
 from tests.contention.worker import Orders, work
@@ -135,12 +135,12 @@ async def test_after_a_killed_holder(
 async def test_a_holding_that_is_given_twice_is_noticed(
     asynclock_servers: StartServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_on = Line.hand_on
+    hand_on = LocalQueue.hand_on
 
-    def to_two(line: Line, *given: Any) -> bool:
-        return hand_on(line, *given) and (hand_on(line, *given) or True)
+    def to_two(queue: LocalQueue, *given: Any) -> bool:
+        return hand_on(queue, *given) and (hand_on(queue, *given) or True)
 
-    monkeypatch.setattr(Line, "hand_on", to_two)
+    monkeypatch.setattr(LocalQueue, "hand_on", to_two)
     orders = Orders(urls(await asynclock_servers(1)), "", 20, 0.2)
     history = History()
     async with asynclock.connect(*orders.urls, restart_guard=False) as locks:

@@ -76,9 +76,9 @@ async def test_a_name_is_the_text_whatever_its_type_prints(
 
 
 def test_recipes_are_kept_by_prefix_and_name() -> None:
-    kept = lock.recipe("one:", "a")
-    assert lock.recipe("one:", "a") is kept
-    assert lock.recipe("two:", "a").keys == ("two:a", "two:a:#fence")
+    kept = lock.spec("one:", "a")
+    assert lock.spec("one:", "a") is kept
+    assert lock.spec("two:", "a").keys == ("two:a", "two:a:#fence")
     for number in range(2000):
-        lock.recipe("one:", str(number))
-    assert lock.recipe("one:", "a") is not kept  # only so many are
+        lock.spec("one:", str(number))
+    assert lock.spec("one:", "a") is not kept  # only so many are

@@ -35,7 +35,7 @@ async def nothing_left(locks: asynclock.LockManager, nodes: list[LocalServer]) -
     await found(free, "no key is left")
     assert locks.leases() == ()
     assert locks.statistics().waiting == 0
-    assert locks._engine.lines == {}
+    assert locks._engine.queues == {}
 
 
 @pytest.mark.parametrize("kind", LOCKS)

@@ -11,7 +11,7 @@ import pytest
 import asynclock
 from asynclock._engine.fences import Reservation, reserve_now
 from asynclock._engine.grant import Grant
-from asynclock._engine.options import Terms
+from asynclock._engine.options import LeaseOptions
 from asynclock._nodes.replies import Failure
 from asynclock.testing import LocalServer
 
@@ -35,7 +35,7 @@ class Silent:
 
 
 class Keys:
-    """Stands in for a recipe: the command doesn't matter here."""
+    """Stands in for a LockSpec: the command doesn't matter here."""
 
     def write_back(self, *_: object) -> None:
         """Return no command."""
@@ -112,8 +112,8 @@ async def test_a_strict_hand_over_uses_no_fence_that_was_reserved_before() -> No
     """Somebody else may have had the name since."""
     held = won()
     held.reserved(range(12, 13))
-    terms = Terms(1.0, handoff="strict")
-    assert reserve_now(Silent(), held, terms) is not None  # type: ignore[arg-type]
+    options = LeaseOptions(1.0, handoff="strict")
+    assert reserve_now(Silent(), held, options) is not None  # type: ignore[arg-type]
     assert not held.fences
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock._engine import acquisition
+from asynclock._engine import acquire
 from asynclock._rules import pacing
 from asynclock.testing import LocalServer
 from tests.waiting import until
@@ -29,7 +29,7 @@ def want(locks: asynclock.LockManager) -> asyncio.Task[asynclock.Lease]:
 
 def use_up(locks: asynclock.LockManager) -> None:
     """Pretend that this process has kept the name for a long time."""
-    locks._engine.lines["asynclock:hot"].since -= FOR_EVER
+    locks._engine.queues["asynclock:hot"].since -= FOR_EVER
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -37,7 +37,7 @@ async def test_those_it_has_met_come_first(
     asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
     monkeypatch.setattr(pacing, "COURTESY", FOR_EVER)
-    monkeypatch.setattr(acquisition, "YIELD", 0.0)  # or the other might come first by its luck
+    monkeypatch.setattr(acquire, "YIELD", 0.0)  # or the other might come first by its luck
     nodes = asynclock_nodes[:n]
     async with connect(nodes) as one, connect(nodes) as two:
         monkeypatch.setattr(one._engine, "random", lambda: 0.0)

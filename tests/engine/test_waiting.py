@@ -115,7 +115,7 @@ async def test_a_turn_that_cannot_be_used_ends_with_the_timeout(
     asynclock_servers: StartServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its fence is to come from a node that is silent: not waited for longer than was asked."""
-    monkeypatch.setattr("asynclock._engine.waiting.KEEP_TIME", 60.0)  # handed on, however late
+    monkeypatch.setattr("asynclock._engine.local_queue.KEEP_TIME", 60.0)  # handed on, however late
     servers = await asynclock_servers(1)
     async with connect(servers, node_timeout=2.0) as locks:
         lease = await locks.lock("a", handoff="strict").acquire()
@@ -233,7 +233,7 @@ async def test_a_short_lease_is_extended_before_it_passes_on(
         waiter = asyncio.create_task(_acquire(locks, **settings))
         await until(lambda: first.remaining() < 1.4)
         # Past KEEP_TIME the line lets others ahead; only a fresh one hands on. Make it fresh.
-        locks._engine.lines["asynclock:a"].since = asynclock._clock.now()
+        locks._engine.queues["asynclock:a"].since = asynclock._clock.now()
         await first.release()
         second = await waiter
         assert second.owner == first.owner

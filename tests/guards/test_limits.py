@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 import asynclock
-from asynclock._engine import waiting
+from asynclock._engine import local_queue
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
@@ -108,7 +108,7 @@ async def test_a_local_hand_over_right_after_all_clocks_jumped(
     handoff: Literal["block", "strict"],
 ) -> None:
     """All keys expire at once, a rival is in, and the next local holder has a lower fence."""
-    monkeypatch.setattr(waiting, "KEEP_TIME", PATIENCE)
+    monkeypatch.setattr(local_queue, "KEEP_TIME", PATIENCE)
     need_clock_jumps()
     servers = await asynclock_servers(3, clock=True)
     urls = [server.url for server in servers]

@@ -299,9 +299,9 @@ async def test_silence_makes_no_event(
             assert await locks.lock("a").try_acquire() is None
 
     async with asynclock.connect(*urls, **SETTINGS) as locks:
-        from asynclock._engine import engine, search
+        from asynclock._engine import acquire_loop, engine
 
-        for module in (engine, search):
+        for module in (engine, acquire_loop):
             for name in ("Acquired", "Released", "Renewed", "Contended", "Voted", "Lost"):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fail)

@@ -8,7 +8,7 @@ import pytest
 
 import asynclock
 import asynclock._primitives
-from asynclock._engine.recipe import Recipe
+from asynclock._engine.spec import LockSpec
 from asynclock._inspect.layout import PARTS, KeyRef
 from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import ask, survey
@@ -61,9 +61,9 @@ async def test_tools_need_only_the_declaration_of_a_primitive(
     gate = Held(SCRIPT, "gate", "wide")
     monkeypatch.setitem(PARTS, "gate", (Kind("gatehouse", (SCRIPT,), (gate,)), gate))
     async with asynclock.connect(asynclock_nodes[0].url) as locks:
-        access, terms = node_access(locks), locks._defaults.usual
-        recipe = Recipe("a", SCRIPT, gate.keys(lock_key(access.prefix, "a")))
-        lease = await Lockable(locks._engine, recipe, terms, None).acquire()
+        access, options = node_access(locks), locks._defaults.usual
+        spec = LockSpec("a", SCRIPT, gate.keys(lock_key(access.prefix, "a")))
+        lease = await Lockable(locks._engine, spec, options, None).acquire()
         (found,) = (await survey(locks)).held
         assert (found.kind, found.part, found.owner) == ("gatehouse", "wide", lease.owner)
         release = KeyRef.shown_as("a", found.kind, found.part).release(access.prefix, lease.owner)

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 import asynclock
 from asynclock import _clock
-from asynclock._engine.recipe import Recipe
+from asynclock._engine.spec import LockSpec
 from asynclock._nodes.cluster import ClusterNode, slots
 from asynclock._nodes.cluster import node as cluster_node
 from asynclock._nodes.replies import Answer, Failure
@@ -222,18 +222,18 @@ async def test_a_release_is_not_executed_before_its_acquire(
         pass
     (node,) = locks._engine.multiplexer.nodes
     assert isinstance(node, ClusterNode)
-    first, second = recipes(locks, name)
+    first, second = specs(locks, name)
     moving = Migration(slot_of(name), await cluster.primary(0), await cluster.primary(1))
     await moving.begin()
     try:
         answers = []
-        for recipe, waits in ((first, True), (second, False)):
+        for spec, waits in ((first, True), (second, False)):
             owner = f"owner-{waits}"
             answer = Answer(asyncio.get_running_loop())
-            node.ask(recipe.acquire(owner, 60.0, 1, 0, 60_000), answer, 0)
+            node.ask(spec.acquire(owner, 60.0, 1, 0, 60_000), answer, 0)
             if waits:
                 await until(partial(retried, node), "the acquire was answered with TRYAGAIN")
-            node.deliver(recipe.release(owner, 0.0, 1e12), Answer(asyncio.get_running_loop()), 0)
+            node.deliver(spec.release(owner, 0.0, 1e12), Answer(asyncio.get_running_loop()), 0)
             answers.append(answer.future)
         replies = await asyncio.wait_for(asyncio.gather(*answers), 2)  # far below the timeout
         assert {reply.cause for reply in replies} == {"given up before it was executed"}
@@ -261,7 +261,7 @@ async def test_a_release_that_is_sent_again_follows_its_key(
     await moving.begin()
     await moving.end(cluster)
     assert lease._grant is not None
-    keeper.pending.keep(lease._grant.recipe.release(lease.owner, 0.0, 1e12))
+    keeper.pending.keep(lease._grant.spec.release(lease.owner, 0.0, 1e12))
     keeper.pending.resend()
     await freed(moving.target, name)
     assert len(keeper.pending) == 0
@@ -320,7 +320,7 @@ async def test_an_answer_that_nobody_expected_does_not_end_the_cluster(
         assert lease.held
 
 
-def recipes(locks: asynclock.LockManager, name: str) -> list[Recipe]:
+def specs(locks: asynclock.LockManager, name: str) -> list[LockSpec]:
     semaphore = locks.semaphore(name, 2)
     return [semaphore._slot(name, number) for number in range(2)]
 

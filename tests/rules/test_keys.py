@@ -31,19 +31,19 @@ calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def keys_of(locks: asynclock.LockManager, prefix: str, name: str) -> Iterator[tuple[str, Thing]]:
     """Every key that primitives on `name` use, and what it stands for."""
     key = lock_key(prefix, name)
-    yield from recipe_keys(locks.lock(name)._recipe, ("lock", key))
+    yield from spec_keys(locks.lock(name)._spec, ("lock", key))
     slots = locks.semaphore(name, 3)
     for slot in range(3):
-        yield from recipe_keys(slots._slot(name, slot), ("slot", key, str(slot)))
+        yield from spec_keys(slots._slot(name, slot), ("slot", key, str(slot)))
     both = locks.rwlock(name)
-    yield from recipe_keys(both._write, ("writer", key))
+    yield from spec_keys(both._write, ("writer", key))
     yield both._read.keys[0], ("readers", key)
     yield both._write.neighbours[1], ("intent", key)
-    yield from recipe_keys(locks.fair_lock(name)._recipe, ("fair", key))
-    for one in locks.fair_lock(name)._recipe.neighbours:
+    yield from spec_keys(locks.fair_lock(name)._spec, ("fair", key))
+    for one in locks.fair_lock(name)._spec.neighbours:
         yield one, ("queue or waiters", key, one)
     election = locks.election(name)
-    yield from recipe_keys(election._recipe, ("leader", key))
+    yield from spec_keys(election._spec, ("leader", key))
     yield election._value_key, ("value", key)
     yield locks.event(name)._register.key, ("event", key)
     yield locks.latch(name, 2)._register.key, ("latch", key)
@@ -51,8 +51,8 @@ def keys_of(locks: asynclock.LockManager, prefix: str, name: str) -> Iterator[tu
     yield derived(key, SEEN), ("record", key)
 
 
-def recipe_keys(recipe: Any, thing: Thing) -> Iterator[tuple[str, Thing]]:
-    lock, fences = recipe.keys
+def spec_keys(spec: Any, thing: Thing) -> Iterator[tuple[str, Thing]]:
+    lock, fences = spec.keys
     yield lock, thing
     yield fences, ("counter", *thing)
 

@@ -176,5 +176,5 @@ def lock_key_of(lease: Any) -> bytes | None:
     grant = getattr(lease, "_grant", None)
     if grant is None or not isinstance(lease, asynclock.Lease):
         return None
-    key: str = grant.recipe.keys[0]
+    key: str = grant.spec.keys[0]
     return key.encode()

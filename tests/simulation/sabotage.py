@@ -17,14 +17,14 @@ import pytest
 
 from asynclock import _clock
 from asynclock._engine import renewal
-from asynclock._engine.acquisition import Wish
+from asynclock._engine.acquire import Acquire
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.fences import Reservation
 from asynclock._engine.lease import Lease
+from asynclock._engine.local_queue import LocalQueue
 from asynclock._engine.renewal import Renewals
 from asynclock._engine.restoring import Restores
 from asynclock._engine.round import Round
-from asynclock._engine.waiting import Line
 from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.node import Node
@@ -54,11 +54,11 @@ def sabotaged(name: str) -> Iterator[dict[str, Any]]:
     """Break the library in one way; return the options of a run that belong to it."""
     with pytest.MonkeyPatch.context() as patch:
         SABOTAGES[name](patch)
-        lock.recipe.cache_clear()  # what is kept has the good script, or afterwards the bad one
+        lock.spec.cache_clear()  # what is kept has the good script, or afterwards the bad one
         try:
             yield OPTIONS[name]
         finally:
-            lock.recipe.cache_clear()
+            lock.spec.cache_clear()
 
 
 def _edit(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
@@ -184,8 +184,8 @@ def wall_clock_for_validity(_patch: pytest.MonkeyPatch) -> None:
 @_sabotage(plan="handovers")
 def hand_over_unchecked(patch: pytest.MonkeyPatch) -> None:
     old = "or grant.valid_until - now <= least"
-    _edit(patch, Wish, "_take_over", old, "")
-    _edit(patch, Line, "hand_on", "now >= grant.valid_until or ", "")
+    _edit(patch, Acquire, "_take_over", old, "")
+    _edit(patch, LocalQueue, "hand_on", "now >= grant.valid_until or ", "")
 
 
 # ---- fences ------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def a_first_acquire_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
 
 @_sabotage(plan="crowd", cancels=0.3)
 def a_lost_turn(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Wish, "_leave", "if turn is None:", "if True:")
+    _edit(patch, Acquire, "_leave", "if turn is None:", "if True:")
 
 
 @_sabotage(plan="waits")

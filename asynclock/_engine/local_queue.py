@@ -12,8 +12,8 @@ from collections import OrderedDict
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from .options import Terms
-from .recipe import QueueKey
+from .options import LeaseOptions
+from .spec import QueueKey
 
 KEEP_COUNT = 8192
 KEEP_TIME = 0.1
@@ -21,11 +21,11 @@ KEEP_TIME = 0.1
 first."""
 
 
-class Ask(Enum):
+class Proceed(Enum):
     """The right to ask the nodes."""
 
     NOW = "now"
-    YIELDING = "yielding"
+    AFTER_OTHERS = "after others"
     """Pause first, so that other processes go first: this process used up its turn."""
 
 
@@ -42,12 +42,12 @@ class Passable(Protocol):
 
 
 G = TypeVar("G", bound=Passable)
-Place = asyncio.Future[G | Ask | None]
+Waiter = asyncio.Future[G | Proceed | None]
 """One waiter in the queue. Its result is a live grant to take over, or the right to ask the nodes,
 or None if its timeout ended before its turn came."""
 
 
-class Line(Generic[G]):
+class LocalQueue(Generic[G]):
     """The tasks of this process that want one name: some hold, one asks, the rest wait in order."""
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Line(Generic[G]):
         """Whether this process had to wait for others when it last got the name from the nodes."""
         self.yielded: float | None = None
         """When this process last used up its turn and yielded to others."""
-        self.waiters: OrderedDict[Place[G], Terms] = OrderedDict()
+        self.waiters: OrderedDict[Waiter[G], LeaseOptions] = OrderedDict()
 
     @property
     def full(self) -> bool:
@@ -91,27 +91,27 @@ class Line(Generic[G]):
         if grant in self.grants:
             self.grants.remove(grant)
 
-    def join(self, terms: Terms) -> Place[G]:
+    def join(self, options: LeaseOptions) -> Waiter[G]:
         """Add a waiter at the end of the queue; the returned future gives it its turn."""
-        place: Place[G] = asyncio.get_running_loop().create_future()
-        self.waiters[place] = terms
-        return place
+        waiter: Waiter[G] = asyncio.get_running_loop().create_future()
+        self.waiters[waiter] = options
+        return waiter
 
-    def leave(self, place: Place[G]) -> G | Ask | None:
+    def leave(self, waiter: Waiter[G]) -> G | Proceed | None:
         """Remove a waiter. Return the turn that it has already got: the caller must pass it on."""
-        self.waiters.pop(place, None)
-        return place.result() if place.done() and not place.cancelled() else None
+        self.waiters.pop(waiter, None)
+        return waiter.result() if waiter.done() and not waiter.cancelled() else None
 
-    def give_up(self, place: Place[G]) -> None:
+    def give_up(self, waiter: Waiter[G]) -> None:
         """End a waiter's wait without a turn, unless it has just got one."""
-        if self.waiters.pop(place, None) is not None and not place.done():
-            place.set_result(None)
+        if self.waiters.pop(waiter, None) is not None and not waiter.done():
+            waiter.set_result(None)
 
     def used_up(self, now: float) -> bool:
         """Whether this process has had the name for so long that others must go first."""
         return self.handed >= KEEP_COUNT or now - self.since >= KEEP_TIME
 
-    def hand_on(self, grant: G, given_up: Terms, now: float) -> bool:
+    def hand_on(self, grant: G, given_up: LeaseOptions, now: float) -> bool:
         """Give the grant to the next waiter; return False if nobody may take it over.
 
         The grant must be valid, the process's turn not used up, and the waiter's options alike.
@@ -123,36 +123,36 @@ class Line(Generic[G]):
             return False
         queue = self.waiters
         while queue:
-            place, terms = queue.popitem(last=False)
-            if place.done():  # it was cancelled, but its task has not run since
+            waiter, options = queue.popitem(last=False)
+            if waiter.done():  # it was cancelled, but its task has not run since
                 continue
-            if terms.ttl == grant.ttl and (terms is given_up or alike(terms, given_up)):
-                place.set_result(grant)
+            if options.ttl == grant.ttl and (options is given_up or alike(options, given_up)):
+                waiter.set_result(grant)
                 self.handed += 1
                 return True
-            queue[place] = terms
-            queue.move_to_end(place, last=False)
+            queue[waiter] = options
+            queue.move_to_end(waiter, last=False)
             return False
         return False
 
-    def let_ask(self, turn: Ask) -> bool:
+    def let_ask(self, turn: Proceed) -> bool:
         """Let the next waiter ask the nodes; return False if nobody waits."""
         while self.waiters:
-            place, _ = self.waiters.popitem(last=False)
-            if not place.done():
-                place.set_result(turn)
+            waiter, _ = self.waiters.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(turn)
                 return True
         return False
 
 
-def alike(terms: Terms, given_up: Terms) -> bool:
-    """Return whether `terms` equal `given_up`, apart from the ttl.
+def alike(options: LeaseOptions, given_up: LeaseOptions) -> bool:
+    """Return whether `options` equal `given_up`, apart from the ttl.
 
     The caller compares the ttl with the grant's, which `extend` may have changed. `given_up` has
     no max_hold, because a lease with max_hold is not handed over.
     """
     return (
-        terms.handoff == given_up.handoff
-        and terms.renew == given_up.renew
-        and terms.max_hold is None
+        options.handoff == given_up.handoff
+        and options.renew == given_up.renew
+        and options.max_hold is None
     )

@@ -1,6 +1,6 @@
 """Asks the nodes until they grant: attempts, and the pauses between them.
 
-After a refusal a search arms a wake-up, asks once more, and only then waits, so it can't miss a
+After a refusal the loop arms a wake-up, asks once more, and only then waits, so it can't miss a
 release. Every wait is bounded by the holder's remaining ttl, by pacing and by the caller's
 deadline.
 """
@@ -19,9 +19,9 @@ from .attempt import Attempt
 from .engine import Engine
 from .grant import FOREVER
 from .left import Left
-from .recipe import Recipe, ms
+from .spec import LockSpec, ms
 
-HOPS = 5
+MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
 OUTAGE = 3.0
@@ -31,8 +31,8 @@ WHOLE = 3
 for the request, and one to write the fence back."""
 
 
-class Search:
-    """Asks the nodes for one task; call `find` once."""
+class AcquireLoop:
+    """Asks the nodes for one task; call `run` once."""
 
     __slots__ = (
         "_deadline",
@@ -41,7 +41,7 @@ class Search:
         "_once",
         "_outage_since",
         "_pauses",
-        "_recipe",
+        "_spec",
         "_ticket",
         "_ttl",
         "_until",
@@ -53,7 +53,7 @@ class Search:
     def __init__(
         self,
         engine: Engine,
-        recipe: Recipe,
+        spec: LockSpec,
         ttl: float,
         deadline: float | None,
         *,
@@ -62,7 +62,7 @@ class Search:
         yielded: float | None,
     ) -> None:
         self._engine = engine
-        self._recipe = recipe
+        self._spec = spec
         self._ttl = ttl
         self._deadline = deadline
         self._once = once
@@ -73,7 +73,7 @@ class Search:
         elif once:
             self._until = asked + engine.settings.node_timeout
         self._yielded = yielded
-        self._ticket = self._draw_ticket() if recipe.patience else ()
+        self._ticket = self._draw_ticket() if spec.ticket_ttl else ()
         self._watch: Watch | None = None
         self._pauses = self._hops = 0
         self._outage_since: float | None = None
@@ -83,15 +83,15 @@ class Search:
     @property
     def name(self) -> str:
         """The name of the lock."""
-        return self._recipe.name
+        return self._spec.name
 
-    async def find(self) -> Attempt:
+    async def run(self) -> Attempt:
         """Return the attempt that was won, or raise the error that the caller is to get."""
-        engine, recipe = self._engine, self._recipe
+        engine, spec = self._engine, self._spec
         engine.searching += 1
         try:
             while not engine.closed:
-                attempt = Attempt(engine, recipe, self._ttl, self._ticket)
+                attempt = Attempt(engine, spec, self._ttl, self._ticket)
                 engine.counts.attempts += 1
                 # A try_acquire has no deadline, but begins no attempt after `until`.
                 limit = None if self._deadline is None else self._limit(attempt.started)
@@ -100,7 +100,7 @@ class Search:
                     watch.reset()
                 won = await attempt.decide(armed=watch is not None, limit=limit)
                 if engine.observers:
-                    engine.observers(Voted(self._recipe.name, attempt.votes()))
+                    engine.observers(Voted(self._spec.name, attempt.votes()))
                 if won:
                     self._ticket = ()
                     return attempt
@@ -108,13 +108,13 @@ class Search:
                     break
                 engine.ready()
                 if attempt.outage:
-                    recipe = self._recipe
+                    spec = self._spec
                     self._judge_outage(attempt)
                     await self._pause(attempt)
                     if self._late():
                         raise refusals.outage(attempt)
                 else:
-                    recipe = await self._wait_for_others(attempt)
+                    spec = await self._wait_for_others(attempt)
             raise refusals.closed()
         finally:
             engine.searching -= 1
@@ -125,22 +125,22 @@ class Search:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before.
         left = self._until - now
         if left <= 0:
-            raise refusals.out_of_time(self._recipe.name)
+            raise refusals.out_of_time(self._spec.name)
         return left if left < WHOLE * self._engine.settings.node_timeout else None
 
     # others have it
 
-    async def _wait_for_others(self, attempt: Attempt) -> Recipe:
-        """Wait until it is time for the next attempt and return the recipe to ask for."""
+    async def _wait_for_others(self, attempt: Attempt) -> LockSpec:
+        """Wait until it is time for the next attempt and return the spec to ask for."""
         engine = self._engine
         engine.refused.add(self)
         self._outage_since, self.contended = None, attempt
         other = self._elsewhere(attempt)
-        if other is not None and self._hops < HOPS and _clock.now() < self._until:
+        if other is not None and self._hops < MAX_SLOT_HOPS and _clock.now() < self._until:
             self._hops += 1
             return other
         self._note_refusal(attempt)
-        if self._recipe.queued:
+        if self._spec.server_queue:
             self._tell_first(attempt.holder)
         if other is not None:
             # There is a free slot, but rivals competed with us for it: back off at random.
@@ -150,24 +150,24 @@ class Search:
                 raise refusals.too_long(attempt)
             return other
         if self._watch is None and engine.multiplexer.tracks():
-            wakeups, recipe = engine.multiplexer.wakeups, self._recipe
-            self._watch = wakeups.watch(recipe.watched, queued=recipe.queued)
-            return self._recipe
+            wakeups, spec = engine.multiplexer.wakeups, self._spec
+            self._watch = wakeups.watch(spec.watched, queued=spec.server_queue)
+            return self._spec
         await self._pause(attempt)
         if self._late():
             raise refusals.too_long(attempt)
-        return self._recipe
+        return self._spec
 
-    def _elsewhere(self, attempt: Attempt) -> Recipe | None:
-        choose = attempt.recipe.elsewhere
-        if choose is None or not attempt.hints:
+    def _elsewhere(self, attempt: Attempt) -> LockSpec | None:
+        choose = attempt.spec.choose_slot
+        if choose is None or not attempt.slot_votes:
             return None
         nodes = self._engine.multiplexer
         spare = len(nodes.nodes) - nodes.quorum
-        return choose(attempt.hints, spare, self._engine.random())
+        return choose(attempt.slot_votes, spare, self._engine.random())
 
     def _note_refusal(self, attempt: Attempt) -> None:
-        engine, name = self._engine, self._recipe.name
+        engine, name = self._engine, self._spec.name
         engine.counts.refused += 1
         if attempt.split:
             engine.counts.split_votes += 1
@@ -188,11 +188,11 @@ class Search:
         # so check whether the reported holder is our own task.
         engine, task = self._engine, asyncio.current_task()
         ours = engine.renewals.find(attempt.holder or "")
-        lease = None if ours is None or ours.recipe.permits > 1 else ours.lease
-        recipe = self._recipe
-        alone = not (recipe.shared and engine.renewals.shares(recipe, task))
+        lease = None if ours is None or ours.spec.permits > 1 else ours.lease
+        spec = self._spec
+        alone = not (spec.shared and engine.renewals.shares(spec, task))
         if not alone or (lease is not None and lease.inside(task)):
-            raise refusals.already_held(recipe.name)
+            raise refusals.already_held(spec.name)
 
     def _late(self) -> bool:
         return self._deadline is not None and _clock.now() >= self._deadline
@@ -207,7 +207,7 @@ class Search:
             if self.contended:
                 raise refusals.too_long(self.contended)
             if attempt.cut and self._outage_since is None and took < 0.9 * settings.node_timeout:
-                raise refusals.out_of_time(self._recipe.name)
+                raise refusals.out_of_time(self._spec.name)
         hopeless = refusals.hopeless(attempt, len(self._engine.multiplexer.nodes))
         if hopeless is not None:
             raise hopeless
@@ -258,8 +258,8 @@ class Search:
             pause = pacing.until_expiry(remaining, random)
         else:
             pause = pacing.without_push(self._pauses, remaining, random)
-        if self._recipe.patience:
-            pause = min(pause, self._recipe.patience / 2)
+        if self._spec.ticket_ttl:
+            pause = min(pause, self._spec.ticket_ttl / 2)
         if self._deadline is not None:
             pause = min(pause, max(0.0, self._deadline - _clock.now()))
         return pause
@@ -268,8 +268,8 @@ class Search:
 
     def _tell_first(self, first: str | None) -> None:
         # The nodes' order may differ from ours: after a failover, for example, all queue again.
-        for search in self._engine.refused:
-            search.wake_if_first(first)
+        for other in self._engine.refused:
+            other.wake_if_first(first)
 
     def wake_if_first(self, ticket: str | None) -> None:
         """Ask again now if this is our ticket."""
@@ -278,7 +278,7 @@ class Search:
 
     def _draw_ticket(self) -> tuple[Word, ...]:
         # The nodes remember a ticket while its waiter keeps asking; 0 stores none (try_acquire).
-        return (self._engine.new_owner(), 0 if self._once else ms(self._recipe.patience))
+        return (self._engine.new_owner(), 0 if self._once else ms(self._spec.ticket_ttl))
 
     def _leave(self) -> None:
         nodes = self._engine.multiplexer
@@ -286,4 +286,4 @@ class Search:
         if self._watch is not None:
             self._watch.close()
         if self._ticket:
-            nodes.broadcast(self._recipe.leave(self._ticket[0]), Left(nodes.wakeups, self._recipe))
+            nodes.broadcast(self._spec.leave(self._ticket[0]), Left(nodes.wakeups, self._spec))

@@ -12,36 +12,36 @@ from .._rules import pacing
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed
 from . import refusals
+from .acquire_loop import AcquireLoop
 from .acquiring import REUSED, UNUSED, AcquireContext
 from .attempt import Attempt
 from .engine import Engine
 from .fences import reserve_ahead, reserve_now
 from .grant import Grant
 from .lease import Lease
-from .options import Terms
-from .recipe import Recipe
-from .search import Search
-from .waiting import Ask, Line, Place
+from .local_queue import LocalQueue, Proceed, Waiter
+from .options import LeaseOptions
+from .spec import LockSpec
 
 YIELD = 0.002
 """Seconds a process pauses after it has used up its turn and has seen no rival. An unknown waiter's
 wake-up has that time to arrive; a process that did not just have the name asks without a pause."""
 
 
-class Wish(AcquireContext[Lease]):
+class Acquire(AcquireContext[Lease]):
     """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free (`once`).
 
     Awaiting it returns the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
     QuorumUnavailableError or ConfigurationError. After an error or a cancellation nothing is held.
     """
 
-    __slots__ = ("_deadline", "_engine", "_once", "_recipe", "_started", "_terms")
+    __slots__ = ("_deadline", "_engine", "_once", "_options", "_spec", "_started")
 
     def __init__(
         self,
         engine: Engine,
-        recipe: Recipe,
-        terms: Terms,
+        spec: LockSpec,
+        options: LeaseOptions,
         timeout: float | None,
         *,
         once: bool = False,
@@ -49,15 +49,15 @@ class Wish(AcquireContext[Lease]):
     ) -> None:
         self._entered = UNUSED
         self._engine = engine
-        self._recipe = recipe
-        self._terms = terms
+        self._spec = spec
+        self._options = options
         self._once = once
         self._started = _clock.now() if since is None else since
         self._deadline = None if timeout is None else self._started + timeout
 
     @property
     def _name(self) -> str:
-        return self._recipe.name
+        return self._spec.name
 
     def __await__(self) -> Generator[Any, Any, Lease]:
         # No coroutine in here: a hand-over between tasks runs only this, and must be cheap.
@@ -67,87 +67,87 @@ class Wish(AcquireContext[Lease]):
         engine = self._engine
         engine.ready()
         try:
-            line = self._line()
-            if line is None:
-                attempt = yield from self._search(None).find().__await__()
+            queue = self._queue()
+            if queue is None:
+                attempt = yield from self._contend(None).run().__await__()
                 return self._won(attempt, None)
-            if not line.asking and len(line.grants) < line.permits:
-                line.asking += 1
-                return (yield from self._as_head(line, Ask.NOW).__await__())
-            place = self._join(line)
+            if not queue.asking and len(queue.grants) < queue.permits:
+                queue.asking += 1
+                return (yield from self._as_head(queue, Proceed.NOW).__await__())
+            waiter = self._join(queue)
             try:
-                turn = yield from place
+                turn = yield from waiter
             except GeneratorExit:
-                engine.soon(partial(self._leave, line, place))
+                engine.soon(partial(self._leave, queue, waiter))
                 raise
             except BaseException:
-                self._leave(line, place)
+                self._leave(queue, waiter)
                 raise
             if turn is None:
-                first = line.grants[0] if line.grants else None
-                raise refusals.too_long_here(self._recipe.name, first)
+                first = queue.grants[0] if queue.grants else None
+                raise refusals.too_long_here(self._spec.name, first)
             engine.counts.wakeups["turn"] += 1
-            if type(turn) is Grant and self._terms.handoff is True:
+            if type(turn) is Grant and self._options.handoff is True:
                 lease = self._take_over(turn, turn.ttl / 2)
                 if lease is not None:
                     return lease
-            return (yield from self._as_head(line, turn).__await__())
+            return (yield from self._as_head(queue, turn).__await__())
         except AsyncLockError as error:
             if engine.observers:
                 outcome = refusals.OUTCOMES.get(type(error), "error")
                 waited = _clock.now() - self._started
-                engine.observers(Failed(self._recipe.name, outcome, waited))
+                engine.observers(Failed(self._spec.name, outcome, waited))
             raise
 
-    def _line(self) -> Line[Grant] | None:
+    def _queue(self) -> LocalQueue[Grant] | None:
         # try_acquire never queues: fail at once if this process holds it, else ask the nodes.
-        recipe, lines = self._recipe, self._engine.lines
-        if recipe.line is None:
+        spec, queues = self._spec, self._engine.queues
+        if spec.queue_key is None:
             return None
-        line = lines.get(recipe.line)
-        if line is None:
-            line = lines[recipe.line] = Line(recipe.name, recipe.line, recipe.permits)
+        queue = queues.get(spec.queue_key)
+        if queue is None:
+            queue = queues[spec.queue_key] = LocalQueue(spec.name, spec.queue_key, spec.permits)
         elif self._once:
-            if line.full:
-                raise refusals.held_here(recipe.name, line.grants[0])
+            if queue.full:
+                raise refusals.held_here(spec.name, queue.grants[0])
             return None
-        return line
+        return queue
 
-    def _join(self, line: Line[Grant]) -> Place[Grant]:
+    def _join(self, queue: LocalQueue[Grant]) -> Waiter[Grant]:
         ours, task = 0, asyncio.current_task()
-        for grant in line.grants:
+        for grant in queue.grants:
             lease = grant.lease
             if lease is not None:
                 ours += lease.inside(task)
                 if not grant.fences:
-                    reserve_ahead(self._engine, grant, lease.terms)
-        recipe = self._recipe
-        if ours == line.permits or (recipe.shared and self._engine.renewals.shares(recipe, task)):
-            raise refusals.already_held(recipe.name)
-        place = line.join(self._terms)
+                    reserve_ahead(self._engine, grant, lease.options)
+        spec = self._spec
+        if ours == queue.permits or (spec.shared and self._engine.renewals.shares(spec, task)):
+            raise refusals.already_held(spec.name)
+        waiter = queue.join(self._options)
         left = self._left()
         if left is not None:
-            timer = place.get_loop().call_later(left, line.give_up, place)
-            place.add_done_callback(lambda _: timer.cancel())
-        return place
+            timer = waiter.get_loop().call_later(left, queue.give_up, waiter)
+            waiter.add_done_callback(lambda _: timer.cancel())
+        return waiter
 
-    def _leave(self, line: Line[Grant], place: Place[Grant]) -> None:
+    def _leave(self, queue: LocalQueue[Grant], waiter: Waiter[Grant]) -> None:
         # Cancelled or closed just after our turn came: pass the turn on, if the options match.
-        turn = line.leave(place)
-        place.cancel()  # has no effect if a turn was given; otherwise it stops the timer
+        turn = queue.leave(waiter)
+        waiter.cancel()  # has no effect if a turn was given; otherwise it stops the timer
         if turn is None:
             return
         if isinstance(turn, Grant):
-            if line.hand_on(turn, self._terms, _clock.now()):
+            if queue.hand_on(turn, self._options, _clock.now()):
                 return
             self._engine.release(turn)
         else:
-            if line.let_ask(turn):
+            if queue.let_ask(turn):
                 return
-            line.asking -= 1
-        self._engine.next_in_line(line)
+            queue.asking -= 1
+        self._engine.next_in_line(queue)
 
-    async def _as_head(self, line: Line[Grant], turn: Grant | Ask) -> Lease:
+    async def _as_head(self, queue: LocalQueue[Grant], turn: Grant | Proceed) -> Lease:
         engine = self._engine
         asking = not isinstance(turn, Grant)
         try:
@@ -160,27 +160,27 @@ class Wish(AcquireContext[Lease]):
                     return lease
                 engine.release(turn)
                 if self._left() == 0:
-                    raise refusals.too_long_here(self._recipe.name, turn)
-                line.asking += 1
+                    raise refusals.too_long_here(self._spec.name, turn)
+                queue.asking += 1
                 asking = True
-            elif turn is Ask.YIELDING:
-                pause = pacing.courtesy(0.0) if line.contended else YIELD
+            elif turn is Proceed.AFTER_OTHERS:
+                pause = pacing.courtesy(0.0) if queue.contended else YIELD
                 pause += engine.random() * engine.spread.width
                 left = self._left()
                 await asyncio.sleep(pause if left is None else min(pause, left))
-            search = self._search(line.yielded)
-            attempt = await search.find()
-            line.contended = search.contended is not None
-            return self._won(attempt, line)
+            loop = self._contend(queue.yielded)
+            attempt = await loop.run()
+            queue.contended = loop.contended is not None
+            return self._won(attempt, queue)
         finally:
-            line.asking -= asking
-            engine.next_in_line(line)
+            queue.asking -= asking
+            engine.next_in_line(queue)
 
     async def _prepare(self, grant: Grant) -> None:
-        engine, terms = self._engine, self._terms
+        engine, options = self._engine, self._options
         try:
-            if not grant.fences or terms.handoff == "strict":
-                reserved = reserve_now(engine, grant, terms)
+            if not grant.fences or options.handoff == "strict":
+                reserved = reserve_now(engine, grant, options)
                 if reserved is not None:
                     await asyncio.wait((reserved,), timeout=self._left())
             if grant.valid_until - _clock.now() < grant.ttl / 2:
@@ -201,16 +201,16 @@ class Wish(AcquireContext[Lease]):
             return None
         engine = self._engine
         engine.counts.handovers += 1
-        lease = engine.make_lease(grant, grant.take_fence(), self._terms, now)
+        lease = engine.make_lease(grant, grant.take_fence(), self._options, now)
         if engine.observers:
             self._announce(lease, votes=0, handed_over=True)
         return lease
 
-    def _search(self, yielded: float | None) -> Search:
-        ttl = self._terms.ttl
-        return Search(
+    def _contend(self, yielded: float | None) -> AcquireLoop:
+        ttl = self._options.ttl
+        return AcquireLoop(
             self._engine,
-            self._recipe,
+            self._spec,
             ttl,
             self._deadline,
             once=self._once,
@@ -218,25 +218,25 @@ class Wish(AcquireContext[Lease]):
             yielded=yielded,
         )
 
-    def _won(self, attempt: Attempt, line: Line[Grant] | None) -> Lease:
-        engine, terms = self._engine, self._terms
+    def _won(self, attempt: Attempt, queue: LocalQueue[Grant] | None) -> Lease:
+        engine, options = self._engine, self._options
         ballot = attempt.ballot
         engine.spread.won()
         grant = Grant(
-            attempt.recipe,
+            attempt.spec,
             attempt.owner,
             ballot.fence,
-            terms.ttl,
+            options.ttl,
             attempt.valid_until,
             ballot.claims,
             attempt.started,
-            line,
+            queue,
         )
         now = _clock.now()
-        if line is not None:
-            line.grants.append(grant)
-            line.since = line.since or now
-        lease = engine.make_lease(grant, ballot.fence, terms, now)
+        if queue is not None:
+            queue.grants.append(grant)
+            queue.since = queue.since or now
+        lease = engine.make_lease(grant, ballot.fence, options, now)
         engine.renewals.add(grant, attempt.started)
         if engine.observers:
             self._announce(lease, votes=len(ballot.claims), handed_over=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .._nodes.script import Command, Script, Word
 
-Elsewhere = Callable[[Sequence[bytes], int, float], "Recipe | None"]
+ChooseSlot = Callable[[Sequence[bytes], int, float], "LockSpec | None"]
 """Takes the hints of the refusing nodes, the number of refusals that a slot can have and still be
 won, and a random number in [0, 1). Returns the slot to try next, or None to wait."""
 
@@ -21,7 +21,7 @@ QueueKey = str | tuple[str | int, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Recipe:
+class LockSpec:
     """How to lock one name. Treat as immutable; it isn't `frozen`, which triples creation time."""
 
     name: str
@@ -31,27 +31,27 @@ class Recipe:
     """The keys in the script's order; a change of the first one may free the name."""
     extra: tuple[Word, ...] = ()
     """Arguments of acquire after the standard ones."""
-    line: QueueKey | None = None
+    queue_key: QueueKey | None = None
     """The local queue in which tasks of this process wait for each other; None: no queue."""
     permits: int = 1
     """Maximum number of tasks in one local queue that may hold at the same time."""
     watched: tuple[str, ...] = ()
     """The keys whose change is worth a new attempt."""
-    wakes: tuple[str, ...] | None = None
+    freed_by_release: tuple[str, ...] | None = None
     """The keys that a release changes; None: the watched keys."""
     part: str = ""
     """The part of the name that this locks, such as a semaphore's slot; "" for the whole name."""
     neighbours: tuple[str, ...] = ()
     """Keys that acquire reads besides its own."""
-    elsewhere: Elsewhere | None = None
+    choose_slot: ChooseSlot | None = None
     """Called after a refusal to choose another slot of the name to try at once."""
-    patience: float = 0.0
+    ticket_ttl: float = 0.0
     """Seconds the nodes remember a refused waiter's ticket. The waiter asks again within half of
     that and removes the ticket when it stops; 0 disables tickets."""
 
     shared: str = ""
     """First key of the holders that share the name; such a holder may not wait to have it alone."""
-    queued: bool = False
+    server_queue: bool = False
     """Whether the nodes keep the waiters in order, so that only our first one has a chance."""
 
     def acquire(
