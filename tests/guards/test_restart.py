@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._rules.validity import quarantine
 from asynclock.events import Event, NodeQuarantined
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
@@ -190,6 +191,23 @@ async def test_a_node_that_was_not_durable_before_it_came_back_may_have_forgotte
     assert after is not None
     assert (before.durable, after.durable) == (False, True)
     assert locks.nodes()[1].state == "quarantined"
+
+
+async def test_a_durable_node_that_was_away_for_long_waits(
+    seasoned: Prepare, connect: Connect
+) -> None:
+    """A process in between, which kept nothing, would have had the time to grant."""
+    server, *_ = await seasoned(3, aof=True)
+    async with FaultProxy(server) as proxy:
+        locks = connect(proxy.url, ttl=4.0, max_ttl=4.0)
+        async with locks.lock("a").acquire(timeout=5):
+            pass
+        proxy.partition()
+        await server.restart()
+        await asyncio.sleep(quarantine(4.0))
+        proxy.heal()
+        await _reconnected(locks, 0, server)
+        assert locks.nodes()[0].state == "quarantined"
 
 
 async def test_a_process_met_late_waits_only_for_the_rest(
