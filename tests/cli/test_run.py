@@ -68,7 +68,7 @@ async def test_statuses_of_the_command(
     assert (await program("run", "s", "--", *command)).status == status
 
 
-async def test_who_does_not_get_it_says_who_has_it(
+async def test_a_program_without_the_lock_says_who_has_it(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:
     program.use(asynclock_nodes)

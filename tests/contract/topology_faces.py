@@ -187,7 +187,7 @@ async def shard_replica_frozen(cluster: RedisCluster) -> None:
 
 
 def starting(kind: type[Any], *sizes: int, transport: str) -> Callable[[], Topology]:
-    """What makes such a topology of so many servers."""
+    """Return what starts a topology with these numbers of servers."""
 
     def make() -> Topology:
         if transport == "tls":

@@ -135,7 +135,7 @@ def test_the_advice_of_a_route_stays() -> None:
     assert error.retry_after == 9.0
 
 
-def test_only_so_many_names_are_remembered() -> None:
+def test_the_number_of_remembered_names_is_bounded() -> None:
     holds = Holds()
     for number in range(MOST_NAMES + 1):
         holds.note(Released(str(number), "owner", 1, 5.0, 1.0))

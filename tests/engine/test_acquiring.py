@@ -81,4 +81,4 @@ def test_recipes_are_kept_by_prefix_and_name() -> None:
     assert lock.spec("two:", "a").keys == ("two:a", "two:a:#fence")
     for number in range(2000):
         lock.spec("one:", str(number))
-    assert lock.spec("one:", "a") is not kept  # only so many are
+    assert lock.spec("one:", "a") is not kept  # the number of kept recipes is bounded

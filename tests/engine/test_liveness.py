@@ -41,7 +41,7 @@ async def test_retry_after_tells_of_a_quarantine(on: Nodes) -> None:
 
 
 @virtual
-async def test_whoever_waits_for_ever_hears_of_an_outage(on: Nodes) -> None:
+async def test_a_caller_without_a_timeout_hears_of_an_outage(on: Nodes) -> None:
     """After the longest quarantine and a little more: a restart of all nodes is ridden out."""
     for node in on.nodes:
         node.kill()

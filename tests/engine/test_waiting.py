@@ -101,7 +101,7 @@ async def test_waiters_cancelled_at_random_lose_no_wakeup(
         assert await node.command("EXISTS", "asynclock:hot") == 0
 
 
-async def test_who_times_out_leaves_at_once(asynclock_nodes: list[LocalServer]) -> None:
+async def test_a_caller_that_times_out_leaves_at_once(asynclock_nodes: list[LocalServer]) -> None:
     async with connect(asynclock_nodes) as locks, locks.lock("a"):
         patient = asyncio.create_task(locks.lock("a").acquire().__aenter__())
         await asyncio.sleep(0)

@@ -67,7 +67,7 @@ async def test_a_newcomer_does_not_overtake(server: LocalServer, connect_to: Con
     assert lease.held
 
 
-async def test_who_gives_up_leaves_the_queue(
+async def test_a_waiter_that_gives_up_leaves_the_queue(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair, "PATIENCE", 60.0)  # no waiter counts as crashed
@@ -114,7 +114,7 @@ async def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(
     assert (await asyncio.wait_for(patient, 10)).held
 
 
-async def test_who_leaves_the_queue_of_a_free_lock_wakes_those_of_other_processes(
+async def test_a_waiter_that_leaves_the_queue_of_a_free_lock_wakes_other_processes(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair, "PATIENCE", 60.0)  # else it would ask by itself, a second later
@@ -154,7 +154,7 @@ async def test_of_a_process_only_the_first_is_woken(
     assert locks.statistics().attempts - before < 3 * 30
 
 
-async def test_who_is_first_in_the_queue_is_woken_whatever_our_order(
+async def test_the_first_in_the_queue_is_woken_whatever_our_order(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair, "PATIENCE", 60.0)

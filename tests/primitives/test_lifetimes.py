@@ -220,7 +220,7 @@ async def test_of_several_names_the_one_that_is_free_last_is_waited_for(server: 
     assert 8000 < left <= 9000
 
 
-async def test_whoever_has_won_stands_in_no_queue(server: Server) -> None:
+async def test_a_winner_stands_in_no_queue(server: Server) -> None:
     keys = "l c q n"
     await server.acquire(fair.SCRIPT, keys, "holder", "t0", TTL)
     await server.acquire(fair.SCRIPT, keys, "one", "t1", TTL)

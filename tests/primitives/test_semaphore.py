@@ -15,7 +15,7 @@ from tests.primitives.conftest import Connect, hold
 from tests.waiting import until, waits
 
 
-async def test_so_many_and_no_more(connect: Connect) -> None:
+async def test_never_more_holders_than_permits(connect: Connect) -> None:
     here, there = connect(), connect()
     first = await here.semaphore("pool", 3).acquire(timeout=5)
     second = await there.semaphore("pool", 3).acquire(timeout=5)
@@ -117,7 +117,7 @@ async def test_one_task_may_hold_several_but_not_wait_for_itself(connect: Connec
             await semaphore.acquire(timeout=5)
 
 
-async def test_who_tried_for_one_permit_may_wait_for_another(connect: Connect) -> None:
+async def test_a_task_that_tried_for_one_permit_may_wait_for_another(connect: Connect) -> None:
     """A slot of try_acquire is in no local queue, so it must not count as a held permit there."""
     locks = connect()
     semaphore = locks.semaphore("pool", 2)

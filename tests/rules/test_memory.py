@@ -118,7 +118,7 @@ def test_clocks_that_differ_make_nobody_sure() -> None:
     assert not surely_empty(since, 11 * SLACK - 1)
 
 
-def test_who_believes_everybody_misses_one() -> None:
+def test_a_client_that_believes_everybody_misses_a_change() -> None:
     """One node missed the change, another one forgot it, and all three are up."""
     wrong, _ = explore(3, 2, -inf, naive)
     assert wrong > 0

@@ -90,7 +90,7 @@ def test_validity(sent: float, ttl: float) -> None:
 
 
 @given(st.floats(0, 100), st.floats(0, 100))
-def test_whoever_had_it_longest_ago_asks_first(one: float, other: float) -> None:
+def test_the_process_that_had_it_longest_ago_asks_first(one: float, other: float) -> None:
     shorter, longer = sorted((one, other))
     assert pacing.COURTESY >= pacing.courtesy(shorter) >= pacing.courtesy(longer) > 0
     assert longer - shorter < 0.001 or pacing.courtesy(longer) < pacing.courtesy(shorter)

@@ -51,13 +51,13 @@ def test_a_lying_uptime_is_bounded_by_its_last_reply() -> None:
     assert met(known, liar, 5005.0) == pytest.approx(D - 1.0)
 
 
-def test_who_tells_no_run_id_is_taken_for_restarted() -> None:
+def test_a_server_without_a_run_id_is_taken_for_restarted() -> None:
     known = Trust(10.0)
     assert met(known, Facts(), 5000.0) == pytest.approx(D)
     assert "does not report" in known.cause
 
 
-def test_who_tells_no_run_id_is_taken_for_restarted_each_time() -> None:
+def test_a_server_without_a_run_id_is_taken_for_restarted_each_time() -> None:
     known = Trust(10.0)
     met(known, Facts(), 5000.0)
     known.last_reply = 6000.0
