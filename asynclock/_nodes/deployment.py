@@ -13,12 +13,13 @@ from ..events import Observers
 from .acks import Acks
 from .endpoint import Endpoint, Seeds, spelled
 from .handshake import dial
-from .link import Link, NodeLink
+from .link import Link
 from .mark import MARK_KEY, leave_mark
-from .node import Node, NodeSettings
+from .node import Node, NodeLink, NodeSettings
 from .primary import Primaries
 from .script import Script
 from .sentinel import SentinelNode, Service
+from .server import ServerNode
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -134,7 +135,7 @@ def _service(address: object) -> Service | None:
 def _server(
     endpoint: Endpoint, settings: NodeSettings, primaries: Primaries, observers: Observers
 ) -> Node:
-    async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
+    async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
         timeout = settings.node_timeout
         link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit)
         try:
@@ -143,7 +144,7 @@ def _server(
             link.close("the handshake failed")
             raise
 
-    return Node(endpoint.address, open_link, settings, observers)
+    return ServerNode(endpoint.address, open_link, settings, observers)
 
 
 async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
@@ -155,7 +156,7 @@ async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
 
 
 def _primary(endpoint: Endpoint, primaries: Primaries, observers: Observers) -> Node:
-    async def open_link(node: Node, limit: float) -> tuple[NodeLink, Facts]:
+    async def open_link(node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
         return await primaries.dial(endpoint, node, limit)
 
-    return Node(endpoint.address, open_link, primaries.settings, observers)
+    return ServerNode(endpoint.address, open_link, primaries.settings, observers)

@@ -6,13 +6,11 @@ So a jump of the clock between two locks is found, and a dead connection is noti
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from .. import _clock
-from .link import NodeLink
-
-if TYPE_CHECKING:
-    from .node import Node
+from .node import Node, NodeLink
 
 HALF_OPEN = 4
 """Node timeouts (at least a second) after which a link with an overdue reply is closed."""
@@ -55,14 +53,14 @@ async def leave_replica(node: Node, link: NodeLink, times: int) -> None:
 class Reading:
     """Takes the reply to TIME."""
 
-    __slots__ = ("_node", "_sent")
+    __slots__ = ("_on_clock", "_sent")
 
-    def __init__(self, node: Node, sent: float) -> None:
-        self._node = node
+    def __init__(self, on_clock: Callable[[float, float, float], None], sent: float) -> None:
+        self._on_clock = on_clock
         self._sent = sent
 
     def on_reply(self, _index: int, reply: Any) -> None:
         """Pass the clock on to the node; the link itself reports a Failure."""
         if isinstance(reply, list):
             clock = int(reply[0]) + int(reply[1]) / 1_000_000
-            self._node.on_clock(clock, self._sent, _clock.now())
+            self._on_clock(clock, self._sent, _clock.now())

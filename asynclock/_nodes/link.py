@@ -47,38 +47,6 @@ class LinkListener(Protocol):
         """Note that the connection has ended, and which commands had no reply."""
 
 
-class NodeLink(Protocol):
-    """What a node needs of an open link; see `Link`."""
-
-    @property
-    def connection(self) -> Link:
-        """The link itself, which reports the events of the connection."""
-
-    @property
-    def closed(self) -> asyncio.Future[None]:
-        """Done when the connection has ended."""
-
-    @property
-    def stalled_since(self) -> float:
-        """When the oldest overdue reply became overdue; 0 while the node answers in time."""
-
-    @property
-    def releasing(self) -> bool:
-        """Whether a release has no reply yet."""
-
-    def send(self, command: Command, sink: Sink, index: int) -> None:
-        """Queue `command`; `sink` gets exactly one answer, within the timeout."""
-
-    async def ask(self, command: Command) -> Any:
-        """Send `command` and return its reply or Failure."""
-
-    def close(self, cause: str) -> None:
-        """End the connection now; commands without a reply fail with `cause`."""
-
-    async def finish(self) -> None:
-        """End the connection once all queued bytes went to the system, or after one timeout."""
-
-
 class Link(asyncio.Protocol):
     """One connection, which is open or has ended; it is never reopened."""
 
@@ -150,7 +118,7 @@ class Link(asyncio.Protocol):
 
     @property
     def connection(self) -> Link:
-        """The link itself; see `NodeLink`."""
+        """The link itself, which reports the events of the connection."""
         return self
 
     @property

@@ -21,6 +21,7 @@ from .link import Link
 from .node import Node, NodeSettings
 from .replies import Failure
 from .script import Command
+from .server import ServerNode
 
 SILENT = Failure("no answer yet")
 
@@ -41,10 +42,11 @@ async def poll(
     return [found[i : i + each] for i in range(0, len(found), each)]
 
 
-def scout(endpoint: Endpoint, settings: NodeSettings) -> Node:
+def scout(endpoint: Endpoint, settings: NodeSettings) -> ServerNode:
     """Return a node for questions about primaries only: logged in, no guards, no observers."""
 
-    async def open_link(node: Node, limit: float) -> tuple[Link, Facts]:
+    async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
         return await greet(endpoint, node, settings.node_timeout, limit), Facts()
 
-    return Node(endpoint.address, open_link, replace(settings, restart_guard=False), Observers())
+    unguarded = replace(settings, restart_guard=False)
+    return ServerNode(endpoint.address, open_link, unguarded, Observers())

@@ -16,9 +16,9 @@ from .._rules.trust import Facts
 from .acks import UNSUPPORTED, AckedLink, Acks
 from .endpoint import Endpoint
 from .handshake import HandshakeError, dial
-from .link import Link, NodeLink
+from .link import Link, LinkListener
 from .mark import leave_mark
-from .node import Node, NodeSettings
+from .node import NodeLink, NodeSettings
 from .replies import Failure
 from .script import Script
 
@@ -40,7 +40,7 @@ class Primaries:
     async def dial(
         self,
         endpoint: Endpoint,
-        node: Node,
+        listener: LinkListener,
         limit: float,
         *,
         mark: str | None = None,
@@ -54,7 +54,7 @@ class Primaries:
         a primary that was replaced and came back from one that was never replaced.
         """
         timeout = self.settings.node_timeout
-        link, facts = await dial(endpoint, node, self.scripts, timeout, limit)
+        link, facts = await dial(endpoint, listener, self.scripts, timeout, limit)
         try:
             self._check(facts)
             facts = await self._marked(link, facts, mark or self.mark, term)

@@ -25,12 +25,12 @@ from ..events import Observers
 from .acks import AckedLink
 from .endpoint import Endpoint, Seeds
 from .handshake import HandshakeError, why_unready
-from .link import NodeLink
-from .node import Node
+from .node import NodeLink
 from .poll import poll, scout
 from .primary import Primaries
 from .replies import Failure
 from .script import Command
+from .server import ServerNode
 from .watched import POLL, WatchedNode, poll_patience
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class SentinelNode(WatchedNode):
         await super().finish()
         await asyncio.gather(*(sentinel.finish() for sentinel in self._sentinels))
 
-    async def _open(self, _node: Node, limit: float) -> tuple[NodeLink, Facts]:
+    async def _open(self, _node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
         asked = _clock.now()
         view = await self._ask_sentinels()
         # If the address is dead, the Sentinels may soon name another: ask again rather than wait.

@@ -19,10 +19,10 @@ from .. import _clock
 from .._rules.trust import Facts
 from ..events import Observers
 from .handshake import HandshakeError
-from .link import NodeLink
-from .node import Dial, Node, NodeSettings
+from .node import NodeLink, NodeSettings
 from .replies import Failure, Sink
 from .script import Command
+from .server import Dial, ServerNode
 
 POLL: Final = 1.0
 """Maximum seconds between two requests to the watchers while they confirm the primary."""
@@ -39,7 +39,7 @@ def poll_patience(node_timeout: float) -> float:
     return min(node_timeout, POLL) / 4
 
 
-class WatchedNode(Node):
+class WatchedNode(ServerNode):
     """A node whose server may be replaced by another one as the primary."""
 
     def __init__(
@@ -75,7 +75,7 @@ class WatchedNode(Node):
         return self.doubted(now) or super().obstacle(now)
 
     def state(self, now: float) -> str:
-        """Return "down" while the primary is not confirmed, otherwise `Node.state`."""
+        """Return "down" while the primary is not confirmed, otherwise `ServerNode.state`."""
         return "down" if self.doubted(now) else super().state(now)
 
     def require(self) -> None:

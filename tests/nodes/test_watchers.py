@@ -12,9 +12,10 @@ from asynclock._nodes import mark, primary
 from asynclock._nodes.acks import Acks
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.link import Link
-from asynclock._nodes.node import Node, NodeSettings
+from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replies import Failure
 from asynclock._nodes.sentinel import SentinelNode, SentinelView, agreed_primary
+from asynclock._nodes.server import ServerNode
 from asynclock._nodes.watched import CONFIRMED, POLL, WatchedNode
 from asynclock._rules.trust import Facts
 from asynclock.events import Observers
@@ -87,7 +88,7 @@ class Watched(SentinelNode):
         return self.said
 
 
-async def nowhere(_node: Node, _limit: float) -> Any:
+async def nowhere(_node: ServerNode, _limit: float) -> Any:
     raise OSError
 
 

@@ -14,8 +14,7 @@ from redis.crc import key_slot
 import asynclock
 from asynclock import _clock
 from asynclock._engine.spec import LockSpec
-from asynclock._nodes.cluster import ClusterNode, slots
-from asynclock._nodes.cluster import node as cluster_node
+from asynclock._nodes.cluster import ClusterNode, slots, view_reader
 from asynclock._nodes.replies import Answer, Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
@@ -289,14 +288,14 @@ async def test_our_own_clock_stands_still_for_all_servers_at_once(
 
     async def told() -> bool:
         assert isinstance(node, ClusterNode)
-        return all("jumped" in shard.trust.cause for shard in node._shards.values())
+        return all("jumped" in shard.trust.cause for shard in node.shards)
 
     await until(told, "each server has told its clock")
     assert lease.remaining() <= ends - boot_time() + 0.1
     assert lease.remaining() > ends - boot_time() - 1.0
 
 
-@pytest.mark.parametrize("place", [(slots, "read_view"), (cluster_node, "read_views")])
+@pytest.mark.parametrize("place", [(slots, "read_view"), (view_reader, "read_views")])
 async def test_an_answer_that_nobody_expected_does_not_end_the_cluster(
     cluster: RedisCluster,
     connect: Connect,
@@ -326,7 +325,7 @@ def specs(locks: asynclock.LockManager, name: str) -> list[LockSpec]:
 
 
 async def retried(node: ClusterNode) -> bool:
-    return bool(node.waiting._retried)
+    return bool(node.parked._retried)
 
 
 async def test_an_orderly_failover_with_a_lease_held_and_waited_for(
@@ -446,7 +445,7 @@ async def test_a_close_waits_for_what_has_nowhere_to_go(
     releasing = asyncio.create_task(lease.release())
     await asyncio.sleep(0)
     if place == "is kept for later":
-        node.waiting.fail(Failure("no server has its slot"))
+        node.parked.fail(Failure("no server has its slot"))
         assert node._unsent
     await here.aclose()
     assert (await values(await cluster.primary(0), name))[0] is None

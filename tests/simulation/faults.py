@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from asynclock._nodes.node import Node
+from asynclock._nodes.server import ServerNode
 from asynclock.testing.memory.wire import Stream
 from tests.simulation.network import ACQUIRE, Weather
 from tests.simulation.world import TTL, Process
@@ -171,7 +171,7 @@ def flush_node(run: Run) -> None:
         node.flush()
 
 
-def _see_that_it_hears(process: Process, view: Node) -> None:
+def _see_that_it_hears(process: Process, view: ServerNode) -> None:
     """If the connection ends before the news of the flush is in, it comes with the end."""
     before = view.trust.votes_from
 
@@ -183,8 +183,9 @@ def _see_that_it_hears(process: Process, view: Node) -> None:
         view.link.closed.add_done_callback(tell, context=process.context)
 
 
-def _views(process: Process, number: int) -> list[Node]:
-    return [locks._engine.multiplexer.nodes[number] for locks in process.managers]
+def _views(process: Process, number: int) -> list[ServerNode]:
+    found = [locks._engine.multiplexer.nodes[number] for locks in process.managers]
+    return [node for node in found if isinstance(node, ServerNode)]
 
 
 def all_met(run: Run, number: int) -> bool:

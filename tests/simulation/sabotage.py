@@ -27,8 +27,8 @@ from asynclock._engine.restoring import Restores
 from asynclock._engine.round import Round
 from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
-from asynclock._nodes.node import Node
 from asynclock._nodes.script import Script
+from asynclock._nodes.server import ServerNode
 from asynclock._primitives import base, lock
 from asynclock._rules import validity
 from asynclock._rules.quorum import Ballot
@@ -115,7 +115,7 @@ def jumps_without_quarantine(_patch: pytest.MonkeyPatch) -> None:
 
 @_sabotage()
 def quarantined_nodes_count(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Node, "obstacle", "if now < self.trust.votes_from:", "if False:")
+    _edit(patch, ServerNode, "obstacle", "if now < self.trust.votes_from:", "if False:")
     _edit(patch, Attempt, "on_reply", "self.started < self._nodes[index].trust.votes_from", "False")
 
 

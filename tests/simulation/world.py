@@ -133,7 +133,7 @@ class Process:
         deliver, world = nodes.deliver, self.world
 
         def note(command: Command, sink: Sink, indices: Sequence[int]) -> None:
-            world.given_up.setdefault(str(command.args[1]).encode(), world.loop.now)
+            world.given_up.setdefault(str(command.owner).encode(), world.loop.now)
             deliver(command, sink, indices)
 
         nodes.deliver = note  # type: ignore[method-assign]  # on purpose

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from ... import _clock
 from ..acks import UNSUPPORTED
-from ..node import CACHING, Node
+from ..node import NodeSettings
 from ..replies import NOBODY, Failure, Sink
-from ..script import GRANTED, Command
-from .slots import read_redirect, slot_of
-
-if TYPE_CHECKING:
-    from .node import ClusterNode
+from ..script import GRANTED, Command, Word
+from ..server import CACHING, ServerNode
+from .parked import ParkedCommands
+from .slots import Address, read_redirect, slot_of
 
 ASKING = Command.plain("ASKING")
 REDIRECTS: Final = 5
@@ -29,7 +28,46 @@ HOLDING: Final = frozenset({"extend", "raise"})
 NEVER = Failure("given up before it was executed")
 
 
-class Route:
+class Cluster(Protocol):
+    """What a command needs of its cluster; see `ClusterNode`."""
+
+    round_trip: float | None
+
+    @property
+    def settings(self) -> NodeSettings:
+        """The settings that all nodes share."""
+
+    @property
+    def parked(self) -> ParkedCommands:
+        """The commands that wait for a server."""
+
+    @property
+    def claiming(self) -> dict[Word, RoutedCommand]:
+        """For each owner: the unanswered command that may set the owner's key."""
+
+    def owner(self, slot: int) -> ServerNode | None:
+        """Return the primary that serves `slot`, or None if none is known."""
+
+    def shard_at(self, address: Address | None) -> ServerNode | None:
+        """Return the primary at `address`, or None if the view has none there."""
+
+    def address_of(self, shard: ServerNode) -> Address:
+        """Return the address of a primary."""
+
+    def moved(self, slot: int, shard: ServerNode) -> None:
+        """Note that `shard` serves `slot` now, as a server replied."""
+
+    def look_again(self) -> None:
+        """Read the view again soon, because it may be outdated."""
+
+    def park(self, command: RoutedCommand) -> None:
+        """Keep a command for the next view, until its timeout."""
+
+    def keep_release(self, command: Command) -> None:
+        """Keep a release and send it when the next view is known."""
+
+
+class RoutedCommand:
     """One command to a cluster; takes the shard's answer and passes it on to the sink."""
 
     __slots__ = (
@@ -43,20 +81,20 @@ class Route:
         "_sent",
         "_shard",
         "_sink",
-        "owed",
+        "release",
         "slot",
         "until",
     )
 
     def __init__(
         self,
-        cluster: ClusterNode,
+        cluster: Cluster,
         command: Command,
         sink: Sink,
         index: int,
         *,
         arm: bool = False,
-        owed: bool = False,
+        release: bool = False,
     ) -> None:
         self._cluster = cluster
         self._command = command
@@ -67,8 +105,8 @@ class Route:
         self._released = False
         """Whether a release of the same owner was sent after this command, or instead of it."""
         self._sent = 0.0
-        self._shard: Node | None = None
-        self.owed = owed
+        self._shard: ServerNode | None = None
+        self.release = release
         """Whether this is a release: also sent to a server that doesn't answer, resent if lost."""
         self.slot = slot_of(command)
         self.until = _clock.now() + cluster.settings.node_timeout
@@ -89,8 +127,8 @@ class Route:
 
     def fail(self, failure: Failure) -> None:
         """Fail the command; keep it for later if it is a release."""
-        if self.owed:
-            self._cluster.owe(self._command)
+        if self.release:
+            self._cluster.keep_release(self._command)
         self._answer(failure)
 
     def give_up(self) -> bool:
@@ -100,7 +138,7 @@ class Route:
         to release.
         """
         self._released = True
-        if not self._cluster.waiting.drop(self):
+        if not self._cluster.parked.drop(self):
             return False
         self._answer(NEVER)
         return True
@@ -110,7 +148,7 @@ class Route:
             del self._cluster.claiming[self._claim]
         self._sink.on_reply(self._index, reply)
 
-    def _send(self, shard: Node, command: Command, *, asking: bool = False) -> None:
+    def _send(self, shard: ServerNode, command: Command, *, asking: bool = False) -> None:
         now = _clock.now()
         self._shard, self._sent = shard, now
         obstacle = shard.obstacle(now) if self._command.op in VOTES else None
@@ -121,7 +159,7 @@ class Route:
             shard.ask(CACHING, NOBODY, 0)
         if asking:
             shard.ask(ASKING, NOBODY, 0)
-        (shard.deliver if self.owed else shard.ask)(command, self, 0)
+        (shard.deliver if self.release else shard.ask)(command, self, 0)
 
     def on_reply(self, _index: int, reply: Any) -> None:
         """Take the shard's answer: pass it on, or follow its redirect."""
@@ -139,7 +177,7 @@ class Route:
             reply = Failure("it became the primary a moment ago")
         self._answer(reply)
 
-    def _failed(self, failure: Failure, shard: Node) -> None:
+    def _failed(self, failure: Failure, shard: ServerNode) -> None:
         cluster = self._cluster
         if failure.code not in ("MOVED", "ASK", "TRYAGAIN"):
             cluster.look_again()
@@ -149,12 +187,12 @@ class Route:
         elif not self._left or _clock.now() >= self.until:
             self.fail(failure)
         elif failure.code == "TRYAGAIN":
-            cluster.waiting.retry(self)
+            cluster.parked.retry(self)
         else:
             self._left -= 1
             self._follow(failure, shard)
 
-    def _follow(self, failure: Failure, shard: Node) -> None:
+    def _follow(self, failure: Failure, shard: ServerNode) -> None:
         cluster = self._cluster
         address = read_redirect(failure.cause, cluster.address_of(shard))
         # Use only servers in the cluster's own view: an address in a reply proves nothing.

@@ -1,0 +1,57 @@
+"""Asks several servers of a cluster which server serves which hash slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..endpoint import Endpoint
+from ..node import NodeSettings
+from ..poll import poll, scout
+from ..replies import Failure
+from ..server import ServerNode
+from ..watched import poll_patience
+from .kept import KeptNodes
+from .slots import QUESTIONS, Address, View, read_views
+
+MAX_OBSERVERS = 7
+"""Number of servers that are asked for their view; with more primaries, all primaries are asked."""
+
+
+class ViewReader:
+    """The servers that are asked for their view of the cluster."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        seeds: Sequence[Address],
+        settings: NodeSettings,
+        kept: KeptNodes,
+    ) -> None:
+        self._endpoint = endpoint
+        self._seeds = seeds
+        self._settings = settings
+        self._kept = kept
+        self._observers: dict[Address, ServerNode] = {}
+
+    def __iter__(self) -> Iterator[ServerNode]:
+        return iter(self._observers.values())
+
+    async def read(self) -> tuple[Mapping[Address, View], Sequence[Failure]]:
+        """Return the view of each server that has one, and why others have none."""
+        if not self._observers:
+            for seed in self._seeds:
+                self._observers[seed] = self._observer(seed)
+        asked, patience = tuple(self._observers), poll_patience(self._settings.node_timeout)
+        return read_views(asked, await poll(self._observers.values(), QUESTIONS, patience))
+
+    def follow(self, view: View) -> list[ServerNode]:
+        """Ask the servers of `view` from now on; return the others, which are no longer asked."""
+        others = list(view.others)[: max(1, MAX_OBSERVERS - len(view.shards))]
+        wanted, observers = {*view.shards, *others}, self._observers
+        gone = [observers.pop(at) for at in list(observers) if at not in wanted]
+        for address in wanted - observers.keys():
+            observers[address] = self._observer(address)
+        return gone
+
+    def _observer(self, address: Address) -> ServerNode:
+        return self._kept.start(scout(self._endpoint.at(*address), self._settings))
