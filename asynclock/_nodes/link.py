@@ -81,10 +81,9 @@ class Link(asyncio.Protocol):
     def send(self, command: Command, sink: Sink, index: int) -> None:
         """Queue `command`; `sink` gets exactly one answer, within the timeout."""
         out, in_flight = self._out, self._in_flight
-        full = len(in_flight) >= MAX_IN_FLIGHT and not command.retry_until
-        if full or self._transport is None:
-            cause = "connection lost" if self._transport is None else "backlog"
-            sink.on_reply(index, Failure(cause))
+        lost = self._transport is None
+        if lost or (len(in_flight) >= MAX_IN_FLIGHT and not command.retry_until):
+            sink.on_reply(index, Failure("connection lost" if lost else "backlog"))
             return
         if not out:
             # One clock reading per write: all commands of a tick share the send time of the first.

@@ -1,14 +1,25 @@
-"""Logs when a node stops voting and when it votes again."""
+"""Reports when a node stops voting and when it votes again: as log records and as events."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from .. import _clock
 from .._rules.trust import Trust
+from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 
 _log = logging.getLogger("asynclock.nodes")
+
+WITHOUT = {
+    "CLIENT": "waiters ask again at intervals instead of being woken",
+    "CONFIG": "it is assumed to forget everything when it restarts",
+    "INFO": "each new connection is guarded as if it had restarted; its settings are not checked",
+    "SCRIPT": "scripts are sent in full when they are first needed",
+    "TIME": "its clock is first read from the answer to a script",
+}
+"""What follows if a server refuses a command (docs/access.md)."""
 
 
 class NodeLog:
@@ -17,27 +28,44 @@ class NodeLog:
     Further causes and attempts of a node that is down already are logged as DEBUG.
     """
 
-    __slots__ = ("_address", "_away", "_timer", "_trust")
+    __slots__ = ("_address", "_away", "_observers", "_timer", "_trust")
 
-    def __init__(self, address: str, trust: Trust) -> None:
+    def __init__(self, address: str, trust: Trust, observers: Observers) -> None:
         self._address = address
         self._trust = trust
+        self._observers = observers
         self._away = False
         self._timer: asyncio.TimerHandle | None = None
 
     def down(self, cause: str) -> None:
-        """Log that the node is down."""
+        """Report that the node is down."""
         self.close()
         level = logging.DEBUG if self._away else logging.WARNING
         self._away = True
         self._tell(level, "%s is down: %s", self._address, cause)
+        if self._observers:
+            self._observers(NodeDown(self._address, cause))
 
-    def quarantined(self, cause: str, seconds: float) -> None:
-        """Log that a guard keeps the node from voting for `seconds`."""
+    def connected(self) -> None:
+        """Report that a connection to the node is open."""
+        self.up()
+        if self._observers:
+            self._observers(NodeUp(self._address))
+
+    def refused(self, commands: Iterable[str]) -> None:
+        """Log which commands of our handshake the node refused, and what follows."""
+        for command in commands:
+            _log.warning("%s refuses %s: %s", self._address, command, WITHOUT.get(command, ""))
+
+    def quarantined(self, seconds: float) -> None:
+        """Report that a guard keeps the node from voting for `seconds`."""
+        cause = self._trust.cause
         text = "%s %s: it does not vote for %.1f s"
         self._tell(logging.WARNING, text, self._address, cause, seconds)
         self._away = True
         self.up()
+        if self._observers:
+            self._observers(NodeQuarantined(self._address, cause, seconds))
 
     def up(self) -> None:
         """Log that the node is back, now or when its quarantine has ended."""

@@ -1,174 +1,52 @@
-"""One Redis server as the engine sees it: each request gets a reply or a Failure.
+"""One Redis server as a node: its connections, what they report, and its guards.
 
-A node reconnects by itself: one task keeps a link open, with random pauses between attempts. While
-a node is known to be down, or its link is stalled, requests fail at once, so that the node never
-costs an acquire a full timeout. Releases are different: a release that may have been lost with a
-connection is kept, and sent again as soon as the node is back.
+A node reconnects by itself: one task keeps a link open, with random pauses between attempts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from .. import _clock, _forks
-from .._rules.trust import Facts, Trust
-from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
-from .backlog import ConnectBacklog
+from .._rules.trust import Facts
+from ..events import Observers
 from .handshake import why_unready
 from .heartbeat import Reading, leave_replica, watch
 from .link import Link
-from .node import NOT_AFTER_GRACE, Node, NodeLink, NodeSettings
-from .node_log import NodeLog
-from .pending_releases import PendingReleases
-from .replies import NOBODY, NOT_REDIS, READONLY, Failure, Sink
+from .node import Node, NodeLink, NodeSettings
+from .replies import NOT_REDIS, READONLY, Failure
+from .requests import TIME, ServerRequests
 from .script import Command
 
-_log = logging.getLogger("asynclock.nodes")
-
 LEFT: Final = "the manager no longer uses it"
-FORGOT: Final = Failure("it has forgotten its keys since this change began")
 LONGEST_DIAL = 2.0
 """Maximum seconds for a connection attempt. A frozen server answers a pending attempt as soon as it
 resumes, so waiting is better than a new attempt."""
-WITHOUT = {
-    "CLIENT": "waiters ask again at intervals instead of being woken",
-    "CONFIG": "it is assumed to forget everything when it restarts",
-    "INFO": "each new connection is guarded as if it had restarted; its settings are not checked",
-    "SCRIPT": "scripts are sent in full when they are first needed",
-    "TIME": "its clock is first read from the answer to a script",
-}
-"""What follows if a server refuses a command (docs/access.md)."""
 INHERITED = Failure("its connection belongs to the process that forked this one")
-CACHING = Command.plain("CLIENT", "CACHING", "YES")
-"""Requests a push for the keys that the next command on the connection reads."""
-TIME = Command.plain("TIME")
 
 Dial = Callable[["ServerNode", float], Awaitable[tuple[NodeLink, Facts]]]
 """Takes the node and a limit in seconds; returns an open link and the server's facts."""
 
 
-class ServerNode:
+class ServerNode(ServerRequests):
     """One endpoint and its connections, of which at most one is open."""
 
     def __init__(
         self, address: str, dial: Dial, settings: NodeSettings, observers: Observers
     ) -> None:
-        self.address = address
-        self.settings = settings
-        self.trust = Trust(settings.max_ttl)
-        self._log = NodeLog(address, self.trust)
+        super().__init__(address, settings, observers)
         self.round_trip: float | None = None
-        """Smoothed seconds from a request to its reply; None before the first one."""
-        self.tracking = False
-        """Whether the open link supports pushes for changed keys."""
         self.on_wake: Callable[[str | None], None] = lambda _key: None
         self.on_connect: Callable[[Node], None] = lambda _node: None
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
         self.random: Callable[[], float] = random.random
         self._dial = dial
-        self._observers = observers
-        self._link: NodeLink | None = None
-        self._down: Failure | None = None
-        self._backlog = ConnectBacklog(settings.node_timeout, self._give_up_connecting)
-        self.pending = PendingReleases(settings.node_timeout, self._send_again)
-        """Releases that the node may not have executed."""
-        self._asked_until = _clock.now()
-        """When the last connection that took requests ended; leases requested later aren't here."""
-        self._finished = False
         self._reading: tuple[float, float, float] | None = None
         """The clock reading of the handshake, kept until the node's process is known."""
-        self.rejected: Failure | None = None
-        """Why the node must not be used at all: the wrong role, or the same server twice."""
-
-    # requests
-
-    def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
-        """Send `command`; `sink` gets the answer; see `Node.ask`."""
-        if arm and self.tracking:
-            self.ask(CACHING, NOBODY, index)
-        link = self._link
-        if link is None:
-            if self._down is not None:
-                sink.on_reply(index, self._down)
-            else:
-                self._backlog.add(command, sink, index)
-        elif link.stalled_since:
-            seconds = _clock.now() - link.stalled_since
-            sink.on_reply(index, Failure(f"no answer for {seconds:.1f} s"))
-        elif self._forgot_since(command):
-            sink.on_reply(index, FORGOT)
-        else:
-            link.send(self._bounded(command) if command.give_up_at else command, sink, index)
-
-    def _forgot_since(self, command: Command) -> bool:
-        # Before it forgot, the node may have promised a higher number or accepted a newer value,
-        # which this command would replace.
-        return 0.0 < command.numbered_at < self.trust.remembers_from
-
-    def _bounded(self, command: Command) -> Command:
-        # A manager's first acquires are made before it knows the nodes' clocks. Unbounded, one
-        # that its connection outlives would lock a name long after its release was executed.
-        offset = self.trust.offset
-        if not command.give_up_at or offset is None:
-            return command
-        moment = command.give_up_at + NOT_AFTER_GRACE + offset
-        return command.not_after(int(moment * 1_000_000))
-
-    def obstacle(self, now: float) -> Failure | None:
-        """Return why the node has no vote at the moment, or None if it has one."""
-        if self.rejected is not None:
-            return self.rejected
-        if now < self.trust.votes_from:
-            left = self.trust.votes_from - now
-            return Failure(f"{self.trust.cause}: it votes again in {left:.1f} s")
-        return None
-
-    def deliver(self, command: Command, sink: Sink, index: int) -> None:
-        """Send a release, even to a node that does not answer; keep it if there is no link."""
-        if self._link is not None:
-            if self.pending.late_acquires:
-                self.pending.sent(command)
-            self._link.send(command, sink, index)
-        elif self._down is None:
-            self._backlog.add(command, sink, index)
-        else:
-            self._keep(command)
-            sink.on_reply(index, self._down)
-
-    def _keep(self, command: Command) -> None:
-        if self._may_hold(command):
-            self.pending.keep(command)
-
-    def _may_hold(self, command: Command) -> bool:
-        # Whether this releases a lease that may have been requested on an earlier connection.
-        return bool(command.retry_until) and command.asked_since <= self._asked_until
-
-    def _send_again(self, command: Command, sink: Sink) -> None:
-        if self._link is not None:
-            self._link.send(command, sink, 0)
-
-    def _give_up_connecting(self) -> None:
-        cause = f"no connection within {self.settings.node_timeout:g} s"
-        self._fail(Failure(cause))
-
-    def _fail(self, failure: Failure) -> None:
-        self._note_down(failure)
-        waiting = self._backlog.take()
-        for command, sink, index in waiting:
-            self._keep(command)
-            sink.on_reply(index, failure)
-
-    def _note_down(self, failure: Failure) -> None:
-        if not self._finished and (self._down is None or self._down.cause != failure.cause):
-            self._log.down(failure.cause)
-            if self._observers:
-                self._observers(NodeDown(self.address, failure.cause))
-        self._down = failure
 
     # the connection
 
@@ -212,7 +90,8 @@ class ServerNode:
         now = _clock.now()
         settings = self.settings
         known = self.trust.facts
-        self._tell_refused(known, facts)
+        if known is None or known.refused != facts.refused:
+            self._log.refused(facts.refused)
         waits = self.trust.met(
             facts, now, guard=settings.restart_guard, guard_first=settings.guard_first
         )
@@ -224,23 +103,13 @@ class ServerNode:
         self.on_connect(self)
         accepted = self.rejected is None
         if waits and accepted:
-            self._tell_quarantine(waits)
+            self._log.quarantined(waits)
         self._link, self._down = link, None
         if self._reading is not None:
             self.on_clock(*self._reading)
         if accepted:
-            self._log.up()
-            if self._observers:
-                self._observers(NodeUp(self.address))
-        self.pending.resend()
-        for command, sink, index in self._backlog.take():
-            if self.rejected is not None:
-                sink.on_reply(index, self.rejected)
-            elif self._forgot_since(command):
-                sink.on_reply(index, FORGOT)
-            else:
-                self.pending.sent(command)
-                link.send(self._bounded(command), sink, index)
+            self._log.connected()
+        self._send_waiting(link)
         if known is not None and accepted:
             self.on_wake(None)  # the pushes that were requested on the last connection are lost
 
@@ -249,32 +118,11 @@ class ServerNode:
         if self._link is not None and not self._link.stalled_since:
             self._link.send(TIME, Reading(self.on_clock, _clock.now()), 0)
 
-    @property
-    def link(self) -> NodeLink | None:
-        """The open link, or None."""
-        return self._link
-
     def forked(self) -> None:
         """In a forked child: never dial again."""
         self._finished = True
         self._link = None
         self._down = INHERITED
-
-    @property
-    def settled(self) -> bool:
-        """Whether the node has answered every release that it must get."""
-        if len(self.pending) or any(map(self._may_hold, self._backlog)):
-            return False
-        return self._link is None or not self._link.releasing
-
-    async def settle(self) -> None:
-        """Wait until the node has executed all releases; the caller must limit the time."""
-        while not self.settled:
-            await self._backlog.wait_taken()
-            await self.pending.wait_sent()
-            if self._link is not None:
-                await self._link.ask(TIME)  # answered after everything before it
-            await asyncio.sleep(0)
 
     async def finish(self) -> None:
         """Close the link for good once all queued commands have been written."""
@@ -296,7 +144,7 @@ class ServerNode:
         if by < 0:
             self.pending.set_back -= by
         if by and self.settings.clock_guard:
-            self._tell_quarantine(self.trust.jumped(received, by))
+            self._log.quarantined(self.trust.jumped(received, by))
             self.on_jump(self, by)
 
     def on_push(self, push: list[Any]) -> None:
@@ -306,7 +154,7 @@ class ServerNode:
         if push[1] is None:
             if self.settings.restart_guard:
                 cause = "its keys were flushed"
-                self._tell_quarantine(self.trust.forgot(_clock.now(), cause))
+                self._log.quarantined(self.trust.forgot(_clock.now(), cause))
             self.on_wake(None)
             return
         for key in push[1]:
@@ -322,18 +170,6 @@ class ServerNode:
                 self.trust.demoted()
             if end.permanent or link.stalled_since:
                 self._note_down(end)
-
-    def _tell_refused(self, known: Facts | None, facts: Facts) -> None:
-        if known is None or known.refused != facts.refused:
-            for command in facts.refused:
-                meaning = WITHOUT.get(command, "")
-                _log.warning("%s refuses %s: %s", self.address, command, meaning)
-
-    def _tell_quarantine(self, seconds: float) -> None:
-        cause = self.trust.cause
-        self._log.quarantined(cause, seconds)
-        if self._observers:
-            self._observers(NodeQuarantined(self.address, cause, seconds))
 
     # state
 

@@ -8,8 +8,9 @@ from ... import _clock
 from ..acks import UNSUPPORTED
 from ..node import NodeSettings
 from ..replies import NOBODY, Failure, Sink
+from ..requests import CACHING
 from ..script import GRANTED, Command, Word
-from ..server import CACHING, ServerNode
+from ..server import ServerNode
 from .parked import ParkedCommands
 from .slots import Address, read_redirect, slot_of
 
