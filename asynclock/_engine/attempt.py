@@ -112,7 +112,7 @@ class Attempt:
     def _ask(self, *, armed: bool) -> None:
         context, nodes = self._context, self._context.multiplexer
         until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
-        floor, not_after = nodes.floor(self.started), nodes.not_after(until)
+        floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
         command = self.spec.acquire(
             self.owner,
             self._ttl,

@@ -55,7 +55,7 @@ class Restores:
     def _put_back(self, grant: Grant, index: int, now: float) -> None:
         node, nodes = self._multiplexer.nodes[index], self._multiplexer
         until = min(grant.valid_until, now + LATE_TIMER_FACTOR * node.settings.node_timeout)
-        nodes.floor(now)  # reads the clocks; the last acquire may be long ago
+        nodes.fence_floor(now)  # reads the clocks; the last acquire may be long ago
         not_after = nodes.not_after(until)
         if not not_after:
             return  # too few clocks are known to say from when on the request is too late

@@ -189,8 +189,8 @@ class AckedLink:
 
 def _unsupported(failure: Failure) -> Failure:
     """Make a failed WAITAOF permanent if the server doesn't support it."""
-    said = failure.cause.upper()
-    if failure.code == "ERR" and "WAITAOF" in said:
+    text = failure.cause.upper()
+    if failure.code == "ERR" and "WAITAOF" in text:
         return Failure(f"durable=True: {failure.cause}", permanent=True, code=UNSUPPORTED)
     return failure
 

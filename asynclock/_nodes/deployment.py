@@ -16,7 +16,7 @@ from .handshake import dial
 from .link import Link
 from .mark import MARK_KEY, leave_mark
 from .node import Node, NodeLink, NodeSettings
-from .primary import Primaries
+from .primary import PrimaryDialer
 from .script import Script
 from .sentinel import SentinelNode, Service
 from .server import ServerNode
@@ -52,7 +52,7 @@ def make_nodes(
             "two nodes are worse than one: a quorum of two needs both; use 1, 3 or 5"
         )
     careful = replace(settings, guard_first=True)
-    primaries = Primaries(careful, scripts, acks, prefix + MARK_KEY)
+    primaries = PrimaryDialer(careful, scripts, acks, prefix + MARK_KEY)
     known: list[Endpoint] = []
     nodes = [_node(address, settings, primaries, observers, known) for address in addresses]
     seen: set[str] = set()
@@ -77,7 +77,7 @@ def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int]:
 def _node(
     address: object,
     settings: NodeSettings,
-    primaries: Primaries,
+    primaries: PrimaryDialer,
     observers: Observers,
     known: list[Endpoint],
 ) -> Node:
@@ -110,7 +110,7 @@ def _scheme(url: str) -> str:
     return url.strip().partition("://")[0]
 
 
-def _cluster(url: str, primaries: Primaries, observers: Observers) -> Node:
+def _cluster(url: str, primaries: PrimaryDialer, observers: Observers) -> Node:
     seeds = Seeds(url, port=6379)
     endpoints = seeds.endpoints()
     if seeds.path or any(endpoint.db for endpoint in endpoints):
@@ -133,7 +133,7 @@ def _service(address: object) -> Service | None:
 
 
 def _server(
-    endpoint: Endpoint, settings: NodeSettings, primaries: Primaries, observers: Observers
+    endpoint: Endpoint, settings: NodeSettings, primaries: PrimaryDialer, observers: Observers
 ) -> Node:
     async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
         timeout = settings.node_timeout
@@ -155,7 +155,7 @@ async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
     return facts if mark is None else replace(facts, after=mark.before)
 
 
-def _primary(endpoint: Endpoint, primaries: Primaries, observers: Observers) -> Node:
+def _primary(endpoint: Endpoint, primaries: PrimaryDialer, observers: Observers) -> Node:
     async def open_link(node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
         return await primaries.dial(endpoint, node, limit)
 

@@ -86,7 +86,7 @@ class Endpoint:
         self.db: int = int(connection.db or 0)
         # The TLS context is made now, because loading the authorities may take longer than a node
         # timeout. Nodes with the same TLS settings share it: each one blocks the loop for 30 ms.
-        self._said = _said_of_tls(connection)
+        self._said = _tls_settings(connection)
         same = (other._tls for other in like if self._said and other._said == self._said)
         self._tls = next(same, None) or _tls_context(connection)
 
@@ -234,7 +234,7 @@ def _tls_context(connection: Any) -> ssl.SSLContext | None:
     return context
 
 
-def _said_of_tls(connection: Any) -> tuple[str, ...]:
+def _tls_settings(connection: Any) -> tuple[str, ...]:
     """Return all TLS settings that redis-py was given; () for none."""
     settings = getattr(connection, "ssl_context", None)
     names = getattr(type(settings), "__slots__", ())
@@ -269,16 +269,18 @@ class Seeds:
         """Return one endpoint per host; `login` ("user:password@") replaces that of the URL."""
         query = f"?{urlencode(self.query)}" if self.query else ""
         prefix = self._login if login is None else login
-        first = Endpoint.from_url(f"{self.scheme}://{prefix}{self._where(self._hosts[0])}{query}")
+        first = Endpoint.from_url(
+            f"{self.scheme}://{prefix}{self._with_port(self._hosts[0])}{query}"
+        )
         # The others share the first one's TLS context, because loading the authorities takes 30 ms.
-        return [first, *(first.at(*self._place(host)) for host in self._hosts[1:])]
+        return [first, *(first.at(*self._host_and_port(host)) for host in self._hosts[1:])]
 
-    def _where(self, host: str) -> str:
+    def _with_port(self, host: str) -> str:
         has_port = bool(re.search(r":\d+$", host)) and not host.endswith("]")
         return host if has_port else f"{host}:{self._port}"
 
-    def _place(self, host: str) -> tuple[str, int]:
+    def _host_and_port(self, host: str) -> tuple[str, int]:
         with contextlib.suppress(ValueError):
-            parts = urlsplit(f"//{self._where(host)}")
+            parts = urlsplit(f"//{self._with_port(host)}")
             return unquote(parts.hostname or "localhost"), parts.port or self._port
         raise ConfigurationError(f"{self.shown} is not a Redis address")

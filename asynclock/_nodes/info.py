@@ -9,20 +9,20 @@ from .._rules.trust import Facts
 
 def read_facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
     """Return the facts in the replies to INFO and CONFIG GET appendfsync, if they succeeded."""
-    said = parse_info(info)
-    if not said:
+    fields = parse_info(info)
+    if not fields:
         return Facts(tracking=tracking)
     always = isinstance(fsync, dict) and fsync.get(b"appendfsync") == b"always"
-    uptime = said.get("uptime_in_seconds")
+    uptime = fields.get("uptime_in_seconds")
     return Facts(
-        run_id=said.get("run_id"),
+        run_id=fields.get("run_id"),
         uptime=float(uptime) if uptime else None,
-        version=said.get("valkey_version") or said.get("redis_version"),
-        role=said.get("role"),
-        maxmemory=int(said.get("maxmemory") or 0),
-        maxmemory_policy=said.get("maxmemory_policy"),
-        replicas=int(said.get("connected_slaves") or 0),
-        durable=always and said.get("aof_enabled") == "1",
+        version=fields.get("valkey_version") or fields.get("redis_version"),
+        role=fields.get("role"),
+        maxmemory=int(fields.get("maxmemory") or 0),
+        maxmemory_policy=fields.get("maxmemory_policy"),
+        replicas=int(fields.get("connected_slaves") or 0),
+        durable=always and fields.get("aof_enabled") == "1",
         tracking=tracking,
     )
 

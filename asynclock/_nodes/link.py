@@ -234,10 +234,10 @@ class Link(asyncio.Protocol):
 
     def _tell_clock(self, replies: list[Any], received: float) -> None:
         # Use only the newest clock reading of a batch, and before any reply is counted.
-        for place in range(len(replies) - 1, -1, -1):
-            reply = replies[place]
+        for number in range(len(replies) - 1, -1, -1):
+            reply = replies[number]
             if type(reply) is list and reply and type(reply[-1]) is int and reply[-1] > 1 << 48:
-                self.listener.on_clock(reply[-1] / 1_000_000, self._in_flight[place][2], received)
+                self.listener.on_clock(reply[-1] / 1_000_000, self._in_flight[number][2], received)
                 return
 
     def _refused(self, error: Exception, sink: Sink, index: int, command: Command) -> None:

@@ -126,7 +126,7 @@ class Multiplexer:
 
     # clocks
 
-    def floor(self, now: float) -> int:
+    def fence_floor(self, now: float) -> int:
         """Return the fence floor for an attempt that starts now, in µs.
 
         Returns -1 while fewer than a quorum of clocks are known. Then each node uses its own clock,

@@ -42,7 +42,7 @@ async def poll(
     return [found[i : i + each] for i in range(0, len(found), each)]
 
 
-def scout(endpoint: Endpoint, settings: NodeSettings) -> ServerNode:
+def source_node(endpoint: Endpoint, settings: NodeSettings) -> ServerNode:
     """Return a node for questions about primaries only: logged in, no guards, no observers."""
 
     async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:

@@ -28,7 +28,7 @@ WAITAOF_SINCE = (7, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Primaries:
+class PrimaryDialer:
     """How to connect to a primary; the same for all groups of a manager."""
 
     settings: NodeSettings

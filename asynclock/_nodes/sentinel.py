@@ -26,8 +26,8 @@ from .acks import AckedLink
 from .endpoint import Endpoint, Seeds
 from .handshake import HandshakeError, why_unready
 from .node import NodeLink
-from .poll import poll, scout
-from .primary import Primaries
+from .poll import poll, source_node
+from .primary import PrimaryDialer
 from .replies import Failure
 from .script import Command
 from .server import ServerNode
@@ -55,13 +55,13 @@ class SentinelView:
     """Number of replicas that the Sentinel regards as alive."""
 
     @property
-    def place(self) -> tuple[str, int]:
+    def primary(self) -> tuple[str, int]:
         """The host and port of the primary."""
         return self.host, self.port
 
     def agrees(self, other: SentinelView | None) -> bool:
         """Return whether both name the same primary, without a failover in between."""
-        return other is not None and (self.place, self.epoch) == (other.place, other.epoch)
+        return other is not None and (self.primary, self.epoch) == (other.primary, other.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,14 @@ class Service:
 class SentinelNode(WatchedNode):
     """The present primary of one service; one voter."""
 
-    def __init__(self, service: Service, primaries: Primaries, observers: Observers) -> None:
+    def __init__(self, service: Service, primaries: PrimaryDialer, observers: Observers) -> None:
         where = ",".join(endpoint.address for endpoint in service.sentinels)
         super().__init__(f"{service.name}@{where}", self._open, primaries.settings, observers)
         self._service = service
         self._primaries = primaries
-        self._sentinels = [scout(endpoint, primaries.settings) for endpoint in service.sentinels]
+        self._sentinels = [
+            source_node(endpoint, primaries.settings) for endpoint in service.sentinels
+        ]
         self._questions = tuple(
             Command.plain("SENTINEL", word, service.name)
             for word in ("GET-MASTER-ADDR-BY-NAME", "MASTER", "REPLICAS")
@@ -144,7 +146,7 @@ class SentinelNode(WatchedNode):
             replicas=view.replicas,
             term=view.epoch,
         )
-        if self._current is None or view.place != self._current.place:
+        if self._current is None or view.primary != self._current.primary:
             _log.info("%s: the primary is %s:%d", self.address, view.host, view.port)
         self._current = view
         self.confirm(asked)
@@ -188,10 +190,10 @@ def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelVi
     needed, read = majority(len(answers)), list(map(_read, answers))
     views = [one for one in read if isinstance(one, SentinelView)]
     for view in views:
-        agreed = [other for other in views if other.place == view.place]
+        agreed = [other for other in views if other.primary == view.primary]
         if len(agreed) >= needed:
             return SentinelView(
-                *view.place,
+                *view.primary,
                 max(other.epoch for other in agreed),
                 max(other.replicas for other in agreed),
             )
@@ -201,7 +203,7 @@ def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelVi
         cause = f"the Sentinels know no service {service!r}"
         raise HandshakeError(Failure(cause, permanent=True))
     if len(views) >= needed:
-        named = sorted({f"{host}:{port}" for host, port in (one.place for one in views)})
+        named = sorted({f"{host}:{port}" for host, port in (one.primary for one in views)})
         raise HandshakeError(Failure(f"the Sentinels disagree: {', '.join(named)}"))
     causes = "; ".join(sorted({failure.cause for failure in failures}))
     cause = f"{len(views)} of {len(answers)} Sentinels answered ({causes})"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-STRAGGLERS = 0.02
+PUSH_WINDOW = 0.02
 """Seconds to wait for the other nodes' pushes after the first one."""
-SETTLE = 0.001
+QUORUM_PUSH_WINDOW = 0.001
 """Seconds to wait for the other nodes' pushes after those of a quorum. Without this, a late push
 would count as a new one, and all nodes would be asked once more."""
 
@@ -68,12 +68,12 @@ class Watch:
     """One task's interest in some keys."""
 
     __slots__ = (
+        "_changed",
         "_future",
-        "_heard",
         "_owner",
-        "_patience",
         "_quorum",
         "_size",
+        "_timer",
         "keys",
         "queued",
         "woken",
@@ -85,8 +85,8 @@ class Watch:
         self._owner = owner
         self._size = size
         self._quorum = quorum
-        self._heard: set[int] = set()
-        self._patience: asyncio.TimerHandle | None = None
+        self._changed: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
         self.keys: tuple[str, ...] = keys
         self.queued: bool = queued
         """Whether a push wakes only the first watch of the key."""
@@ -95,18 +95,18 @@ class Watch:
 
     def on_change(self, node: int) -> None:
         """Note that one of the keys changed on `node`."""
-        self._heard.add(node)
-        if len(self._heard) == self._size:
+        self._changed.add(node)
+        if len(self._changed) == self._size:
             self.wake()
-        elif len(self._heard) == self._quorum:
-            self._be_patient(SETTLE)
-        elif self._patience is None:
-            self._be_patient(STRAGGLERS)
+        elif len(self._changed) == self._quorum:
+            self._wake_after(QUORUM_PUSH_WINDOW)
+        elif self._timer is None:
+            self._wake_after(PUSH_WINDOW)
 
-    def _be_patient(self, seconds: float) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = asyncio.get_running_loop().call_later(seconds, self.wake)
+    def _wake_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def wake(self) -> None:
         """Wake the waiting task, or the next `wait` if no task waits."""
@@ -116,10 +116,10 @@ class Watch:
     def reset(self) -> None:
         """Forget earlier pushes; called right before the request that arms the next push."""
         self.woken = False
-        self._heard.clear()
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        self._changed.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def wait(self, seconds: float) -> bool:
         """Sleep until woken, at most `seconds`; return whether it was woken."""

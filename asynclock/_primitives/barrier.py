@@ -171,7 +171,7 @@ class Barrier:
         return change
 
     def _now(self) -> int:
-        return self._engine.multiplexer.floor(_clock.now())
+        return self._engine.multiplexer.fence_floor(_clock.now())
 
     def _alive(self, value: str | None) -> _State:
         state, now = self._state(value), self._now()

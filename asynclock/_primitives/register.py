@@ -99,7 +99,7 @@ class Register:
             # The number says when a value was written. While too few clocks are known it can't say
             # that: such a round only asks, and its replies make the clocks known.
             chosen = _clock.now()
-            floor = nodes.floor(chosen)
+            floor = nodes.fence_floor(chosen)
             if floor < 0:
                 # Nothing is written with this number, so nodes met only now may be asked as well.
                 chosen = 0.0

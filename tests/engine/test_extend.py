@@ -15,7 +15,7 @@ from asynclock._engine.grant import Grant
 from asynclock.testing import FaultProxy, LocalServer, memory_node
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.plugin import StartServers
-from tests.nodes.test_zombies import Detour
+from tests.nodes.test_late_acquires import Detour
 
 TTL, LONGEST = 5.0, 20.0
 

@@ -8,7 +8,7 @@ import pytest
 
 import asynclock
 from asynclock.testing.memory import MemoryNode
-from tests.nodes.test_zombies import Detour, endpoints
+from tests.nodes.test_late_acquires import Detour, endpoints
 
 KEY = b"asynclock:a"
 

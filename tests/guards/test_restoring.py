@@ -15,7 +15,7 @@ from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryNode
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
-from tests.nodes.test_zombies import Detour, endpoints
+from tests.nodes.test_late_acquires import Detour, endpoints
 from tests.waiting import until
 
 KEY = "asynclock:a"

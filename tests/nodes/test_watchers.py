@@ -173,7 +173,7 @@ async def test_a_primary_has_on_its_disk_only_what_it_did_not_miss(
         return left
 
     monkeypatch.setattr(primary, "leave_mark", leave)
-    primaries = primary.Primaries(SETTINGS, (), Acks(), "mark")
+    primaries = primary.PrimaryDialer(SETTINGS, (), Acks(), "mark")
     link: Any = None
     facts = await primaries._marked(link, Facts(run_id="one", durable=True), "mark", 3)
     assert (facts.durable, facts.marked, facts.promoted) == (False, marked, promoted)

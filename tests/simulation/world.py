@@ -121,7 +121,7 @@ class Process:
         engine = locks._engine
         if not world.nature.floors:
             nodes = engine.multiplexer
-            nodes.floor = _without_floor(nodes.floor)  # type: ignore[method-assign,assignment]  # on purpose
+            nodes.fence_floor = _without_floor(nodes.fence_floor)  # type: ignore[method-assign,assignment]  # on purpose
         engine.entropy, engine.random = world.random.randbytes, world.random.random
         self._note_releases(engine.multiplexer)
         for node in engine.multiplexer.nodes:

@@ -18,7 +18,7 @@ from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import why_unready
 from ..node import Node
-from ..primary import Primaries
+from ..primary import PrimaryDialer
 from ..replies import NOBODY, Failure, Sink
 from ..script import Command, Word
 from ..server import ServerNode
@@ -38,7 +38,7 @@ class ClusterNode:
     """A Redis Cluster as a single voter; see `Node`."""
 
     def __init__(
-        self, seeds: Sequence[Endpoint], primaries: Primaries, prefix: str, observers: Observers
+        self, seeds: Sequence[Endpoint], primaries: PrimaryDialer, prefix: str, observers: Observers
     ) -> None:
         self.address = f"cluster {','.join(seed.address for seed in seeds)}"
         self.settings = settings = primaries.settings

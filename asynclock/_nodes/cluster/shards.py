@@ -14,7 +14,7 @@ from ...events import Observers
 from ..acks import AckedLink
 from ..endpoint import Endpoint
 from ..node import Node, NodeLink
-from ..primary import Primaries
+from ..primary import PrimaryDialer
 from ..server import ServerNode
 from ..watched import WatchedNode
 from .kept import KeptNodes
@@ -27,7 +27,7 @@ class Shards:
     def __init__(
         self,
         endpoint: Endpoint,
-        primaries: Primaries,
+        primaries: PrimaryDialer,
         prefix: str,
         observers: Observers,
         kept: KeptNodes,

@@ -142,7 +142,7 @@ def test_the_first_acquire_of_a_manager_is_not_executed_long_after(met: bool) ->
     run_virtual(scenario())
 
 
-async def test_a_release_is_owed_for_longer_to_a_node_whose_clock_was_set_back(
+async def test_a_release_is_kept_longer_for_a_node_whose_clock_was_set_back(
     nodes: list[MemoryNode],
 ) -> None:
     """It comes back when the lease would have ended by every other clock, not by its own."""
