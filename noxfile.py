@@ -208,6 +208,7 @@ ON_EACH_PYTHON = [
     "tests/cli/test_doctor.py",
     "tests/contract",
     "tests/contrib/test_edges.py",
+    "tests/contrib/test_odd_requests.py",
     "tests/contrib/test_pace.py",
     "tests/contrib/test_fastapi.py",
     "tests/engine",

@@ -50,6 +50,7 @@ class Presence:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._gone = False
+        self._failure: Exception | None = None
         self._answered = False
         self._listener: asyncio.Task[None] | None = None
 
@@ -67,6 +68,8 @@ class Presence:
                     message = await self._receive()
                 self._note(message)
                 return message
+            if self._failure is not None:
+                raise self._failure
             self._news.clear()
             await self._news.wait()
         if self._kept[0]["type"] == "http.disconnect":
@@ -89,8 +92,13 @@ class Presence:
 
     async def _listen(self) -> None:
         while not self._gone:
-            async with self._turn:
-                message = await self._receive()
+            try:
+                async with self._turn:
+                    message = await self._receive()
+            except Exception as failure:  # a layer around the application, not the server
+                self._failure = failure
+                self._news.set()
+                return
             self._kept.append(message)
             self._news.set()
             self._note(message)

@@ -6,6 +6,7 @@ them, and the log too if the fault is on our side.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import math
@@ -13,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from .. import _settings
+from .._primitives.catalogue import LockSettings
 from .._reports import NodeHealth
 from ..errors import (
     AlreadyHeldError,
@@ -22,9 +25,10 @@ from ..errors import (
     NotAcquiredError,
     QuorumUnavailableError,
 )
-from ..fencing._naming import fill_in
+from ..fencing._naming import fields_of, fill_in
 from ..fencing.stamp import StaleFenceError
 from ..manager import LockManager
+from ._pace import Pace
 
 _log = logging.getLogger("asynclock.web")
 
@@ -107,6 +111,25 @@ def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
 def _pause(seconds: float) -> int:
     # Never 0: a client that retries at once would only add load.
     return max(1, math.ceil(seconds))
+
+
+def declared(name: object, settings: dict[str, Any]) -> tuple[Pace, dict[str, Any]]:
+    """Return the advice of a route and the settings of its lock, checked without a manager.
+
+    Raises ConfigurationError, or TypeError for a setting that does not exist.
+    """
+    if isinstance(name, str):
+        fields_of(name)
+    elif not callable(name) or inspect.iscoroutinefunction(name):
+        raise ConfigurationError(
+            f"a lock name is a template or a function of the request (not async), not {name!r}"
+        )
+    pace = Pace(settings.pop("retry_after", None))
+    if wrong := settings.keys() - LockSettings.__annotations__.keys():
+        raise _settings.unknown(wrong)
+    for setting in ("ttl", "timeout", "max_hold"):
+        _settings.optional_seconds(settings.get(setting), setting, zero=setting == "timeout")
+    return pace, settings
 
 
 def name_for(

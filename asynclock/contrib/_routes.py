@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI, routing
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Mount
 from starlette.websockets import WebSocket
@@ -58,11 +59,11 @@ def check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> No
                     check_template(name, variables, f"route {route.path_format}")
 
 
-def mounted(routes: Sequence[BaseRoute]) -> Iterator[FastAPI]:
+def mounted(routes: Sequence[BaseRoute]) -> Iterator[Starlette]:
     """Yield the applications that are mounted among `routes`, directly or inside others."""
     for route in _flat(routes):
         if _is_mount(route):
-            if isinstance(route.app, FastAPI):
+            if isinstance(route.app, Starlette):
                 yield route.app
             yield from mounted(_below(route))
 

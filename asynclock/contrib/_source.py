@@ -22,13 +22,13 @@ class Source:
     """
 
     def __init__(self, nodes: Nodes, settings: ConnectSettings, contended: Contended = 409) -> None:
-        self._running = False
+        self._runs = 0  # several if test clients overlap
         self.holds = Holds()
         self._take(nodes, settings, contended)
 
     def replace(self, nodes: Nodes, settings: ConnectSettings, contended: Contended) -> None:
         """Replace all settings. Raises ConfigurationError while the application runs."""
-        if self._running:
+        if self._runs:
             raise ConfigurationError("the application runs: call setup before it starts")
         self._take(nodes, settings, contended)
 
@@ -48,7 +48,7 @@ class Source:
     async def run(self) -> AsyncIterator[LockManager]:
         """Open the manager while the application runs."""
         given = next((node for node in self._nodes if isinstance(node, LockManager)), None)
-        self._running = True
+        self._runs += 1
         try:
             async with given or connect(*self._addresses, **self._settings) as locks:
                 locks.observe(self.holds.note)
@@ -57,4 +57,4 @@ class Source:
                 finally:
                     locks.unobserve(self.holds.note)
         finally:
-            self._running = False
+            self._runs -= 1

@@ -14,14 +14,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from types import TracebackType
 from typing import Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary
-
-import anyio
 
 try:
     from aiohttp import hdrs, web
@@ -34,12 +30,13 @@ from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.catalogue import LockSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
-from ..fencing._naming import check_template, fields_of
+from ..fencing._naming import check_template
 from ..manager import ConnectSettings, LockManager
 from . import _problems
-from ._pace import Holds, Pace
-from ._problems import Contended, health_of, name_for, problem_of
+from ._pace import Holds
+from ._problems import Contended, declared, health_of, name_for, problem_of
 from ._source import Source
+from ._while_present import WhilePresent
 
 __all__ = ["LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems", "setup"]
 
@@ -57,9 +54,6 @@ S = TypeVar("S", bound=web.Request | web.View)
 Name = str | Callable[[web.Request], str]
 _names: WeakKeyDictionary[Callable[..., Any], Name] = WeakKeyDictionary()
 """The lock name of each decorated handler."""
-LOOK = 0.05
-"""Seconds between checks whether the client is still connected: aiohttp doesn't report it, except
-(with `handler_cancellation`) to every handler of the application."""
 GONE = 499
 """The status in the access log for a client that disconnected before the answer, as in nginx."""
 
@@ -193,6 +187,8 @@ def _problems_of(source: Source | _Fixed) -> Middleware:
             if isinstance(socket, web.WebSocketResponse):
                 await socket.close(code=problem.close_code, message=problem.kind.encode())
                 return socket
+            if request.writer.output_size > 0:
+                raise  # part of a response is sent: aiohttp breaks it off
             return web.Response(
                 body=problem.body,
                 status=problem.status,
@@ -252,10 +248,7 @@ def locked(
             found the lock held (default: the time that this route recently held locks, at most the
             rest of the holder's lease).
     """
-    given: dict[str, Any] = {**settings}
-    pace = Pace(given.pop("retry_after", None))
-    if isinstance(name, str):
-        fields_of(name)
+    pace, given = declared(name, {**settings})
 
     def decorate(
         handler: Callable[[S, Lease], Awaitable[web.StreamResponse]],
@@ -265,7 +258,7 @@ def locked(
             request = first.request if isinstance(first, web.View) else first
             locks = locks_of(request)
             lock = locks.lock(name_for(name, request, request.match_info, locks), **given)
-            with _WhilePresent(request) as scope:
+            with WhilePresent(request) as scope:
                 try:
                     lease = await lock.acquire()
                 except NotAcquiredError as error:
@@ -285,37 +278,6 @@ def locked(
         return wrapper
 
     return decorate
-
-
-class _WhilePresent:
-    """A cancel scope that is cancelled when the client of a request disconnects."""
-
-    def __init__(self, request: web.Request) -> None:
-        self._request = request
-        self._scope = anyio.CancelScope()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> anyio.CancelScope:
-        self._scope.__enter__()
-        self._look()
-        return self._scope
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        if self._timer is not None:
-            self._timer.cancel()
-        return self._scope.__exit__(kind, error, trace)
-
-    def _look(self) -> None:
-        transport = self._request.transport
-        if transport is None or transport.is_closing():
-            self._scope.cancel()
-        else:
-            self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
 
 
 async def health(request: web.Request) -> web.Response:

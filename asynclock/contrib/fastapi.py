@@ -23,6 +23,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
 
 try:
     from fastapi import Depends, FastAPI
+    from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.requests import HTTPConnection
     from starlette.responses import JSONResponse, Response
@@ -36,13 +37,11 @@ from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.catalogue import LockSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
-from ..fencing._naming import fields_of
 from ..manager import ConnectSettings, LockManager
 from . import _problems, _routes
 from ._disconnect import KEY, CancelOnDisconnect, Presence
 from ._middleware import AnswerErrors
-from ._pace import Pace
-from ._problems import Contended, health_of, name_for, problem_of
+from ._problems import Contended, declared, health_of, name_for, problem_of
 from ._routes import Name
 from ._source import Source
 
@@ -91,13 +90,14 @@ def setup(
     _surround(app, source)
 
 
-def _answer_errors(app: FastAPI, source: Source) -> None:
+def _answer_errors(app: Starlette, source: Source) -> None:
     async def answer(connection: HTTPConnection, error: Exception) -> ASGIApp:
         source.holds.advise(cast(AsyncLockError, error))
         return _response(connection, cast(AsyncLockError, error), source.contended)
 
     app.add_exception_handler(AsyncLockError, cast(Any, answer))
-    _routes.wrap_openapi(app, lambda: source.contended)
+    if isinstance(app, FastAPI):
+        _routes.wrap_openapi(app, lambda: source.contended)
 
 
 def _surround(app: FastAPI, source: Source) -> None:
@@ -191,10 +191,7 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
             found the lock held (default: the time that this route recently held locks, at most the
             rest of the holder's lease).
     """
-    given: dict[str, Any] = {**settings}
-    pace = Pace(given.pop("retry_after", None))
-    if isinstance(name, str):
-        fields_of(name)
+    pace, given = declared(name, {**settings})
 
     async def hold(connection: HTTPConnection, locks: Locks) -> AsyncIterator[Lease]:
         wanted = name_for(cast(Any, name), connection, connection.path_params, locks)

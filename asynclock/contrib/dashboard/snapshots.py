@@ -52,9 +52,14 @@ class Query:
             search=asked.get("search", "")[:LONGEST_SEARCH].casefold(),
             sort=asked["sort"] if asked.get("sort") in COLUMNS else "name",
             reverse=asked.get("reverse") == "1",
-            offset=int(offset) if offset.isdecimal() and len(offset) < 10 else 0,
-            limit=min(max(1, int(limit)), MOST_LOCKS) if limit.isdecimal() else 100,
+            offset=_number(offset, 0),
+            limit=min(max(1, _number(limit, 100)), MOST_LOCKS),
         )
+
+
+def _number(text: str, otherwise: int) -> int:
+    # Python refuses to read numbers with thousands of digits.
+    return int(text) if text.isdecimal() and len(text) < 10 else otherwise
 
 
 class Snapshots:
