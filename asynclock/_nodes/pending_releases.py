@@ -75,7 +75,7 @@ class PendingReleases:
     def resend(self) -> None:
         """Send everything that still matters, because the node is back."""
         for pending in list(self._kept.values()):
-            self._try(pending)
+            self.send_again(pending)
 
     def take(self) -> list[Command]:
         """Remove and return everything that still matters, for another server with these keys."""
@@ -114,7 +114,8 @@ class PendingReleases:
         else:
             self._drop(pending)
 
-    def _try(self, pending: PendingRelease) -> None:
+    def send_again(self, pending: PendingRelease) -> None:
+        """Send one release again, unless its time is over."""
         if self._expired(pending):
             self._drop(pending)
         else:
@@ -169,4 +170,4 @@ class PendingRelease:
 
     def _retry(self) -> None:
         self._timer = None
-        self._releases._try(self)
+        self._releases.send_again(self)
