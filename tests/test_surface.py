@@ -88,6 +88,32 @@ ERRORS = {
 }
 
 
+LEASE = {
+    "adopt",
+    "extend",
+    "fence",
+    "held",
+    "lost_reason",
+    "name",
+    "owner",
+    "part",
+    "release",
+    "remaining",
+    "task",
+    "ttl",
+    "wait_lost",
+}
+ELECTION = {"campaign", "inspect", "leader", "name", "observe"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "members"), [(asynclock.Lease, LEASE), (asynclock.Election, ELECTION)]
+)
+def test_members_that_users_may_call(kind: type, members: set[str]) -> None:
+    """What only the engine calls is private: `lease.ended(None)` would keep the lock held."""
+    assert {name for name in dir(kind) if not name.startswith("_")} == members
+
+
 def test_names() -> None:
     assert set(asynclock.__all__) - {"__version__"} == NAMES
 

@@ -118,9 +118,9 @@ class Acquire(AcquireContext[Lease]):
         for grant in queue.grants:
             lease = grant.lease
             if lease is not None:
-                ours += lease.inside(task)
+                ours += lease._inside(task)
                 if not grant.fences:
-                    reserve_ahead(self._engine, grant, lease.options)
+                    reserve_ahead(self._engine, grant, lease._options)
         spec = self._spec
         if ours == queue.permits or (spec.shared and self._engine.renewals.shares(spec, task)):
             raise refusals.already_held(spec.name)
@@ -243,7 +243,7 @@ class Acquire(AcquireContext[Lease]):
         return lease
 
     def _announce(self, lease: Lease, *, votes: int, handed_over: bool) -> None:
-        waited = lease.acquired_at - self._started
+        waited = lease._acquired_at - self._started
         self._engine.observers(
             Acquired(lease.name, lease.owner, lease.fence, waited, votes, handed_over)
         )

@@ -191,7 +191,7 @@ class AcquireLoop:
         lease = None if ours is None or ours.spec.permits > 1 else ours.lease
         spec = self._spec
         alone = not (spec.shared and engine.renewals.shares(spec, task))
-        if not alone or (lease is not None and lease.inside(task)):
+        if not alone or (lease is not None and lease._inside(task)):
             raise refusals.already_held(spec.name)
 
     def _late(self) -> bool:

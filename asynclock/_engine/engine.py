@@ -75,7 +75,7 @@ class Engine(Keeper):
         """Renew the lease now. Raises LeaseLostError or QuorumUnavailableError."""
         failures = await self.extend_now(grant, ttl)
         if not lease.held:
-            raise lease.loss_error()
+            raise lease._loss_error()
         if failures is not None:
             nodes = self.multiplexer.nodes
             raise QuorumUnavailableError(
@@ -113,15 +113,15 @@ class Engine(Keeper):
         if self.observers:
             left = max(0.0, grant.valid_until - now)
             self.observers(
-                Released(lease.name, lease.owner, lease.fence, now - lease.acquired_at, left)
+                Released(lease.name, lease.owner, lease.fence, now - lease._acquired_at, left)
             )
-        lease.ended(None)
+        lease._ended(None)
         grant.vacated()
         self.counts.released += 1
         queue = grant.queue
         if queue is None:
             return self.release(grant)
-        if queue.waiters and queue.hand_on(grant, lease.options, now):
+        if queue.waiters and queue.hand_on(grant, lease._options, now):
             return None
         release = self.release(grant)
         self.next_in_line(queue, yielding=queue.used_up(now))
@@ -165,7 +165,7 @@ class Engine(Keeper):
         grant.lost(reason)
         self.release(grant)  # for the nodes that still keep it for us
         if lease is not None:
-            lease.ended(reason)
+            lease._ended(reason)
         if was_held:
             self._report_loss(grant, reason)
             if queue is not None:

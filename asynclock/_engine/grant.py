@@ -25,16 +25,16 @@ class Holder(Protocol):
     """A lease, as far as the engine needs it."""
 
     @property
-    def options(self) -> LeaseOptions:
+    def _options(self) -> LeaseOptions:
         """The options that the lease was requested with."""
 
-    def inside(self, task: asyncio.Task[Any] | None) -> bool:
+    def _inside(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether `task` runs a body of this lease."""
 
-    def ended(self, reason: str | None) -> None:
+    def _ended(self, reason: str | None) -> None:
         """Mark the lease as ended, with the reason of a loss, or None for a release."""
 
-    def forked(self, reason: str) -> None:
+    def _forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held."""
 
 

@@ -55,17 +55,17 @@ class Lease:
 
     __slots__ = (
         "__weakref__",
+        "_acquired_at",
         "_bodies",
         "_body",
         "_engine",
         "_grant",
         "_loss",
+        "_options",
         "_outcome",
-        "acquired_at",
         "fence",
         "lost_reason",
         "name",
-        "options",
         "owner",
         "part",
     )
@@ -88,10 +88,10 @@ class Lease:
         reject lower ones."""
         self.lost_reason: str | None = None
         """Why the lease was lost; None if it was not."""
-        self.acquired_at: float = now
+        self._acquired_at: float = now
         self._engine = engine
         self._grant: Grant | None = grant
-        self.options: LeaseOptions = options
+        self._options: LeaseOptions = options
         """The options that the lease was requested with."""
         self._body: Interruption | None = None
         self._bodies: tuple[Interruption, ...] = ()
@@ -106,7 +106,7 @@ class Lease:
     def ttl(self) -> float:
         """Seconds the lease lives without renewal."""
         grant = self._grant  # read once: another thread may ask, too
-        return self.options.ttl if grant is None else grant.ttl
+        return self._options.ttl if grant is None else grant.ttl
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
@@ -127,15 +127,15 @@ class Lease:
     async def wait_lost(self) -> None:
         """Wait until the lease has ended; after a release `lost_reason` is None."""
         if self._grant is not None:
-            await asyncio.shield(self.ending())
+            await asyncio.shield(self._ending())
 
-    def on_end(self, tell: Callable[[], None]) -> None:
+    def _on_end(self, tell: Callable[[], None]) -> None:
         """Call `tell` in the loop soon after the lease was released or lost."""
-        self.ending().add_done_callback(lambda _: tell())
+        self._ending().add_done_callback(lambda _: tell())
 
-    def ending(self) -> asyncio.Future[None]:
+    def _ending(self) -> asyncio.Future[None]:
         """Return the shared future that is done once the lease has ended; don't cancel it."""
-        self.check_loop()
+        self._check_loop()
         if self._loss is None:
             self._loss = asyncio.get_running_loop().create_future()
             if self._grant is None:
@@ -157,8 +157,8 @@ class Lease:
             timeout, longest = settings.node_timeout, settings.max_ttl
             ttl = _settings.ttl(ttl, node_timeout=timeout, max_ttl=longest)
         if self._grant is None or not self.held:
-            raise self.loss_error()
-        self.check_loop()
+            raise self._loss_error()
+        self._check_loop()
         await self._engine.extend(self, self._grant, ttl)
 
     async def release(self) -> bool:
@@ -176,7 +176,7 @@ class Lease:
             else:
                 loop = asyncio.get_running_loop()
                 if loop is not engine.multiplexer.loop:
-                    self.check_loop()
+                    self._check_loop()
                 now = _clock.now()
                 self._outcome = held = now < grant.valid_until
                 release = engine.end_lease(self, grant, now)
@@ -186,49 +186,49 @@ class Lease:
                     engine.report_late_loss(grant, GONE)
         return self._outcome
 
-    def release_soon(self) -> None:
+    def _release_soon(self) -> None:
         """Release in the next round of the loop, for a coroutine that is being closed."""
-        self._engine.soon(self.let_go)
+        self._engine.soon(self._let_go)
 
-    def soon(self, act: Callable[[], None]) -> None:
+    def _soon(self, act: Callable[[], None]) -> None:
         """Call `act` in the manager's loop, from any thread, unless the manager is closed."""
         if not self._engine.closed:
             self._engine.soon(act)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Stop the renewal of a dropped lease, so that it ends with its ttl."""
         if self._grant is not None:
             self._grant.stop_renewing()
 
-    def let_go(self) -> None:
+    def _let_go(self) -> None:
         """Release now, without waiting for the nodes' replies."""
         if self._outcome is None and self._grant is not None:
             now = _clock.now()
             self._outcome = now < self._grant.valid_until
             self._engine.end_lease(self, self._grant, now)
 
-    def check_loop(self) -> None:
+    def _check_loop(self) -> None:
         """Raise ConfigurationError in another event loop than the manager's."""
         self._engine.multiplexer.check_loop()
 
     # called by the engine
 
-    def ended(self, reason: str | None) -> None:
+    def _ended(self, reason: str | None) -> None:
         """Mark the lease as ended, with the reason of a loss, or None for a release."""
         self._grant = None
         self.lost_reason = reason
         if self._loss is not None and not self._loss.done():
             self._loss.set_result(None)
-        if reason is not None and self.options.interrupt:
+        if reason is not None and self._options.interrupt:
             for body in self._bodies if self._body is None else (self._body, *self._bodies):
                 body.interrupt()
 
-    def forked(self, reason: str) -> None:
+    def _forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held, without an event or a cancellation."""
         self._grant = None
         self.lost_reason = reason
 
-    def loss_error(self) -> LeaseLostError:
+    def _loss_error(self) -> LeaseLostError:
         """Return the error for code that uses a lease that is no longer held."""
         reason = self.lost_reason or ("it was released" if self._outcome is not None else "expired")
         return LeaseLostError(
@@ -241,7 +241,7 @@ class Lease:
 
     # entered
 
-    def enter(self) -> Lease:
+    def _enter(self) -> Lease:
         """Begin the body, as `async with` does.
 
         Raises LeaseLostError if the lease has ended, RuntimeError if it has been entered already,
@@ -251,16 +251,16 @@ class Lease:
         if grant is not None and _clock.now() >= grant.valid_until:
             self._engine.mark_lost(grant, UNNOTICED)
         if self._grant is None:
-            raise self.loss_error()
+            raise self._loss_error()
         if self._body is not None:
             raise RuntimeError("this lease has been entered already")
         body = Interruption()
         if body.task.get_loop() is not self._engine.multiplexer.loop:
-            self.check_loop()  # a loss could not end a body there
+            self._check_loop()  # a loss could not end a body there
         self._body = body
         return self
 
-    def notice_end(self) -> None:
+    def _notice_end(self) -> None:
         """Count the lease as lost if it has ended and nothing has noticed that yet."""
         if self._grant is not None and not self.held:
             self._engine.mark_lost(self._grant, UNNOTICED)
@@ -274,27 +274,27 @@ class Lease:
         """
         if self._body is None:
             raise RuntimeError("this lease is not entered")
-        self.check_loop()
+        self._check_loop()
         if not self.held:
-            raise self.loss_error()
+            raise self._loss_error()
         self._body.move()
 
-    def guard(self, body: Interruption) -> None:
+    def _guard(self, body: Interruption) -> None:
         """Interrupt `body` as well when the lease is lost; `body` may need other leases too."""
         self._bodies = (*self._bodies, body)
 
-    def unguard(self, body: Interruption) -> None:
+    def _unguard(self, body: Interruption) -> None:
         """Stop interrupting `body`."""
         self._bodies = tuple(other for other in self._bodies if other is not body)
 
-    def inside(self, task: asyncio.Task[Any] | None) -> bool:
+    def _inside(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether `task` runs a body of this lease, so that it would wait for itself."""
         if self._body is not None and self._body.task is task:
             return True
         return bool(self._bodies) and any(body.task is task for body in self._bodies)
 
     async def __aenter__(self) -> Lease:
-        return self.enter()
+        return self._enter()
 
     async def __aexit__(
         self,
@@ -308,8 +308,8 @@ class Lease:
         if grant is not None and not interrupted and _clock.now() >= grant.valid_until:
             self._engine.mark_lost(grant, UNNOTICED)
         if kind is GeneratorExit:
-            self.release_soon()
+            self._release_soon()
         else:
             await self.release()
         if self.lost_reason is not None and (interrupted or kind is None):
-            raise self.loss_error() from error
+            raise self._loss_error() from error

@@ -73,7 +73,7 @@ class Renewals:
     def shares(self, spec: LockSpec, task: asyncio.Task[Any] | None) -> bool:
         """Return whether `task` shares (as a reader) the name that `spec` wants to have alone."""
         return any(
-            grant.spec.keys[0] == spec.shared and lease.inside(task)
+            grant.spec.keys[0] == spec.shared and lease._inside(task)
             for grant in self.grants()
             if (lease := grant.lease) is not None
         )
@@ -93,7 +93,7 @@ class Renewals:
         """In a forked child: drop all grants, which stay with the parent."""
         for grant in self._alive.values():
             if (lease := grant.lease) is not None:
-                lease.forked(INHERITED)
+                lease._forked(INHERITED)
             grant.lost(INHERITED)
             grant.over()
         self._alive.clear()
@@ -254,7 +254,7 @@ class Renewals:
     @staticmethod
     def _why_late(grant: Grant) -> str:
         lease = grant.lease
-        abandoned = lease is not None and lease.options.renew and not grant.renew_until
+        abandoned = lease is not None and lease._options.renew and not grant.renew_until
         if grant.dropped or abandoned:
             return DROPPED
         if not grant.renew_until:

@@ -204,7 +204,7 @@ class Lockable(Acquirable[Lease]):
 
     async def __aenter__(self) -> Lease:
         # The same as in the base class, without a coroutine of the lease.
-        lease = (await self._call(self._timeout)).enter()
+        lease = (await self._call(self._timeout))._enter()
         self._entered.append(lease)
         return lease
 

@@ -100,10 +100,10 @@ class Term:
         lasts. Raises LeaseLostError if the term is over.
         """
         if not self.held:
-            raise self.lease.loss_error()
+            raise self.lease._loss_error()
         self.value = _checked(value)
         self._sequence += 1
-        return await self._election.say(self)
+        return await self._election._say(self)
 
     def _record(self) -> str:
         # The text that the nodes store.
@@ -174,7 +174,7 @@ class Election:
         lease = await self._lock.acquire(timeout=timeout)
         term = Term(self, lease, value)
         reference = ReferenceType(term)
-        lease.on_end(partial(_stop, reference))
+        lease._on_end(partial(_stop, reference))
         self._tell(reference)
         return term
 
@@ -189,7 +189,7 @@ class Election:
             loop = asyncio.get_running_loop()
             term._timer = loop.call_later(self._options.ttl, self._tell, reference)
 
-    async def say(self, term: Term) -> bool:
+    async def _say(self, term: Term) -> bool:
         """Store the value of `term` on the nodes; return whether a quorum stored it."""
         nodes = self._engine.multiplexer
         replies = await ask_all(self._engine, self._publication(term), enough=nodes.quorum)

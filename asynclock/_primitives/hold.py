@@ -61,13 +61,13 @@ class Hold:
 
     async def wait_lost(self) -> None:
         """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
-        endings = [lease.ending() for lease in self._leases]
+        endings = [lease._ending() for lease in self._leases]
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
 
     async def extend(self, ttl: float | None = None) -> None:
         """Renew every lease now, one after the other; see `Lease.extend`."""
         if self._outcome is not None:
-            raise self._leases[0].loss_error()
+            raise self._leases[0]._loss_error()
         for lease in self._leases:
             await lease.extend(ttl)
 
@@ -75,7 +75,7 @@ class Hold:
         """End this hold. Return whether it was held until now; a second call returns the same."""
         if self._outcome is None:
             if self.held:
-                self._leases[0].check_loop()
+                self._leases[0]._check_loop()
             if self._end():
                 self._outcome = await _release(self._leases)
         return bool(self._outcome)
@@ -90,13 +90,13 @@ class Hold:
         self._check()
         if self._body is None:
             raise RuntimeError("this lease is not entered")
-        self._leases[0].check_loop()
+        self._leases[0]._check_loop()
         self._body.move()
 
     def _check(self) -> None:
         if not self.held:
             ended = next((lease for lease in self._leases if not lease.held), self._leases[0])
-            raise ended.loss_error()
+            raise ended._loss_error()
 
     async def __aenter__(self) -> Self:
         try:
@@ -107,10 +107,10 @@ class Hold:
             raise
         if self._body is not None:
             raise RuntimeError("this lease has been entered already")
-        self._leases[0].check_loop()
+        self._leases[0]._check_loop()
         self._body = Interruption()
         for lease in self._leases:
-            lease.guard(self._body)
+            lease._guard(self._body)
         return self
 
     async def __aexit__(
@@ -129,7 +129,7 @@ class Hold:
             release_soon(self._leases)
         lost = [lease for lease in self._leases if lease.lost_reason is not None]
         if lost and (interrupted or kind is None):
-            raise lost[-1].loss_error() from error
+            raise lost[-1]._loss_error() from error
 
     def _leave(self, kind: type[BaseException] | None) -> bool:
         """Note that the body has ended with `kind`; return whether a loss ended it."""
@@ -137,20 +137,20 @@ class Hold:
         if body is None:
             return False
         for lease in self._leases:
-            lease.unguard(body)
+            lease._unguard(body)
         return body.leave(kind)
 
     def _notice(self) -> None:
         # A body that blocked the loop may have kept it from noticing that a lease has ended.
         if self._outcome is None:
             for lease in self._leases:
-                lease.notice_end()
+                lease._notice_end()
 
 
 def release_soon(leases: Sequence[Lease]) -> None:
     """Release all in the next round of the loop: a coroutine being closed can't await."""
     for lease in reversed(leases):
-        lease.release_soon()
+        lease._release_soon()
 
 
 async def _release(leases: Sequence[Lease]) -> bool:

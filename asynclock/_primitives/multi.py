@@ -111,7 +111,7 @@ class MultiLock(Acquirable[MultiLease]):
             raise
         except BaseException:
             for lease in reversed(leases):
-                lease.let_go()  # not awaited: the caller's timeout may have ended
+                lease._let_go()  # not awaited: the caller's timeout may have ended
             raise
         return MultiLease(self.names, leases)
 

@@ -47,7 +47,7 @@ class Nesting:
         """Count one hold less; return whether the lease is to be released now."""
         self.count -= 1
         if not self.count and self.dropped:
-            self.lease.abandon()
+            self.lease._abandon()
         return not self.count and not self.dropped
 
 
@@ -114,7 +114,7 @@ class ReentrantLease(Hold):
     def __del__(self) -> None:
         if self._outcome is None:
             nesting, key = self._nesting, (self.name, id(self._task))
-            nesting.lease.soon(partial(_dropped, self._registry, key, ReferenceType(nesting)))
+            nesting.lease._soon(partial(_dropped, self._registry, key, ReferenceType(nesting)))
 
     def __repr__(self) -> str:
         return f"<ReentrantLease of {self._nesting.lease!r}>"
@@ -194,7 +194,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
             return None
         nesting = holds[-1]._nesting
         if not nesting.lease.held:
-            raise nesting.lease.loss_error()
+            raise nesting.lease._loss_error()
         return self._hold(nesting)
 
     def _hold(self, nesting: Nesting) -> ReentrantLease:

@@ -166,7 +166,7 @@ async def test_waiting_for_the_end_of_several_leaves_nothing(
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(lease.wait_lost(), 0.001)
             for one in lease.leases:
-                assert not one.ending()._callbacks
+                assert not one._ending()._callbacks
             waiting = asyncio.create_task(lease.wait_lost())
             await asyncio.sleep(0)
         await asyncio.wait_for(waiting, 5)

@@ -144,7 +144,7 @@ async def test_a_key_that_is_being_put_back_is_not_the_first_grants(on: Nodes) -
 @virtual
 async def test_a_last_renewal_ends_with_max_hold_to_the_millisecond(on: Nodes) -> None:
     lease = await on.locks.lock("a", ttl=4.0, max_hold=6.0).acquire()
-    ends = lease.acquired_at + 6.0
+    ends = lease._acquired_at + 6.0
     await lease.extend(TTL)
     assert _clock.now() + lease.remaining() == pytest.approx(ends, abs=0.0005)
     await lease.wait_lost()

@@ -232,7 +232,7 @@ async def test_a_turn_that_is_cancelled_is_passed_on(on: Nodes) -> None:
     lease = await on.locks.lock("a", handoff=False).acquire()
     doomed, patient = (start(on.locks.lock("a", handoff=False).acquire()) for _ in range(2))
     await until(lambda: on.locks.statistics().waiting == 2)
-    lease.let_go()  # the first of them has the turn now, and does not know it
+    lease._let_go()  # the first of them has the turn now, and does not know it
     doomed.cancel()
     assert await seconds_until(patient.done) < AT_ONCE
     assert doomed.cancelled()
