@@ -9,6 +9,7 @@ import pytest
 import asynclock
 from asynclock._nodes.node_log import NodeLog
 from asynclock._rules.trust import Trust
+from asynclock.events import Observers
 from asynclock.testing import LocalServer
 from tests.waiting import until
 
@@ -71,7 +72,7 @@ async def test_another_cause_of_the_same_outage_is_no_news(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    log = NodeLog("a:1", Trust(10.0))
+    log = NodeLog("a:1", Trust(10.0), Observers())
     log.down("it hung up")
     log.down("it refuses connections")
     log.up()
