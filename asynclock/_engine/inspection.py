@@ -131,7 +131,7 @@ def _view(address: str, reply: Any) -> NodeView:
     owner, pttl, fence = reply[0], reply[1], reply[2]
     return NodeView(
         address,
-        owner.decode("utf-8", "replace") if owner else None,
+        owner.decode("utf-8", "replace") if owner is not None else None,
         pttl / 1000 if pttl >= 0 else None,
         fence,
     )

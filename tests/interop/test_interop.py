@@ -203,6 +203,14 @@ async def test_a_foreign_lock_without_a_ttl_or_of_another_type(server: LocalServ
             await locks.lock("list").try_acquire()
 
 
+async def test_a_foreign_lock_without_a_value_is_held(server: LocalServer) -> None:
+    """An inspection must show what keeps acquires from getting the name."""
+    await server.command("SET", "x", "", "PX", 60_000)
+    async with ours(server) as locks:
+        assert await locks.lock("x").try_acquire() is None
+        assert (await locks.inspect("x")).owner == ""
+
+
 async def test_their_release_after_their_ttl_does_not_touch_ours(server: LocalServer) -> None:
     async with redis.asyncio.Redis.from_url(server.url) as client, ours(server) as locks:
         theirs = client.lock("a", timeout=0.2)
