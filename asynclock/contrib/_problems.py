@@ -120,7 +120,7 @@ def declared(name: object, settings: dict[str, Any]) -> tuple[Pace, dict[str, An
     """
     if isinstance(name, str):
         fields_of(name)
-    elif not callable(name) or inspect.iscoroutinefunction(name):
+    elif not callable(name) or any(map(inspect.iscoroutinefunction, (name, name.__call__))):
         raise ConfigurationError(
             f"a lock name is a template or a function of the request (not async), not {name!r}"
         )

@@ -1,4 +1,7 @@
-"""Cancels a handler of aiohttp under a lock when its client disconnects."""
+"""Cancels a handler of aiohttp under a lock when its client disconnects.
+
+The handler of an accepted WebSocket is not cancelled.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ LOOK = 0.05
 
 
 class WhilePresent:
-    """A cancel scope that is cancelled when the client of a request disconnects."""
+    """A cancel scope that is cancelled when the client of a request disconnects.
+
+    It no longer looks once a WebSocket has been accepted.
+    """
 
     def __init__(self, request: web.Request) -> None:
         self._request = request

@@ -177,6 +177,7 @@ class _Fixed:
 def _problems_of(source: Source | _Fixed) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        sent_before = request.writer.output_size  # "100 Continue" may have been sent
         try:
             return await handler(request)
         except AsyncLockError as error:
@@ -187,8 +188,8 @@ def _problems_of(source: Source | _Fixed) -> Middleware:
             if isinstance(socket, web.WebSocketResponse):
                 await socket.close(code=problem.close_code, message=problem.kind.encode())
                 return socket
-            if request.writer.output_size > 0:
-                raise  # part of a response is sent: aiohttp breaks it off
+            if request.writer.output_size != sent_before:
+                raise  # a part of the response has been sent: aiohttp closes the connection
             return web.Response(
                 body=problem.body,
                 status=problem.status,
@@ -226,7 +227,8 @@ class RouteSettings(LockSettings, total=False):
     """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
 
     retry_after: float | None
-    """Seconds to advise a client that found the lock held (default: as long as holds lately)."""
+    """Seconds to advise a client that found the lock held (default: how long this route recently
+    held its locks)."""
 
 
 def locked(
@@ -239,7 +241,8 @@ def locked(
 
     The handler is a function or a method of a `web.View`. A loss of the lease interrupts the
     handler and the client gets 500; a WebSocket is closed with 4500. If the client disconnects, the
-    handler is cancelled, while it waits for the lock as well as under it.
+    handler is cancelled, also while it waits for the lock. A WebSocket's handler is cancelled only
+    while it waits: afterwards its socket tells it.
 
     Args:
         name: a template for the route's variables, or a function of the request. Adding a route
@@ -283,9 +286,12 @@ def locked(
 async def health(request: web.Request) -> web.Response:
     """Answer 200 while a quorum of the nodes can vote, else 503, with the health of each node.
 
-    app.router.add_get("/health/locks", health)
+        app.router.add_get("/health/locks", health)
 
     The answer contains the nodes' addresses, so don't show it to strangers.
+
+    Args:
+        request: the framework passes it.
     """
     status, body = health_of(locks_of(request).nodes())
     return web.json_response(body, status=status, headers={"Cache-Control": "no-store"})

@@ -170,7 +170,8 @@ class RouteSettings(LockSettings, total=False):
     """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
 
     retry_after: float | None
-    """Seconds to advise a client that found the lock held (default: as long as holds lately)."""
+    """Seconds to advise a client that found the lock held (default: how long this route recently
+    held its locks)."""
 
 
 def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 - as `Depends`
@@ -181,8 +182,9 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
     The lock is released before the answer is sent (a streamed body is sent without the lock). A
     loss of the lease interrupts an `async def` endpoint, and the client gets 500 instead of the
     endpoint's result; a WebSocket is closed with 4500. If the client disconnects, the request is
-    cancelled, while it waits for the lock as well as under it. Functions in threads are not
-    cancelled: the request waits for their end.
+    cancelled, while it waits for the lock as well as under it. A WebSocket's function is not
+    cancelled: it learns of the end when it receives or sends. Functions in threads are not
+    cancelled either: the request waits for their end.
 
     Args:
         name: a template for the path parameters, or a function of the request. Making a route whose

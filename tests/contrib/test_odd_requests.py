@@ -1,4 +1,4 @@
-"""Streams that have begun, receivers that fail, sockets that close, names and settings of no use.
+"""Streams that have begun, receivers that fail, sockets that close, invalid names and settings.
 
 No `from __future__ import annotations` here: FastAPI would not find the names of an inner app.
 """
@@ -10,7 +10,7 @@ import httpx
 import pytest
 from aiohttp import ClientPayloadError, ClientSession, web
 from aiohttp.test_utils import TestClient as AiohttpClient
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import TestServer, make_mocked_request
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.applications import Starlette
@@ -24,7 +24,7 @@ from asynclock.contrib._disconnect import Presence
 from asynclock.contrib._while_present import LOOK
 from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, Query
 from asynclock.contrib.fastapi import Locked, locked, locks_of, setup
-from asynclock.errors import ConfigurationError
+from asynclock.errors import ConfigurationError, NotAcquiredError
 from asynclock.testing import busy, lose
 from tests.contrib.apps import serving
 
@@ -56,6 +56,32 @@ async def test_a_loss_in_a_stream_of_aiohttp_breaks_the_stream(composed: bool) -
         assert answer.status == 200
         with pytest.raises(ClientPayloadError):
             await asyncio.wait_for(answer.read(), 10)
+
+
+async def test_a_client_that_waits_for_100_continue_gets_the_answer_of_a_busy_lock() -> None:
+    """Only a part of the final response keeps the middleware from answering."""
+
+    async def go_on(request: web.Request) -> None:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    @for_aiohttp.locked("a", timeout=0.02)
+    async def upload(request: web.Request, lease: Lease) -> web.StreamResponse:
+        return web.Response(text="stored")
+
+    app = web.Application()
+    for_aiohttp.setup(app, *MEMORY)
+    app.router.add_post("/", upload, expect_handler=go_on)
+    async with AiohttpClient(TestServer(app)) as client, busy("a", app[for_aiohttp.LOCKS]):
+        answer = await client.post("/", data=b"body", expect100=True)
+        assert answer.status == 409
+
+
+async def test_the_middleware_answers_the_mocked_request_of_a_unit_test() -> None:
+    async def contended(request: web.Request) -> web.StreamResponse:
+        raise NotAcquiredError("busy", name="a")
+
+    answer = await for_aiohttp.problems()(make_mocked_request("GET", "/"), contended)
+    assert answer.status == 409
 
 
 async def test_after_its_socket_has_closed_a_handler_of_aiohttp_may_clean_up() -> None:
@@ -120,8 +146,13 @@ async def name_of(request: Any) -> str:
     return "a"
 
 
+class Namer:
+    async def __call__(self, request: Any) -> str:
+        return "a"
+
+
 @pytest.mark.parametrize("make", [Locked, for_aiohttp.locked])
-@pytest.mark.parametrize("name", [name_of, 42, None, b"a"])
+@pytest.mark.parametrize("name", [name_of, Namer(), 42, None, b"a"])
 def test_what_is_no_name_is_refused_where_it_is_written(make: Any, name: Any) -> None:
     with pytest.raises(ConfigurationError, match="lock name"):
         make(name)
