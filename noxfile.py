@@ -106,11 +106,11 @@ class Environment:
         path = str(self.folder / "bin" / program)
         self.session.run(path, *args, env=self.env, external=True, silent=silent)
 
-    def pytest(self, *args: str) -> None:
-        """Run pytest with the options that all sessions share."""
+    def pytest(self, *args: str, under: tuple[str, ...] = ("python",)) -> None:
+        """Run pytest with the options that all sessions share, `under` a command like `python`."""
         strict = ["--strict-skips"] if IN_CI else []
         common = ["-q", "-rfEs", "--durations", "15", *strict]
-        self.run("python", "-m", "pytest", *common, *args, *self.session.posargs)
+        self.run(*under, "-m", "pytest", *common, *args, *self.session.posargs)
 
 
 # ------------------------------------------------------------------ quick checks
@@ -126,7 +126,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Mypy, strict but for tests; and what pyright, a user's editor, knows of the public names."""
+    """Check types with mypy, and with pyright that every public name has a known type."""
     environment = Environment(session)
     environment.run("mypy")
     # Fails below 100 %: a public name whose type must be guessed.
@@ -178,13 +178,13 @@ COVERED = [
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Branches of the core that the cheapest tests take, against a floor that only rises.
+    """Statements and branches of the core that the cheapest tests take, against a floor.
 
-    Measuring branches takes about twice the processor time. So it runs these tests only, in one
-    process, and the sessions of all tests measure nothing.
+    Measuring takes about twice the processor time. So it runs these tests only, in one process, and
+    the sessions of all tests measure nothing.
     """
     environment = Environment(session)
-    environment.run("coverage", "run", "-m", "pytest", "-q", "-m", ORDINARY, *COVERED)
+    environment.pytest("-m", ORDINARY, *COVERED, under=("coverage", "run"))
     environment.run("coverage", "report")
     environment.run("coverage", "json", "-q", "-o", ".nox/coverage.json")
     found = json.loads((ROOT / ".nox" / "coverage.json").read_text())["totals"]["percent_covered"]

