@@ -111,7 +111,8 @@ class Lease:
     @property
     def task(self) -> asyncio.Task[Any] | None:
         """The task that a loss interrupts; None while the lease is not entered."""
-        return None if self._body is None else self._body.task
+        bodies = self._bodies if self._body is None else (self._body,)
+        return bodies[0].task if bodies else None
 
     @property
     def held(self) -> bool:
@@ -304,12 +305,13 @@ class Lease:
     ) -> None:
         body, self._body = self._body, None
         interrupted = body is not None and body.leave(kind)
-        grant = self._grant
-        if grant is not None and not interrupted and _clock.now() >= grant.valid_until:
-            self._engine.mark_lost(grant, UNNOTICED)
         if kind is GeneratorExit:
+            # The coroutine may be closed in any thread, or after its loop: send nothing here.
             self._release_soon()
         else:
+            grant = self._grant
+            if grant is not None and not interrupted and _clock.now() >= grant.valid_until:
+                self._engine.mark_lost(grant, UNNOTICED)
             await self.release()
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self._loss_error() from error

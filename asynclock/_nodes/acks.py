@@ -79,6 +79,7 @@ class AckedLink:
         self._held: list[tuple[Sink, int, Any]] = []
         self._counted_at = 0.0
         link.before_write = self._before_write
+        link.closed.add_done_callback(self._disconnected)
 
     def send(self, command: Command, sink: Sink, index: int) -> None:
         """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
@@ -124,13 +125,13 @@ class AckedLink:
     # acknowledgements
 
     def _before_write(self) -> None:
-        if not self._gathered or self._waiting:
-            return
-        if self._link.closed.done():
-            self._gathered = False
-            self.settle(Failure("the connection was lost before the grant was acknowledged"))
-        else:
+        if self._gathered and not self._waiting:
             self._wait()
+
+    def _disconnected(self, _closed: asyncio.Future[None]) -> None:
+        # Not every grant that is held back has a WAIT in flight, which would fail with the link.
+        self._gathered = False
+        self.settle(Failure("the connection was lost before the grant was acknowledged"))
 
     def _wait(self) -> None:
         now = _clock.now()

@@ -55,7 +55,7 @@ class ServerRequests:
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         """Send `command`; `sink` gets the answer; see `Node.ask`."""
         if arm and self.tracking:
-            self.ask(CACHING, NOBODY, index)
+            ServerRequests.ask(self, CACHING, NOBODY, index)
         link = self._link
         if link is None:
             if self._down is not None:

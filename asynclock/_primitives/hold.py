@@ -61,6 +61,8 @@ class Hold:
 
     async def wait_lost(self) -> None:
         """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
+        if any(lease._grant is None for lease in self._leases):
+            return
         endings = [lease._ending() for lease in self._leases]
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
 
@@ -74,7 +76,7 @@ class Hold:
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""
         if self._outcome is None:
-            if self.held:
+            if any(lease.held for lease in self._leases):
                 self._leases[0]._check_loop()
             if self._end():
                 self._outcome = await _release(self._leases)
@@ -121,9 +123,9 @@ class Hold:
         /,
     ) -> None:
         interrupted = self._leave(kind)
-        if not interrupted:
-            self._notice()
         if kind is not GeneratorExit:
+            if not interrupted:
+                self._notice()
             await self.release()
         elif self._outcome is None and self._end():
             release_soon(self._leases)

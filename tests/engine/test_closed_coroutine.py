@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock.testing import LocalServer
+from asynclock.testing import LocalServer, lose
 from asynclock.testing import until as found
 from tests.waiting import until
 
@@ -24,7 +26,8 @@ LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
 def connect(nodes: list[LocalServer], kind: str = "", **settings: Any) -> asynclock.LockManager:
     if kind == "name by name":  # as on Cluster
         settings["prefix"] = "asynclock:{"
-    return asynclock.connect(*(node.url for node in nodes), restart_guard=False, ttl=60, **settings)
+    settings = {"ttl": 60, "restart_guard": False, **settings}
+    return asynclock.connect(*(node.url for node in nodes), **settings)
 
 
 async def nothing_left(locks: asynclock.LockManager, nodes: list[LocalServer]) -> None:
@@ -86,3 +89,49 @@ async def test_closed_in_any_step(asynclock_nodes: list[LocalServer], kind: str)
         else:
             pytest.fail("the body never ends")
         await nothing_left(locks, asynclock_nodes)
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+async def test_closed_in_another_thread_after_its_lease_ended(
+    asynclock_nodes: list[LocalServer], kind: str
+) -> None:
+    """As the garbage collector does it, before the loop has noticed the end: nothing is sent."""
+    async with connect(asynclock_nodes, kind, ttl=0.5, max_ttl=0.5, node_timeout=0.1) as locks:
+        lease = await LOCKS[kind](locks).acquire()
+        await lease.__aenter__()
+        time.sleep(0.6)  # noqa: ASYNC251 (the loop must not notice the end of the lease)
+        asyncio.get_running_loop().set_debug(True)  # it refuses what another thread sends
+        leaving = lease.__aexit__(GeneratorExit, GeneratorExit(), None)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(StopIteration):
+            pool.submit(leaving.send, None).result()
+        await nothing_left(locks, asynclock_nodes)
+
+
+async def test_released_in_another_loop_after_one_name_was_lost(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    """It's refused there, and the other names can still be released here."""
+    async with connect(asynclock_nodes, "name by name") as locks:
+        lease = await locks.multi_lock("a", "b").acquire()
+        lose(lease.leases[0])
+        with pytest.raises(asynclock.ConfigurationError):
+            await asyncio.to_thread(lambda: asyncio.run(lease.release()))
+        assert lease.leases[1].held
+        await lease.release()
+        await nothing_left(locks, asynclock_nodes)
+
+
+async def test_an_ended_hold_is_known_as_lost_in_any_loop(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with connect(asynclock_nodes) as locks:
+        lease = await locks.reentrant_lock("a").acquire()
+        await lease.release()
+        await asyncio.to_thread(lambda: asyncio.run(lease.wait_lost()))
+
+
+async def test_a_multi_lease_tells_whom_the_loss_of_one_name_interrupts(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with connect(asynclock_nodes) as locks, locks.multi_lock("a", "b") as lease:
+        assert lease.leases[0].task is lease.task is asyncio.current_task()

@@ -93,3 +93,25 @@ async def test_a_replica_that_left_is_still_waited_for() -> None:
     assert link.replicas == 3
     link.counted(4)
     assert link.replicas == 4
+
+
+async def test_a_grant_that_no_wait_covers_fails_with_its_connection() -> None:
+    """The script was unknown, so the grant came after the WAIT; then nothing could be written."""
+    link = Link(Owner(), 5.0)
+    acked = AckedLink(link, Acks(1), 1.0)
+    acked.replicas, acked.recount = 2, False
+    link.connection_made(Wire(link))
+    first, second = Heard(), Heard()
+    acked.send(ACQUIRE, first, 0)
+    await asyncio.sleep(0)
+    link.data_received(b"-NOSCRIPT No matching script\r\n:2\r\n")
+    await asyncio.sleep(0)
+    link.pause_writing()
+    acked.send(Command.plain("TIME"), Heard(), 0)
+    await asyncio.sleep(0)
+    acked.send(ACQUIRE, second, 0)
+    link.data_received(GRANT)
+    assert first.answers == []
+    link.connection_lost(None)
+    await asyncio.sleep(0)
+    assert [type(answer) for answer in first.answers + second.answers] == [Failure, Failure]
