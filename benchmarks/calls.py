@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,8 +23,6 @@ import asynclock
 
 PACKAGE = Path(asynclock.__file__).parent
 CYCLES = 40
-COROUTINE = 0x80
-"""The flag of a code object that belongs to a coroutine."""
 
 
 class Profile:
@@ -68,7 +67,8 @@ def _place(file: str) -> str:
 def _coroutines(frame: FrameType | None) -> int:
     found = 0
     while frame is not None:
-        found += bool(_place(frame.f_code.co_filename) and frame.f_code.co_flags & COROUTINE)
+        code = frame.f_code
+        found += bool(_place(code.co_filename) and code.co_flags & inspect.CO_COROUTINE)
         frame = frame.f_back
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from .systems import ENVIRONMENTS, Environment, System
 
 ROOT = Path(__file__).parent.parent
 HOME = ROOT / ".bench"
+NODE = ROOT / "benchmarks" / "node"
 
 
 def folder(environment: Environment) -> Path:
@@ -19,10 +21,10 @@ def folder(environment: Environment) -> Path:
 
 
 def command(system: System, loop: str) -> list[str] | None:
-    """Return the command that starts a worker, or None if the environment is missing."""
+    """Return the command that starts a worker, or None without an environment of today's pins."""
     environment = ENVIRONMENTS[system.environment]
     place = folder(environment)
-    if not (place / "ready").exists():
+    if not _is_ready(environment):
         return None
     if environment.kind == "node":
         return ["node", str(ROOT / "benchmarks" / "worker.mjs"), system.adapter, str(place)]
@@ -48,9 +50,7 @@ def install(names: Iterable[str], again: bool = False) -> dict[str, str]:
 
 def _one(environment: Environment, again: bool) -> str:
     place = folder(environment)
-    wanted = "\n".join(environment.packages)
-    ready = place / "ready"
-    if ready.exists() and ready.read_text() == wanted and not again:
+    if _is_ready(environment) and not again:
         return "ready"
     shutil.rmtree(place, ignore_errors=True)
     try:
@@ -61,8 +61,20 @@ def _one(environment: Environment, again: bool) -> str:
     except (OSError, subprocess.CalledProcessError, LookupError) as error:
         details = getattr(error, "stderr", None) or str(error)
         return "not installed: " + " ".join(details.split())[-300:]
-    ready.write_text(wanted)
+    (place / "ready").write_text(_pins(environment))
     return "ready"
+
+
+def _is_ready(environment: Environment) -> bool:
+    ready = folder(environment) / "ready"
+    return ready.exists() and ready.read_text() == _pins(environment)
+
+
+def _pins(environment: Environment) -> str:
+    """Return what decides which versions are installed."""
+    if environment.kind != "node":
+        return "\n".join(environment.packages)
+    return hashlib.sha256((NODE / "package-lock.json").read_bytes()).hexdigest()
 
 
 def _run(*command: str | Path, cwd: Path = ROOT) -> None:
@@ -78,7 +90,7 @@ def _node(place: Path) -> None:
     place.mkdir(parents=True)
     if not shutil.which("npm"):
         raise LookupError("npm is not on PATH")
-    for file in (ROOT / "benchmarks" / "node").glob("*.json"):
+    for file in NODE.glob("*.json"):
         shutil.copy(file, place)
     _run("npm", "ci", "--no-audit", "--no-fund", cwd=place)
 

@@ -59,7 +59,7 @@ class Runner:
 
     async def _cell(self, cell: Cell) -> None:
         settings = replace(self.settings, **dict(cell.changes))
-        able = [SYSTEMS[name] for name in cell.systems if self._fits(SYSTEMS[name], cell.case)]
+        able = [one for one in measured(cell) if self._installed(one, cell.case)]
         for turn in range(settings.rounds):
             shift = turn % max(len(able), 1)
             for system in able[shift:] + able[:shift]:
@@ -71,11 +71,7 @@ class Runner:
         for system in able:
             self._tell(cell.case, system)
 
-    def _fits(self, system: System, case: Case) -> bool:
-        if case.nodes not in system.nodes or not SCENARIOS[case.scenario].measures(system):
-            return False
-        if ENVIRONMENTS[system.environment].kind == "node" and case.loop != "asyncio":
-            return False
+    def _installed(self, system: System, case: Case) -> bool:
         if self.commands(system, case.loop) is None:
             self.results.problems[system.name] = f"not installed ({how([system])})"
             return False
@@ -87,7 +83,7 @@ class Runner:
             await nodes.settled(settings.max_ttl)
         await nodes.flush()
         argv = self.commands(system, case.loop)
-        assert argv is not None  # _fits has asked
+        assert argv is not None  # _installed has asked
         pool = self._pools[system.name, case.loop]
         self._rounds += 1
         round_ = Round(case, system, nodes, settings, argv, pool, f"bench{self._rounds}")
@@ -107,14 +103,20 @@ class Runner:
             self.say(f"    {system.name}: {metric} {figure}")
 
 
+def measured(cell: Cell) -> list[System]:
+    """Return the systems of a cell that can take part in its case."""
+    return [SYSTEMS[name] for name in cell.systems if _fits(SYSTEMS[name], cell.case)]
+
+
+def _fits(system: System, case: Case) -> bool:
+    if case.nodes not in system.nodes or not SCENARIOS[case.scenario].measures(system):
+        return False
+    return case.loop == "asyncio" or ENVIRONMENTS[system.environment].kind != "node"
+
+
 def missing(cells: Sequence[Cell]) -> list[System]:
-    """Return the systems of some cells that have no environment."""
-    wanted = (
-        (SYSTEMS[name], cell.case)
-        for cell in cells
-        for name in cell.systems
-        if cell.case.nodes in SYSTEMS[name].nodes
-    )
+    """Return the systems that some cells measure and that have no environment."""
+    wanted = ((system, cell.case) for cell in cells for system in measured(cell))
     found = {system.name: system for system, case in wanted if not command(system, case.loop)}
     return list(found.values())
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bars
+from benchmarks import bars, install
 from benchmarks.__main__ import main
 from benchmarks.matrix import SCENARIOS, TELLS
 from benchmarks.report import markdown, page
 from benchmarks.results import Case, Results, latest
-from benchmarks.runner import matrix
+from benchmarks.runner import Cell, matrix, missing
 from benchmarks.systems import ENVIRONMENTS, QUEUED, SYSTEMS
 
 pytestmark = pytest.mark.timeout(180)  # worker processes on a busy machine start slowly
@@ -100,6 +100,53 @@ def test_what_is_not_installed_fails_the_run(
     results = Results.from_json(out.with_suffix(".json").read_text())
     assert "not installed" in results.problems["pottery"]
     assert "pottery" in out.with_suffix(".md").read_text()
+
+
+def pretend_ready(home: Path, environment: str, pins: str) -> None:
+    """Make what `install` leaves behind."""
+    (home / environment).mkdir()
+    (home / environment / "ready").write_text(pins)
+
+
+def test_an_environment_of_other_pins_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.install.HOME", tmp_path)
+    pins = "\n".join(ENVIRONMENTS["pottery"].packages)
+    pretend_ready(tmp_path, "pottery", pins)
+    assert install.command(SYSTEMS["pottery"], "asyncio")
+    (tmp_path / "pottery" / "ready").write_text(pins.replace("==", "==0"))
+    chosen = ["--system=pottery", "--nodes=1", "--tasks=1"]
+    assert main(["run", "cycle", *chosen, f"--out={tmp_path / 'out'}"]) == 1
+    assert "not installed: pottery\n" in capsys.readouterr().err
+
+
+def test_an_environment_of_another_lock_file_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "package-lock.json").write_text("{}")
+    monkeypatch.setattr("benchmarks.install.HOME", tmp_path)
+    monkeypatch.setattr("benchmarks.install.NODE", tmp_path)
+    pretend_ready(tmp_path, "node", install._pins(ENVIRONMENTS["node"]))
+    assert install.command(SYSTEMS["node-redlock"], "asyncio")
+    (tmp_path / "package-lock.json").write_text('{"another": "version"}')
+    assert not install.command(SYSTEMS["node-redlock"], "asyncio")
+
+
+def test_an_environment_that_no_case_needs_is_not_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("benchmarks.install.HOME", tmp_path)
+
+    def absent(case: Case, system: str) -> list[str]:
+        return [one.name for one in missing([Cell(case, (system,))])]
+
+    assert absent(Case("cycle", 3, 1), "pottery") == ["pottery"]
+    assert absent(Case("renewal", 3, 1), "pottery") == []  # it does not renew
+    assert absent(Case("cycle", 1, 1), "redis-py") == ["redis-py"]
+    assert absent(Case("cycle", 3, 1), "redis-py") == []
+    assert absent(Case("cycle", 1, 1), "node-redlock") == ["node-redlock"]
+    assert absent(Case("cycle", 1, 1, "uvloop"), "node-redlock") == []
 
 
 def test_a_bar_without_a_figure_is_not_met() -> None:
