@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -130,6 +131,26 @@ async def test_disagreement(program: Program, asynclock_nodes: list[LocalServer]
     (found,) = json.loads(all_.out)["locks"]
     assert (found["held"], found["agreed"]) == (False, False)
     assert "nobody has a quorum" in split.out
+
+
+async def test_a_lock_whose_owner_is_an_empty_text(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    for node in asynclock_nodes:
+        await node.command("SET", "asynclock:whole", "", "PX", 600_000)
+        await node.command("HSET", "asynclock:whole:#event", "accepted", 1, "value", 1)
+    await asynclock_nodes[0].command("SET", "asynclock:part", "", "PX", 600_000)
+    whole, part, wrong = await program.each(
+        ("inspect", "whole"),
+        ("inspect", "part"),
+        ("release", "whole", "--owner", "0" * 32, "--yes"),
+    )
+    assert whole.out.startswith("whole: held by a holder without a label; ")
+    assert len(re.findall(r"^127\S+ +\d+\.\d s$", whole.out, re.MULTILINE)) == 3
+    assert "event" not in whole.out  # as for any other owner
+    assert "part: nobody has a quorum: no quorum, not on 2 of 3 nodes" in part.out
+    assert (wrong.status, "not by that owner" in wrong.err) == (75, True)
 
 
 async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) -> None:

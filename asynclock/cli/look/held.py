@@ -75,7 +75,7 @@ async def find(settings: Settings, name: str | None) -> Survey:
             return with_missing_votes(await survey(locks), locks)
         lock = await locks.inspect(name)
         errors = {view.node: view.error for view in lock.nodes if view.error is not None}
-        if not any(view.owner for view in lock.nodes):
+        if all(view.owner is None for view in lock.nodes):
             found = await survey(locks, name)
             if found.held or found.waiting or found.states:
                 free = [] if found.states and not found.waiting else [lock]
@@ -153,7 +153,7 @@ def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
             view.node,
             "" if view.owner is None else view.owner.partition(":")[0],
             view.holder or "",
-            seconds(view.remaining) if view.owner else "",
+            seconds(view.remaining) if view.owner is not None else "",
             str(view.fence or ""),
             view.error or ", ".join(_about(view, without_vote)),
         )
@@ -193,7 +193,7 @@ def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
     agreement = Agreement.of(found)
     if found.owner is not None:
         where = origin(found.holder)
-        parts = [f"held by {found.holder}"]
+        parts = [f"held by {found.holder or 'a holder without a label'}"]
         if where["pid"] is not None:
             task = f", {where['task']}" if where["task"] else ""
             parts = [f"held by process {where['pid']} on {where['host']}{task}"]
@@ -203,7 +203,7 @@ def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
         return "; ".join([*parts, *filter(None, [agreement.note])])
     if agreement.undecided:
         return agreement.note
-    if any(view.owner for view in found.nodes):
+    if any(view.owner is not None for view in found.nodes):
         return "nobody has a quorum: " + agreement.note
     if len(found.nodes) - len(without_vote) < found.quorum:
         return (

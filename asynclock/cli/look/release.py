@@ -99,7 +99,7 @@ async def _release(
 
 async def _held(locks: LockManager, name: str) -> list[Inspection]:
     lock = await locks.inspect(name)
-    if any(view.owner for view in lock.nodes):
+    if any(view.owner is not None for view in lock.nodes):
         return [lock]
     return (await survey(locks, name)).held or [lock]
 
@@ -122,7 +122,7 @@ def _nothing_to_do(leases: Sequence[Inspection], owner: str | None, silent: Sequ
     if len(first.nodes) - len(silent) < first.quorum:
         say(f"too few nodes answered; silent: {', '.join(silent)}")
         return Status.UNREACHABLE
-    held = next((one for one in leases if any(view.owner for view in one.nodes)), None)
+    held = next((one for one in leases if any(view.owner is not None for view in one.nodes)), None)
     if held is not None and owner is not None:
         say(f"{first.name!r} is held by {held.holder or 'another owner'}, not by that owner")
         return Status.NOT_ACQUIRED
