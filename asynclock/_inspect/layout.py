@@ -1,4 +1,4 @@
-"""What each key of a name stands for, by the declarations of all primitives."""
+"""Finds which primitive a key belongs to, from what the primitives declare."""
 
 from __future__ import annotations
 

@@ -20,9 +20,12 @@ def read_options(
 ) -> tuple[dict[str, Any], list[str]] | None:
     """Return the options by the names of their fields, and the words that are no options.
 
-    values: for each option with a value, the function that reads it, or the allowed values.
-    flags: the field of each option without a value.
     Return None if typer must show help or explain a mistake.
+
+    Args:
+        words: the words after the command.
+        values: for each option with a value, the function that reads it, or the allowed values.
+        flags: the field of each option without a value.
     """
     found: dict[str, Any] = {}
     others: list[str] = []

@@ -28,3 +28,8 @@ NodeTimeoutOption = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", help="Time that a node has to answer. Default: 0.25"),
 ]
+LongNodeTimeoutOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Time that a node has to answer. Default: 1"),
+]
+"""For commands whose users can wait longer than locks."""

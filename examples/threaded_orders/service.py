@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200 if self.shop.ready() else 503)
 
     def do_POST(self) -> None:
-        """Sell an order: POST /orders/7/ann."""
+        """Sell an order: POST /orders/7/buyer-3."""
         _, _, order, buyer = self.path.split("/")
         self._answer(*self.shop.buy(int(order), buyer))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +35,21 @@ def test_each_help_has_an_example(command: str, capsys: pytest.CaptureFixture[st
 
     assert run([command, "--help"]) == 0
     assert f"asynclock {command}" in capsys.readouterr().out.partition("Examples")[2]
+
+
+@pytest.mark.parametrize("command", ["run", "doctor", "inspect", "top", "release", "serve"])
+def test_each_help_names_the_node_timeout_of_its_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from asynclock.cli._app import run
+    from asynclock.cli.look import held, serve
+
+    looks = {"inspect": held, "top": held, "release": held, "serve": serve}
+    assert run([command, "--help"]) == 0
+    text = capsys.readouterr().out.partition("--node-timeout")[2]
+    shown = re.search(r"Default:\s+([\d.]+)", text)
+    assert shown is not None
+    assert float(shown[1]) == (looks[command].NODE_TIMEOUT if command in looks else 0.25)
 
 
 async def test_version_and_completion(program: Program) -> None:

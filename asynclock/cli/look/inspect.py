@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .held import InspectArguments, show
 
 
@@ -19,7 +19,7 @@ def inspect(
     node: NodeOption = None,
     config: ConfigOption = None,
     prefix: PrefixOption = None,
-    node_timeout: NodeTimeoutOption = None,
+    node_timeout: LongNodeTimeoutOption = None,
 ) -> int:
     """Show who holds a lock, or everything that is held or shared.
 

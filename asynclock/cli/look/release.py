@@ -18,7 +18,7 @@ from ..._nodes.replies import Failure
 from ..._nodes.script import GRANTED
 from ...errors import ConfigurationError
 from ...manager import LockManager, node_access
-from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .._output import print_json, print_table
 from .._sources import Settings, load
 from .._status import Status
@@ -47,7 +47,7 @@ def release(
     node: NodeOption = None,
     config: ConfigOption = None,
     prefix: PrefixOption = None,
-    node_timeout: NodeTimeoutOption = None,
+    node_timeout: LongNodeTimeoutOption = None,
 ) -> int:
     """Release a lock that its holder does not release.
 

@@ -45,7 +45,7 @@ def _holder(lease: SeenLease) -> str:
 
 
 def _key(lease: SeenLease, column: int) -> tuple[float, str]:
-    # Only the cell of this column is made, because there may be 100,000 leases.
+    # This makes no other cells than the one to sort by, because there may be 100,000 leases.
     match column:
         case 0:
             return 0.0, title(lease.found).casefold()
@@ -59,7 +59,8 @@ def _key(lease: SeenLease, column: int) -> tuple[float, str]:
             return lease.found.fence, ""
         case 5:
             return sum(view.owner is not None for view in lease.found.nodes), ""
-    return 0.0, cells(lease)[column].casefold()
+        case _:
+            return 0.0, Agreement.of(lease.found).note.casefold()
 
 
 def node_cells(node: SeenNode) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ...errors import ConfigurationError
-from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .._sources import Settings, load
 from .._status import Status
 from .._text import say
@@ -31,7 +31,7 @@ def serve(
     node: NodeOption = None,
     config: ConfigOption = None,
     prefix: PrefixOption = None,
-    node_timeout: NodeTimeoutOption = None,
+    node_timeout: LongNodeTimeoutOption = None,
 ) -> int:
     """Show locks and nodes on a page that updates itself.
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..._inspect.monitor import Monitor, SeenLease
 from ...manager import LockManager
-from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .._output import console, lines_of_table, print_table, wrapped
 from .._sources import Settings, load
 from .._text import clean, log_to_nobody
@@ -43,7 +43,7 @@ def top(
     node: NodeOption = None,
     config: ConfigOption = None,
     prefix: PrefixOption = None,
-    node_timeout: NodeTimeoutOption = None,
+    node_timeout: LongNodeTimeoutOption = None,
 ) -> int:
     """Watch held locks, locks that ran out, and the health of the nodes.
 

@@ -13,7 +13,7 @@ def lose(lease: Lease, reason: str = "a test took it away") -> None:
         lease: a lease that is held.
         reason: what `lease.lost_reason` and the error say.
     """
-    # A loss has no public door but this one.
+    # Only tests may cause a loss, so Lease has no public method for it.
     if lease._grant is None:  # noqa: SLF001
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
     lease._engine.mark_lost(lease._grant, reason)  # noqa: SLF001
