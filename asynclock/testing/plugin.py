@@ -99,7 +99,7 @@ def asynclock_nodes(_asynclock_warm_servers: WarmServers) -> Iterator[list[Local
 @pytest.fixture
 def asynclock_servers(_asynclock_warm_servers: WarmServers) -> Iterator[StartServers]:
     """Return an async function `(n=1, **options)` that starts servers, which end with the test."""
-    from asynclock.testing.servers.local import start_servers
+    from asynclock.testing.servers.several import start_servers
 
     warm: list[LocalServer] = []
     own: list[LocalServer] = []

@@ -1,8 +1,4 @@
-"""Real Redis or Valkey servers as processes of this machine, with a switch for every fault.
-
-    async with local_servers(3) as servers:
-        locks = asynclock.connect(*(server.url for server in servers))
-        await servers[0].kill()
+"""A real Redis or Valkey server as a process of this machine, with a switch for every fault.
 
 Servers listen only on loopback and keep everything in a temporary folder. They never outlive the
 process that started them, however that process ends.
@@ -14,9 +10,9 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 from asynclock.errors import ConfigurationError
@@ -27,7 +23,6 @@ from asynclock.testing.servers.process import ServerProcess
 from asynclock.testing.servers.resp import Endpoint, ServerReplyError, ask
 from asynclock.testing.servers.settings import (
     KEEPER,
-    ServerOptions,
     as_arguments,
     basic_settings,
     tls_settings,
@@ -280,43 +275,3 @@ class LocalServer:
         fate = "is mute" if process.alive else f"ended with status {process.exit_status}"
         await self.kill()
         raise ServerStartError(f"{self.binary} {fate}; its log ends with:\n{self.log[-2000:]}")
-
-
-@contextlib.asynccontextmanager
-async def local_servers(
-    n: int, **options: Unpack[ServerOptions]
-) -> AsyncIterator[list[LocalServer]]:
-    """Start servers at once; end all at the end.
-
-    Args:
-        n: number of servers.
-        options: those of `LocalServer`.
-    """
-    servers = await start_servers(n, **options)
-    try:
-        yield servers
-    finally:
-        for server in servers:
-            server.close()
-
-
-async def start_servers(n: int, **options: Unpack[ServerOptions]) -> list[LocalServer]:
-    """Start servers at once; the caller closes them. If one fails, all are closed.
-
-    Args:
-        n: number of servers.
-        options: those of `LocalServer`.
-    """
-    servers: list[LocalServer] = []
-    try:
-        for _ in range(n):
-            servers.append(LocalServer(**options))  # noqa: PERF401 - if the next fails, close this
-        starts = (server.start() for server in servers)
-        for outcome in await asyncio.gather(*starts, return_exceptions=True):
-            if outcome:
-                raise outcome  # noqa: TRY301 - closes the servers, as any other failure
-    except BaseException:
-        for server in servers:
-            server.close()
-        raise
-    return servers

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from asynclock.testing.servers.local import LocalServer, start_servers
+from asynclock.testing.servers.local import LocalServer
 from asynclock.testing.servers.resp import ask_all
+from asynclock.testing.servers.several import start_servers
 
 _FORGET = (
     ("CLIENT", "UNPAUSE"),
