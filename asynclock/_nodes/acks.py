@@ -125,7 +125,7 @@ class AckedLink:
     # acknowledgements
 
     def _before_write(self) -> None:
-        if self._gathered and not self._waiting:
+        if self._gathered and not self._waiting and not self._link.closed.done():
             self._wait()
 
     def _disconnected(self, _closed: asyncio.Future[None]) -> None:
