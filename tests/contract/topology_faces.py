@@ -54,20 +54,30 @@ def close() -> None:
     _warm.clear()
     if certificates.cache_info().currsize:
         shutil.rmtree(certificates().ca.parent)
-        del os.environ["SSL_CERT_FILE"]
         certificates.cache_clear()
 
 
 @functools.cache
 def certificates() -> Certificates:
-    """Made once per process, when they are needed.
+    """Made once per process, when they are needed."""
+    return make_certificates(Path(tempfile.mkdtemp(prefix="alk-tls-")))
 
-    Every TLS context also loads the system's authorities, which takes most of the time of a test;
-    they signed none of these, so this process goes without them.
+
+@contextlib.contextmanager
+def without_system_authorities() -> Iterator[None]:
+    """Let TLS contexts trust only the authority that an address names.
+
+    Every TLS context also loads the system's authorities, which takes most of the time of a test,
+    and they signed none of our certificates.
     """
-    made = make_certificates(Path(tempfile.mkdtemp(prefix="alk-tls-")))
-    os.environ["SSL_CERT_FILE"] = str(made.ca)
-    return made
+    before = os.environ.get("SSL_CERT_FILE")
+    os.environ["SSL_CERT_FILE"] = os.devnull
+    try:
+        yield
+    finally:
+        del os.environ["SSL_CERT_FILE"]
+        if before is not None:
+            os.environ["SSL_CERT_FILE"] = before
 
 
 def _named(topology: Topology) -> list[str]:
@@ -88,12 +98,13 @@ def topology(
     @contextlib.asynccontextmanager
     async def setting(_start: StartServers) -> AsyncIterator[Face]:
         kind = warm or name
-        found = _warm.get(kind) or await _made(make, hurt)
-        _keep(kind, found)
-        primaries = [server for server in found.servers if await is_primary(server)]
-        for server in primaries:
-            await server.command("FLUSHALL")
-        yield Face(name, addresses(found), primaries, {**PATIENT, **options})
+        with without_system_authorities():
+            found = _warm.get(kind) or await _made(make, hurt)
+            _keep(kind, found)
+            primaries = [server for server in found.servers if await is_primary(server)]
+            for server in primaries:
+                await server.command("FLUSHALL")
+            yield Face(name, addresses(found), primaries, {**PATIENT, **options})
 
     return setting
 
