@@ -15,7 +15,7 @@ from typing import Any
 from asynclock.testing import LocalServer, memory_node
 from asynclock.testing.plugin import StartServers
 
-KEYS_GONE_WITHIN = 20.0
+KEYS_GONE_WITHIN = 10.0
 """Seconds that releases may take on a loaded machine."""
 
 

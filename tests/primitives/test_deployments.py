@@ -38,7 +38,7 @@ face = faces(
 @pytest_asyncio.fixture
 async def pair(face: Face) -> AsyncIterator[tuple[Locks, Locks]]:
     """Two managers, as of two processes."""
-    settings = {"restart_guard": False, "ttl": 5, **face.options}
+    settings = {"restart_guard": False, "ttl": 60, "max_ttl": 60, **face.options}
     async with (
         asynclock.connect(*face.addresses, **settings) as here,
         asynclock.connect(*face.addresses, **settings) as there,
