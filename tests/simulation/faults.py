@@ -39,7 +39,8 @@ def heal(run: Run) -> None:
             node.restart()
         node.thaw()
     for process in run.world.processes:
-        process.thaw()
+        if process not in run.paused:  # otherwise its clock would go on, and then be set back
+            process.thaw()
         for route in process.routes:
             route.heal()
 

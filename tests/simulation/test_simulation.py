@@ -27,6 +27,7 @@ NIGHTLY_SEEDS, NIGHTLY_PORTIONS = 100_000, 200
 FAILED_ONCE: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("states", 162, {}),
     ("pauses", 72102, {}),
+    ("", 99036, {}),
     ("strays", 8, {}),
     ("tasks", 14469, {"nodes": 3, "processes": 3, "floors": True}),
     ("pauses", 30202, {"nodes": 1, "processes": 3, "floors": True}),
