@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Literal, TypedDict
 
 from .errors import ConfigurationError
+from .events import Observer
 
 NAMED_HERE = {
     "blocking": "try_acquire() instead of blocking=False",
@@ -24,6 +26,33 @@ NAMED_HERE = {
 """Arguments of other lock libraries, and what to write instead."""
 LONGEST = 1e10
 """Maximum number of seconds of a setting; a server can still count them in milliseconds."""
+
+
+class ConnectSettings(TypedDict, total=False):
+    """The keyword arguments of `connect`, for functions that pass them on."""
+
+    ttl: float
+    """Seconds that a lease lives without renewal (default: 10)."""
+    max_ttl: float | None
+    """Seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and 10)."""
+    node_timeout: float
+    """Seconds in which each node must answer (default: 0.25)."""
+    acks: int | Literal["majority", "all"]
+    """Number of replicas that must have a grant before it counts (default: 0)."""
+    durable: bool
+    """Whether a grant counts only once it is on disk (Redis 7.2)."""
+    prefix: str
+    """What all keys begin with (default: "asynclock:")."""
+    label: str | None
+    """Name of this process for people (default: host:pid)."""
+    restart_guard: bool
+    """Whether nodes that may have forgotten leases wait before they vote (default: True)."""
+    clock_guard: bool
+    """Whether nodes whose clock jumped wait before they vote (default: True)."""
+    strict: bool
+    """Whether a server that may evict keys is an error."""
+    observers: Sequence[Observer]
+    """Functions that are called with each event."""
 
 
 def unknown(given: Iterable[str]) -> TypeError:
@@ -69,6 +98,15 @@ def name(value: object, what: str = "a lock's name") -> str:
         except UnicodeEncodeError as error:
             raise ConfigurationError(f"{what} can't be written as UTF-8: {error}") from None
     return value
+
+
+def label(value: object) -> str | None:
+    """Return `value` as the label of a manager: a short name for people, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > 200:
+        raise ConfigurationError(f"label must be a str of at most 200 characters, not {value!r}")
+    return name(value, "label") if value else ""
 
 
 def count(value: object, what: str, most: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Never, TypedDict
+from typing import Literal, Never
 
 from . import _clock, _settings
 from ._background import Background
@@ -27,35 +27,7 @@ from ._primitives.base import Defaults
 from ._primitives.catalogue import SCRIPTS, Catalogue
 from ._primitives.lock import Lock
 from ._reports import NodeHealth, Statistics
-from .errors import ConfigurationError
 from .events import Observer, Observers
-
-
-class ConnectSettings(TypedDict, total=False):
-    """The keyword arguments of `connect`, for functions that pass them on."""
-
-    ttl: float
-    """Seconds that a lease lives without renewal (default: 10)."""
-    max_ttl: float | None
-    """Seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and 10)."""
-    node_timeout: float
-    """Seconds in which each node must answer (default: 0.25)."""
-    acks: int | Literal["majority", "all"]
-    """Number of replicas that must have a grant before it counts (default: 0)."""
-    durable: bool
-    """Whether a grant counts only once it is on disk (Redis 7.2)."""
-    prefix: str
-    """What all keys begin with (default: "asynclock:")."""
-    label: str | None
-    """Name of this process for people (default: host:pid)."""
-    restart_guard: bool
-    """Whether nodes that may have forgotten leases wait before they vote (default: True)."""
-    clock_guard: bool
-    """Whether nodes whose clock jumped wait before they vote (default: True)."""
-    strict: bool
-    """Whether a server that may evict keys is an error."""
-    observers: Sequence[Observer]
-    """Functions that are called with each event."""
 
 
 def connect(
@@ -143,7 +115,9 @@ class LockManager(Catalogue):
             guard_first=len(nodes) > 1,
             clock_guard=bool(clock_guard),
         )
-        engine_settings = EngineSettings(node_timeout, self._defaults.max_ttl, _label(label))
+        engine_settings = EngineSettings(
+            node_timeout, self._defaults.max_ttl, _settings.label(label)
+        )
 
         def make_engine() -> Engine:
             made = make_nodes(nodes, settings, SCRIPTS, self._observers, acks=acks, prefix=prefix)
@@ -305,14 +279,6 @@ class LockManager(Catalogue):
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-def _label(label: str | None) -> str | None:
-    if label is None:
-        return None
-    if not isinstance(label, str) or len(label) > 200:
-        raise ConfigurationError(f"label must be a str of at most 200 characters, not {label!r}")
-    return _settings.name(label, "label") if label else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from .._engine.options import HandOff
 from .._nodes.deployment import NodeAddress
 from .._primitives.synchronized import check_function, check_template, shown_signature
 from .._reports import NodeHealth, Statistics
+from .._settings import ConnectSettings
 from ..errors import ConfigurationError
-from ..manager import ConnectSettings
 from ..manager import LockManager as AsyncLockManager
 from ..manager import connect as connect_asynchronously
 from . import _loop

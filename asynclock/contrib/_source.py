@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from .._nodes.deployment import NodeAddress
+from .._settings import ConnectSettings
 from ..errors import ConfigurationError
-from ..manager import ConnectSettings, LockManager, connect
+from ..manager import LockManager, connect
 from ._pace import Holds
 from ._problems import Contended, checked
 

@@ -29,9 +29,10 @@ from .. import _clock
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.catalogue import LockSettings
+from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
 from ..fencing._naming import check_template
-from ..manager import ConnectSettings, LockManager
+from ..manager import LockManager
 from . import _problems
 from ._pace import Holds
 from ._problems import Contended, declared, health_of, name_for, problem_of

@@ -36,8 +36,9 @@ from .. import _clock
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.catalogue import LockSettings
+from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
-from ..manager import ConnectSettings, LockManager
+from ..manager import LockManager
 from . import _problems, _routes
 from ._disconnect import KEY, CancelOnDisconnect, Presence
 from ._middleware import AnswerErrors

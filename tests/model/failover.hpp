@@ -107,7 +107,7 @@ template <int N, int K> struct FailModel {
       }
       if (j != s.named && v.follows != s.named) {
         S t = s; t.s[j].follows = s.named;
-        for (int a = 0; a < K; a++)                  // whoever demotes a primary closes its connections
+        for (int a = 0; a < K; a++)                  // demoting a primary closes its connections
           if (v.follows == j && s.c[a].srv == j) { Cli& d = t.c[a]; if (d.st == RUN) d.st = OVER; d.ext = 0; d.conf = cfg.conf + 1; }
         emit(t, act(FOLLOW, 0, j));
       }

@@ -12,8 +12,8 @@
 // takes no more steps has crashed.  A local successor starts at the moment of its hand-over (BLOCK) or
 // at the moment the raise is sent (STRICT): the latest start possible, so the order is tested hardest.
 //
-// Checked: U  no fence is given out twice, whoever gives it out;
-//          R  whoever starts after another was given its fence gets a larger one.
+// Checked: U  no fence is given out twice, by one holder or by two;
+//          R  a holder that starts after another was given its fence gets a larger one.
 // R is demanded of acquisitions over the network always, of a block as a whole against everybody who
 // was given a fence before its raise was sent, and of each local successor while the lease really holds.
 // What that has to mean is Order below.
@@ -30,7 +30,7 @@ struct HandCfg {
   //             adds one, then another loses its key).  Too much: caught.
   //   ALWAYS    even after an unnoticed loss.  Too much: caught.
   enum Order { KEPT, UNBROKEN, ALWAYS } order = KEPT;
-  bool check_owner = true;   // naive off: a raise acks counter <= m, whoever owns the node
+  bool check_owner = true;   // naive off: a raise acks counter <= m, no matter who owns the node
   bool small_quorum = false; // naive: the raise is believed with one answer less than a quorum
   bool raise = true;         // naive off: the owner just goes on counting from its own fence
   int raises = 1;            // raises in all

@@ -62,7 +62,7 @@ static const std::vector<Case> CASES = {
   SHORT(L1, HOLDS, "nothing fails, one after the other: the second round trip is never needed", go(FENCES(3, 3, true, c.lossless = true))),
   SHORT(L2, HOLDS, "progress: an owner of a majority can always still get its fence", go_live(FENCES(3, 3, true, c.live = c.heal = true))),
   SHORT(X1, CAUGHT, "NAIVE maximum of a majority's grants, no second round", go(FENCES(3, 3, true, c.decide = FenceCfg::MAXGRANT; c.store = true))),
-  SHORT(X2, CAUGHT, "NAIVE raise acks when counter <= m, whoever issued m", go(FENCES(3, 3, true, c.raise = FenceCfg::ANY_LE))),
+  SHORT(X2, CAUGHT, "NAIVE raise acks when counter <= m, no matter who issued m", go(FENCES(3, 3, true, c.raise = FenceCfg::ANY_LE))),
   SHORT(X3, CAUGHT, "NAIVE counter key may expire or be evicted while unlocked (no clock floor)", go(FENCES(3, 3, true, c.vanish = 1))),
   SHORT(X4, CAUGHT, "healing of nodes locked by others, with a single second round: owners get stuck", go_live(FENCES(3, 3, true, c.live = c.heal = c.heal_locked = true))),
   // ---- P: hand-over of a live lease inside a process ---------------------------------------------

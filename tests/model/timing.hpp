@@ -22,7 +22,7 @@ struct TimeCfg {
   // Whether the extend of a quarantined node counts: never; where its grant counted, so that it has
   // not forgotten this key since; or always (naive: an acquire that came late may have set the key).
   enum QuarExt { NEVER, WHERE_GRANTED, ALWAYS } quar_ext = NEVER;
-  // A holder asks a node that has lost its key and may vote to take it back, so many times in all. From
+  // A holder asks a node that has lost its key and may vote to take it back, at most this many times. From
   // the counted answer on the node counts again as one that granted it, also while it is quarantined,
   // if it counted so before; else an earlier request may still be on its way to it.
   int restores = 0;

@@ -66,7 +66,7 @@ def test_a_closed_manager_opens_again_in_the_next_loop() -> None:
 def test_what_may_be_passed_on_is_what_connect_takes() -> None:
     import inspect
 
-    from asynclock.manager import ConnectSettings
+    from asynclock._settings import ConnectSettings
 
     keywords = [
         parameter.name

@@ -8,8 +8,9 @@ from typing import Unpack
 
 from asynclock._engine.lease import Lease
 from asynclock._nodes.deployment import NodeAddress
+from asynclock._settings import ConnectSettings
 from asynclock.errors import ConfigurationError
-from asynclock.manager import ConnectSettings, LockManager, connect
+from asynclock.manager import LockManager, connect
 
 TIMEOUT = 5.0
 """Maximum seconds to wait for the name: in a correct test its holder releases it soon."""
