@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: list, install, run, bars, report, chart, instructions."""
+"""``python -m benchmarks``: list, install, run, bars, workers, report, chart, instructions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import bars, install, results
+from . import bars, install, quick, results
 from .matrix import SCENARIOS
 from .nodes import local_nodes
 from .results import Results
@@ -42,6 +42,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for name, help_ in (("report", "write .md and .html"), ("chart", "draw headline.svg")):
         drawn = commands.add_parser(name, help=f"{help_} from a result, the newest by default")
         drawn.add_argument("json", nargs="?", type=Path)
+    looping = commands.add_parser("workers", help="looping workers in some processes, quickly")
+    quick.add_arguments(looping)
     count = commands.add_parser("instructions", help="instructions of a cycle against the record")
     count.add_argument("--record", action="store_true", help="make this figure the record")
     return parser.parse_args(argv)
@@ -137,6 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _write(measured, arguments.out)
         case "report" | "chart":
             _draw(arguments)
+        case "workers":
+            return quick.main(arguments)
         case "instructions":
             from .instructions import check
 

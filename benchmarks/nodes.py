@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from asynclock.testing import LocalServer, local_servers
@@ -18,14 +18,16 @@ class Counters:
     nodes: int
     cpu: float
     commands: int
+    scripts: int
+    """Calls of EVAL, EVALSHA and FCALL."""
     memory: int
     """Bytes that the data of the nodes use."""
 
     def __sub__(self, other: Counters) -> Counters:
         """Return the difference, without the INFO per node that read it."""
         commands = self.commands - other.commands - self.nodes
-        memory = self.memory - other.memory
-        return Counters(self.nodes, self.cpu - other.cpu, commands, memory)
+        scripts, memory = self.scripts - other.scripts, self.memory - other.memory
+        return Counters(self.nodes, self.cpu - other.cpu, commands, scripts, memory)
 
 
 class Nodes:
@@ -56,8 +58,9 @@ class Nodes:
         infos = await asyncio.gather(*map(_info, able))
         cpu = sum(float(i["used_cpu_user"]) + float(i["used_cpu_sys"]) for i in infos)
         commands = sum(int(i["total_commands_processed"]) for i in infos)
+        scripts = sum(_calls(i, name) for i in infos for name in ("eval", "evalsha", "fcall"))
         memory = sum(int(i["used_memory"]) for i in infos)
-        return Counters(len(able), cpu, commands, memory)
+        return Counters(len(able), cpu, commands, scripts, memory)
 
     async def restart(self, index: int) -> None:
         """Kill a node and start it again, empty, on the same port."""
@@ -88,8 +91,14 @@ class Nodes:
 
 
 async def _info(server: LocalServer) -> dict[str, str]:
-    text = str(await server.command("INFO"))
+    text = str(await server.command("INFO", "all"))
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+
+
+def _calls(info: Mapping[str, str], command: str) -> int:
+    """Return the number of calls of a command: `cmdstat_evalsha:calls=3,usec=…`."""
+    stated = info.get(f"cmdstat_{command}", "calls=0,")
+    return int(stated.removeprefix("calls=").partition(",")[0])
 
 
 @contextlib.asynccontextmanager

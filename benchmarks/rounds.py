@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,19 @@ class Round:
     """No other round uses it."""
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
-    async def workers(self, count: int, urls: Sequence[str] | None = None) -> list[Remote]:
-        """Workers with open connections, warm ones first."""
-        while len(self.pool) < count:
-            self.pool.append(await Remote(self.command).__aenter__())
+    async def workers(
+        self,
+        count: int,
+        urls: Sequence[str] | None = None,
+        options: Sequence[dict[str, Any]] = ({},),
+    ) -> list[Remote]:
+        """Workers with open connections, warm ones first; they take `options` in turn."""
+        lacking = max(0, count - len(self.pool))
+        made = (Remote(self.command).__aenter__() for _ in range(lacking))
+        self.pool += await asyncio.gather(*made)
         chosen = self.pool[:count]
-        await asyncio.gather(*(self.open(worker, urls) for worker in chosen))
+        each = zip(chosen, itertools.cycle(options))
+        await asyncio.gather(*(self.open(worker, urls, own) for worker, own in each))
         for worker in chosen:
             self.stack.push_async_callback(_close, worker)
         return chosen
@@ -64,8 +72,14 @@ class Round:
         """A process of its own for this round, not connected."""
         return await self.stack.enter_async_context(Remote(self.command))
 
-    async def open(self, worker: Remote, urls: Sequence[str] | None = None) -> dict[str, Any]:
-        options = {**self.system.options, "max_ttl": self.settings.max_ttl}
+    async def open(
+        self,
+        worker: Remote,
+        urls: Sequence[str] | None = None,
+        own: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Connect a worker; `own` are options of this worker alone."""
+        options = {**self.system.options, "max_ttl": self.settings.max_ttl, **(own or {})}
         where = list(urls or self.nodes.urls)
         return await worker.ask("open", urls=where, ttl=self.settings.ttl, options=options)
 

@@ -18,9 +18,12 @@ import resource
 import sys
 import time
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks import looping
 
 if TYPE_CHECKING:
     from benchmarks.adapters import Adapter
@@ -88,6 +91,8 @@ class Worker:
     def __init__(self, adapter: str) -> None:
         self.name = adapter
         self.adapter: Adapter
+        self.adapters: list[Adapter] = []
+        """All managers of this process; a scenario that says nothing has one."""
         self.lease: Any = None
         self.leases: list[Any] = []
         self.waiting: list[asyncio.Task[Any]] = []
@@ -96,11 +101,12 @@ class Worker:
         begin = time.perf_counter()
         module = importlib.import_module(f"benchmarks.adapters.{self.name}")
         imported = time.perf_counter()
-        queued = options.pop("queued", False)
-        self.adapter = module.ADAPTER(urls, ttl, options)
+        queued, managers = options.pop("queued", False), options.pop("managers", 1)
+        self.adapters = [module.ADAPTER(urls, ttl, options) for _ in range(managers)]
         if queued:
-            self.adapter = wrappers().Queued(self.adapter)
-        await self.adapter.open()
+            self.adapters = [wrappers().Queued(adapter) for adapter in self.adapters]
+        self.adapter = self.adapters[0]
+        await asyncio.gather(*(adapter.open() for adapter in self.adapters))
         return {"import": imported - begin, "connect": time.perf_counter() - imported}
 
     async def load(
@@ -121,6 +127,22 @@ class Worker:
             "overlaps": seen.overlaps,
             "unfinished": seen.unfinished,
             "errors": seen.errors,
+        }
+
+    async def warm(self, name: str) -> dict[str, Any]:
+        for number, adapter in enumerate(self.adapters):
+            await adapter.release(await adapter.acquire(f"{name}:{number}"))
+        return {}
+
+    async def loop(self, terms: dict[str, Any], seed: int, record: str) -> dict[str, Any]:
+        seen, cpu = await looping.work_all(self.adapters, looping.Terms(**terms), seed)
+        write(record, [body for turns in seen for body in turns.bodies])
+        return {
+            "counts": [len(turns.bodies) for turns in seen],
+            "waits": thin([wait for turns in seen for wait in turns.waits]),
+            "unfinished": sum(turns.unfinished for turns in seen),
+            "errors": dict(sum((turns.errors for turns in seen), Counter())),
+            "cpu": cpu,
         }
 
     async def take(self, name: str) -> dict[str, Any]:
@@ -163,7 +185,7 @@ class Worker:
         return {}
 
     async def close(self) -> dict[str, Any]:
-        await self.adapter.close()
+        await asyncio.gather(*(adapter.close() for adapter in self.adapters))
         return {}
 
 

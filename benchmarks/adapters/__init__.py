@@ -10,6 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+PERMITS = 2
+"""Permits of each semaphore."""
+
 
 class Adapter(ABC):
     """The interface through which a worker process drives one system."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import asynclock
 
-from . import Adapter
+from . import PERMITS, Adapter
 
 
 def _observe(event: object) -> None:
@@ -18,12 +18,26 @@ class Asynclock(Adapter):
         options = dict(self.options)
         if options.pop("observed", False):
             options["observers"] = (_observe,)
+        self.kind = options.pop("kind", "lock")
         self.terms = {name: options.pop(name) for name in ("handoff",) if name in options}
         self.locks = asynclock.connect(*self.urls, ttl=self.ttl, **options)
         await self.locks.__aenter__()
 
     async def acquire(self, name: str) -> Any:
-        return await self.locks.lock(name, **self.terms).acquire()
+        match self.kind:
+            case "lock":
+                return await self.locks.lock(name, **self.terms).acquire()
+            case "fair_lock":
+                return await self.locks.fair_lock(name).acquire()
+            case "write":
+                return await self.locks.rwlock(name).write().acquire()
+            case "read":
+                return await self.locks.rwlock(name).read().acquire()
+            case "semaphore":
+                return await self.locks.semaphore(name, PERMITS).acquire()
+            case "election":
+                return (await self.locks.election(name).campaign("bench")).lease
+        raise ValueError(f"asynclock has no {self.kind!r}")
 
     async def release(self, lease: Any) -> None:
         await lease.release()

@@ -1,0 +1,132 @@
+"""Scenarios with one looping worker per process, as a fleet of workers does all day."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asynclock.testing.history.load import quantile
+
+from . import judged
+from .remote import Remote
+from .results import Sample
+from .rounds import Round
+
+READY_SECONDS = 0.3
+"""Time from the last warm worker to the common start."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the processes of a round do; times in seconds."""
+
+    body: float = 0.002
+    pause: tuple[float, float] = (0.0, 0.0)
+    names: int = 1
+    """Number of names, of which each worker takes one at random each time."""
+    kinds: tuple[str, ...] = ("lock",)
+    """What the processes use, in turn."""
+    managers: int = 1
+    """Managers in each process, each with a worker of its own."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether two bodies of one name must never run at once."""
+        return self.names == 1 and {*self.kinds} <= {"lock", "fair_lock", "election", "write"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the workers answered, and what the nodes used meanwhile."""
+
+    plan: Plan
+    seconds: float
+    replies: Sequence[Mapping[str, Any]]
+    used: Any
+    bodies: Sequence[judged.Body]
+    fences: bool
+
+    @property
+    def counts(self) -> list[int]:
+        return [count for reply in self.replies for count in reply["counts"]]
+
+
+async def run(round_: Round, plan: Plan) -> Seen:
+    """Run one worker per process (`tasks` of the case) for the seconds of the settings."""
+    count = round_.case.tasks
+    options = [_options(plan, kind) for kind in plan.kinds]
+    workers = await round_.workers(count, options=options)
+    terms = {
+        "seconds": round_.settings.seconds,
+        "body": plan.body,
+        "pause": plan.pause,
+        "names": [f"{round_.name}:{number}" for number in range(plan.names)],
+    }
+    with tempfile.TemporaryDirectory(prefix="asynclock-") as place:
+        files = [Path(place) / str(number) for number in range(count)]
+        replies, used = await _together(round_, workers, terms, files)
+        bodies = judged.recorded(files)
+    if any(reply["unfinished"] for reply in replies):  # its connections may be in any state
+        await asyncio.gather(*(worker.end() for worker in workers))
+    return Seen(plan, round_.settings.seconds, replies, used, bodies, round_.system.fences)
+
+
+def _options(plan: Plan, kind: str) -> dict[str, Any]:
+    own: dict[str, Any] = {} if kind == "lock" else {"kind": kind}
+    return own if plan.managers == 1 else {**own, "managers": plan.managers}
+
+
+async def _together(
+    round_: Round, workers: Sequence[Remote], terms: dict[str, Any], files: Sequence[Path]
+) -> tuple[list[dict[str, Any]], Any]:
+    """Start all workers at one moment; count what the nodes use until the end."""
+    await asyncio.gather(
+        *(worker.ask("warm", name=f"{round_.name}:warm:{n}") for n, worker in enumerate(workers))
+    )
+    start = time.monotonic() + READY_SECONDS
+    asks = [
+        asyncio.ensure_future(
+            worker.ask(
+                "loop",
+                patience=terms["seconds"] + 20,
+                terms={**terms, "start": start},
+                seed=1000 * number,
+                record=str(file),
+            )
+        )
+        for number, (worker, file) in enumerate(zip(workers, files, strict=True))
+    ]
+    await asyncio.sleep(start - time.monotonic())
+    before = await round_.nodes.counters()
+    await asyncio.sleep(start + terms["seconds"] - time.monotonic())
+    used = await round_.nodes.counters() - before
+    return await asyncio.gather(*asks), used
+
+
+def figures(seen: Seen) -> Sample:
+    """Return pace, fairness, waits and costs."""
+    counts, total = seen.counts, max(sum(seen.counts), 1)
+    waits = sorted(wait for reply in seen.replies for wait in reply["waits"])
+    sample: Sample = {
+        "leases_per_s": sum(counts) / seen.seconds,
+        "least_share": min(counts) * len(counts) / total,
+        "most_share": max(counts) * len(counts) / total,
+        "longest_wait_ms": waits[-1] * 1000,
+        "wait_p50_ms": quantile(waits, 0.5) * 1000,
+        "wait_p99_ms": quantile(waits, 0.99) * 1000,
+        "scripts": seen.used.scripts / total / seen.used.nodes,
+        "commands": seen.used.commands / total,
+        "server_us": seen.used.cpu / total * 1e6,
+        "server_cores_percent": seen.used.cpu / seen.seconds * 100,
+        "client_us": sum(reply["cpu"] for reply in seen.replies) / total * 1e6,
+        "errors": sum(sum(reply["errors"].values()) for reply in seen.replies),
+        "unfinished": sum(reply["unfinished"] for reply in seen.replies),
+    }
+    if seen.plan.exclusive:
+        sample["violations"] = judged.violations(seen.bodies, fences=seen.fences)
+    return sample
