@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
+from .patience import Patience
 from .replies import Sink
 from .script import Command
 
@@ -12,7 +13,10 @@ Asked = tuple[Command, Sink, int]
 
 
 class ConnectBacklog:
-    """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds."""
+    """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds.
+
+    Time in which our own process stood does not count.
+    """
 
     __slots__ = ("_asked", "_give_up", "_patience", "_taken", "_timer")
 
@@ -20,7 +24,7 @@ class ConnectBacklog:
         self._patience = patience
         self._give_up = give_up
         self._asked: list[Asked] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Patience | None = None
         self._taken: asyncio.Future[None] | None = None
 
     def __iter__(self) -> Iterator[Command]:
@@ -30,7 +34,7 @@ class ConnectBacklog:
         """Keep a command until `take` is called."""
         self._asked.append((command, sink, index))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._patience, self._give_up)
+            self._timer = Patience(self._patience, self._give_up)
 
     def take(self) -> list[Asked]:
         """Return and clear the backlog."""

@@ -19,6 +19,7 @@ from .._rules.trust import Facts
 from .endpoint import Endpoint
 from .info import read_facts
 from .link import Link, LinkListener
+from .patience import Patience
 from .redaction import without
 from .replies import Failure
 from .script import Command, Script
@@ -75,8 +76,12 @@ async def _opening(limit: float) -> AsyncIterator[list[Link]]:
     """Limit the time of a handshake, and close the links that it opened if it fails."""
     opened: list[Link] = []
     try:
-        async with asyncio.timeout(limit):
-            yield opened
+        async with asyncio.timeout(None) as scope:
+            patience = Patience(limit, lambda: scope.reschedule(0.0))  # now
+            try:
+                yield opened
+            finally:
+                patience.cancel()
     except TimeoutError:
         _drop(opened)
         raise HandshakeError(Failure(f"no connection within {limit:g} s")) from None
