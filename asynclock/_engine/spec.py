@@ -29,8 +29,9 @@ class LockSpec:
     script: Script
     keys: tuple[str, ...]
     """The keys in the script's order; a change of the first one may free the name."""
-    extra: tuple[Word, ...] = ()
-    """Arguments of acquire after the standard ones."""
+    exempt: tuple[str, ...] = ()
+    """The owner that doesn't stand in the way: the reader of an upgrade, or the writer of a
+    downgrade; empty for none."""
     queue_key: QueueKey | None = None
     """The local queue in which tasks of this process wait for each other; None: no queue."""
     permits: int = 1
@@ -64,7 +65,7 @@ class LockSpec:
         ticket: tuple[Word, ...] = (),
     ) -> Command:
         """Build an acquire for `ttl` seconds; the ticket names the waiter and how long it lasts."""
-        args = ("acquire", owner, ms(ttl), floor, not_after, retention, *self.extra, *ticket)
+        args = ("acquire", owner, ms(ttl), floor, not_after, retention, *ticket, *self.exempt)
         return Command(self.script, self.keys + self.neighbours, args)
 
     def restore(
@@ -90,6 +91,10 @@ class LockSpec:
         It is resent until `retry_until` to nodes that were asked after `asked_since`.
         """
         return Command.release(self.script, self.keys, owner, asked_since, retry_until)
+
+    def check(self, owner: str) -> Command:
+        """Build the command that asks whether `owner` has the name."""
+        return Command(self.script, self.keys, ("check", owner))
 
     def inspect(self) -> Command:
         """Build the command that asks for the owner, its remaining time and the fence."""

@@ -5,6 +5,7 @@
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
 -- release owner                                 {1 | 0, now}
+-- check   owner                                 {1 = the owner has the lock | 0, now}
 -- inspect                                       {holder | false, pttl, counter, now}
 if op == 'acquire' then
   local owner = ARGV[2]
@@ -45,6 +46,8 @@ elseif op == 'release' then
   if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end
   redis.call('DEL', KEYS[1])
   return {1, now}
+elseif op == 'check' then
+  return {redis.call('GET', KEYS[1]) == ARGV[2] and 1 or 0, now}
 else
   return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]),
     tonumber(redis.call('GET', KEYS[2])) or 0, now}

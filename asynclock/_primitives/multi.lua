@@ -4,6 +4,7 @@
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per group, 1 = all extended
 -- release owner                                 {1 | 0, now}: 1 = the owner had all
+-- check   owner                                 {1 | 0, now}: 1 = the owner has all
 local function holders(first, last)
   local locks = {}
   for i = first, last, 2 do locks[#locks + 1] = KEYS[i] end
@@ -69,6 +70,8 @@ elseif op == 'extend' then
     marks[group] = ours and '1' or '0'
   end
   return {table.concat(marks), now}
+elseif op == 'check' then
+  return {all_ours(1, #KEYS, ARGV[2]) and 1 or 0, now}
 else -- release: delete the keys that the owner still has, even if others have expired
   local locks, ours = {}, {}
   for i = 1, #KEYS, 2 do locks[#locks + 1] = KEYS[i] end

@@ -2,9 +2,11 @@
 -- KEYS: readers (owner -> expiry in ms), counter; in acquire also: lock (the writer's), intent
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
 --         with a ticket: puts a present reader's entry back, so the intent to write doesn't refuse
+--         with an owner: its write lock doesn't refuse, nor does the intent (a downgrade)
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
 -- release owner                                 {1 | 0, now}
+-- check   owner                                 {1 = the owner reads | 0, now}
 -- inspect                                       {{owner, expiry, ...}, counter, now}
 local ms = math.floor(now / 1000)
 
@@ -22,7 +24,7 @@ if op == 'acquire' then
   if too_late() then return {-1, now} end
   for i = 3, ARGV[7] and 3 or 4 do
     local writer = redis.call('GET', KEYS[i])
-    if writer then return {0, redis.call('PTTL', KEYS[i]), writer, now} end
+    if writer and writer ~= ARGV[7] then return {0, redis.call('PTTL', KEYS[i]), writer, now} end
   end
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms)
   keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3]))
@@ -50,6 +52,8 @@ elseif op == 'release' then
   local alive = reads(KEYS[1], ARGV[2])
   redis.call('ZREM', KEYS[1], ARGV[2])
   return {alive and 1 or 0, now}
+elseif op == 'check' then
+  return {reads(KEYS[1], ARGV[2]) and 1 or 0, now}
 else
   return {redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ms, '+inf', 'WITHSCORES'),
     tonumber(redis.call('GET', KEYS[2])) or 0, now}

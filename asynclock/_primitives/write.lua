@@ -2,6 +2,7 @@
 -- KEYS: lock, counter; in acquire and leave also: readers (owner -> expiry in ms), intent
 -- acquire … ticket patience   refused while there are readers or a writer; then the intent keeps
 --                             new readers out for patience ms (0: it doesn't)
+--         … ticket patience reader    as above, but this reader doesn't count (an upgrade)
 -- leave   ticket              {1 = readers are let in again | 0, now}
 if op == 'leave' then
   local ours = redis.call('GET', KEYS[4]) == ARGV[2]
@@ -13,10 +14,11 @@ elseif op == 'acquire' and not too_late() then
     left = redis.call('PTTL', KEYS[1])
   else
     -- The reader with the latest expiry, unless it has expired.
-    local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+    local last = redis.call('ZREVRANGE', KEYS[3], 0, ARGV[9] and 1 or 0, 'WITHSCORES')
+    local at = last[1] == ARGV[9] and 3 or 1
     holder = nil
-    if last[1] and tonumber(last[2]) * 1000 > now then
-      holder, left = last[1], math.ceil(last[2] - now / 1000)
+    if last[at] and tonumber(last[at + 1]) * 1000 > now then
+      holder, left = last[at], math.ceil(last[at + 1] - now / 1000)
     end
   end
   local intent = redis.call('GET', KEYS[4])

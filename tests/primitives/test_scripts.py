@@ -135,31 +135,46 @@ class ReadersAndWriter(Machine):
         self.readers: dict[str, int] = {}
         self.writer: str | None = None
         self.intent: str | None = None
+        self.beside: set[str] = set()
+        """The readers that may read beside the writer: they were upgraded to it, or it to them."""
 
-    @rule(owner=two, floor=floors)
-    def read(self, owner: str, floor: int) -> None:
-        reply = self.acquire(readwrite.READ, self.READ, owner, floor)
+    @rule(owner=two, floor=floors, writer=st.sampled_from([None, *OWNERS]))
+    def read(self, owner: str, floor: int, writer: str | None) -> None:
+        """With `writer`: its downgrade."""
+        more = () if writer is None else (writer,)
+        reply = self.acquire(readwrite.READ, self.READ, owner, floor, *more)
         blocker = self.writer or self.intent
+        if writer is not None:
+            blocker = None if self.writer == writer else self.writer
+            self.beside |= {owner} if self.writer == writer else set()
         if blocker is not None:
             assert [reply[0], reply[2]] == [0, blocker]
         else:
             self.readers[owner] = self.fence("c", floor)
             assert reply == [1, self.readers[owner]]
 
-    @rule(owner=two, floor=floors, patience=st.sampled_from([0, TTL]))
-    def write(self, owner: str, floor: int, patience: int) -> None:
+    @rule(
+        owner=owners,
+        floor=floors,
+        patience=st.sampled_from([0, TTL]),
+        reader=st.sampled_from([None, *OWNERS[:2]]),
+    )
+    def write(self, owner: str, floor: int, patience: int, reader: str | None) -> None:
+        """With `reader`: its upgrade."""
         ticket = f"{owner}:ticket"
-        reply = self.acquire(readwrite.WRITE, self.WRITE, owner, floor, ticket, patience)
-        if self.writer not in (None, owner) or self.readers:
+        more = (ticket, patience) if reader is None else (ticket, patience, reader)
+        reply = self.acquire(readwrite.WRITE, self.WRITE, owner, floor, *more)
+        if self.writer not in (None, owner) or self.readers.keys() - {reader}:
             if patience and self.intent is None:
                 self.intent = ticket
             assert reply[0] == 0
             assert 0 <= reply[1] <= TTL
-            assert reply[2] == self.writer if self.writer else reply[2] in self.readers
+            others = self.readers.keys() - {reader}
+            assert reply[2] in ({self.writer} if self.writer not in (None, owner) else others)
         else:
             if self.intent == ticket:
                 self.intent = None
-            self.writer = owner
+            self.writer, self.beside = owner, {reader} if reader else set()
             assert reply == [1, self.fence("c", floor)]
 
     @rule(owner=two)
@@ -176,6 +191,13 @@ class ReadersAndWriter(Machine):
         assert reply == [int(self.readers.pop(owner, None) is not None)]
 
     @rule(owner=two)
+    def check(self, owner: str) -> None:
+        reply = self.call(readwrite.READ, ["r", "c"], "check", owner)
+        assert reply == [int(owner in self.readers)]
+        reply = self.call(readwrite.WRITE, ["w", "c"], "check", owner)
+        assert reply == [int(owner == self.writer)]
+
+    @rule(owner=owners)
     def stop_writing(self, owner: str) -> None:
         reply = self.call(readwrite.WRITE, ["w", "c"], "release", owner)
         assert reply == [int(self.writer == owner)]
@@ -207,7 +229,7 @@ class ReadersAndWriter(Machine):
 
     @invariant()
     def nobody_reads_while_one_writes(self) -> None:
-        assert not (self.readers and self.writer)
+        assert not (self.writer and self.readers.keys() - self.beside)
         assert self.kept("w") == self.writer
         assert self.kept("i") == self.intent
 
@@ -265,6 +287,11 @@ class Several(Machine):
         assert reply == [int(ours and before <= wanted), before]
         if reply[0] == 1:
             self.counters.update(dict.fromkeys(names, wanted))
+
+    @rule(owner=owners, names=names)
+    def check(self, owner: str, names: list[str]) -> None:
+        reply = self.call(multi.SCRIPT, self.keys(names), "check", owner)
+        assert reply == [int(all(self.held.get(name) == owner for name in names))]
 
     @rule(one=owners, other=owners, names=st.permutations("xyz"))
     def extend(self, one: str, other: str, names: list[str]) -> None:
