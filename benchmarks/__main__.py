@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import bars, install, quick, results
+from . import bars, bars_workers, install, quick, results
 from .matrix import SCENARIOS
 from .nodes import local_nodes
 from .results import Results
 from .rounds import Settings
 from .runner import Cell, Runner, matrix, missing
 from .systems import ENVIRONMENTS, SYSTEMS
+
+HELD = {"cycles": bars, "workers": bars_workers}
+"""What `bars` may judge: each module has CELLS and BARS."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -36,6 +39,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     run.add_argument("--loop", action="append", choices=("asyncio", "uvloop"), default=[])
 
     held = commands.add_parser("bars", help="measure what asynclock is held to, and judge")
+    held.add_argument("about", nargs="?", choices=HELD, default="cycles")
     for parser_ in (run, held):
         _add_settings(parser_)
 
@@ -51,7 +55,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     usual = Settings()
-    for name in ("rounds", "seconds", "warmup", "ttl", "max_ttl", "hold_seconds", "handovers"):
+    names = ("rounds", "seconds", "warmup", "ttl", "max_ttl", "hold_seconds", "handovers", "votes")
+    for name in names:
         value = getattr(usual, name)
         option = "--" + name.replace("_", "-")
         parser.add_argument(option, type=type(value), default=value, help=f"default {value}")
@@ -129,10 +134,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 1
             _write(asyncio.run(_measure(cells, arguments)), arguments.out)
         case "bars":
-            if _refuse(bars.CELLS, arguments):
+            held = HELD[arguments.about]
+            if _refuse(held.CELLS, arguments):
                 return 1
-            measured = asyncio.run(_measure(bars.CELLS, arguments))
-            measured.bars = bars.judge(measured)
+            measured = asyncio.run(_measure(held.CELLS, arguments))
+            measured.bars = bars.judge(measured, held.BARS)
             for line in measured.bars:
                 met = "met    " if line["met"] else "NOT MET"
                 print(f"{met}  {line['bar']}: {line['measured']} (required {line['required']})")

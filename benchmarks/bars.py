@@ -27,12 +27,18 @@ class Bar:
     judge: Callable[[Results], Verdict]
 
 
-def times_faster(case: Case, peers: Sequence[str], factor: float, system: str = OURS) -> Bar:
+def times_faster(
+    case: Case,
+    peers: Sequence[str],
+    factor: float,
+    system: str = OURS,
+    metric: str = "cycles_per_s",
+) -> Bar:
     """Compare our pace with that of the fastest peer."""
 
     def judge(results: Results) -> Verdict:
-        ours = results.median(case, system, "cycles_per_s")
-        name, best = _best(results, case, peers, "cycles_per_s", max)
+        ours = results.median(case, system, metric)
+        name, best = _best(results, case, peers, metric, max)
         ratio = ours / best if best else math.inf
         return f"{ratio:.3g}× ({ours:,.0f}/s against {name} {best:,.0f}/s)", ratio >= factor
 

@@ -50,3 +50,19 @@ def longest_wait(bodies: Sequence[Body], processes: int) -> int:
         steps = itertools.pairwise([-1, *places, len(bodies)])
         waits.append(max(after - before - 1 for before, after in steps))
     return max(waits)
+
+
+def overtaken(bodies: Sequence[Body], before: float) -> int:
+    """Return the maximum number of bodies that overtook one waiter.
+
+    A body overtook it if it began earlier although its acquire was called `before` seconds later.
+    """
+    worst = 0
+    for place, (asked, *_) in enumerate(bodies):
+        earlier = 0
+        for rival in reversed(bodies[:place]):
+            if rival[1] <= asked + before:
+                break
+            earlier += rival[0] > asked + before
+        worst = max(worst, earlier)
+    return worst

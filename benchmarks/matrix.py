@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .results import Sample
 from .rounds import Round
@@ -24,6 +25,18 @@ from .scenarios import (
     waiters,
 )
 from .systems import ON_ONE_NAME, System
+from .votes import quitter, together
+from .workers import (
+    elections,
+    managers,
+    ordered,
+    pauses,
+    permits,
+    phases,
+    workers0,
+    workers2,
+    workers20,
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,10 @@ class Scenario:
     tasks: tuple[int, ...]
     contends: bool = False
     renews: bool = False
+    kinds: tuple[str, ...] = ("lock",)
+    """The primitives that it uses."""
+    tries: bool = False
+    """Whether it tries once instead of waiting."""
     least_nodes: int = 1
     """With fewer there is no majority left."""
     systems: tuple[str, ...] = ()
@@ -45,7 +62,22 @@ class Scenario:
 
     def measures(self, system: System) -> bool:
         """Whether it makes sense for this system."""
+        if self.tries and not system.tries:
+            return False
+        if not set(self.kinds) <= set(system.kinds):
+            return False
         return (system.contends or not self.contends) and (system.renews or not self.renews)
+
+
+def _looping(
+    run: Callable[[Round], Awaitable[Sample]],
+    metric: str,
+    nodes: tuple[int, ...],
+    processes: tuple[int, ...],
+    **more: Any,
+) -> Scenario:
+    """One looping worker per process: the tasks of the case are the processes."""
+    return Scenario(run, metric, nodes, processes, contends=True, **more)
 
 
 BOTH = ("asyncio", "uvloop")
@@ -66,6 +98,16 @@ SCENARIOS = {
     "handover": Scenario(handover, "handover_p50_ms", (1, 5), (2,), contends=True),
     "orphan": Scenario(orphan, "late_ms", (1, 5), (2,), contends=True),
     "waiters": Scenario(waiters, "commands_per_s_and_node", (1, 5), (1000,), contends=True),
+    "workers20": _looping(workers20, "leases_per_s", (1, 3), (2, 16)),
+    "workers2": _looping(workers2, "leases_per_s", (1, 3), (2, 4, 8, 16, 32)),
+    "workers0": _looping(workers0, "leases_per_s", (1, 3), (2, 16)),
+    "managers": _looping(managers, "leases_per_s", (1, 3), (4, 100)),
+    "pauses": _looping(pauses, "wait_p99_ms", (1, 3), (12,)),
+    "permits": _looping(permits, "least_share", (1, 3), (8,), kinds=("semaphore",)),
+    "elections": _looping(elections, "least_share", (1, 3), (16,), kinds=("election",)),
+    "phases": _looping(phases, "least_turns", (1, 3), (8,), kinds=("read", "write")),
+    "together": _looping(together, "one_percent", (5,), (16,), tries=True),
+    "quitter": _looping(quitter, "late_ms", (1, 5), (2,)),
     "frozen": Scenario(frozen, "wait_p99_ms", (5,), (10,), least_nodes=3),
     "slow": Scenario(slow, "wait_p99_ms", (5,), (10,), least_nodes=3),
     "renewal": Scenario(renewal, "cores_percent", (1, 3), (1000, 10_000), renews=True),
@@ -74,6 +116,7 @@ SCENARIOS = {
     # Last: their nodes are young afterwards, and the next scenario has to wait for them.
     "killed": Scenario(killed, "wait_p99_ms", (5,), (10,), least_nodes=3),
     "restarting": Scenario(restarting, "gap_ms", (1, 5), (10,)),
+    "ordered": _looping(ordered, "overtaken", (5,), (8,), kinds=("fair_lock",)),
 }
 
 TELLS = {
@@ -91,6 +134,17 @@ TELLS = {
     " another process.",
     "orphan": "How long a name stays unused after the lease of a dead process has ended.",
     "waiters": "How much work tasks that only wait are for a node.",
+    "workers20": "What a fleet of workers gets from one busy name, and whether anybody starves.",
+    "workers2": "The same with short work, where the cost of waiting itself begins to count.",
+    "workers0": "The same without work: only the cost of passing a name on.",
+    "managers": "Whether a process with many managers serves each of them.",
+    "pauses": "How long workers wait that do something else between their locks.",
+    "permits": "Whether processes share the two permits of a semaphore evenly.",
+    "elections": "Whether each candidate gets to lead when leaders resign all the time.",
+    "phases": "Whether writers and readers of one name both get their turns.",
+    "together": "How often a free name stays free although many asked for it, because their votes"
+    " were split.",
+    "quitter": "How long a name stays unused when the waiter whose turn it is has died.",
     "frozen": "What callers notice while one of the nodes hangs.",
     "slow": "What callers notice while one of the nodes is slow.",
     "renewal": "What thousands of held leases cost the process that renews them.",
@@ -98,5 +152,6 @@ TELLS = {
     "cold": "How long a program that has just started waits for its first lock.",
     "killed": "What callers notice while one of the nodes is dead.",
     "restarting": "The longest pause that callers notice while a node restarts.",
+    "ordered": "Whether anybody is overtaken in the queue of a fair lock while masters fail.",
 }
 """What a user learns from the table of each scenario."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import tempfile
 from types import TracebackType
 from typing import Any
@@ -76,15 +77,24 @@ class Remote:
             raise WorkerError(f"{op}: {answer['failed']}")
         return answer
 
+    def freeze(self) -> None:
+        """Stop the process (SIGSTOP), as if its machine hung: its connections stay open."""
+        self._signal(signal.SIGSTOP)
+
     async def end(self) -> None:
         """Kill the worker at once: there is nothing to clean up."""
         if self._process is None:
             self._errors.close()
             return
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._signal(signal.SIGKILL)
         await self._process.wait()
         self._errors.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Process.kill would reap a process that has just died, and asyncio would miss its end.
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
     async def _answer(self, patience: float) -> dict[str, Any]:
         assert self._process is not None

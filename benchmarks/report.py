@@ -166,7 +166,7 @@ def _trace(results: Results, cases: Sequence[Case], system: str, metric: str) ->
     return go.Bar(
         name=label(system),
         marker_color=colour(system),
-        x=[f"N={case.nodes}, {case.tasks:,} tasks" for case in spreads],
+        x=[f"N={case.nodes}, {case.tasks:,}" for case in spreads],
         y=[s.median for s in spreads.values()],
         error_y={
             "type": "data",

@@ -32,6 +32,8 @@ class Settings:
     hold_seconds: float = 15.0
     """How long held leases are watched: renewal and waiting."""
     handovers: int = 30
+    votes: int = 200
+    """Rounds in which many processes ask at one moment."""
     max_ttl: float = 10.0
     """The longest ttl of asynclock's fleet, for which its guards keep a young node from voting."""
 

@@ -33,6 +33,10 @@ class System:
     nodes: tuple[int, ...] = ANY
     contends: bool = True
     """Whether it waits for a held name; the limits only lock free names."""
+    kinds: tuple[str, ...] = ("lock",)
+    """The primitives that it has, of those that scenarios use."""
+    tries: bool = False
+    """Whether its adapter can try once."""
     renews: bool = False
     fences: bool = False
     """Its leases carry fences, so that its histories can be judged."""
@@ -71,15 +75,31 @@ ENVIRONMENTS = {
     )
 }
 
-_ASYNCLOCK = System("asynclock", "asynclock", "asynclock", "asynclock_", renews=True, fences=True)
+_ASYNCLOCK = System(
+    "asynclock",
+    "asynclock",
+    "asynclock",
+    "asynclock_",
+    kinds=("lock", "fair_lock", "write", "read", "semaphore", "election"),
+    tries=True,
+    renews=True,
+    fences=True,
+)
 _PEERS = (
     System("redis-py", "redis-py Lock", "redis-py", "redis_py", nodes=(1,)),
     System("coredis", "coredis Lock", "coredis", "coredis_", nodes=(1,)),
-    System("pottery", "pottery AIORedlock", "pottery", "pottery_"),
+    System("pottery", "pottery AIORedlock", "pottery", "pottery_", tries=True),
     System("aioredlock", "aioredlock", "aioredlock", "aioredlock_", renews=True),
     System("redlock-ng", "redlock-ng", "redlock-ng", "redlock_ng"),
-    System("node-redlock", "node-redlock 5 beta", "node", "redlock"),
-    System("redis-semaphore", "redis-semaphore", "node", "semaphore", renews=True),
+    System("node-redlock", "node-redlock 5 beta", "node", "redlock", tries=True),
+    System(
+        "redis-semaphore",
+        "redis-semaphore",
+        "node",
+        "semaphore",
+        kinds=("lock", "semaphore"),
+        renews=True,
+    ),
 )
 
 

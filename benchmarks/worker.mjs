@@ -1,13 +1,15 @@
 // The same worker for systems on Node: see worker.py for the contract.
 // node worker.mjs SYSTEM MODULES   (MODULES: the folder whose node_modules to use)
 import { createRequire } from "node:module";
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { performance } from "node:perf_hooks";
 
 const [system, modules] = process.argv.slice(2);
 const require = createRequire(`${modules}/`);
 const POINTS = 2000, BURST = 200; // as in worker.py
+const GRACE = 5; // as in looping.py
+const PERMITS = 2; // as in adapters/__init__.py
 const now = () => performance.now() / 1000;
 const monotonic = () => Number(process.hrtime.bigint()) / 1e9; // the clock of time.monotonic()
 const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
@@ -31,21 +33,24 @@ const ADAPTERS = {
     redlock.on("error", () => {}); // a refused try is an error event there
     return {
       acquire: (name) => redlock.acquire([name], ttl * 1000),
+      tryAcquire: (name) => redlock.acquire([name], ttl * 1000, { retryCount: 0 }).catch(() => null),
       release: (lease) => lease.release(),
       close: () => clients.forEach((client) => client.disconnect()),
     };
   },
-  semaphore(urls, ttl) {
-    const { Mutex, RedlockMutex } = require("redis-semaphore");
+  semaphore(urls, ttl, kind) {
+    const { Mutex, RedlockMutex, Semaphore, RedlockSemaphore } = require("redis-semaphore");
     const clients = connect(urls);
     const options = { lockTimeout: ttl * 1000, acquireTimeout: Number.POSITIVE_INFINITY, onLockLost() {} };
     return {
       async acquire(name) {
-        const mutex = clients.length > 1
-          ? new RedlockMutex(clients, name, options)
-          : new Mutex(clients[0], name, options);
-        await mutex.acquire();
-        return mutex;
+        const [settings, Single, Quorum] = kind === "semaphore"
+          ? [[PERMITS, options], Semaphore, RedlockSemaphore] : [[options], Mutex, RedlockMutex];
+        const lock = clients.length > 1
+          ? new Quorum(clients, name, ...settings)
+          : new Single(clients[0], name, ...settings);
+        await lock.acquire();
+        return lock;
       },
       release: (lease) => lease.release(),
       held: (lease) => lease.isAcquired,
@@ -91,7 +96,7 @@ const OPERATIONS = {
     require("ioredis");
     require(PACKAGE[system]);
     const imported = now();
-    adapter = ADAPTERS[system](urls, ttl);
+    adapter = ADAPTERS[system](urls, ttl, options.kind);
     if (options.queued) adapter = queued(adapter);
     return { import: imported - begin, connect: now() - imported };
   },
@@ -137,6 +142,60 @@ const OPERATIONS = {
       ...answer, finished: cycles.length, waits: thin(waits), cycles: thin(cycles), gap, overlaps,
       unfinished: running, errors,
     };
+  },
+  async warm({ name }) {
+    await adapter.release(await adapter.acquire(name));
+    return {};
+  },
+  // One looping worker, as in looping.py.
+  async loop({ terms, record }) {
+    const { start, seconds, body, pause, names } = terms;
+    const end = start + seconds, bodies = [], errors = {};
+    let lastWait = 0, unfinished = 1;
+    const used = cpu();
+    await sleep(start - monotonic());
+    const looping = (async () => {
+      for (let asked = monotonic(); asked < end; asked = monotonic()) {
+        try {
+          lastWait = end - asked;
+          const held = await adapter.acquire(names[Math.floor(Math.random() * names.length)]);
+          const began = monotonic();
+          if (began < end) {
+            lastWait = 0;
+            if (body) await sleep(body);
+            bodies.push([asked, began, monotonic(), 0]);
+          }
+          await adapter.release(held);
+        } catch (error) {
+          errors[error.name] = (errors[error.name] ?? 0) + 1;
+          await sleep(0.001);
+        }
+        if (pause[1]) await sleep(pause[0] + Math.random() * (pause[1] - pause[0]));
+      }
+      unfinished = 0;
+    })();
+    await orAfter(looping, end + GRACE - monotonic());
+    writeFileSync(record, Buffer.from(Float64Array.from(bodies.flat()).buffer));
+    const waits = bodies.map(([asked, began]) => began - asked);
+    if (lastWait) waits.push(lastWait);
+    return { counts: [bodies.length], waits: thin(waits), unfinished, errors, cpu: cpu() - used };
+  },
+  async race({ name, moments, hold }) {
+    const won = [];
+    for (const [turn, moment] of moments.entries()) {
+      await sleep(moment - monotonic());
+      if (monotonic() > moment + hold / 2) {
+        won.push(null);
+        continue;
+      }
+      const held = await adapter.tryAcquire(`${name}:${turn}`);
+      won.push(held !== null);
+      if (held !== null) {
+        await sleep(moment + hold - monotonic());
+        await adapter.release(held).catch(() => {});
+      }
+    }
+    return { won };
   },
   async take({ name }) {
     const begin = monotonic();

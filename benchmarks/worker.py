@@ -106,7 +106,10 @@ class Worker:
         if queued:
             self.adapters = [wrappers().Queued(adapter) for adapter in self.adapters]
         self.adapter = self.adapters[0]
-        await asyncio.gather(*(adapter.open() for adapter in self.adapters))
+        for (
+            adapter
+        ) in self.adapters:  # not in tasks: coredis wants to be closed where it was opened
+            await adapter.open()
         return {"import": imported - begin, "connect": time.perf_counter() - imported}
 
     async def load(
@@ -134,8 +137,11 @@ class Worker:
             await adapter.release(await adapter.acquire(f"{name}:{number}"))
         return {}
 
-    async def loop(self, terms: dict[str, Any], seed: int, record: str) -> dict[str, Any]:
-        seen, cpu = await looping.work_all(self.adapters, looping.Terms(**terms), seed)
+    async def loop(
+        self, terms: dict[str, Any], tasks: int, seed: int, record: str
+    ) -> dict[str, Any]:
+        subjects = self.adapters * tasks
+        seen, cpu = await looping.work_all(subjects, looping.Terms(**terms), seed)
         write(record, [body for turns in seen for body in turns.bodies])
         return {
             "counts": [len(turns.bodies) for turns in seen],
@@ -144,6 +150,21 @@ class Worker:
             "errors": dict(sum((turns.errors for turns in seen), Counter())),
             "cpu": cpu,
         }
+
+    async def race(self, name: str, moments: list[float], hold: float) -> dict[str, Any]:
+        """Try once at each moment; None where this process got its turn too late to take part."""
+        won: list[bool | None] = []
+        for turn, moment in enumerate(moments):
+            await asyncio.sleep(moment - time.monotonic())
+            if time.monotonic() > moment + hold / 2:
+                won.append(None)
+                continue
+            lease = await self.adapter.try_acquire(f"{name}:{turn}")
+            won.append(lease is not None)
+            if lease is not None:
+                await asyncio.sleep(moment + hold - time.monotonic())
+                await self.adapter.release(lease)
+        return {"won": won}
 
     async def take(self, name: str) -> dict[str, Any]:
         begin = time.monotonic()
@@ -185,7 +206,8 @@ class Worker:
         return {}
 
     async def close(self) -> dict[str, Any]:
-        await asyncio.gather(*(adapter.close() for adapter in self.adapters))
+        for adapter in self.adapters:
+            await adapter.close()
         return {}
 
 

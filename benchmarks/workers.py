@@ -19,6 +19,11 @@ from .rounds import Round
 
 READY_SECONDS = 0.3
 """Time from the last warm worker to the common start."""
+KEPT = 4
+"""Maximum number of processes of a system that stay warm for its next round."""
+ASKED_BEFORE_MS = 100
+"""Milliseconds by which a waiter must have asked earlier, to count as overtaken: its question must
+have reached a quorum, on a busy machine too."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,9 @@ class Plan:
     kinds: tuple[str, ...] = ("lock",)
     """What the processes use, in turn."""
     managers: int = 1
-    """Managers in each process, each with a worker of its own."""
+    """Managers in each process."""
+    tasks: int = 1
+    """Workers of each manager."""
 
     @property
     def exclusive(self) -> bool:
@@ -56,9 +63,9 @@ class Seen:
         return [count for reply in self.replies for count in reply["counts"]]
 
 
-async def run(round_: Round, plan: Plan) -> Seen:
+async def run(round_: Round, plan: Plan, processes: int | None = None) -> Seen:
     """Run one worker per process (`tasks` of the case) for the seconds of the settings."""
-    count = round_.case.tasks
+    count = processes or round_.case.tasks
     options = [_options(plan, kind) for kind in plan.kinds]
     workers = await round_.workers(count, options=options)
     terms = {
@@ -69,20 +76,26 @@ async def run(round_: Round, plan: Plan) -> Seen:
     }
     with tempfile.TemporaryDirectory(prefix="asynclock-") as place:
         files = [Path(place) / str(number) for number in range(count)]
-        replies, used = await _together(round_, workers, terms, files)
+        replies, used = await _together(round_, workers, terms, plan.tasks, files)
         bodies = judged.recorded(files)
-    if any(reply["unfinished"] for reply in replies):  # its connections may be in any state
-        await asyncio.gather(*(worker.end() for worker in workers))
+    # The connections of an unfinished worker may be in any state.
+    kept = 0 if any(reply["unfinished"] for reply in replies) else KEPT
+    await asyncio.gather(*(worker.end() for worker in workers[kept:]))
     return Seen(plan, round_.settings.seconds, replies, used, bodies, round_.system.fences)
 
 
 def _options(plan: Plan, kind: str) -> dict[str, Any]:
+    """Return what differs from the defaults: peers know no kinds."""
     own: dict[str, Any] = {} if kind == "lock" else {"kind": kind}
     return own if plan.managers == 1 else {**own, "managers": plan.managers}
 
 
 async def _together(
-    round_: Round, workers: Sequence[Remote], terms: dict[str, Any], files: Sequence[Path]
+    round_: Round,
+    workers: Sequence[Remote],
+    terms: dict[str, Any],
+    tasks: int,
+    files: Sequence[Path],
 ) -> tuple[list[dict[str, Any]], Any]:
     """Start all workers at one moment; count what the nodes use until the end."""
     await asyncio.gather(
@@ -95,6 +108,7 @@ async def _together(
                 "loop",
                 patience=terms["seconds"] + 20,
                 terms={**terms, "start": start},
+                tasks=tasks,
                 seed=1000 * number,
                 record=str(file),
             )
@@ -129,4 +143,78 @@ def figures(seen: Seen) -> Sample:
     }
     if seen.plan.exclusive:
         sample["violations"] = judged.violations(seen.bodies, fences=seen.fences)
+        sample["overtaken"] = judged.overtaken(seen.bodies, ASKED_BEFORE_MS / 1000)
     return sample
+
+
+# ---------------------------------------------------------------- one lock
+
+
+async def workers20(round_: Round) -> Sample:
+    """One looping worker per process wants one name, with bodies of 20 ms."""
+    return figures(await run(round_, Plan(body=0.020)))
+
+
+async def workers2(round_: Round) -> Sample:
+    """One looping worker per process wants one name, with bodies of 2 ms."""
+    return figures(await run(round_, Plan(body=0.002)))
+
+
+async def workers0(round_: Round) -> Sample:
+    """One looping worker per process wants one name and does nothing with it."""
+    return figures(await run(round_, Plan(body=0.0)))
+
+
+async def managers(round_: Round) -> Sample:
+    """Managers in one process, each with one looping worker, want one name; bodies of 2 ms."""
+    return figures(await run(round_, Plan(body=0.002, managers=round_.case.tasks), processes=1))
+
+
+async def pauses(round_: Round) -> Sample:
+    """One worker per process takes one of 4 names for 5 ms, and pauses for up to 10 ms."""
+    return figures(await run(round_, Plan(body=0.005, pause=(0.0, 0.010), names=4)))
+
+
+# ---------------------------------------------------------------- other primitives
+
+
+async def permits(round_: Round) -> Sample:
+    """One looping worker per process wants one of two permits, with bodies of 10 ms."""
+    return figures(await run(round_, Plan(body=0.010, kinds=("semaphore",))))
+
+
+async def elections(round_: Round) -> Sample:
+    """One candidate per process leads for 10 ms, resigns and campaigns again."""
+    return figures(await run(round_, Plan(body=0.010, kinds=("election",))))
+
+
+async def phases(round_: Round) -> Sample:
+    """A quarter of the processes write and the others read, in a loop, with bodies of 10 ms.
+
+    `least_turns` is measured against strict phases: all readers, one writer, all readers, the next
+    writer.
+    """
+    plan = Plan(body=0.010, kinds=("write", "read", "read", "read"))
+    seen = await run(round_, plan)
+    writing, reading = seen.counts[::4], [n for i, n in enumerate(seen.counts) if i % 4]
+    rounds = seen.seconds / (2 * plan.body)
+    least = min(min(writing) / (rounds / len(writing)), min(reading) / rounds)
+    return {
+        **figures(seen),
+        "least_turns": least,
+        "least_writes": min(writing),
+        "least_reads": min(reading),
+    }
+
+
+async def ordered(round_: Round) -> Sample:
+    """Ten waiters in each process queue for a fair lock; one master is dead, another is frozen."""
+    dead, frozen = round_.nodes.servers[-2:]
+    plan = Plan(body=0.002, kinds=("fair_lock",), tasks=10)
+    try:
+        await dead.kill()
+        await frozen.freeze()
+        return figures(await run(round_, plan))
+    finally:
+        await frozen.thaw()
+        await round_.nodes.restart(round_.case.nodes - 2)

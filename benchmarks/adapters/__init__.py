@@ -30,6 +30,10 @@ class Adapter(ABC):
     async def acquire(self, name: str) -> Any:
         """Wait until the name is held."""
 
+    async def try_acquire(self, name: str) -> Any:  # noqa: ARG002 - for subclasses
+        """Try once; return None if the name was not won. Only some systems are asked."""
+        raise TypeError(f"{type(self).__name__}: no way to try once")
+
     @abstractmethod
     async def release(self, lease: Any) -> None:
         """Release the name."""

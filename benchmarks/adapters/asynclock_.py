@@ -20,7 +20,7 @@ class Asynclock(Adapter):
             options["observers"] = (_observe,)
         self.kind = options.pop("kind", "lock")
         self.terms = {name: options.pop(name) for name in ("handoff",) if name in options}
-        self.locks = asynclock.connect(*self.urls, ttl=self.ttl, **options)
+        self.locks = asynclock.connect(*self.urls, **{"ttl": self.ttl, **options})
         await self.locks.__aenter__()
 
     async def acquire(self, name: str) -> Any:
@@ -38,6 +38,9 @@ class Asynclock(Adapter):
             case "election":
                 return (await self.locks.election(name).campaign("bench")).lease
         raise ValueError(f"asynclock has no {self.kind!r}")
+
+    async def try_acquire(self, name: str) -> Any:
+        return await self.locks.lock(name, **self.terms).try_acquire()
 
     async def release(self, lease: Any) -> None:
         await lease.release()

@@ -14,10 +14,17 @@ class Pottery(Adapter):
     async def open(self) -> None:
         self.clients = [Redis.from_url(url) for url in self.urls]
 
+    def lock(self, name: str) -> AIORedlock:
+        return AIORedlock(key=name, masters=self.clients, auto_release_time=self.ttl)
+
     async def acquire(self, name: str) -> Any:
-        lock = AIORedlock(key=name, masters=self.clients, auto_release_time=self.ttl)
+        lock = self.lock(name)
         await lock.acquire()
         return lock
+
+    async def try_acquire(self, name: str) -> Any:
+        lock = self.lock(name)
+        return lock if await lock.acquire(blocking=False) else None
 
     async def release(self, lease: Any) -> None:
         await lease.release()
