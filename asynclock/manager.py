@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -232,18 +231,20 @@ class LockManager(Catalogue):
         if observer in self._observers:
             self._observers.remove(observer)
 
-    async def ready(self) -> None:
-        """Wait until each node is connected or has failed, at most one node timeout.
+    async def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
+        """Wait until each node is connected or has failed or, with `voting`, until a quorum votes.
 
-        Raises ConfigurationError if this set of nodes can never work.
+        For start-up and health checks. Raises ConfigurationError if this set of nodes can never
+        work and, with `voting`, QuorumUnavailableError if no quorum votes within the timeout: at
+        once, with `retry_after`, if the nodes' guards are known to wait for longer.
+
+        Args:
+            voting: whether to wait until locks can be granted.
+            timeout: maximum seconds to wait (default: one node timeout; with `voting` the longest
+                quarantine plus three seconds).
         """
-        self._engine.ready()
-        until = _clock.now() + self._defaults.node_timeout
-        while _clock.now() < until:
-            if all(node.state != "connecting" for node in self.nodes()):
-                break
-            await asyncio.sleep(0.002)
-        self._engine.ready()
+        limit = _settings.optional_seconds(timeout, "timeout", zero=True)
+        await self._engine.wait_until_ready(voting=voting, timeout=limit)
 
     async def aclose(self) -> None:
         """Release all leases, then end every connection and task; a second call does nothing.

@@ -24,8 +24,6 @@ from .spec import LockSpec, ms
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
-OUTAGE = 3.0
-"""Without a timeout, an outage is tolerated for the longest quarantine plus this many seconds."""
 WHOLE = 3
 """Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
 for the request, and one to write the fence back."""
@@ -213,9 +211,11 @@ class AcquireLoop:
             raise hopeless
         if self._outage_since is None:
             self._outage_since = attempt.started
-        patience = validity.quarantine(settings.max_ttl) + OUTAGE
+        patience = validity.longest_outage(settings.max_ttl)
         waited_out = self._deadline is None and now - self._outage_since >= patience
-        if self._once or waited_out or self._late():
+        # Don't make the caller wait for votes that can't come in time.
+        in_vain = self._deadline is not None and now + attempt.barred > self._until
+        if self._once or waited_out or in_vain or self._late():
             raise refusals.outage(attempt)
 
     # between two attempts

@@ -14,6 +14,7 @@ from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import GRANTED, REFUSED, Word
+from .._nodes.voting import barred, quarantined
 from .._rules import validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
@@ -23,8 +24,6 @@ from .spec import LockSpec
 
 OPEN, WON = Verdict.OPEN, Verdict.WON
 TOO_LATE = Failure("the request reached it too late")
-QUARANTINED = Failure("it was quarantined after the request was sent")
-"""The node was quarantined after the request was sent, possibly because of this very reply."""
 
 
 class Attempt:
@@ -163,7 +162,7 @@ class Attempt:
             self._failed(index, reply)
         elif reply[0] == GRANTED:
             if self.started < self._nodes[index].trust.votes_from:
-                self._failed(index, QUARANTINED)
+                self._failed(index, quarantined(self._nodes[index]))
             else:
                 ballot.granted(index, int(reply[1]))
                 if ballot.behind:
@@ -239,10 +238,9 @@ class Attempt:
 
     @property
     def barred(self) -> float:
-        """Seconds until enough nodes for a quorum are out of quarantine; 0 if they are now."""
-        now = _clock.now()
-        left = sorted(max(0.0, node.trust.votes_from - now) for node in self._nodes)
-        return left[self.ballot.quorum - 1]
+        """Seconds until the guards let enough nodes for a quorum vote; 0 if they do now."""
+        known = [failure.votes_from for failure in self.failures.values()]
+        return barred(len(self._nodes), self.ballot.quorum, known, _clock.now())
 
     @property
     def split(self) -> bool:

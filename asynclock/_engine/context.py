@@ -13,10 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from .. import _clock
 from .._background import Background
 from .._nodes.multiplexer import Multiplexer
+from .._nodes.voting import Readiness
 from .._rules.pacing import Spread
-from ..errors import ConfigurationError
+from .._rules.validity import longest_outage
+from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Observers
 
 RETENTION = 24 * 3600.0
@@ -104,6 +107,27 @@ class Context:
         self.inherited: bool = False
         """Whether the connections belong to the process that this one was forked from."""
         self._suffix = _suffix(settings.label)
+
+    async def wait_until_ready(self, *, voting: bool, timeout: float | None) -> None:
+        """Do the work of `LockManager.ready`."""
+        self.ready()
+        readiness, settings = Readiness(self.multiplexer), self.settings
+        patience = longest_outage(settings.max_ttl) if voting else settings.node_timeout
+        until = _clock.now() + (patience if timeout is None else timeout)
+        if voting:
+            enough = await readiness.voting(until)
+        else:
+            await readiness.connected(until)
+            enough = True
+        self.ready()
+        if not enough:
+            causes = readiness.causes()
+            listed = "; ".join(f"{node}: {cause}" for node, cause in causes.items())
+            raise QuorumUnavailableError(
+                f"too few nodes vote: {listed}",
+                nodes=causes,
+                retry_after=max(1.0, readiness.barred),
+            )
 
     def new_owner(self) -> str:
         """Return a new owner id: 128 random bits, and the manager's label for people to read."""

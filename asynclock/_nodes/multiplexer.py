@@ -50,12 +50,14 @@ class Multiplexer:
         self._warned: set[str] = set()
         self._read_again = self._ahead = 0.0
         self._offset: float | None = None
+        self._changed = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the first use; no other loop may use this."""
         for index, node in enumerate(self.nodes):
             node.on_wake = partial(self.wakeups.wake, node=index)
             node.on_connect = self._check
             node.on_jump = self._jumped
+            node.on_state = self._note_change
 
     def ready(self) -> None:
         """Begin to connect on the first call. Called before each request.
@@ -96,6 +98,14 @@ class Multiplexer:
             async with asyncio.timeout(patience):
                 await asyncio.gather(*(node.settle() for node in self.nodes))
         await asyncio.gather(*(node.finish() for node in self.nodes))
+
+    async def state_change(self) -> None:
+        """Wait until the state of a node may have changed."""
+        await self._changed.wait()
+
+    def _note_change(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def broadcast(self, command: Command, sink: Sink, *, arm: bool = False) -> None:
         """Send `command` to every node; `sink` gets each answer with the node's number."""

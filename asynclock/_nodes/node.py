@@ -40,6 +40,8 @@ class Node(Protocol):
     """Called when a connection is ready, before anything is sent on it."""
     on_jump: Callable[[Node, float], None]
     """Called with the seconds by which the node's clock jumped."""
+    on_state: Callable[[], None]
+    """Called when `state` may have changed."""
     random: Callable[[], float]
     rejected: Failure | None
     """Why the node must not be used at all: the wrong role, or the same server twice."""
@@ -55,6 +57,10 @@ class Node(Protocol):
     @property
     def trust(self) -> Trust:
         """What is known of the node over all its connections."""
+
+    @property
+    def votes_from(self) -> float:
+        """The moment from which the guards let the node vote on every name."""
 
     @property
     def round_trip(self) -> float | None:

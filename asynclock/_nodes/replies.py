@@ -21,6 +21,8 @@ class Failure:
     permanent: bool = False
     code: str = ""
     """The first word of the server's error, such as MOVED; "" without an error reply."""
+    votes_from: float = 0.0
+    """The moment from which the node votes again, if a guard keeps it from voting; otherwise 0."""
 
 
 class Sink(Protocol):

@@ -8,6 +8,7 @@ with a connection is kept, and sent again as soon as the server is back.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from .. import _clock
@@ -39,6 +40,7 @@ class ServerRequests:
         """Why the node must not be used at all: the wrong role, or the same server twice."""
         self.pending = PendingReleases(settings.node_timeout, self._send_again)
         """Releases that the node may not have executed."""
+        self.on_state: Callable[[], None] = lambda: None
         self._log = NodeLog(address, self.trust, observers)
         self._link: NodeLink | None = None
         self._down: Failure | None = None
@@ -51,6 +53,11 @@ class ServerRequests:
     def link(self) -> NodeLink | None:
         """The open link, or None."""
         return self._link
+
+    @property
+    def votes_from(self) -> float:
+        """The moment from which the guards let the node vote."""
+        return self.trust.votes_from
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         """Send `command`; `sink` gets the answer; see `Node.ask`."""
@@ -89,8 +96,9 @@ class ServerRequests:
         if self.rejected is not None:
             return self.rejected
         if now < self.trust.votes_from:
-            left = self.trust.votes_from - now
-            return Failure(f"{self.trust.cause}: it votes again in {left:.1f} s")
+            votes_from = self.trust.votes_from
+            cause = f"{self.trust.cause}: it votes again in {votes_from - now:.1f} s"
+            return Failure(cause, votes_from=votes_from)
         return None
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
@@ -143,6 +151,7 @@ class ServerRequests:
         if not self._finished and (self._down is None or self._down.cause != failure.cause):
             self._log.down(failure.cause)
         self._down = failure
+        self.on_state()
 
     @property
     def settled(self) -> bool:

@@ -109,6 +109,7 @@ class ServerNode(ServerRequests):
             self.on_clock(*self._reading)
         if accepted:
             self._log.connected()
+        self.on_state()
         self._send_waiting(link)
         if known is not None and accepted:
             self.on_wake(None)  # the pushes that were requested on the last connection are lost

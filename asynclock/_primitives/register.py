@@ -42,8 +42,6 @@ executes a request later than two node timeouts after it was sent (`not_after`).
 FIRST = 0.002
 LONGEST = 0.2
 """First and maximum width in seconds of the random pause after rival rounds; doubled each time."""
-OUTAGE = 3.0
-"""Without a timeout, an outage is tolerated for the longest quarantine plus this many seconds."""
 KEEP = 24 * 3600.0
 """Default seconds that a value outlives its last change."""
 
@@ -226,7 +224,7 @@ class _Patience:
         now = _clock.now()
         self._engine = engine
         self._name = name
-        outage = validity.quarantine(engine.settings.max_ttl) + OUTAGE
+        outage = validity.longest_outage(engine.settings.max_ttl)
         self._until = now + outage if deadline is None else deadline
         # A change takes two round trips, so allow time for them whatever the deadline.
         answers = (now if since is None else since) + 2 * engine.settings.node_timeout
@@ -261,12 +259,14 @@ class _Patience:
         if self._engine.closed:
             raise ConfigurationError("the manager was closed while this call waited")
         left = self._until - _clock.now()
-        if left <= 0:
+        barred = round_.barred
+        if left <= 0 or (self.ends_at != inf and barred > left):
             listed = "; ".join(f"{node}: {cause}" for node, cause in round_.failures.items())
             raise QuorumUnavailableError(
                 f"too few nodes answered to know the state of {self._name!r}: {listed}",
                 name=self._name,
                 nodes=round_.failures,
+                retry_after=max(1.0, barred),
             )
         self._failures = round_.failures
         pause = pacing.without_push(self._number, None, self._engine.random())

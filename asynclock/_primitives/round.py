@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .. import _clock
 from .._engine.engine import Engine
+from .._nodes.node import Node
 from .._nodes.replies import Failure
 from .._nodes.script import GRANTED, REFUSED
+from .._nodes.voting import barred, quarantined
 from .._rules.memory import countable, surely_empty
 
 FORGETFUL = "it has restarted and may have forgotten this name; the next change stores it again"
@@ -34,6 +37,7 @@ class Round:
         "_quorum",
         "_sent",
         "_since",
+        "_votes_from",
         "cut_short",
         "decided",
         "failures",
@@ -60,6 +64,8 @@ class Round:
         self.left = len(self._nodes)
         self.granted: list[Any] = []
         self.failures: dict[str, str] = {}
+        self._votes_from: list[float] = []
+        """The moments from which the guards let the failed nodes vote."""
         self.promised = 0
         """The highest number that a refusing node has promised to another client."""
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -69,9 +75,9 @@ class Round:
         node = self._nodes[index]
         self._answered.add(index)
         if type(reply) is Failure:
-            self.failures[node.address] = reply.cause
+            self._failed(node, reply)
         elif self._sent < node.trust.votes_from:
-            self.failures[node.address] = "it was quarantined after the request was sent"
+            self._failed(node, quarantined(node))
         elif reply[0] == GRANTED and node.trust.remembers_from > self._since and not reply[1]:
             kept = self._sent - node.trust.remembers_from
             self._empty[node.address] = (reply[-1] - kept * 1_000_000, reply)
@@ -87,6 +93,15 @@ class Round:
             self._judge()
         elif self._empty and self.on_forgotten is not None:
             self.on_forgotten()
+
+    def _failed(self, node: Node, failure: Failure) -> None:
+        self.failures[node.address] = failure.cause
+        self._votes_from.append(failure.votes_from)
+
+    @property
+    def barred(self) -> float:
+        """Seconds until the guards let a quorum vote; 0 if they do now."""
+        return barred(len(self._nodes), self._quorum, self._votes_from, _clock.now())
 
     def _believe(self) -> None:
         # A node whose memory reaches back to before the newest write has not forgotten that value.

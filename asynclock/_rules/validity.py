@@ -9,6 +9,7 @@ from __future__ import annotations
 
 DRIFT = 0.01
 GRAIN = 0.002
+OUTAGE = 3.0
 
 
 def valid_until(sent: float, ttl: float) -> float:
@@ -37,3 +38,8 @@ def quarantine(max_ttl: float) -> float:
     After that, every grant that it may have forgotten has expired.
     """
     return max_ttl * (1 + DRIFT) + GRAIN
+
+
+def longest_outage(max_ttl: float) -> float:
+    """Return the seconds for which a call without a timeout tolerates that too few nodes vote."""
+    return quarantine(max_ttl) + OUTAGE

@@ -62,6 +62,7 @@ class ClusterNode:
         self.on_wake: Callable[[str | None], None] = lambda _key: None
         self.on_connect: Callable[[Node], None] = lambda _node: None
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
+        self.on_state: Callable[[], None] = lambda: None
         self._owners: list[ServerNode | None] = [None] * SLOTS
         """The primary of each slot."""
         self.parked = ParkedCommands(lambda: self._cause)
@@ -92,6 +93,11 @@ class ClusterNode:
         Each server's own guards are asked when a command is sent to it.
         """
         return self.rejected
+
+    @property
+    def votes_from(self) -> float:
+        """The moment from which the guards let every server vote."""
+        return max((shard.trust.votes_from for shard in self.shards), default=0.0)
 
     # what a routed command asks for
 
@@ -147,6 +153,7 @@ class ClusterNode:
                     await self._look()
                 except Exception as error:  # try again, whatever the servers reply
                     self._cause = why_unready(error)
+                self.on_state()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL * (3 + self.random()) / 4):
                         await self._wanted.wait()
@@ -205,6 +212,7 @@ class ClusterNode:
     def _equip(self, node: WatchedNode) -> None:
         node.on_wake = lambda key: self.on_wake(key)
         node.on_jump = self._shard_jumped
+        node.on_state = lambda: self.on_state()
         node.on_connect = self._shard_connected
         node.pending.on_redirect = lambda release: self.deliver(release, NOBODY, 0)
 

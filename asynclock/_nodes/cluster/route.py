@@ -173,7 +173,8 @@ class RoutedCommand:
         cluster.round_trip = shard.round_trip
         operation = self._command.op
         if operation in VOTES and reply[0] == GRANTED and self._sent < shard.trust.votes_from:
-            reply = Failure("it was quarantined after the request was sent")
+            cause = "it was quarantined after the request was sent"
+            reply = Failure(cause, votes_from=shard.trust.votes_from)
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")
         self._answer(reply)

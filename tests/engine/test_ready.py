@@ -1,0 +1,133 @@
+"""How long `ready` waits, and that no call waits for votes that can't come in its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._rules.validity import quarantine
+from asynclock.testing import run_virtual
+from asynclock.testing.memory import MemoryNode
+from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, seconds_until, start, virtual
+
+D = quarantine(TTL)
+
+
+def fresh(scenario: Callable[[Nodes, asynclock.LockManager], Awaitable[None]]) -> Any:
+    """Make a test that plays `scenario` on three nodes that started this moment."""
+
+    async def play() -> None:
+        on = Nodes([MemoryNode(name) for name in "abc"])
+        async with on.connect() as locks:
+            await scenario(on, locks)
+
+    def test() -> None:
+        run_virtual(play())
+
+    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
+    return test
+
+
+async def failing(call: Awaitable[Any]) -> tuple[float, asynclock.QuorumUnavailableError]:
+    """Return the seconds that `call` took to fail for lack of votes, and its error."""
+    began = _clock.now()
+    with pytest.raises(asynclock.QuorumUnavailableError) as failed:
+        await call
+    return _clock.now() - began, failed.value
+
+
+CALLS: dict[str, Callable[[asynclock.LockManager], Awaitable[Any]]] = {
+    "lock": lambda locks: locks.lock("a").acquire(timeout=5),
+    "semaphore": lambda locks: locks.semaphore("a", 2).acquire(timeout=5),
+    "multi_lock": lambda locks: locks.multi_lock("a", "b").acquire(timeout=5),
+    "election": lambda locks: locks.election("a").campaign("me", timeout=5),
+    "event": lambda locks: locks.event("a").set(timeout=5),
+    "latch": lambda locks: locks.latch("a", 1).wait(timeout=5),
+    "ready": lambda locks: locks.ready(voting=True, timeout=5),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_quarantine_longer_than_the_timeout_fails_at_once(call: str) -> None:
+    async def scenario(on: Nodes, locks: asynclock.LockManager) -> None:
+        took, error = await failing(CALLS[call](locks))
+        assert took < NODE_TIMEOUT
+        assert error.retry_after == pytest.approx(D, abs=0.1)
+        assert all("votes again in 10.1 s" in cause for cause in error.nodes.values()), error
+
+    fresh(scenario)()
+
+
+@fresh
+async def test_a_timeout_longer_than_the_quarantine_gets_the_lock(
+    on: Nodes, locks: asynclock.LockManager
+) -> None:
+    began = _clock.now()
+    async with locks.lock("a", timeout=D + 1):
+        assert D - 0.1 < _clock.now() - began < D + 1
+
+
+@fresh
+async def test_one_node_in_quarantine_is_not_waited_for(
+    on: Nodes, locks: asynclock.LockManager
+) -> None:
+    await locks.ready(voting=True)
+    on.nodes[0].restart()
+    async with locks.lock("a", timeout=1):
+        pass
+
+
+@fresh
+async def test_ready_waits_until_the_moment_at_which_a_quorum_votes(
+    on: Nodes, locks: asynclock.LockManager
+) -> None:
+    began = _clock.now()
+    await locks.ready(voting=True)
+    assert _clock.now() - began == pytest.approx(D, abs=0.1)
+    assert await locks.lock("a").try_acquire()
+
+
+@virtual
+async def test_ready_returns_at_once_where_a_quorum_votes(on: Nodes) -> None:
+    on.nodes[0].kill()
+    began = _clock.now()
+    await on.locks.ready(voting=True, timeout=0)
+    assert _clock.now() == began
+
+
+@virtual
+async def test_ready_says_why_no_quorum_votes(on: Nodes) -> None:
+    for node in on.nodes[:2]:
+        node.kill()
+    await asyncio.sleep(0.01)  # the breaks are noticed
+    took, error = await failing(on.locks.ready(voting=True, timeout=2))
+    assert took == pytest.approx(2, abs=0.01)
+    assert sorted(error.nodes) == ["memory://a", "memory://b"]
+
+
+@virtual
+async def test_ready_without_a_timeout_has_a_bound(on: Nodes) -> None:
+    for node in on.nodes:
+        node.kill()
+    await asyncio.sleep(0.01)
+    took, _ = await failing(on.locks.ready(voting=True))
+    assert took == pytest.approx(D + 3, abs=0.01)
+
+
+@virtual
+async def test_ready_goes_on_the_moment_a_node_is_back(on: Nodes) -> None:
+    for node in on.nodes[:2]:
+        node.freeze()
+    manager = on.connect(restart_guard=False)
+    waiting = start(manager.ready(voting=True))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    on.nodes[0].thaw()
+    assert await seconds_until(waiting.done) < 0.002
+    await waiting
+    await manager.aclose()
