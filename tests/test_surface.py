@@ -90,6 +90,7 @@ ERRORS = {
 
 LEASE = {
     "adopt",
+    "check",
     "extend",
     "fence",
     "held",

@@ -15,12 +15,12 @@ from .. import _clock, _forks
 from .._background import Background, wait_out
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
-from ..errors import QuorumUnavailableError
 from ..events import Lost, Observers, Released, Renewed
 from .context import EngineSettings
 from .fences import SPARE, reserve_ahead
-from .grant import Grant, LeaseReference
-from .lease import Keeper, Lease
+from .grant import Grant, Holder, LeaseReference
+from .keeper import Keeper
+from .lease import Lease
 from .local_queue import LocalQueue, Proceed
 from .options import LeaseOptions
 from .release import Release
@@ -71,19 +71,6 @@ class Engine(Keeper):
 
     # a lease goes on
 
-    async def extend(self, lease: Lease, grant: Grant, ttl: float | None) -> None:
-        """Renew the lease now. Raises LeaseLostError or QuorumUnavailableError."""
-        failures = await self.extend_now(grant, ttl)
-        if not lease.held:
-            raise lease._loss_error()
-        if failures is not None:
-            nodes = self.multiplexer.nodes
-            raise QuorumUnavailableError(
-                f"too few nodes answered to extend {lease.name!r}",
-                name=lease.name,
-                nodes={nodes[i].address: failure.cause for i, failure in failures.items()},
-            )
-
     def extend_now(
         self, grant: Grant, ttl: float | None = None
     ) -> asyncio.Future[dict[int, Failure] | None]:
@@ -108,13 +95,12 @@ class Engine(Keeper):
 
     # a lease ends
 
-    def end_lease(self, lease: Lease, grant: Grant, now: float) -> Release | None:
+    def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
         """End `lease`. Return the release that was sent, or None if the next waiter took over."""
         if self.observers:
             left = max(0.0, grant.valid_until - now)
-            self.observers(
-                Released(lease.name, lease.owner, lease.fence, now - lease._acquired_at, left)
-            )
+            held = now - grant.held_since
+            self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         lease._ended(None)
         grant.vacated()
         self.counts.released += 1

@@ -6,45 +6,21 @@ Each lease ends once: it is released, handed over (see local_queue.py) or lost.
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 from .. import _clock, _settings
-from ..errors import LeaseLostError
-from .context import Context
-from .grant import Grant
+from ..errors import QuorumUnavailableError
+from .check import still_ours
 from .interruption import Interruption
-from .options import LeaseOptions
-from .release import Release
+from .lease_state import LeaseState
 
 UNNOTICED = "its time ran out while the event loop was busy"
 """The reason of a loss that no timer reported in time, because the loop was busy for too long."""
 GONE = "the nodes no longer held it for us when it was released"
 
 
-class Keeper(Context):
-    """A context that also carries out what its leases ask for."""
-
-    @abstractmethod
-    async def extend(self, lease: Lease, grant: Grant, ttl: float | None) -> None:
-        """Renew the lease now. Raises LeaseLostError or QuorumUnavailableError."""
-
-    @abstractmethod
-    def end_lease(self, lease: Lease, grant: Grant, now: float) -> Release | None:
-        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
-
-    @abstractmethod
-    def report_late_loss(self, grant: Grant, reason: str) -> None:
-        """Report a loss that the nodes' replies to the release revealed."""
-
-    @abstractmethod
-    def mark_lost(self, grant: Grant, reason: str) -> None:
-        """Mark `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
-
-
-class Lease:
+class Lease(LeaseState):
     """One holding of a lock by one task: `acquire` returns it and `async with` enters it.
 
     Use the lease as a context manager or call `release`. Leaving the context releases it. If the
@@ -53,95 +29,7 @@ class Lease:
     awaits is cancelled, and the `async with` turns that cancellation into LeaseLostError.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_acquired_at",
-        "_bodies",
-        "_body",
-        "_engine",
-        "_grant",
-        "_loss",
-        "_options",
-        "_outcome",
-        "fence",
-        "lost_reason",
-        "name",
-        "owner",
-        "part",
-    )
-
-    def __init__(
-        self,
-        engine: Keeper,
-        grant: Grant,
-        fence: int,
-        options: LeaseOptions,
-        now: float,
-    ) -> None:
-        self.name: str = grant.spec.name
-        self.part: str = grant.spec.part
-        """The part of the name that is held: a semaphore's slot, "read" or "write"; else ""."""
-        self.owner: str = grant.owner
-        """The random id stored in Redis, with the label of this process."""
-        self.fence: int = fence
-        """Fencing token; rises with every lease on this name. Pass it to the store, which must
-        reject lower ones."""
-        self.lost_reason: str | None = None
-        """Why the lease was lost; None if it was not."""
-        self._acquired_at: float = now
-        self._engine = engine
-        self._grant: Grant | None = grant
-        self._options: LeaseOptions = options
-        """The options that the lease was requested with."""
-        self._body: Interruption | None = None
-        self._bodies: tuple[Interruption, ...] = ()
-        self._loss: asyncio.Future[None] | None = None
-        self._outcome: bool | None = None
-
-    def __repr__(self) -> str:
-        state = "held" if self.held else (self.lost_reason or "released")
-        return f"<Lease {self.name!r} fence={self.fence} {state}>"
-
-    @property
-    def ttl(self) -> float:
-        """Seconds the lease lives without renewal."""
-        grant = self._grant  # read once: another thread may ask, too
-        return self._options.ttl if grant is None else grant.ttl
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The task that a loss interrupts; None while the lease is not entered."""
-        bodies = self._bodies if self._body is None else (self._body,)
-        return bodies[0].task if bodies else None
-
-    @property
-    def held(self) -> bool:
-        """Whether the lease is held at this moment by our own clock, without asking the nodes."""
-        grant = self._grant
-        return grant is not None and _clock.now() < grant.valid_until
-
-    def remaining(self) -> float:
-        """Seconds until the lease ends if it is not renewed again; 0 once it has ended."""
-        grant = self._grant
-        return 0.0 if grant is None else max(0.0, grant.valid_until - _clock.now())
-
-    async def wait_lost(self) -> None:
-        """Wait until the lease has ended; after a release `lost_reason` is None."""
-        if self._grant is not None:
-            await asyncio.shield(self._ending())
-
-    def _on_end(self, tell: Callable[[], None]) -> None:
-        """Call `tell` in the loop soon after the lease was released or lost."""
-        self._ending().add_done_callback(lambda _: tell())
-
-    def _ending(self) -> asyncio.Future[None]:
-        """Return the shared future that is done once the lease has ended; don't cancel it."""
-        self._check_loop()
-        if self._loss is None:
-            self._loss = asyncio.get_running_loop().create_future()
-            if self._grant is None:
-                self._loss.set_result(None)
-        return self._loss
+    __slots__ = ()
 
     async def extend(self, ttl: float | None = None) -> None:
         """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl.
@@ -160,7 +48,31 @@ class Lease:
         if self._grant is None or not self.held:
             raise self._loss_error()
         self._check_loop()
-        await self._engine.extend(self, self._grant, ttl)
+        failures = await self._engine.extend_now(self._grant, ttl)
+        if not self.held:
+            raise self._loss_error()
+        if failures is not None:
+            nodes = self._engine.multiplexer.nodes
+            raise QuorumUnavailableError(
+                f"too few nodes answered to extend {self.name!r}",
+                name=self.name,
+                nodes={nodes[i].address: failure.cause for i, failure in failures.items()},
+            )
+
+    async def check(self) -> bool:
+        """Return whether the nodes still keep the lease for us, without renewing it.
+
+        `held` answers from our own clock; this asks the nodes, for at most one node timeout. True
+        means that a quorum kept the lease at a moment of this call. If so many nodes no longer do
+        that no quorum can, the lease is lost at once: this returns False, and `lost_reason` says
+        why. A lease that has ended is False without a request. Raises QuorumUnavailableError if too
+        few nodes answered: that changes nothing, and the lease is held until its deadline.
+        """
+        self._check_loop()
+        grant = self._grant
+        return (
+            grant is not None and self.held and await still_ours(self._engine, grant) and self.held
+        )
 
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; a second call returns the same.
@@ -208,38 +120,6 @@ class Lease:
             self._outcome = now < self._grant.valid_until
             self._engine.end_lease(self, self._grant, now)
 
-    def _check_loop(self) -> None:
-        """Raise ConfigurationError in another event loop than the manager's."""
-        self._engine.multiplexer.check_loop()
-
-    # called by the engine
-
-    def _ended(self, reason: str | None) -> None:
-        """Mark the lease as ended, with the reason of a loss, or None for a release."""
-        self._grant = None
-        self.lost_reason = reason
-        if self._loss is not None and not self._loss.done():
-            self._loss.set_result(None)
-        if reason is not None and self._options.interrupt:
-            for body in self._bodies if self._body is None else (self._body, *self._bodies):
-                body.interrupt()
-
-    def _forked(self, reason: str) -> None:
-        """In a forked child: mark the lease as not held, without an event or a cancellation."""
-        self._grant = None
-        self.lost_reason = reason
-
-    def _loss_error(self) -> LeaseLostError:
-        """Return the error for code that uses a lease that is no longer held."""
-        reason = self.lost_reason or ("it was released" if self._outcome is not None else "expired")
-        return LeaseLostError(
-            f"the lease on {self.name!r} (fence {self.fence}) is no longer held: {reason}",
-            name=self.name,
-            reason=reason,
-            owner=self.owner,
-            fence=self.fence,
-        )
-
     # entered
 
     def _enter(self) -> Lease:
@@ -279,20 +159,6 @@ class Lease:
         if not self.held:
             raise self._loss_error()
         self._body.move()
-
-    def _guard(self, body: Interruption) -> None:
-        """Interrupt `body` as well when the lease is lost; `body` may need other leases too."""
-        self._bodies = (*self._bodies, body)
-
-    def _unguard(self, body: Interruption) -> None:
-        """Stop interrupting `body`."""
-        self._bodies = tuple(other for other in self._bodies if other is not body)
-
-    def _inside(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether `task` runs a body of this lease, so that it would wait for itself."""
-        if self._body is not None and self._body.task is task:
-            return True
-        return bool(self._bodies) and any(body.task is task for body in self._bodies)
 
     async def __aenter__(self) -> Lease:
         return self._enter()

@@ -21,7 +21,7 @@ from .._nodes.script import Command, Word
 from .._rules import validity
 from .grant import FOREVER, Grant
 from .restoring import Restores
-from .round import Done, Round
+from .round import NO_LONGER, Done, Round
 from .spec import LockSpec, ms
 
 DROPPED = "its Lease was dropped without being released"
@@ -162,7 +162,7 @@ class Renewals:
     def gone(self, grant: Grant) -> None:
         """Mark `grant` as lost: too few nodes still keep it for a quorum."""
         if grant.alarm:
-            self._lose(grant, "the nodes no longer hold it for us")
+            self._lose(grant, NO_LONGER)
 
     def missing(self, grant: Grant, index: int) -> None:
         """Put the key back on node `index`, which replied that it lacks the key, if it forgot."""

@@ -10,6 +10,8 @@ from .._nodes.script import GRANTED_MARK
 from .grant import Grant
 
 QUARANTINED = Failure("it is quarantined, and this lease was won without it")
+NO_LONGER = "the nodes no longer hold it for us"
+"""The reason of a loss when too few nodes still have the key for a quorum."""
 CUT_SHORT = Failure("it may still execute a request that lets the lease end sooner")
 Done = Callable[[dict[int, Failure] | None], None]
 """Called with None when a quorum has extended all leases, otherwise with the failures by node."""

@@ -73,6 +73,13 @@ class Hold:
         for lease in self._leases:
             await lease.extend(ttl)
 
+    async def check(self) -> bool:
+        """Return whether the nodes still keep every lease for us; see `Lease.check`."""
+        for lease in () if self._outcome is not None else self._leases:
+            if not await lease.check():
+                return False
+        return self.held
+
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""
         if self._outcome is None:

@@ -49,6 +49,9 @@ class AnyLease(Protocol):
     async def extend(self, ttl: float | None = None) -> None:
         """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl."""
 
+    async def check(self) -> bool:
+        """Return whether the nodes still keep the lease for us, without renewing it."""
+
     async def release(self) -> bool:
         """Release the lease. Return whether it was held until now."""
 

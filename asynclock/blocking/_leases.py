@@ -81,6 +81,13 @@ class Lease:
         """
         self._manager.call(lambda: self._lease.extend(ttl))
 
+    def check(self) -> bool:
+        """Return whether the nodes still keep the lease for us; see `asynclock.Lease.check`.
+
+        Takes at most one node timeout. Raises QuorumUnavailableError if too few nodes answered.
+        """
+        return self._manager.call(self._lease.check)
+
     def release(self) -> bool:
         """Release the lock. Return whether it was held until now.
 

@@ -15,6 +15,16 @@ from tests.contract.topology_faces import STANDING, TOPOLOGY_FACES
 ALL = {**FACES, **TOPOLOGY_FACES}
 """Every deployment in every state, by its name."""
 
+DEPLOYMENTS = (
+    *("1-up", "3-up", "3-dead", "3-frozen", "3-memory"),
+    *(
+        f"{kind}-tcp-{state}"
+        for kind in ("acks1", "sentinel", "cluster")
+        for state in ("up", "dead", "frozen")
+    ),
+)
+"""What each primitive is tried on: every deployment up, with a server dead and with one frozen."""
+
 
 def faces(names: Iterable[str]) -> Any:
     """Make a fixture `face` with these deployments; the rare ones run at night."""

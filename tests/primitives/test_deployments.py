@@ -8,42 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 import asynclock
 from tests.contract.faces import Face
-from tests.contract.matrix import faces
+from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
 from tests.waiting import until
 
 Locks = asynclock.LockManager
 PATIENCE = 20.0
 
-face = faces(
-    (
-        *("1-up", "3-up", "3-dead", "3-frozen", "3-memory"),
-        *(
-            f"{kind}-tcp-{state}"
-            for kind in ("acks1", "sentinel", "cluster")
-            for state in ("up", "dead", "frozen")
-        ),
-    )
-)
-
-
-@pytest_asyncio.fixture
-async def pair(face: Face) -> AsyncIterator[tuple[Locks, Locks]]:
-    """Two managers, as of two processes."""
-    settings = {"restart_guard": False, "ttl": 60, "max_ttl": 60, **face.options}
-    async with (
-        asynclock.connect(*face.addresses, **settings) as here,
-        asynclock.connect(*face.addresses, **settings) as there,
-    ):
-        yield here, there
+face = faces(DEPLOYMENTS)
 
 
 # ---- what one holds and others then don't --------------------------------------------------------
@@ -67,6 +46,7 @@ async def test_one_at_a_time(face: Face, pair: tuple[Locks, Locks], kind: str) -
     mine, other = EXCLUSIVE[kind](here), EXCLUSIVE[kind](there)
     async with mine.acquire(timeout=PATIENCE) as first:
         await first.extend()
+        assert await first.check()
         assert await other.try_acquire() is None
         before = there.statistics().refused
         waiter = asyncio.create_task(hold(other, timeout=PATIENCE))

@@ -1,0 +1,36 @@
+"""What leases ask of the engine that keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+
+from .._nodes.replies import Failure
+from .context import Context
+from .grant import Grant, Holder
+from .release import Release
+
+
+class Keeper(Context):
+    """A context that also carries out what its leases ask for."""
+
+    @abstractmethod
+    def extend_now(
+        self, grant: Grant, ttl: float | None = None
+    ) -> asyncio.Future[dict[int, Failure] | None]:
+        """Ask all nodes to extend `grant` now, to the ttl that it has or to another one.
+
+        The future's result is None once a quorum has extended, otherwise the failures by node.
+        """
+
+    @abstractmethod
+    def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
+        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
+
+    @abstractmethod
+    def report_late_loss(self, grant: Grant, reason: str) -> None:
+        """Report a loss that the nodes' replies to the release revealed."""
+
+    @abstractmethod
+    def mark_lost(self, grant: Grant, reason: str) -> None:
+        """Mark `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
