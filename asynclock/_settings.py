@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Literal, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from .errors import ConfigurationError
 from .events import Observer
@@ -28,6 +28,10 @@ LONGEST = 1e10
 """Maximum number of seconds of a setting; a server can still count them in milliseconds."""
 
 
+RestartGuard: TypeAlias = bool | Literal["disk"]
+"""Which nodes wait before they vote, because they may have forgotten leases."""
+
+
 class ConnectSettings(TypedDict, total=False):
     """The keyword arguments of `connect`, for functions that pass them on."""
 
@@ -45,8 +49,9 @@ class ConnectSettings(TypedDict, total=False):
     """What all keys begin with (default: "asynclock:")."""
     label: str | None
     """Name of this process for people (default: host:pid)."""
-    restart_guard: bool
-    """Whether nodes that may have forgotten leases wait before they vote (default: True)."""
+    restart_guard: RestartGuard
+    """Whether nodes that may have forgotten leases wait before they vote (default: True). "disk":
+    nodes that sync each write to a disk don't wait, because their disks are never lost."""
     clock_guard: bool
     """Whether nodes whose clock jumped wait before they vote (default: True)."""
     strict: bool
@@ -107,6 +112,15 @@ def label(value: object) -> str | None:
     if not isinstance(value, str) or len(value) > 200:
         raise ConfigurationError(f"label must be a str of at most 200 characters, not {value!r}")
     return name(value, "label") if value else ""
+
+
+def restart_guard(value: object) -> RestartGuard:
+    """Return `value` as a setting of the restart guard."""
+    if value == "disk":
+        return "disk"
+    if isinstance(value, str):
+        raise ConfigurationError(f'restart_guard must be True, False or "disk", not {value!r}')
+    return bool(value)
 
 
 def count(value: object, what: str, most: int) -> int:

@@ -26,6 +26,7 @@ from ._primitives.base import Defaults
 from ._primitives.catalogue import SCRIPTS, Catalogue
 from ._primitives.lock import Lock
 from ._reports import NodeHealth, Statistics
+from ._settings import RestartGuard
 from .events import Observer, Observers
 
 
@@ -38,7 +39,7 @@ def connect(
     durable: bool = False,
     prefix: str = "asynclock:",
     label: str | None = None,
-    restart_guard: bool = True,
+    restart_guard: RestartGuard = True,
     clock_guard: bool = True,
     strict: bool = False,
     observers: Sequence[Observer] = (),
@@ -60,7 +61,9 @@ def connect(
         durable: whether a grant counts only once it is on disk (Redis 7.2).
         prefix: what all keys begin with.
         label: name of this process for people (default: host:pid).
-        restart_guard: whether nodes that may have forgotten leases wait before they vote.
+        restart_guard: whether nodes that may have forgotten leases wait before they vote. "disk"
+            promises that no disk of a node is lost or left out: then a node that syncs each write
+            to its disk (`appendfsync always`) votes at once.
         clock_guard: whether nodes whose clock jumped wait before they vote.
         strict: whether a server that may evict keys is an error.
         observers: functions that are called with each event.
@@ -97,7 +100,7 @@ class LockManager(Catalogue):
         acks: Acks,
         prefix: str,
         label: str | None,
-        restart_guard: bool,
+        restart_guard: RestartGuard,
         clock_guard: bool,
         strict: bool,
         observers: Sequence[Observer],
@@ -107,12 +110,14 @@ class LockManager(Catalogue):
         keys_begin, batch = naming(nodes, prefix)
         self._defaults = replace(defaults, prefix=keys_begin)
         self._observers = Observers(observers)
+        guard = _settings.restart_guard(restart_guard)
         settings = NodeSettings(
             node_timeout=self._defaults.node_timeout,
             max_ttl=self._defaults.max_ttl,
-            restart_guard=bool(restart_guard),
+            restart_guard=bool(guard),
             guard_first=len(nodes) > 1,
             clock_guard=bool(clock_guard),
+            disks_kept=guard == "disk",
         )
         engine_settings = EngineSettings(
             node_timeout, self._defaults.max_ttl, _settings.label(label)

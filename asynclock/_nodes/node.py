@@ -29,6 +29,8 @@ class NodeSettings:
     guard_first: bool
     """Whether the restart guard also applies on first contact (not on a single node)."""
     clock_guard: bool
+    disks_kept: bool = False
+    """Whether the operator promises that no node loses its disk, or runs without it."""
 
 
 class Node(Protocol):

@@ -93,7 +93,11 @@ class ServerNode(ServerRequests):
         if known is None or known.refused != facts.refused:
             self._log.refused(facts.refused)
         waits = self.trust.met(
-            facts, now, guard=settings.restart_guard, guard_first=settings.guard_first
+            facts,
+            now,
+            guard=settings.restart_guard,
+            guard_first=settings.guard_first,
+            disks_kept=settings.disks_kept,
         )
         self.rejected = None
         if facts.replica:

@@ -91,13 +91,20 @@ class Trust:
 
     # restarts
 
-    def met(self, facts: Facts, now: float, *, guard: bool, guard_first: bool) -> float:
-        """Take in the facts of a new connection; return the seconds for which there is no vote."""
+    def met(
+        self, facts: Facts, now: float, *, guard: bool, guard_first: bool, disks_kept: bool = False
+    ) -> float:
+        """Take in the facts of a new connection; return the seconds for which there is no vote.
+
+        `disks_kept` is the operator's promise that every process at this address has had the same
+        disk: then a durable process has kept everything, also one that was never met before.
+        """
         known, self.facts = self.facts, facts
         silent, self.last_reply = now - self.last_reply, now
         if known is not None and facts.marked is not None and facts.run_id != known.run_id:
             self._as_of = 0.0  # another machine's clock: nothing jumped
         kept = known is not None and self._kept(known, facts, silent)
+        kept = kept or (disks_kept and facts.durable and not (known is not None and known.replica))
         age = self._age(facts, silent if known is not None else inf)
         if not kept:
             self.remembers_from = now - age + facts.lag

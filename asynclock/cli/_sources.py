@@ -26,7 +26,7 @@ _KEYS: Mapping[str, type | tuple[type, ...]] = {
     "acks": (int, str),
     "durable": bool,
     "label": str,
-    "restart_guard": bool,
+    "restart_guard": (bool, str),
     "clock_guard": bool,
     "strict": bool,
 }
@@ -110,7 +110,8 @@ def read(file: Path) -> dict[str, Any]:
         wanted = _KEYS.get(key)
         if wanted is None:
             raise ConfigurationError(f"{file}: unknown setting {key!r}; known: {', '.join(_KEYS)}")
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise ConfigurationError(f"{file}: {key} must be {_called(wanted)}")
     if not all(isinstance(url, str) for url in found.get("nodes", ())):
         raise ConfigurationError(f"{file}: nodes must be a list of URLs")

@@ -50,10 +50,12 @@ import_local() {
     root=$(mktemp -d)
     trap 'rm -rf "$root"' EXIT
     mkdir -p "$root/usr/local/bin" "$root/tmp"
-    cp -L "$server" "$root/usr/local/bin/redis-server"
-    ldd "$server" | grep -o '/[^ ]*' | while read -r library; do
-        mkdir -p "$root$(dirname "$library")"
-        cp -L "$library" "$root$library"
+    for program in "$server" "$(command -v redis-cli)"; do
+        cp -L "$program" "$root/usr/local/bin/"
+        ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
+            mkdir -p "$root$(dirname "$library")"
+            cp -L "$library" "$root$library"
+        done
     done
     say "importing $image"
     tar -C "$root" -c . | docker import \

@@ -60,7 +60,7 @@ class StandIns:
         def connect(*nodes: Any, **settings: Any) -> Any:
             found = [self.url(node) if isinstance(node, str) else node for node in nodes]
             # The stand-ins are seconds old and would not vote yet.
-            manager = real(*found, **{"restart_guard": False, **settings})
+            manager = real(*found, **{**settings, "restart_guard": False})
             if isinstance(manager, asynclock.LockManager):
                 self.managers.append(manager)
             return manager

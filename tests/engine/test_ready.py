@@ -131,3 +131,30 @@ async def test_ready_goes_on_the_moment_a_node_is_back(on: Nodes) -> None:
     assert await seconds_until(waiting.done) < 0.002
     await waiting
     await manager.aclose()
+
+
+async def seconds_to_a_lock(durable: str, **settings: Any) -> float:
+    """Return the seconds that a first lock takes on fresh nodes, of which these are durable."""
+    on = Nodes([MemoryNode(name, durable=name in durable) for name in "abc"])
+    async with on.connect(**settings) as locks:
+        began = _clock.now()
+        async with locks.lock("a"):
+            return _clock.now() - began
+
+
+def test_fresh_nodes_grant_at_once_if_their_disks_are_kept() -> None:
+    assert run_virtual(seconds_to_a_lock("abc", restart_guard="disk")) < 0.1
+
+
+def test_the_promise_counts_only_for_nodes_that_sync_each_write() -> None:
+    assert run_virtual(seconds_to_a_lock("ab", restart_guard="disk")) < 0.1
+    assert run_virtual(seconds_to_a_lock("a", restart_guard="disk")) > D - 0.1
+
+
+def test_without_the_promise_fresh_durable_nodes_wait() -> None:
+    assert run_virtual(seconds_to_a_lock("abc")) > D - 0.1
+
+
+def test_a_wrong_guard_is_refused() -> None:
+    with pytest.raises(asynclock.ConfigurationError, match='True, False or "disk"'):
+        asynclock.connect("redis://localhost", restart_guard="disks")  # type: ignore[arg-type]

@@ -7,7 +7,8 @@
 //  * All clients have met the first processes, which are old.  A client that can't tell that a later
 //    process has kept everything does not count its votes before it has run for QUAR ticks.
 //  * Nobody releases or extends: each key goes by its TTL.
-//  * The rule: everything was kept if the process that this client met last was durable, this one is,
+//  * Or the operator promises that the disks are kept (`promised`), and clients believe that.
+//  * The rule otherwise: everything was kept if the process that this client met last was durable, this one is,
 //    the mark in its data names that process, and that process was there less than QUAR ticks ago.
 #pragma once
 #include <algorithm>
@@ -19,6 +20,11 @@ struct DurableCfg {
   bool mark = true;     // naive off: does not compare the mark
   bool silence = true;  // naive off: a process in between may have had the time to grant
   bool wait = true;     // naive off: a quarantine that was under way ends with the process
+  // The operator promises that no disk is lost, and that no process runs without its disk: a client lets
+  // every durable process vote at once, also one that it meets first.  No client has met a process yet.
+  bool promised = false;
+  bool empty = true;    // a restart may find an empty disk (off: that much of the promise is kept)
+  bool change = true;   // a node may be durable in one process and not in the next (off: the same)
 };
 
 template <int N, int K> struct DurableModel {
@@ -37,7 +43,7 @@ template <int N, int K> struct DurableModel {
     S s; memset(&s, 0, sizeof s); s.crash = cfg.crashes;
     for (int j = 0; j < N; j++) {
       Col& c = s.c[j]; c.proc = c.mark = c.d_mark = 1; c.up = cfg.quar;
-      for (int a = 0; a < K; a++) c.met[a] = 1;
+      for (int a = 0; a < K; a++) c.met[a] = cfg.promised ? STRANGER : 1;
     }
     return s;
   }
@@ -51,9 +57,11 @@ template <int N, int K> struct DurableModel {
       }
     std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
   }
+  static constexpr int STRANGER = 7;  // no process: the client has met none
   static bool durable(const Col& c, int process) { return c.dur >> process & 1; }
   static void write(Col& c) { if (durable(c, c.proc)) c.d_owner = c.owner, c.d_age = c.age, c.d_mark = c.mark, c.d_prev = c.prev; }
   bool kept(const Col& c, int a) const {
+    if (cfg.promised) return durable(c, c.proc);
     int known = c.met[a], after = c.mark == c.proc ? c.prev : c.mark;
     return durable(c, c.proc) && (!cfg.before || durable(c, known)) &&
            (!cfg.mark || !cfg.before || after == known) && (!cfg.silence || c.silent[a] < cfg.quar);
@@ -109,6 +117,7 @@ template <int N, int K> struct DurableModel {
     if (s.crash && s.begun)
       for (int j = 0; j < N; j++)
         for (int x = 0; x < 4; x++) {  // bit 0: the new process is durable; bit 1: its disk is empty
+          if (((x & 2) && !cfg.empty) || (!cfg.change && (x & 1) != durable(s.c[j], s.c[j].proc))) continue;
           S t = s; Col& d = t.c[j]; t.crash--;
           d.proc++; d.up = 0;
           if (x & 1) d.dur |= 1 << d.proc;

@@ -148,6 +148,10 @@ static const std::vector<Case> CASES = {
   SHORT(E2, CAUGHT, "both processes are durable, the mark is not compared", go(DURABLE(3, 2, c.crashes = 1; c.mark = false))),
   SHORT(E3, CAUGHT, "a process in between that kept nothing may have had the time to grant", go(DURABLE(3, 2, c.silence = false))),
   SHORT(E4, CAUGHT, "a quarantine under way ends with the process", go(DURABLE(3, 2, c.wait = false))),
+  SHORT(D3, HOLDS, "the operator promises to keep the disks: a durable process votes at once, also when it is met first, 1 restart", go(DURABLE(3, 2, c.crashes = 1; c.promised = true; c.empty = c.change = false))),
+  LARGE(D4, "the same with 2 restarts", go(DURABLE(3, 2, c.promised = true; c.empty = c.change = false))),
+  SHORT(E5, CAUGHT, "the promise is broken: a node restarts on an empty disk", go(DURABLE(3, 2, c.crashes = 1; c.promised = true; c.change = false))),
+  SHORT(E6, CAUGHT, "the promise is broken: a node runs without its disk in between", go(DURABLE(3, 2, c.crashes = 1; c.promised = true; c.empty = false))),
   // ---- F, G: a primary that is replaced while some clients see the old one ------------------------
   SHORT(F1, HOLDS, "confirmed primaries, one failover, 3 servers", go(FAILOVER(3, 2, ))),
   SHORT(F2, HOLDS, "confirmed primaries, there and back again, 2 servers", go(FAILOVER(2, 2, c.failovers = 2))),

@@ -114,6 +114,21 @@ def test_a_durable_process_waits_unless_it_has_all_grants(
     assert met(known, after, 5000.0 + silence) == pytest.approx(D - 1.0)
 
 
+@pytest.mark.parametrize("facts", [NEW, replace(NEW, durable=True)])
+def test_where_disks_are_kept_a_durable_process_need_not_wait(facts: Facts) -> None:
+    waits = 0 if facts.durable else pytest.approx(D - 1.0)
+    assert met(Trust(10.0), facts, 5000.0, disks_kept=True) == waits
+    known = Trust(10.0)
+    met(known, OLD, 4000.0)
+    assert met(known, facts, 5000.0, disks_kept=True) == waits
+
+
+def test_a_durable_process_that_was_a_replica_waits_though_disks_are_kept() -> None:
+    known = Trust(10.0)
+    met(known, replace(OLD, role="slave"), 4000.0)
+    assert met(known, replace(NEW, durable=True), 5000.0, disks_kept=True) > 0
+
+
 def test_a_durable_process_that_is_met_for_the_first_time_waits() -> None:
     assert met(Trust(10.0), SURVIVOR, 5000.0) == pytest.approx(D - 1.0)
 

@@ -75,6 +75,7 @@ async def _examine(
         prefix=settings.prefix,
         acks=Acks.of(options.get("acks", 0), options.get("durable", False)),
         watch=watch,
+        disks_kept=options.get("restart_guard") == "disk",
     )
     groups = await asyncio.gather(*(resolve(url) for url in settings.nodes))
     looks = [[probe(endpoint, url, purpose) for endpoint, url in one.servers] for one in groups]

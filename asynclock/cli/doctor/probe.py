@@ -109,6 +109,8 @@ class Purpose:
     acks: Acks
     watch: float
     """Seconds to watch each clock."""
+    disks_kept: bool = False
+    """Whether the services promise that no node loses its disk (`restart_guard="disk"`)."""
 
 
 async def probe(endpoint: Endpoint, url: str, purpose: Purpose) -> Probe:
@@ -145,7 +147,13 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
     found.info = parse_info(info)
     found.facts = read_facts(info, fsync, tracking=tracking == b"OK")
     trust = Trust(purpose.max_ttl)
-    found.waits = trust.met(found.facts, _clock.now(), guard=True, guard_first=purpose.nodes > 1)
+    found.waits = trust.met(
+        found.facts,
+        _clock.now(),
+        guard=True,
+        guard_first=purpose.nodes > 1,
+        disks_kept=purpose.disks_kept,
+    )
     found.waits_because = trust.cause
     await _read_settings(found, link)
     await _try_commands(found, link, purpose)

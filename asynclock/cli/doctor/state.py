@@ -77,7 +77,9 @@ def restart(server: Probe, _: Purpose) -> Found:
     if server.waits > 0:
         durable = call(server, "CONFIG SET appendfsync always")
         durable += "; " + set_for_good(server, "CONFIG SET appendonly yes")
-        fix = "wait" if server.facts.durable else f"wait; or keep grants over restarts: {durable}"
+        fix = f"wait; or keep grants over restarts: {durable}"
+        if server.facts.durable:
+            fix = 'wait; or connect(..., restart_guard="disk"), if its disk is never lost'
         yield about(server, "young", seconds=server.waits, cause=server.waits_because, fix=fix)
 
 
