@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest_asyncio
 
 import asynclock
 from asynclock.testing import plugin
+from tests import patient
 
 Connect = Callable[..., asynclock.LockManager]
 
@@ -92,12 +94,11 @@ async def connecting() -> AsyncIterator[Connect]:
     made: list[asynclock.LockManager] = []
 
     def make(*addresses: Any, **settings: Any) -> asynclock.LockManager:
-        made.append(asynclock.connect(*addresses, **settings))
+        made.append(patient.connect(*addresses, **settings))
         return made[-1]
 
     yield make
-    for locks in made:
-        await locks.aclose()
+    await asyncio.gather(*(locks.aclose() for locks in made))
 
 
 @pytest.fixture(scope="session")

@@ -43,3 +43,14 @@ async def waits(locks: LockManager, tasks: int = 1) -> None:
         lambda: locks.statistics().waiting >= tasks and locks.statistics().refused,
         f"{tasks} tasks wait and one was refused",
     )
+
+
+async def sleeps(locks: LockManager, tasks: int = 1) -> None:
+    """Look until this many tasks of a manager have asked the nodes and wait for a push."""
+    watched = locks._engine.multiplexer.wakeups._watched
+
+    def asleep() -> bool:
+        watches = {watch for one in watched.values() for watch in one}
+        return sum(watch._future is not None for watch in watches) >= tasks
+
+    await until(asleep, f"{tasks} tasks wait for a push")

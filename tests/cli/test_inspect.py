@@ -11,6 +11,7 @@ import pytest
 import asynclock
 from asynclock._inspect.survey import PAGE
 from asynclock.testing import LocalServer
+from tests import patient
 
 from .conftest import PATIENCE, Program
 
@@ -18,7 +19,7 @@ NASTY = "web\x1b]0;owned\x07-1:77:\u202e[red]task"
 
 
 def locks_of(nodes: list[LocalServer], label: str = "web-1:77") -> asynclock.LockManager:
-    return asynclock.connect(
+    return patient.connect(
         *(node.url for node in nodes), restart_guard=False, label=label, ttl=60.0, max_ttl=60.0
     )
 

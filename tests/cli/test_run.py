@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import asynclock
 from asynclock.testing import LocalServer
+from tests import patient
 
 from .conftest import PATIENCE, Program, alive, connected, environment, until
 
@@ -74,15 +74,15 @@ async def test_a_program_without_the_lock_says_who_has_it(
     program.use(asynclock_nodes)
     urls = [node.url for node in asynclock_nodes]
     label = "web-1:42\x1b[31m"
-    async with asynclock.connect(*urls, restart_guard=False, label=label) as locks:
+    async with patient.connect(*urls, restart_guard=False, label=label) as locks:
         async with locks.lock("job"):
             impatient = await program.start("run", "job", "--no-wait", "--", "true")
-            patient = await program.start("run", "job", "--timeout", "1", "--", "true")
+            waiting = await program.start("run", "job", "--timeout", "1", "--", "true")
             ended = await program.finish(impatient)
             assert ended.status == 75
             assert "web-1:42\\x1b[31m" in ended.err
             assert "\x1b" not in ended.err
-            waited = await program.finish(patient)
+            waited = await program.finish(waiting)
             assert waited.status == 75
             assert waited.err.count("waiting for 'job'") == 1
             assert "\x1b" not in waited.err
@@ -131,7 +131,7 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
         assert 0 < await node.command("PTTL", "asynclock:j") <= 3000 or not await _held(node)
     await until(lambda: not any(map(alive, pids)), "the end of the command and its child")
     urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, restart_guard=False) as locks:
+    async with patient.connect(*urls, restart_guard=False) as locks:
         lease = await locks.lock("j").acquire(timeout=PATIENCE)
         await lease.release()
 
@@ -258,7 +258,7 @@ async def test_signal_while_waiting_leaves_nothing(
 ) -> None:
     program.use(asynclock_nodes)
     urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, restart_guard=False) as locks:
+    async with patient.connect(*urls, restart_guard=False) as locks:
         lease = await locks.lock("j").acquire()
         file = tmp_path / "never"
         process = await program.start("run", "j", "--", "touch", str(file))

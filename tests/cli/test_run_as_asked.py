@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-import asynclock
 from asynclock.cli._status import Status
 from asynclock.cli.run.arguments import FLAGS, VALUES, RunArguments, parse
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
+from tests import patient
 
 from .conftest import PATIENCE, Program, alive, as_from_a_shell, connected, environment, until
 from .terminal import Session
@@ -154,7 +154,7 @@ async def test_a_reader_of_our_messages_that_left_ends_nothing(
     urls = [node.url for node in asynclock_nodes]
     read, write = os.pipe()
     os.close(read)
-    async with asynclock.connect(*urls, restart_guard=False) as locks:
+    async with patient.connect(*urls, restart_guard=False) as locks:
         lease = await locks.lock("j").acquire()
         process = await asyncio.create_subprocess_exec(
             *(*ASYNCLOCK, "run", "j", "--", "touch", str(tmp_path / "done")),

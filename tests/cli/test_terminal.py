@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-import asynclock
 from asynclock.testing import LocalServer
+from tests import patient
 
 from .conftest import Program
 from .terminal import Session
@@ -83,7 +83,7 @@ async def test_top_sorts_filters_and_quits(
 ) -> None:
     program.use(asynclock_nodes)
     urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, restart_guard=False, label="web-1:77") as locks:
+    async with patient.connect(*urls, restart_guard=False, label="web-1:77") as locks:
         lease = await locks.lock("orders:1").acquire()
         payment = await locks.lock("payments:1").acquire()
         session = Session(program, "top", "--interval", "0.2")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import asynclock
 from asynclock.errors import ConfigurationError
 from asynclock.testing import (
     LocalServer,
@@ -21,6 +20,7 @@ from asynclock.testing import (
     make_certificates,
     why_no_containers,
 )
+from tests import patient
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(240)]
 
@@ -89,7 +89,7 @@ async def test_a_failing_start_says_why(image):
 async def test_a_lock_over_three_containers_one_of_them_frozen(image):
     async with local_servers(3, binary=image) as servers:
         urls = [server.url for server in servers]
-        async with asynclock.connect(*urls, restart_guard=False) as locks:
+        async with patient.connect(*urls, restart_guard=False) as locks:
             async with locks.lock("orders:42", timeout=20) as lease:
                 assert lease.held
             await servers[0].freeze()

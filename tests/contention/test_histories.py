@@ -20,6 +20,7 @@ import asynclock
 from asynclock._engine.local_queue import LocalQueue
 from asynclock.testing import Event, History, LocalServer, check, until
 from asynclock.testing.plugin import StartServers
+from tests import patient
 from tests.contention.worker import Orders, work
 
 pytestmark = pytest.mark.timeout(120)
@@ -78,7 +79,7 @@ async def test_a_hundred_tasks_of_one_process(
 ) -> None:
     orders = Orders(urls(await asynclock_servers(n)), "", 100, 0.5, handoff)
     history = History()
-    async with asynclock.connect(*orders.urls, restart_guard=False) as locks:
+    async with patient.connect(*orders.urls, restart_guard=False) as locks:
         await work(locks, history, orders)
         handed_over = locks.statistics().handovers
     events = list(history)
@@ -116,7 +117,7 @@ async def test_after_a_killed_holder(
     async with processes(holding, 1) as (holder,), processes(orders, 2) as waiters:
         begin(holder)
         assert await said(holder) == "held"
-        async with asynclock.connect(*orders.urls, restart_guard=False) as locks:
+        async with patient.connect(*orders.urls, restart_guard=False) as locks:
             waiting = asyncio.create_task(work(locks, history, orders))
             for waiter in waiters:
                 begin(waiter)
@@ -143,6 +144,6 @@ async def test_a_holding_that_is_given_twice_is_noticed(
     monkeypatch.setattr(LocalQueue, "hand_on", to_two)
     orders = Orders(urls(await asynclock_servers(1)), "", 20, 0.2)
     history = History()
-    async with asynclock.connect(*orders.urls, restart_guard=False) as locks:
+    async with patient.connect(*orders.urls, restart_guard=False) as locks:
         await work(locks, history, orders)
     assert "overlap" in {violation.rule for violation in check(history)}

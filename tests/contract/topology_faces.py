@@ -38,9 +38,6 @@ from asynclock.testing.plugin import StartServers
 from tests.able_servers import server_with_tls, server_with_waitaof
 from tests.contract.faces import Face, Setting
 
-# Under a busy machine a replica may take its time: half of this is what WAIT has.
-PATIENT = {"node_timeout": 0.45}
-
 Hurt = Callable[[Any], Awaitable[None]]
 Addresses = Callable[[Any], list[str]]
 
@@ -104,7 +101,7 @@ def topology(
             primaries = [server for server in found.servers if await is_primary(server)]
             for server in primaries:
                 await server.command("FLUSHALL")
-            yield Face(name, addresses(found), primaries, {**PATIENT, **options})
+            yield Face(name, addresses(found), primaries, options)
 
     return setting
 

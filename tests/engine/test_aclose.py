@@ -12,6 +12,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import FaultProxy, LocalServer, Replicated, until
+from tests import patient
 
 Close = Callable[[asynclock.LockManager], Awaitable[None]]
 
@@ -58,7 +59,7 @@ async def test_interrupted_it_leaves_nothing(
     asynclock_nodes: list[LocalServer], close: Close
 ) -> None:
     before = asyncio.all_tasks()
-    locks = asynclock.connect(*(node.url for node in asynclock_nodes), restart_guard=False)
+    locks = patient.connect(*(node.url for node in asynclock_nodes), restart_guard=False)
     lease = await locks.lock("a").acquire()
     await close(locks)
     assert asyncio.all_tasks() == before
@@ -71,7 +72,7 @@ async def test_interrupted_it_leaves_nothing(
 
 
 async def test_cancelled_it_says_so(asynclock_nodes: list[LocalServer]) -> None:
-    locks = asynclock.connect(asynclock_nodes[0].url, restart_guard=False)
+    locks = patient.connect(asynclock_nodes[0].url, restart_guard=False)
     await locks.lock("a").acquire()
     closing = asyncio.create_task(locks.aclose())
     await asyncio.sleep(0)
@@ -85,7 +86,7 @@ async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
     """The grant waits for an acknowledgement that doesn't come, and the release waits behind it."""
     settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 4.0, "ttl": 60.0}
     async with Replicated(1) as group:
-        locks = asynclock.connect(*group.addresses, acks="all", max_ttl=60.0, **settings)
+        locks = patient.connect(*group.addresses, acks="all", max_ttl=60.0, **settings)
         async with locks:
             async with locks.lock("warm", timeout=20):
                 pass
@@ -110,7 +111,7 @@ async def test_a_release_that_waits_for_a_connection_is_sent(
     node = asynclock_nodes[0]
     settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0, "ttl": 60.0}
     async with FaultProxy(node) as proxy:
-        async with asynclock.connect(proxy.url, max_ttl=60.0, **settings) as locks:
+        async with patient.connect(proxy.url, max_ttl=60.0, **settings) as locks:
             lease = await locks.lock("a").acquire()
             proxy.delay(0.2)
             proxy.cut()

@@ -10,6 +10,7 @@ import pytest
 import asynclock
 from asynclock._primitives import lock
 from asynclock.testing import LocalServer
+from tests import patient
 
 CALLS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a").acquire(timeout=10),
@@ -24,7 +25,7 @@ async def test_a_call_is_made_when_it_is_used(
     asynclock_nodes: list[LocalServer], call: Callable[[asynclock.LockManager], Any]
 ) -> None:
     urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, restart_guard=False) as locks:
+    async with patient.connect(*urls, restart_guard=False) as locks:
         unused, awaited, entered = call(locks), call(locks), call(locks)
         assert locks.leases() == ()  # not made yet
         lease = await awaited
@@ -43,7 +44,7 @@ async def test_a_call_is_made_when_it_is_used(
 async def test_a_call_is_used_once(
     asynclock_nodes: list[LocalServer],
 ) -> None:
-    async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
+    async with patient.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
         call = locks.semaphore("a", 2).acquire(timeout=10)
         async with call as lease:
             with pytest.raises(RuntimeError, match="cannot reuse"):
@@ -68,7 +69,7 @@ async def test_a_name_is_the_text_whatever_its_type_prints(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     node = asynclock_nodes[0]
-    async with asynclock.connect(node.url, restart_guard=False, prefix="a:{") as locks:
+    async with patient.connect(node.url, restart_guard=False, prefix="a:{") as locks:
         for name in (Member("orders"), "orders"):
             async with locks.lock(name) as lease:
                 assert type(lease.name) is str

@@ -13,6 +13,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer, lose
 from asynclock.testing import until as found
+from tests import patient
 from tests.waiting import until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
@@ -27,7 +28,7 @@ def connect(nodes: list[LocalServer], kind: str = "", **settings: Any) -> asyncl
     if kind == "name by name":  # as on Cluster
         settings["prefix"] = "asynclock:{"
     settings = {"ttl": 60, "restart_guard": False, **settings}
-    return asynclock.connect(*(node.url for node in nodes), **settings)
+    return patient.connect(*(node.url for node in nodes), **settings)
 
 
 async def nothing_left(locks: asynclock.LockManager, nodes: list[LocalServer]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import LocalServer, until
+from tests import patient
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -16,7 +17,7 @@ async def test_closed_in_any_step_of_an_acquire(
     asynclock_nodes: list[LocalServer], n: int, steps: int
 ) -> None:
     nodes = asynclock_nodes[:n]
-    locks = asynclock.connect(*(node.url for node in nodes), restart_guard=False, ttl=60)
+    locks = patient.connect(*(node.url for node in nodes), restart_guard=False, ttl=60)
     async with locks.lock("warm"):
         pass
     leases: list[asynclock.Lease] = []

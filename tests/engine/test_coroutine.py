@@ -17,6 +17,7 @@ import uvloop
 
 import asynclock
 from asynclock.testing import LocalServer
+from tests import patient
 from tests.waiting import until
 
 Call = Callable[[asynclock.LockManager], "asynclock.AcquireContext[Any]"]
@@ -39,7 +40,7 @@ def each_call(function: Any) -> Any:
 
 @pytest_asyncio.fixture
 async def locks(asynclock_nodes: list[LocalServer]) -> AsyncIterator[asynclock.LockManager]:
-    async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as made:
+    async with patient.connect(asynclock_nodes[0].url, restart_guard=False) as made:
         yield made
 
 
@@ -111,7 +112,7 @@ async def test_eager_tasks_take_it(locks: asynclock.LockManager) -> None:
 
 def test_uvloop_takes_it(asynclock_nodes: list[LocalServer]) -> None:
     async def main() -> None:
-        async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
+        async with patient.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
             for call in CALLS.values():
                 await everywhere(lambda call=call: call(locks))  # type: ignore[misc]
 

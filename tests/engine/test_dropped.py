@@ -16,6 +16,7 @@ import asynclock
 from asynclock.events import Lost
 from asynclock.testing import LocalServer
 from asynclock.testing import until as found
+from tests import patient
 from tests.waiting import until
 
 who = contextvars.ContextVar("who", default="nobody")
@@ -35,7 +36,7 @@ LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
 
 
 def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
-    return asynclock.connect(*(node.url for node in nodes), restart_guard=False, **settings)
+    return patient.connect(*(node.url for node in nodes), restart_guard=False, **settings)
 
 
 @pytest.mark.parametrize("kind", LOCKS)

@@ -11,6 +11,7 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock.testing import LocalServer
+from tests import patient
 from tests.waiting import until
 
 
@@ -19,7 +20,7 @@ async def test_a_mute_network_delays_no_news(
     asynclock_nodes: list[LocalServer], n: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = asynclock_nodes[:n]
-    locks = asynclock.connect(*(node.url for node in nodes), restart_guard=False, ttl=1.0)
+    locks = patient.connect(*(node.url for node in nodes), restart_guard=False, ttl=1.0)
     began = 0.0
     with (
         caplog.at_level(logging.ERROR, "asynclock"),
@@ -46,7 +47,7 @@ async def test_a_mute_network_delays_no_news(
 async def test_no_body_begins_with_a_lease_that_has_ended(
     asynclock_nodes: list[LocalServer],
 ) -> None:
-    async with asynclock.connect(asynclock_nodes[0].url, ttl=0.5) as locks:
+    async with patient.connect(asynclock_nodes[0].url, ttl=0.5) as locks:
         lease = await locks.lock("a").acquire()
         time.sleep(0.6)  # noqa: ASYNC251 - the loop is busy: no timer can tell of the end
         entered = False
@@ -60,7 +61,7 @@ async def test_no_body_begins_with_a_lease_that_has_ended(
 async def test_an_outer_cancellation_stays_a_cancellation(
     asynclock_nodes: list[LocalServer],
 ) -> None:
-    async with asynclock.connect(asynclock_nodes[0].url) as locks:
+    async with patient.connect(asynclock_nodes[0].url) as locks:
 
         async def body() -> None:
             async with locks.lock("a"):
@@ -77,7 +78,7 @@ async def test_an_outer_cancellation_stays_a_cancellation(
 async def test_a_timeout_of_the_users_own_is_left_alone(
     asynclock_nodes: list[LocalServer],
 ) -> None:
-    async with asynclock.connect(asynclock_nodes[0].url) as locks:
+    async with patient.connect(asynclock_nodes[0].url) as locks:
         with pytest.raises(TimeoutError) as caught:
             async with asyncio.timeout(0.1), locks.lock("a"):
                 await asyncio.sleep(30)
@@ -93,7 +94,7 @@ async def test_observers_see_it_all_and_break_nothing(
         seen.append(type(event).__name__)
         raise RuntimeError
 
-    async with asynclock.connect(asynclock_nodes[0].url, observers=[failing], ttl=0.6) as locks:
+    async with patient.connect(asynclock_nodes[0].url, observers=[failing], ttl=0.6) as locks:
         async with locks.lock("a"):
             pass
         with pytest.raises(asynclock.LeaseLostError):
@@ -110,7 +111,10 @@ async def test_two_fifths_dead_works_three_is_an_outage(
 ) -> None:
     urls = [node.url for node in asynclock_nodes]
     dead = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"]
-    async with asynclock.connect(*urls, *dead, restart_guard=False) as locks:
+    node_timeout = 2.5
+    async with asynclock.connect(
+        *urls, *dead, restart_guard=False, node_timeout=node_timeout
+    ) as locks:
         async with locks.lock("a", timeout=10) as lease:
             assert lease.held
         await asynclock_nodes[0].freeze()
@@ -121,4 +125,4 @@ async def test_two_fifths_dead_works_three_is_an_outage(
         await asynclock_nodes[0].thaw()
         assert len(caught.value.nodes) == 3
         assert all(caught.value.nodes.values())
-        assert took < 0.25 + 1.0  # node_timeout, and a busy machine's slowness
+        assert took < 2 * node_timeout  # once, and the rest for a busy machine

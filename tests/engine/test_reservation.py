@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import asynclock
 from asynclock._engine.fences import Reservation, reserve_now
 from asynclock._engine.grant import Grant
 from asynclock._engine.options import LeaseOptions
 from asynclock._nodes.replies import Failure
 from asynclock.testing import LocalServer
+from tests import patient
 
 
 class Silent:
@@ -120,7 +120,7 @@ async def test_a_strict_hand_over_uses_no_fence_that_was_reserved_before() -> No
 async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(
     asynclock_nodes: list[LocalServer],
 ) -> None:
-    async with asynclock.connect(asynclock_nodes[0].url) as locks:
+    async with patient.connect(asynclock_nodes[0].url) as locks:
         lock = locks.lock("a", handoff="strict")
 
         async def hold() -> int:
@@ -129,7 +129,7 @@ async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(
 
         for _ in range(20):
             first = await lock.acquire()
-            doomed, patient = asyncio.create_task(hold()), asyncio.create_task(hold())
+            doomed, waiting = asyncio.create_task(hold()), asyncio.create_task(hold())
             while locks.statistics().waiting < 2:
                 await asyncio.sleep(0)
             await first.release()
@@ -137,7 +137,7 @@ async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(
             doomed.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await doomed
-            assert await patient > first.fence
+            assert await waiting > first.fence
         counter = int(await asynclock_nodes[0].command("GET", "asynclock:a:#fence"))
         # A raise for each of the successors that lived, and at most one for each that did not.
         assert counter >= first.fence + 1
@@ -149,9 +149,9 @@ async def test_the_first_fence_asks_no_clock_of_ours(
     # Half a minute ahead, as a machine that has not met its time server yet.
     monkeypatch.setattr("asynclock._clock.wall", lambda: time.time() + 30)
     urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, restart_guard=False) as locks, locks.lock("a") as lease:
+    async with patient.connect(*urls, restart_guard=False) as locks, locks.lock("a") as lease:
         assert abs(lease.fence / 1_000_000 - time.time()) < 10
-    one = asynclock.connect(*urls, restart_guard=False)  # no connection yet, no clock known
+    one = patient.connect(*urls, restart_guard=False)  # no connection yet, no clock known
     async with one.lock("a") as later:
         assert abs(later.fence / 1_000_000 - time.time()) < 10
         assert later.fence > lease.fence

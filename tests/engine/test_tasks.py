@@ -11,6 +11,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import LocalServer
+from tests import patient
 from tests.waiting import until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
@@ -23,7 +24,7 @@ LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
 
 
 def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
-    return asynclock.connect(*(node.url for node in nodes), restart_guard=False, **settings)
+    return patient.connect(*(node.url for node in nodes), restart_guard=False, **settings)
 
 
 # one lock object, several tasks

@@ -10,6 +10,7 @@ import asynclock
 from asynclock._engine import acquire
 from asynclock._rules import pacing
 from asynclock.testing import LocalServer
+from tests import patient
 from tests.waiting import until
 
 FOR_EVER = 1000.0
@@ -17,7 +18,7 @@ FOR_EVER = 1000.0
 
 
 def connect(nodes: list[LocalServer]) -> asynclock.LockManager:
-    return asynclock.connect(*(node.url for node in nodes), restart_guard=False)
+    return patient.connect(*(node.url for node in nodes), restart_guard=False)
 
 
 def want(locks: asynclock.LockManager) -> asyncio.Task[asynclock.Lease]:

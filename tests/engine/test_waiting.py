@@ -13,11 +13,12 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
+from tests import patient
 from tests.waiting import until
 
 
 def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
-    return asynclock.connect(*(node.url for node in nodes), restart_guard=False, **settings)
+    return patient.connect(*(node.url for node in nodes), restart_guard=False, **settings)
 
 
 async def test_a_line_is_first_come_first_served(asynclock_nodes: list[LocalServer]) -> None:

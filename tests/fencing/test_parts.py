@@ -21,6 +21,7 @@ from asynclock.fencing import (
     read_fence_headers,
 )
 from asynclock.testing.plugin import StartServers
+from tests import patient
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def store(request: pytest.FixtureRequest, client: Redis) -> FenceStore:
 async def locks(asynclock_servers: StartServers) -> AsyncIterator[asynclock.LockManager]:
     servers = await asynclock_servers(3)
     urls = [server.url for server in servers]
-    async with asynclock.connect(*urls, restart_guard=False) as locks:
+    async with patient.connect(*urls, restart_guard=False) as locks:
         yield locks
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-import asynclock
 from asynclock import _clock
 from asynclock._engine.attempt import Attempt
 from asynclock._rules import validity
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
+from tests import patient
 from tests.guards.conftest import TTL, Connect, second_lease
 
 Prepare = Callable[..., Any]
@@ -97,7 +97,7 @@ class _Elsewhere(threading.Thread):
         for server in self._servers:
             await server.thaw()
         await asyncio.sleep(0.2)  # the first client's requests come first
-        async with asynclock.connect(*self._urls, restart_guard=False) as locks:
+        async with patient.connect(*self._urls, restart_guard=False) as locks:
             async with locks.lock("a").acquire(timeout=15):
                 self.holds.set()
                 while not self.leave.is_set():

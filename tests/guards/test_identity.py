@@ -10,6 +10,7 @@ import pytest
 import asynclock
 from asynclock.testing import FaultProxy
 from asynclock.testing.plugin import StartServers
+from tests import patient
 from tests.guards.conftest import Connect
 
 
@@ -20,7 +21,7 @@ def _twice(port: int) -> list[str]:
 async def test_one_server_under_two_addresses(asynclock_servers: StartServers) -> None:
     one, other = await asynclock_servers(2)
     with pytest.raises(asynclock.ConfigurationError, match="are the same server"):
-        async with asynclock.connect(*_twice(one.port), other.url, restart_guard=False):
+        async with patient.connect(*_twice(one.port), other.url, restart_guard=False):
             pass
 
 

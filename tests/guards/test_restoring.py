@@ -19,6 +19,8 @@ from tests.nodes.test_late_acquires import Detour, endpoints
 from tests.waiting import until
 
 KEY = "asynclock:a"
+SHORT = {"ttl": 3.0, "max_ttl": 3.0, "node_timeout": 0.75}
+"""Settings with which a restarted node votes again soon."""
 
 
 async def leases_of_all_kinds(locks: asynclock.LockManager) -> list[Any]:
@@ -36,15 +38,26 @@ async def leases_of_all_kinds(locks: asynclock.LockManager) -> list[Any]:
     return [term.lease, *[await wish for wish in wishes]]
 
 
+async def leases_on_each(
+    locks: asynclock.LockManager, servers: list[LocalServer]
+) -> tuple[list[Any], set[str]]:
+    """Leases whose keys each server has, though a quorum is enough to win them; and the keys."""
+    leases = await leases_of_all_kinds(locks)
+    keys = set().union(*[await lock_keys(server) for server in servers])
+    assert len(keys) == 9
+    for server in servers:
+        await until(partial(has, server, keys))
+    return leases, keys
+
+
 async def test_a_rolling_restart_loses_no_lease(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
     """Nodes that keep nothing on disk, one after the other, each as soon as the last is back."""
     servers = await asynclock_servers(5, args=["--hz", "10"])
-    locks = connect(*[server.url for server in servers], ttl=1.5, max_ttl=1.5, node_timeout=0.35)
-    leases = await leases_of_all_kinds(locks)
-    keys = await lock_keys(servers[0])
-    assert len(keys) == 9
+    locks = connect(*[server.url for server in servers], **SHORT)
+    await everybody_votes(locks)
+    leases, keys = await leases_on_each(locks, servers)
     for server in servers:
         await server.restart()
         await until(partial(has, server, keys))
@@ -60,8 +73,9 @@ async def test_a_rolling_restart_of_five_nodes_twelve_seconds_apart(
 ) -> None:
     """With the usual settings: a node votes again after ten seconds."""
     servers = await asynclock_servers(5)
-    locks = connect(*[server.url for server in servers], ttl=10, max_ttl=10, node_timeout=0.25)
-    leases = await leases_of_all_kinds(locks)
+    locks = connect(*[server.url for server in servers], ttl=10, max_ttl=10, node_timeout=2.0)
+    await everybody_votes(locks)
+    leases, _ = await leases_on_each(locks, servers)
     for server in servers:
         await server.restart()
         await asyncio.sleep(12)
@@ -72,14 +86,9 @@ async def test_a_lease_won_while_a_node_had_no_vote_outlives_the_next_restart(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
     servers, locks = await young(asynclock_servers, connect)
-    async with locks.lock("before").acquire(timeout=20):
-        await until(lambda: all_vote(locks))
     await servers[0].restart()
     await until(lambda: quarantined(locks, 0))
-    leases = await leases_of_all_kinds(locks)
-    keys = await lock_keys(servers[1])
-    assert len(keys) == 9
-    await until(partial(has, servers[0], keys))
+    leases, keys = await leases_on_each(locks, servers)
     await servers[1].restart()
     await until(partial(has, servers[1], keys))
     assert all(lease.held for lease in leases)
@@ -91,12 +100,11 @@ async def test_a_process_that_acquires_nothing_else_gets_its_key_back(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
     """Its only acquire was sent before it knew any clock, which a request to put back needs."""
-    servers, others = await young(asynclock_servers, connect)
-    async with others.lock("other", timeout=20):
-        await until(lambda: all_vote(others))
-    await asyncio.sleep(1.6)  # then the servers are too old for a first contact to be guarded
+    servers, _ = await young(asynclock_servers, connect)
+    # Then the servers are too old for a first contact to be guarded.
+    await asyncio.sleep(SHORT["max_ttl"] + 0.1)
     urls = [server.url for server in servers]
-    locks = connect(*urls, ttl=1.5, max_ttl=1.5, node_timeout=0.35)
+    locks = connect(*urls, **SHORT)
     lease = await locks.lock("a").acquire(timeout=20)
     nodes = locks._engine.multiplexer
     nodes._ahead = nodes._read_again = 0.0  # as it is, unless a slow machine needed two attempts
@@ -113,7 +121,7 @@ async def test_the_counter_rises_with_the_key(
     await servers[1].restart()
     await until(lambda: has(servers[1], {KEY}))
     assert int(await servers[1].command("GET", counter(KEY))) >= lease.fence
-    assert 0 < await servers[1].command("PTTL", KEY) <= 1500
+    assert 0 < await servers[1].command("PTTL", KEY) <= 1000 * SHORT["ttl"]
     await lease.release()
     async with locks.lock("a") as later:
         assert later.fence > lease.fence
@@ -160,9 +168,8 @@ async def test_a_reader_comes_back_while_a_writer_waits(
     servers, locks = await young(asynclock_servers, connect)
     lease = await locks.rwlock("a").read().acquire(timeout=20)
     writing = asyncio.create_task(taken(locks.rwlock("a").write()))
-    key = next(iter(await lock_keys(servers[0])))
     readers = f"{KEY}:#readers"
-    assert readers in await lock_keys(servers[0]), key
+    await until(partial(has, servers[0], {readers}))
     for server in servers[:3]:
         await server.restart()
         await until(partial(has, server, {readers}))
@@ -215,9 +222,16 @@ class Slow(set[tuple[str, int]]):
 async def young(
     start: StartServers, connect: Connect
 ) -> tuple[list[LocalServer], asynclock.LockManager]:
+    """Servers that all vote since a moment, and a manager."""
     servers = await start(5, args=["--hz", "10"])
-    urls = [server.url for server in servers]
-    return servers, connect(*urls, ttl=1.5, max_ttl=1.5, node_timeout=0.35)
+    locks = connect(*[server.url for server in servers], **SHORT)
+    await everybody_votes(locks)
+    return servers, locks
+
+
+async def everybody_votes(locks: asynclock.LockManager) -> None:
+    async with locks.lock("before").acquire(timeout=20):
+        await until(lambda: all_vote(locks))
 
 
 async def taken(lock: Any) -> None:

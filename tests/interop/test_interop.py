@@ -22,6 +22,7 @@ import redis.asyncio
 import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
+from tests import patient
 
 HERE = Path(__file__).parent
 PACKAGES = ("redlock@5.0.0-beta.2", "redis-semaphore@5.6.2", "ioredis@5.4.1")
@@ -160,7 +161,7 @@ async def server(asynclock_servers: StartServers) -> LocalServer:
 
 @contextlib.asynccontextmanager
 async def ours(server: LocalServer) -> AsyncIterator[asynclock.LockManager]:
-    async with asynclock.connect(server.url, prefix="") as locks:
+    async with patient.connect(server.url, prefix="") as locks:
         yield locks
 
 

@@ -13,6 +13,7 @@ from asynclock._nodes.link import Link
 from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.script import Command
 from asynclock.testing import LocalServer, memory_node, run_virtual
+from tests import patient
 
 
 async def test_an_answer_that_nobody_expected_does_not_end_the_node(
@@ -26,7 +27,7 @@ async def test_an_answer_that_nobody_expected_does_not_end_the_node(
         return read_facts(info, fsync, tracking=tracking)
 
     monkeypatch.setattr(handshake, "read_facts", malformed)
-    async with asynclock.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
+    async with patient.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
         with pytest.raises(asynclock.QuorumUnavailableError) as caught:
             await locks.lock("a").try_acquire()
         (cause,) = caught.value.nodes.values()

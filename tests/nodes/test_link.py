@@ -11,10 +11,11 @@ import asynclock
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import FaultProxy, LocalServer, until
+from tests import patient
 
 
 def connect(*urls: str, **settings: float) -> asynclock.LockManager:
-    return asynclock.connect(*urls, restart_guard=False, **settings)  # type: ignore[arg-type]
+    return patient.connect(*urls, restart_guard=False, **settings)
 
 
 async def test_a_forgotten_script_is_healed(asynclock_nodes: list[LocalServer]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import LocalServer
+from tests import patient
 
 
 @asynccontextmanager
@@ -50,7 +51,7 @@ async def lied_to(
     async with (
         asyncio.timeout(20),
         liar(nodes[0], operation, lie) as url,
-        asynclock.connect(url, restart_guard=False) as locks,
+        patient.connect(url, restart_guard=False) as locks,
     ):
         yield locks
 

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-import asynclock
 from asynclock.events import Event, Observers
 from asynclock.testing import LocalServer
+from tests import patient
 
 
 class Ear:
@@ -22,7 +22,7 @@ class Ear:
 async def test_an_observer_comes_and_goes(asynclock_nodes: list[LocalServer]) -> None:
     ear = Ear()
     urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, restart_guard=False) as locks:
+    async with patient.connect(*urls, restart_guard=False) as locks:
         locks.observe(ear.hear)
         async with locks.lock("a"):
             pass

@@ -11,6 +11,7 @@ from asynclock._nodes.node_log import NodeLog
 from asynclock._rules.trust import Trust
 from asynclock.events import Observers
 from asynclock.testing import LocalServer
+from tests import patient
 from tests.waiting import until
 
 
@@ -48,7 +49,7 @@ async def test_a_node_that_may_not_vote_is_back_when_it_votes(
 ) -> None:
     caplog.set_level(logging.INFO)
     url = asynclock_nodes[0].url
-    async with asynclock.connect(url, ttl=1.0, max_ttl=1.5) as locks:
+    async with patient.connect(url, ttl=1.0, max_ttl=1.5) as locks:
         async with locks.lock("a"):
             pass
         await asynclock_nodes[0].restart()

@@ -6,13 +6,13 @@ import asyncio
 import os
 import sys
 
-import asynclock
 from asynclock.testing import History
+from tests import patient
 
 
 async def main(path: str, ttl: float, urls: list[str]) -> None:
     history = History(path)
-    async with asynclock.connect(*urls, ttl=ttl, restart_guard=False) as locks:
+    async with patient.connect(*urls, ttl=ttl, restart_guard=False) as locks:
         print("ready", flush=True)
         began = history.now()
         async with locks.election("scheduler").campaign(str(os.getpid())) as term:

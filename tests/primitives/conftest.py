@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pytest
-import pytest_asyncio
 
 import asynclock
 from asynclock.testing import LocalServer
@@ -50,17 +49,14 @@ def connect(face: Face, connect_to: Connect) -> Connect:
     return lambda servers=face.servers, **settings: connect_to(servers, **settings)
 
 
-@pytest_asyncio.fixture
-async def pair(
-    face: Face,
-) -> AsyncIterator[tuple[asynclock.LockManager, asynclock.LockManager]]:
+@pytest.fixture
+def pair(
+    face: Face, connecting: Callable[..., asynclock.LockManager]
+) -> tuple[asynclock.LockManager, asynclock.LockManager]:
     """Two managers, as of two processes."""
     settings = {"restart_guard": False, "ttl": 60, "max_ttl": 60, **face.options}
-    async with (
-        asynclock.connect(*face.addresses, **settings) as here,
-        asynclock.connect(*face.addresses, **settings) as there,
-    ):
-        yield here, there
+    here, there = (connecting(*face.addresses, **settings) for _ in range(2))
+    return here, there
 
 
 async def hold(lock: Any, **settings: Any) -> asynclock.Lease:

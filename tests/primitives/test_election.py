@@ -15,7 +15,7 @@ from asynclock.testing import History, LocalServer, check
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect
-from tests.waiting import until, waits
+from tests.waiting import PATIENCE, until, waits
 
 CAMPAIGNER = Path(__file__).with_name("campaigner.py")
 TTL = 1.5
@@ -36,7 +36,7 @@ async def test_terms_follow_one_another(face: Face, connect: Connect) -> None:
         await until(lambda: there.statistics().refused > before, "the follower is refused")
         assert not follower.done()
         assert await first.resign() is True
-    second = await asyncio.wait_for(follower, 5)
+    second = await asyncio.wait_for(follower, PATIENCE)
     assert second.number > first.number
     with pytest.raises(asynclock.LeaseLostError):
         await first.publish("too late")
@@ -61,7 +61,7 @@ async def test_observers_see_leaders_and_values(connect: Connect) -> None:
                     arrived.notify_all()
 
     async def expect(*wanted: tuple[int, str]) -> None:
-        async with asyncio.timeout(10), arrived:
+        async with asyncio.timeout(PATIENCE), arrived:
             await arrived.wait_for(lambda: seen == list(wanted))
 
     observer = asyncio.create_task(watch())
@@ -76,11 +76,11 @@ async def test_observers_see_leaders_and_values(connect: Connect) -> None:
 
 
 async def test_the_value_comes_back_to_a_node_that_forgot(face: Face, connect: Connect) -> None:
-    locks = connect(ttl=0.5)
+    locks = connect(ttl=3)
     async with locks.election("scheduler").campaign("here"):
         for server in face.well:
             await server.command("DEL", "asynclock:scheduler:#value")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await locks.election("scheduler").leader() is None:
                 await asyncio.sleep(0.05)
 

@@ -12,7 +12,7 @@ from asynclock._primitives import fair
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 @pytest_asyncio.fixture
@@ -39,7 +39,7 @@ async def test_first_come_first_served(server: LocalServer, connect_to: Connect)
             fences.append(lease.fence)
 
     fences: list[int] = []
-    holder = await managers[0].fair_lock("a").acquire(timeout=5)
+    holder = await managers[0].fair_lock("a").acquire(timeout=PATIENCE)
     tasks = []
     for number in range(12):
         tasks.append(asyncio.create_task(work(number)))
@@ -70,9 +70,9 @@ async def test_a_newcomer_does_not_overtake(server: LocalServer, connect_to: Con
 async def test_a_waiter_that_gives_up_leaves_the_queue(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair, "PATIENCE", 60.0)  # no waiter counts as crashed
+    monkeypatch.setattr(fair, "PATIENCE", 600.0)  # no waiter counts as crashed
     here, there = connect_to([server]), connect_to([server])
-    holder = await here.fair_lock("a").acquire(timeout=5)
+    holder = await here.fair_lock("a").acquire(timeout=PATIENCE)
     cancelled = asyncio.create_task(hold(there.fair_lock("a")))
     await queued(server, 1)
     late = asyncio.create_task(hold(there.fair_lock("a"), timeout=0.5))
@@ -84,7 +84,7 @@ async def test_a_waiter_that_gives_up_leaves_the_queue(
         await late
     await queued(server, 1)
     await holder.release()
-    lease = await asyncio.wait_for(patient, 5)
+    lease = await asyncio.wait_for(patient, PATIENCE)
     assert lease.fence > holder.fence
     await queued(server, 0)
 
@@ -94,7 +94,7 @@ async def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch, ours: bool
 ) -> None:
     """The first waiter was woken by the release but no longer asks: the next one must be woken."""
-    monkeypatch.setattr(fair, "PATIENCE", 60.0)  # else it would ask by itself, a second later
+    monkeypatch.setattr(fair, "PATIENCE", 600.0)  # else it would ask by itself, a second later
     locks = connect_to([server])
     clock = int((await server.command("TIME"))[0])
     await server.command("ZADD", "asynclock:a:#queue", 1, "first:there")
@@ -111,25 +111,25 @@ async def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(
         keys = [f"asynclock:a:#{key}" for key in ("fair", "fair:#fence", "queue", "waiters")]
         source = fair.SCRIPT.source
         await server.command("EVAL", source, len(keys), *keys, "leave", "first:there")
-    assert (await asyncio.wait_for(patient, 10)).held
+    assert (await asyncio.wait_for(patient, PATIENCE)).held
 
 
 async def test_a_waiter_that_leaves_the_queue_of_a_free_lock_wakes_other_processes(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair, "PATIENCE", 60.0)  # else it would ask by itself, a second later
+    monkeypatch.setattr(fair, "PATIENCE", 600.0)  # else it would ask by itself, a second later
     locks = connect_to([server])
     clock = int((await server.command("TIME"))[0])
     await server.command("ZADD", "asynclock:a:#queue", 1, "first:there")
     await server.command("ZADD", "asynclock:a:#waiters", (clock + 600) * 1000, "first:there")
     patient = asyncio.create_task(hold(locks.fair_lock("a")))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while locks.statistics().refused < 2:  # refused, armed, refused
             await asyncio.sleep(0.01)
     keys = [f"asynclock:a:#{key}" for key in ("fair", "fair:#fence", "queue", "waiters")]
     source = fair.SCRIPT.source
     await server.command("EVAL", source, len(keys), *keys, "leave", "first:there")
-    assert (await asyncio.wait_for(patient, 10)).held
+    assert (await asyncio.wait_for(patient, PATIENCE)).held
 
 
 async def test_of_a_process_only_the_first_is_woken(
@@ -157,9 +157,9 @@ async def test_of_a_process_only_the_first_is_woken(
 async def test_the_first_in_the_queue_is_woken_whatever_our_order(
     server: LocalServer, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair, "PATIENCE", 60.0)
+    monkeypatch.setattr(fair, "PATIENCE", 600.0)
     locks = connect_to([server])
-    holder = await locks.fair_lock("a").acquire(timeout=5)
+    holder = await locks.fair_lock("a").acquire(timeout=PATIENCE)
     one = asyncio.create_task(hold(locks.fair_lock("a")))
     await queued(server, 1)
     two = asyncio.create_task(hold(locks.fair_lock("a")))
@@ -167,16 +167,16 @@ async def test_the_first_in_the_queue_is_woken_whatever_our_order(
     first, second = await server.command("ZRANGE", "asynclock:a:#queue", 0, -1)
     await server.command("ZADD", "asynclock:a:#queue", 2, first, 1, second)
     await holder.release()
-    lease = await asyncio.wait_for(two, 10)
+    lease = await asyncio.wait_for(two, PATIENCE)
     assert not one.done()
     await lease.release()
-    assert (await asyncio.wait_for(one, 10)).held
+    assert (await asyncio.wait_for(one, PATIENCE)).held
 
 
 async def test_a_waiter_keeps_its_place_for_long(server: LocalServer, connect_to: Connect) -> None:
     """Longer than the patience of the server: it has said that it is still there."""
     here, there = connect_to([server]), connect_to([server])
-    holder = await here.fair_lock("a").acquire(timeout=5)
+    holder = await here.fair_lock("a").acquire(timeout=PATIENCE)
     first = asyncio.create_task(hold(there.fair_lock("a")))
     await queued(server, 1)
     second = asyncio.create_task(hold(here.fair_lock("a")))
@@ -184,10 +184,10 @@ async def test_a_waiter_keeps_its_place_for_long(server: LocalServer, connect_to
     await asyncio.sleep(2.5)
     await queued(server, 2)
     await holder.release()
-    lease = await asyncio.wait_for(first, 5)
+    lease = await asyncio.wait_for(first, PATIENCE)
     assert not second.done()
     await lease.release()
-    await asyncio.wait_for(second, 5)
+    await asyncio.wait_for(second, PATIENCE)
 
 
 async def test_no_task_waits_for_itself_and_inspect(
@@ -196,7 +196,7 @@ async def test_no_task_waits_for_itself_and_inspect(
     locks = connect_to([server])
     async with locks.fair_lock("a") as lease:
         with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.fair_lock("a").acquire(timeout=5)
+            await locks.fair_lock("a").acquire(timeout=PATIENCE)
         seen = await locks.fair_lock("a").inspect()
         assert (seen.kind, seen.owner) == ("fair_lock", lease.owner)
 

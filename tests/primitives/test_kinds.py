@@ -19,6 +19,7 @@ from asynclock._primitives.kind import Held, Kind, State, StateView
 from asynclock._primitives.lock import SCRIPT
 from asynclock.manager import node_access
 from asynclock.testing import LocalServer
+from tests import patient
 
 
 def test_no_two_parts_have_the_same_key() -> None:
@@ -60,7 +61,7 @@ async def test_tools_need_only_the_declaration_of_a_primitive(
 ) -> None:
     gate = Held(SCRIPT, "gate", "wide")
     monkeypatch.setitem(PARTS, "gate", (Kind("gatehouse", (SCRIPT,), (gate,)), gate))
-    async with asynclock.connect(asynclock_nodes[0].url) as locks:
+    async with patient.connect(asynclock_nodes[0].url) as locks:
         access, options = node_access(locks), locks._defaults.usual
         spec = LockSpec("a", SCRIPT, gate.keys(lock_key(access.prefix, "a")))
         lease = await Lockable(locks._engine, spec, options, None).acquire()

@@ -13,6 +13,7 @@ from asynclock._nodes.script import Script
 from asynclock._primitives import fair, lock, multi, readwrite, register
 from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryNode
+from tests import patient
 
 DAY = 24 * 3600_000
 """Milliseconds that a fence counter outlives its last use, at least."""
@@ -22,7 +23,7 @@ TTL = 60_000
 @pytest_asyncio.fixture
 async def locks(asynclock_nodes: list[LocalServer]) -> AsyncIterator[asynclock.LockManager]:
     url = asynclock_nodes[0].url
-    async with asynclock.connect(url, ttl=60, max_ttl=60, restart_guard=False) as locks:
+    async with patient.connect(url, ttl=60, max_ttl=60, restart_guard=False) as locks:
         yield locks
 
 
@@ -59,13 +60,13 @@ async def test_a_short_reader_shortens_no_others(
 ) -> None:
     """Neither when it comes nor when it is extended: the others' leases are in the same key."""
     node, key = asynclock_nodes[0], "asynclock:a:#readers"
-    patient = await locks.rwlock("a").read().acquire()
-    hasty = await locks.rwlock("a", ttl=1).read().acquire()
+    slow = await locks.rwlock("a").read().acquire()
+    hasty = await locks.rwlock("a", ttl=5).read().acquire()
     assert await node.command("PTTL", key) > 50_000
-    await hasty.extend(1)
+    await hasty.extend(5)
     assert await node.command("PTTL", key) > 50_000
     await hasty.release()
-    assert await node.command("ZSCORE", key, patient.owner) is not None
+    assert await node.command("ZSCORE", key, slow.owner) is not None
 
 
 class Server:

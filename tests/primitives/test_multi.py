@@ -16,7 +16,7 @@ from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import until, waits
+from tests.waiting import PATIENCE, until, waits
 
 
 async def test_all_or_nothing(face: Face, connect: Connect) -> None:
@@ -47,8 +47,8 @@ async def test_what_others_store_is_not_written_over(face: Face, connect: Connec
 
 async def test_it_waits_for_each_name(connect: Connect) -> None:
     here, there = connect(), connect()
-    first = await here.lock("a").acquire(timeout=5)
-    second = await here.lock("b").acquire(timeout=5)
+    first = await here.lock("a").acquire(timeout=PATIENCE)
+    second = await here.lock("b").acquire(timeout=PATIENCE)
     waiter = asyncio.create_task(hold(there.multi_lock("a", "b")))
     await waits(there)
     before = there.statistics().refused
@@ -56,16 +56,16 @@ async def test_it_waits_for_each_name(connect: Connect) -> None:
     # It asks again and finds the other name still held.
     await until(lambda: there.statistics().refused > before, "the waiter is refused again")
     assert not waiter.done()
-    probe = await here.lock("a").acquire(timeout=5)  # it holds nothing while it waits
+    probe = await here.lock("a").acquire(timeout=PATIENCE)  # it holds nothing while it waits
     await probe.release()
     await second.release()
-    assert (await asyncio.wait_for(waiter, 5)).held
+    assert (await asyncio.wait_for(waiter, PATIENCE)).held
 
 
 async def test_it_is_renewed_as_one(connect: Connect) -> None:
-    locks = connect(ttl=0.6)
+    locks = connect(ttl=3)
     async with locks.multi_lock("a", "b") as two, locks.multi_lock("c", "d", "e") as three:
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(4)
         assert two.held
         assert three.held
 
@@ -84,7 +84,7 @@ async def test_name_by_name(connect: Connect) -> None:
         assert got is not None
         assert await got.release()
     assert not lease.held
-    lease = await there.multi_lock("a", "b").acquire(timeout=5)
+    lease = await there.multi_lock("a", "b").acquire(timeout=PATIENCE)
     assert lease.held
 
 
@@ -99,11 +99,11 @@ async def test_the_body_may_release_it_early(connect: Connect) -> None:
 
 async def test_an_end_that_a_busy_loop_did_not_notice_is_reported(connect: Connect) -> None:
     events: list[Event] = []
-    locks = connect(prefix="a:{", ttl=0.6, observers=[events.append])
+    locks = connect(prefix="a:{", ttl=1, observers=[events.append])
     for lock in (locks.multi_lock("a", "b"), locks.reentrant_lock("c")):
         with pytest.raises(asynclock.LeaseLostError, match="event loop was busy"):
             async with lock:
-                time.sleep(0.7)  # noqa: ASYNC251 - no timer of the loop can tell of the end
+                time.sleep(1.1)  # noqa: ASYNC251 - no timer of the loop can tell of the end
     assert [event.name for event in events if isinstance(event, Lost)] == ["a", "b", "c"]
 
 
@@ -123,7 +123,7 @@ async def test_cancelled_at_each_await_it_keeps_no_name(face: Face, connect: Con
         group.cancel_scope.cancel()
     assert here.leases() == ()
 
-    other = await there.lock("d").acquire(timeout=5)
+    other = await there.lock("d").acquire(timeout=PATIENCE)
     async with anyio.create_task_group() as group:
         group.start_soon(inside)
         while len(here.leases()) < len(names) - 1:
@@ -137,8 +137,8 @@ async def test_cancelled_at_each_await_it_keeps_no_name(face: Face, connect: Con
 async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
     face: Face, connect: Connect
 ) -> None:
-    here, there = connect(prefix="a:{", ttl=0.6), connect(prefix="a:{")
-    other = await there.lock("c").acquire(timeout=5)
+    here, there = connect(prefix="a:{", ttl=3), connect(prefix="a:{")
+    other = await there.lock("c").acquire(timeout=PATIENCE)
 
     async def inside() -> None:
         async with here.multi_lock("a", "b", "c"):
@@ -159,7 +159,7 @@ async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
 
 
 async def test_losing_one_of_several_leases_ends_the_body(face: Face, connect: Connect) -> None:
-    locks = connect(prefix="a:{", ttl=0.6)
+    locks = connect(prefix="a:{", ttl=3)
     with pytest.raises(asynclock.LeaseLostError):
         async with locks.multi_lock("a", "b"):
             for server in face.well:
@@ -169,11 +169,11 @@ async def test_losing_one_of_several_leases_ends_the_body(face: Face, connect: C
 
 
 async def test_losing_one_name_loses_all(face: Face, connect: Connect) -> None:
-    locks = connect(ttl=0.6)
-    lease = await locks.multi_lock("a", "b").acquire(timeout=5)
+    locks = connect(ttl=3)
+    lease = await locks.multi_lock("a", "b").acquire(timeout=PATIENCE)
     for server in face.well:
         await server.command("DEL", "asynclock:b")
-    await asyncio.wait_for(lease.wait_lost(), 5)
+    await asyncio.wait_for(lease.wait_lost(), PATIENCE)
     assert lease.lost_reason
     await face.empty()
 
@@ -196,9 +196,9 @@ async def test_no_task_waits_for_itself(connect: Connect) -> None:
     locks = connect()
     async with locks.multi_lock("a", "b"):
         with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.multi_lock("b", "c").acquire(timeout=5)
+            await locks.multi_lock("b", "c").acquire(timeout=PATIENCE)
         with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.lock("a").acquire(timeout=5)
+            await locks.lock("a").acquire(timeout=PATIENCE)
 
 
 async def test_inspect_shows_each_name(connect: Connect) -> None:

@@ -9,7 +9,7 @@ import pytest
 import asynclock
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 async def test_inner_holds_ask_nobody(face: Face, connect: Connect) -> None:
@@ -35,8 +35,8 @@ async def test_inner_holds_ask_nobody(face: Face, connect: Connect) -> None:
 async def test_the_last_to_end_gives_it_back(face: Face, connect: Connect) -> None:
     locks = connect()
     lock = locks.reentrant_lock("a")
-    outer = await lock.acquire(timeout=5)
-    inner = await lock.acquire(timeout=5)
+    outer = await lock.acquire(timeout=PATIENCE)
+    inner = await lock.acquire(timeout=PATIENCE)
     assert await outer.release() is True
     assert await outer.release() is True
     assert inner.held
@@ -52,7 +52,7 @@ async def test_other_tasks_wait(connect: Connect) -> None:
         await until(lambda: locks.statistics().waiting == 1, "the child waits")
         assert not child.done()
         assert await asyncio.create_task(locks.reentrant_lock("a").try_acquire()) is None
-    inherited = await asyncio.wait_for(child, 5)
+    inherited = await asyncio.wait_for(child, PATIENCE)
     assert inherited.fence > lease.fence
 
 
@@ -124,10 +124,10 @@ async def test_inheritance_ends_with_the_hold_that_gave_it(face: Face, connect: 
     late_comer = await tasks[1]
     assert late_comer is None
     await tasks[0]
-    await asyncio.wait_for(owner, 5)
+    await asyncio.wait_for(owner, PATIENCE)
     assert fences["child"] == fences["nested"] == fences["grandchild"] == outer.fence
     assert fences["later"] > outer.fence
-    async with lock().acquire(timeout=5) as again:
+    async with lock().acquire(timeout=PATIENCE) as again:
         assert again.fence > fences["later"]
     await face.empty()
 
@@ -144,7 +144,7 @@ async def test_a_task_started_inside_an_inner_hold_is_inside_the_outer_one(
 
     async def child() -> int:
         await go.wait()
-        async with lock().acquire(timeout=5) as mine:
+        async with lock().acquire(timeout=PATIENCE) as mine:
             return mine.fence
 
     async with lock() as outer:
@@ -155,7 +155,7 @@ async def test_a_task_started_inside_an_inner_hold_is_inside_the_outer_one(
 
 
 async def test_a_loss_ends_every_body(face: Face, connect: Connect) -> None:
-    locks = connect(ttl=0.6)
+    locks = connect(ttl=3)
     ended: list[str] = []
 
     async def child() -> None:
@@ -177,7 +177,7 @@ async def test_a_loss_ends_every_body(face: Face, connect: Connect) -> None:
                     assert not inner.held
                     with pytest.raises(asynclock.LeaseLostError):
                         await locks.reentrant_lock("a").acquire()
-    await asyncio.wait_for(other, 5)
+    await asyncio.wait_for(other, PATIENCE)
     assert sorted(ended) == ["child", "inner"]
     async with locks.reentrant_lock("a"):
         pass
@@ -189,18 +189,18 @@ async def test_a_body_that_fails_gives_it_back(face: Face, connect: Connect) -> 
         async with lock, lock:
             raise ZeroDivisionError
     await face.empty()
-    lease = await lock.acquire(timeout=5)
+    lease = await lock.acquire(timeout=PATIENCE)
     assert lease.held
 
 
 async def test_what_was_lost_before_it_was_entered_is_held_no_more(
     face: Face, connect: Connect
 ) -> None:
-    lock = connect(ttl=0.6).reentrant_lock("a")
-    lease = await lock.acquire(timeout=5)
+    lock = connect(ttl=3).reentrant_lock("a")
+    lease = await lock.acquire(timeout=PATIENCE)
     for server in face.well:
         await server.command("DEL", "asynclock:a")
-    await asyncio.wait_for(lease.wait_lost(), 5)
+    await asyncio.wait_for(lease.wait_lost(), PATIENCE)
     with pytest.raises(asynclock.LeaseLostError):
         async with lease:
             raise AssertionError

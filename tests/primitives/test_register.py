@@ -13,24 +13,26 @@ import pytest
 import asynclock
 from asynclock._primitives.register import Register
 from asynclock._primitives.round import Round
+from asynclock._rules import pacing
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect
+from tests.waiting import PATIENCE, sleeps
 
 
-async def test_event(connect: Connect) -> None:
+async def test_event(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Only a push wakes the waiters, not the end of a blind wait of two seconds at most.
+    monkeypatch.setattr(pacing, "until_expiry", lambda _remaining, _random: 2 * PATIENCE)
     here, there = connect(), connect()
     assert not await here.event("go").is_set()
     waiters = [asyncio.create_task(locks.event("go").wait()) for locks in (here, there) * 5]
-    await asyncio.sleep(0.1)
+    await sleeps(here, 5)
+    await sleeps(there, 5)
     assert not any(waiter.done() for waiter in waiters)
-    started = asyncio.get_running_loop().time()
     await here.event("go").set()
-    assert await asyncio.wait_for(asyncio.gather(*waiters), 10) == [True] * 10
-    # By a wake-up, not by the blind wait of 1.5 to 2 s; generous for a busy machine.
-    assert asyncio.get_running_loop().time() - started < 1.4
+    assert await asyncio.wait_for(asyncio.gather(*waiters), PATIENCE) == [True] * 10
     assert await there.event("go").is_set()
     await there.event("go").clear()
     assert not await here.event("go").is_set()
@@ -50,7 +52,7 @@ async def test_cancelled_waiters_leave_nothing(face: Face, connect: Connect) -> 
         asyncio.create_task(locks.event("go").wait()),
         asyncio.create_task(locks.latch("done", 3).wait()),
     ]
-    await asyncio.sleep(0.05)
+    await sleeps(locks, 2)
     for waiter in waiters:
         waiter.cancel()
     await asyncio.gather(*waiters, return_exceptions=True)
@@ -64,7 +66,7 @@ async def test_latch(connect: Connect) -> None:
     assert await here.latch("done", 3).count_down() == 2
     assert await there.latch("done", 3).wait(timeout=0.1) is False
     assert await there.latch("done", 3).count_down(2) == 0
-    assert await asyncio.wait_for(waiting, 10) is True
+    assert await asyncio.wait_for(waiting, PATIENCE) is True
     assert await here.latch("done", 3).count_down() == 0
     assert await here.latch("done", 3).wait(timeout=1) is True
     with pytest.raises(asynclock.ConfigurationError, match="counts from 3, not from 4"):
@@ -92,12 +94,12 @@ async def test_barrier(connect: Connect) -> None:
             asyncio.create_task(locks.barrier("start", 4).wait())
             for locks in [*managers, managers[0]][:3]
         ]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await managers[0].barrier("start", 4).waiting() != 3:
                 await asyncio.sleep(0.01)
         assert not any(task.done() for task in waiting)
         last = await managers[1].barrier("start", 4).wait()
-        rounds.append([*await asyncio.wait_for(asyncio.gather(*waiting), 10), last])
+        rounds.append([*await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE), last])
         assert last == 3
     assert [sorted(places) for places in rounds] == [[0, 1, 2, 3]] * 2
     with pytest.raises(asynclock.ConfigurationError, match="for 4 parties, not 5"):
@@ -111,35 +113,37 @@ async def test_barrier_counts_nobody_who_left(face: Face, connect: Connect) -> N
         await barrier.wait(timeout=0.1)
     assert await barrier.waiting() == 0
     cancelled = asyncio.create_task(barrier.wait())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while await barrier.waiting() != 1:
             await asyncio.sleep(0.01)
         cancelled.cancel()
         while await barrier.waiting() != 0:
             await asyncio.sleep(0.01)
     alone = asyncio.create_task(barrier.wait())
-    await asyncio.sleep(0.1)
+    await sleeps(locks)
     assert not alone.done()
-    places = await asyncio.wait_for(asyncio.gather(alone, other.barrier("start", 2).wait()), 10)
+    places = await asyncio.wait_for(
+        asyncio.gather(alone, other.barrier("start", 2).wait()), PATIENCE
+    )
     assert sorted(places) == [0, 1]
 
 
 async def test_barrier_counts_nobody_who_crashed(connect: Connect) -> None:
     """Its manager is gone without a word; it counts for one ttl, while the living are renewed."""
-    crashing, locks, other = connect(), connect(), connect()
-    crashed = asyncio.create_task(crashing.barrier("start", 3, ttl=0.6).wait())
-    barrier = locks.barrier("start", 3, ttl=0.6)
-    async with asyncio.timeout(20):
+    crashing, locks, other = connect(ttl=2), connect(ttl=2), connect(ttl=2)
+    crashed = asyncio.create_task(crashing.barrier("start", 3).wait())
+    barrier = locks.barrier("start", 3)
+    async with asyncio.timeout(PATIENCE):
         while await barrier.waiting() != 1:
             await asyncio.sleep(0.01)
         await crashing.aclose()
         alive = asyncio.create_task(barrier.wait())
-        while await other.barrier("start", 3, ttl=0.6).waiting() != 1:
+        while await other.barrier("start", 3).waiting() != 1:
             await asyncio.sleep(0.02)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2.5)
         assert await barrier.waiting() == 1, "who lives says so again"
-        second = asyncio.create_task(other.barrier("start", 3, ttl=0.6).wait())
-        await asyncio.sleep(0.1)
+        second = asyncio.create_task(other.barrier("start", 3).wait())
+        await sleeps(other)
         assert not alive.done()
         await barrier.wait()
         await asyncio.gather(alive, second)
@@ -167,7 +171,7 @@ async def test_what_was_read_once_stays(
 
 async def _told(locks: asynclock.LockManager, server: LocalServer) -> None:
     """Read until a node that has restarted holds the event again."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while await server.command("HGET", "asynclock:go:#event", "value") != "set":
             await locks.event("go").is_set(timeout=10)
             await asyncio.sleep(0.02)
@@ -175,7 +179,7 @@ async def _told(locks: asynclock.LockManager, server: LocalServer) -> None:
 
 async def _told_of_the_latch(locks: asynclock.LockManager, server: LocalServer) -> None:
     """The same for the latch: a read repairs only the nodes that answered before it was decided."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not await server.command("HEXISTS", "asynclock:done:#latch", "value"):
             await locks.latch("done", 3).remaining(timeout=10)
             await asyncio.sleep(0.02)
@@ -306,4 +310,4 @@ async def test_counted_exactly_once_under_faults(
     await latches[1].count_down()
     stop.set()
     await troubling
-    assert await asyncio.wait_for(waiting, 10) is True
+    assert await asyncio.wait_for(waiting, PATIENCE) is True

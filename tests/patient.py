@@ -1,0 +1,22 @@
+"""Managers that are patient with a busy machine, for all tests that are not about timeouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asynclock
+
+LONGEST = 2.0
+"""Seconds for a node's answer while the machine gives its processors to others."""
+USUAL = 0.25
+"""The library's own default; tests with a shorter ttl name another."""
+
+
+def node_timeout(*, ttl: float = 10.0, max_ttl: float | None = None, **_others: Any) -> float:
+    """Return the longest timeout that suits these settings of a manager, up to LONGEST."""
+    return min(LONGEST, max(USUAL, ttl / 3), (max_ttl or max(ttl, 10.0)) / 4)
+
+
+def connect(*addresses: Any, **settings: Any) -> asynclock.LockManager:
+    """`asynclock.connect`, patient unless the test names a node timeout."""
+    return asynclock.connect(*addresses, **{"node_timeout": node_timeout(**settings), **settings})
