@@ -81,6 +81,13 @@ class Remote:
         """Stop the process (SIGSTOP), as if its machine hung: its connections stay open."""
         self._signal(signal.SIGSTOP)
 
+    async def terminate(self, patience: float = 30.0) -> int:
+        """Ask the process to end (SIGTERM), as a deploy does, and return its exit status."""
+        assert self._process is not None
+        self._signal(signal.SIGTERM)
+        async with asyncio.timeout(patience):
+            return await self._process.wait()
+
     async def end(self) -> None:
         """Kill the worker at once: there is nothing to clean up."""
         if self._process is None:

@@ -86,7 +86,7 @@ _ASYNCLOCK = System(
     fences=True,
 )
 _PEERS = (
-    System("redis-py", "redis-py Lock", "redis-py", "redis_py", nodes=(1,)),
+    System("redis-py", "redis-py Lock", "redis-py", "redis_py", nodes=(1,), tries=True),
     System("coredis", "coredis Lock", "coredis", "coredis_", nodes=(1,)),
     System("pottery", "pottery AIORedlock", "pottery", "pottery_", tries=True),
     System("aioredlock", "aioredlock", "aioredlock", "aioredlock_", renews=True),

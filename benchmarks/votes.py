@@ -10,45 +10,59 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
-from asynclock.testing import FaultProxy
+from asynclock.testing import FaultProxy, LocalServer
 
+from .remote import Remote
 from .results import Sample
 from .rounds import Round
 
 JITTER = 0.005
 """Maximum delay of a link in each direction (seconds)."""
 GAP = 0.12
-"""Seconds from one round to the next: all have decided long before."""
-HELD = 0.75
-"""Part of a gap after which the winner releases; a process that is as late as this stays out."""
+"""Seconds from one round to the next: all have decided long before, unless the machine is busy."""
+KEPT = 20
+"""Rounds for which a winner keeps its name, so that a process that is late loses."""
+
+Links = Sequence[Sequence[FaultProxy]]
+"""For each process its links to all nodes."""
 
 
 async def together(round_: Round) -> Sample:
     """All processes call try_acquire on a free name at one moment, over links with jitter."""
-    count, turns = round_.case.tasks, round_.settings.votes
-    async with contextlib.AsyncExitStack() as stack:
-        links = [
-            [await stack.enter_async_context(FaultProxy(node)) for node in round_.nodes.servers]
-            for _ in range(count)
-        ]
-        workers = await round_.workers(count)
+    async with jittery(round_.nodes.servers, round_.case.tasks) as links:
+        workers = await round_.workers(round_.case.tasks)
         opening = zip(workers, links, strict=True)
         await asyncio.gather(*(round_.open(w, [link.url for link in own]) for w, own in opening))
-        asks = (worker.ask("warm", name=f"{round_.name}:{n}") for n, worker in enumerate(workers))
-        await asyncio.gather(*asks)
-        start = time.monotonic() + 0.5
-        moments = [start + GAP * turn for turn in range(turns)]
-        shaking = asyncio.create_task(_shake([link for own in links for link in own], moments))
-        patience = turns * GAP + 30
-        asks = (
-            w.ask("race", patience, name=round_.name, moments=moments, hold=GAP * HELD)
-            for w in workers
-        )
-        replies = await asyncio.gather(*asks)
-        await shaking
-    await asyncio.gather(*(worker.end() for worker in workers[4:]))
+        sample = await race(workers, links, round_.name, round_.settings.votes)
+    # They have been connected to links that are gone.
+    await asyncio.gather(*(worker.end() for worker in workers))
+    return sample
+
+
+@contextlib.asynccontextmanager
+async def jittery(servers: Sequence[LocalServer], processes: int) -> AsyncIterator[Links]:
+    """Make a link from each process to each server."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [
+            [await stack.enter_async_context(FaultProxy(server)) for server in servers]
+            for _ in range(processes)
+        ]
+
+
+async def race(workers: Sequence[Remote], links: Links, name: str, turns: int) -> Sample:
+    """Let all workers try at once, `turns` times, each time for a name that is new."""
+    asks = (worker.ask("warm", name=f"{name}:warm:{n}") for n, worker in enumerate(workers))
+    await asyncio.gather(*asks)
+    start = time.monotonic() + 0.5
+    moments = [start + GAP * turn for turn in range(turns)]
+    shaking = asyncio.create_task(_shake([link for own in links for link in own], moments))
+    patience = turns * GAP + 60
+    asks = (w.ask("race", patience, name=name, moments=moments, kept=KEPT) for w in workers)
+    replies = await asyncio.gather(*asks)
+    await shaking
+    await asyncio.gather(*(worker.ask("free") for worker in workers))
     return outcome([reply["won"] for reply in replies])
 
 
@@ -61,20 +75,14 @@ async def _shake(links: Sequence[FaultProxy], moments: Sequence[float]) -> None:
             link.delay(chance.uniform(0, JITTER), chance.uniform(0, JITTER))
 
 
-def outcome(won: Sequence[Sequence[bool | None]]) -> Sample:
-    """Return the percentage of rounds with one winner, with none and with more.
-
-    `won` holds a list for each process; None where it was too late to take part.
-    """
-    turns = [turn for turn in zip(*won, strict=True) if sum(one is not None for one in turn) > 1]
-    winners = [sum(bool(one) for one in turn) for turn in turns]
-    share = 100 / max(len(winners), 1)
+def outcome(won: Sequence[Sequence[bool]]) -> Sample:
+    """Return how many rounds had one winner, none, or more; `won` holds a list per process."""
+    winners = [sum(turn) for turn in zip(*won, strict=True)]
+    share = 100 / len(winners)
     return {
         "one_percent": share * winners.count(1),
         "nobody_percent": share * winners.count(0),
         "violations": sum(count > 1 for count in winners),
-        "rounds": len(winners),
-        "took_part": sum(one is not None for turn in turns for one in turn) / max(len(turns), 1),
     }
 
 

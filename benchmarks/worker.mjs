@@ -180,21 +180,16 @@ const OPERATIONS = {
     if (lastWait) waits.push(lastWait);
     return { counts: [bodies.length], waits: thin(waits), unfinished, errors, cpu: cpu() - used };
   },
-  async race({ name, moments, hold }) {
-    const won = [];
+  async race({ name, moments, kept }) {
+    const won = [], held = [];
     for (const [turn, moment] of moments.entries()) {
+      while (held.length && held[0][0] <= turn - kept) await held.shift()[1].release().catch(() => {});
       await sleep(moment - monotonic());
-      if (monotonic() > moment + hold / 2) {
-        won.push(null);
-        continue;
-      }
-      const held = await adapter.tryAcquire(`${name}:${turn}`);
-      won.push(held !== null);
-      if (held !== null) {
-        await sleep(moment + hold - monotonic());
-        await adapter.release(held).catch(() => {});
-      }
+      const lease = await adapter.tryAcquire(`${name}:${turn}`);
+      won.push(lease !== null);
+      if (lease !== null) held.push([turn, lease]);
     }
+    leases.push(...held.map(([, lease]) => lease));
     return { won };
   },
   async take({ name }) {

@@ -18,8 +18,8 @@ import resource
 import sys
 import time
 from array import array
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,19 +151,22 @@ class Worker:
             "cpu": cpu,
         }
 
-    async def race(self, name: str, moments: list[float], hold: float) -> dict[str, Any]:
-        """Try once at each moment; None where this process got its turn too late to take part."""
-        won: list[bool | None] = []
+    async def race(self, name: str, moments: list[float], kept: int) -> dict[str, Any]:
+        """Try once at each moment, each time for another name; keep a name for `kept` moments.
+
+        The last names are kept until `free`: a process that is late must lose.
+        """
+        won: list[bool] = []
+        held: deque[tuple[int, Any]] = deque()
         for turn, moment in enumerate(moments):
+            while held and held[0][0] <= turn - kept:
+                await self.adapter.release(held.popleft()[1])
             await asyncio.sleep(moment - time.monotonic())
-            if time.monotonic() > moment + hold / 2:
-                won.append(None)
-                continue
             lease = await self.adapter.try_acquire(f"{name}:{turn}")
             won.append(lease is not None)
             if lease is not None:
-                await asyncio.sleep(moment + hold - time.monotonic())
-                await self.adapter.release(lease)
+                held.append((turn, lease))
+        self.leases += [lease for _, lease in held]
         return {"won": won}
 
     async def take(self, name: str) -> dict[str, Any]:
@@ -222,12 +225,11 @@ def hello(loop: str) -> dict[str, Any]:
     return {"versions": versions, "loop": loop}
 
 
-async def serve(adapter: str, loop_name: str, out: int) -> None:
+async def serve(worker: Worker, loop_name: str, out: int) -> None:
     """Answer until end of input."""
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader(limit=2**24)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    worker = Worker(adapter)
     _write(out, hello(loop_name))
     while line := await lines.readline():
         request = json.loads(line)
@@ -244,13 +246,14 @@ def _write(out: int, answer: dict[str, Any]) -> None:
         data = data[os.write(out, data) :]
 
 
-def main() -> None:
+def main(make: Callable[[str], Worker] = Worker) -> None:
+    """Serve one system; other programs pass a worker that can do more."""
     adapter, loop = sys.argv[1:]
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # peers: a socket per task and node
     out = os.dup(1)
     os.dup2(2, 1)  # output of a library must not get between the answers
-    serving = serve(adapter, loop, out)
+    serving = serve(make(adapter), loop, out)
     if loop == "uvloop":
         import uvloop
 

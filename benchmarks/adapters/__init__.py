@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 PERMITS = 2
@@ -33,6 +34,14 @@ class Adapter(ABC):
     async def try_acquire(self, name: str) -> Any:  # noqa: ARG002 - for subclasses
         """Try once; return None if the name was not won. Only some systems are asked."""
         raise TypeError(f"{type(self).__name__}: no way to try once")
+
+    async def acquire_within(self, name: str, seconds: float) -> Any:  # noqa: ARG002 - for subclasses
+        """Wait for a limited time; return None after it. Only some systems are asked."""
+        raise TypeError(f"{type(self).__name__}: no way to wait for a limited time")
+
+    def entered(self, name: str) -> AbstractAsyncContextManager[Any]:
+        """Return the lock as users enter it with ``async with``. Only some systems are asked."""
+        raise TypeError(f"{type(self).__name__}: {name!r} cannot be entered")
 
     @abstractmethod
     async def release(self, lease: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import asynclock
@@ -41,6 +42,15 @@ class Asynclock(Adapter):
 
     async def try_acquire(self, name: str) -> Any:
         return await self.locks.lock(name, **self.terms).try_acquire()
+
+    async def acquire_within(self, name: str, seconds: float) -> Any:
+        try:
+            return await self.locks.lock(name).acquire(timeout=seconds)
+        except asynclock.AcquireTimeoutError:
+            return None
+
+    def entered(self, name: str) -> AbstractAsyncContextManager[Any]:
+        return self.locks.lock(name)
 
     async def release(self, lease: Any) -> None:
         await lease.release()

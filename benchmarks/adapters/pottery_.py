@@ -22,6 +22,13 @@ class Pottery(Adapter):
         await lock.acquire()
         return lock
 
+    def entered(self, name: str) -> AIORedlock:
+        return self.lock(name)
+
+    async def acquire_within(self, name: str, seconds: float) -> Any:
+        lock = self.lock(name)
+        return lock if await lock.acquire(timeout=seconds) else None
+
     async def try_acquire(self, name: str) -> Any:
         lock = self.lock(name)
         return lock if await lock.acquire(blocking=False) else None

@@ -14,10 +14,21 @@ class RedisPy(Adapter):
     async def open(self) -> None:
         self.client = Redis.from_url(self.urls[0])
 
+    def entered(self, name: str) -> Lock:
+        return self.client.lock(name, timeout=self.ttl)
+
     async def acquire(self, name: str) -> Lock:
-        lock = self.client.lock(name, timeout=self.ttl)
+        lock = self.entered(name)
         await lock.acquire()
         return lock
+
+    async def try_acquire(self, name: str) -> Lock | None:
+        lock = self.entered(name)
+        return lock if await lock.acquire(blocking=False) else None
+
+    async def acquire_within(self, name: str, seconds: float) -> Lock | None:
+        lock = self.entered(name)
+        return lock if await lock.acquire(blocking_timeout=seconds) else None
 
     async def release(self, lease: Any) -> None:
         await lease.release()

@@ -1,0 +1,161 @@
+"""Servers, and processes of one system on them, for the everyday scenes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from asynclock.testing import LocalServer, local_servers
+from benchmarks import judged
+from benchmarks.install import command, command_here
+from benchmarks.nodes import Counters, Nodes
+from benchmarks.remote import Remote
+from benchmarks.systems import SYSTEMS, System
+
+READY = 0.5
+"""Seconds from the order to begin to the common beginning of all processes."""
+QUICK = {"restart_guard": False}
+"""For scenes without restarts: their servers are seconds old and would not vote yet."""
+
+
+@dataclass
+class Stage:
+    """The processes of a scene."""
+
+    system: System
+    servers: Sequence[LocalServer]
+    ttl: float
+    settings: Mapping[str, Any]
+    """Arguments of asynclock.connect; peers do not know them."""
+    stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+    opened: list[dict[str, Any]] = field(default_factory=list)
+    """How long the processes that were started last took to import and to connect."""
+
+    async def processes(self, count: int, urls: Sequence[str] = (), **options: Any) -> list[Remote]:
+        """Start processes whose connections are open."""
+        started = [Remote(_command(self.system)) for _ in range(count)]
+        entering = (self.stack.enter_async_context(process) for process in started)
+        await asyncio.gather(*entering)
+        where = list(urls) or [server.url for server in self.servers]
+        own = {**self.system.options, **options}
+        if self.system.environment == "asynclock":
+            own = {**self.settings, **own}
+        opening = (p.ask("open", urls=where, ttl=self.ttl, options=dict(own)) for p in started)
+        self.opened = await asyncio.gather(*opening)
+        return started
+
+    @property
+    def url(self) -> str:
+        """The URL of the first server."""
+        return self.servers[0].url
+
+
+@dataclass(frozen=True)
+class Looped:
+    """What looping workers have seen; times in seconds on the monotonic clock."""
+
+    counts: Sequence[int]
+    bodies: Sequence[judged.Body]
+    errors: int
+    seconds: float
+    used: Counters
+    fences: bool
+    readers: int = 0
+    """The last so many processes read; they may be inside together."""
+
+    @property
+    def violations(self) -> int:
+        """Bodies that must not run at once but did, and fences that fell or came twice."""
+        if not self.readers:
+            return judged.violations(self.bodies, fences=self.fences)
+        first = len(self.counts) - self.readers
+        pairs = itertools.combinations(self.bodies, 2)
+        return sum(
+            one[1] < other[2] and other[1] < one[2]
+            for one, other in pairs
+            if one[4] < first or other[4] < first
+        )
+
+    @property
+    def longest_gap(self) -> float:
+        """The longest time in which nobody began to work."""
+        begins = [began for _, began, *_ in self.bodies]
+        gaps = (after - before for before, after in itertools.pairwise(begins))
+        return max(gaps, default=self.seconds)
+
+    @property
+    def overtook(self) -> int:
+        """The most bodies that others had while one process waited or was at rest."""
+        return judged.longest_wait(self.bodies, len(self.counts))
+
+    def figures(self) -> dict[str, float]:
+        """Return what a user notices."""
+        total = sum(self.counts)
+        waits = [began - asked for asked, began, *_ in self.bodies]
+        return {
+            "per_second": total / self.seconds,
+            "least_share": min(self.counts) * len(self.counts) / max(total, 1),
+            "longest_wait": max(waits, default=self.seconds),
+            "bodies_of_others": self.overtook,
+            "longest_gap": self.longest_gap,
+            "scripts": self.used.scripts / max(total, 1) / self.used.nodes,
+            "errors": self.errors,
+            "violations": self.violations,
+        }
+
+
+def _command(system: System) -> list[str]:
+    """Return the command of a process: in the system's own environment, else in ours."""
+    argv = command(system, "asyncio") or command_here(system, "asyncio")
+    return ["tests.everyday.worker" if word == "benchmarks.worker" else word for word in argv]
+
+
+@contextlib.asynccontextmanager
+async def stage(
+    who: str, nodes: int = 1, *, ttl: float = 10.0, **settings: Any
+) -> AsyncIterator[Stage]:
+    """Start servers and set the stage for a system; all processes end with the scene."""
+    async with local_servers(nodes) as servers:
+        made = Stage(SYSTEMS[who], servers, ttl, settings or QUICK)
+        async with made.stack:
+            yield made
+
+
+async def looping(
+    there: Stage,
+    processes: Sequence[Remote],
+    *,
+    seconds: float,
+    body: float,
+    meanwhile: Any = None,
+    **terms: Any,
+) -> Looped:
+    """Let each process work in a loop on one name; `meanwhile` is a coroutine that runs beside."""
+    warm = (p.ask("warm", name=f"warm:{number}") for number, p in enumerate(processes))
+    await asyncio.gather(*warm)
+    nodes = Nodes(there.servers, {})
+    with TemporaryDirectory(prefix="asynclock-") as place:
+        files = [Path(place) / str(number) for number in range(len(processes))]
+        told = {"start": time.monotonic() + READY, "seconds": seconds, "body": body, **terms}
+        before = await nodes.counters()
+        patience = seconds + 60
+        asks = (
+            p.ask("loop", patience, terms=told, tasks=1, seed=n, record=str(files[n]))
+            for n, p in enumerate(processes)
+        )
+        beside = asyncio.ensure_future(meanwhile) if meanwhile is not None else None
+        replies = await asyncio.gather(*asks)
+        if beside is not None:
+            await beside
+        used = await nodes.counters() - before
+        bodies = judged.recorded(files)
+    counts = [count for reply in replies for count in reply["counts"]]
+    errors = sum(sum(reply["errors"].values()) for reply in replies)
+    return Looped(counts, bodies, errors, seconds, used, there.system.fences)

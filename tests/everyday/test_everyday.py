@@ -1,0 +1,261 @@
+"""What users do all day, with bounds on what they would notice.
+
+Bounds are on counts and order where they can be, and wide where they are on time: the machine may
+be busy. Where a peer can do the same, it runs too; a peer is held only to what it promises itself.
+`python -m tests.everyday` prints the figures of all systems side by side.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.everyday import scenes
+from tests.everyday.stage import Looped, stage
+
+pytestmark = pytest.mark.timeout(180)  # many processes start on a busy machine
+
+SLOW = 5.0
+"""Seconds that a busy machine may add to anything."""
+
+OURS = [pytest.param("asynclock", 1, id="one"), pytest.param("asynclock", 3, id="three")]
+ALL = [*OURS, pytest.param("redis-py", 1, id="redis-py")]
+ours = pytest.mark.parametrize(("who", "nodes"), OURS)
+everybody = pytest.mark.parametrize(("who", "nodes"), ALL)
+three = pytest.mark.parametrize(("who", "nodes"), OURS[1:])
+
+
+class UnfairError(Exception):
+    """Somebody starved, or the waiters cost too much: nothing unsafe, but users notice it."""
+
+
+unfair_without_a_queue = pytest.mark.xfail(
+    raises=UnfairError,
+    strict=True,
+    reason="waiters of different processes have no queue: who releases is the first to ask again,"
+    " and a release wakes everybody",
+)
+split_without_a_queue = pytest.mark.xfail(
+    raises=UnfairError,
+    strict=True,
+    reason="rivals that ask at once split the votes, and nothing settles who goes first",
+)
+
+
+def fair(true: bool, seen: object) -> None:
+    if not true:
+        raise UnfairError(str(seen))
+
+
+def safe(seen: Looped) -> None:
+    """Nobody met another one inside, nothing failed, and work was done."""
+    assert seen.violations == 0
+    assert seen.errors == 0
+    assert sum(seen.counts) > 0
+
+
+# ---------------------------------------------------------------- workers
+
+
+@unfair_without_a_queue
+@ours
+async def test_two_workers_take_turns(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.workers(there, 2, seconds=3)
+    safe(seen)
+    fair(seen.overtook <= 4, seen.figures())
+    fair(min(seen.counts) >= 0.7 * max(seen.counts), seen.figures())
+
+
+@unfair_without_a_queue
+@ours
+async def test_nobody_of_sixteen_workers_starves(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.workers(there, 16, seconds=4)
+    safe(seen)
+    figures = seen.figures()
+    fair(seen.overtook <= 3 * 16, figures)
+    fair(figures["scripts"] <= 6, figures)
+
+
+@unfair_without_a_queue
+@ours
+async def test_each_of_fifty_managers_in_one_process_is_served(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.managers(there, 50, seconds=4)
+    assert seen.errors == 0
+    fair(min(seen.counts) > 0, seen.counts)
+
+
+@unfair_without_a_queue
+@ours
+async def test_readers_and_writers_both_get_their_turns(who: str, nodes: int) -> None:
+    """In strict phases each reader goes after each writer: twice as often as one of two writers."""
+    async with stage(who, nodes) as there:
+        seen = await scenes.readers_and_writers(there, seconds=3)
+    safe(seen)
+    writers, readers = seen.counts[:2], seen.counts[2:]
+    fair(min(readers) >= max(writers), seen.counts)
+    fair(min(writers) >= 0.5 * max(writers), seen.counts)
+
+
+async def test_the_peer_keeps_two_workers_apart() -> None:
+    async with stage("redis-py") as there:
+        safe(await scenes.workers(there, 2, seconds=2))
+
+
+# ---------------------------------------------------------------- web
+
+
+@everybody
+async def test_web_handlers_on_one_hot_name(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.web(there, every=0.08, seconds=2.5, timeout=2, body=0.005)
+    assert seen["failed"] == 0
+    assert seen["served"] + seen["busy"] == seen["requests"]
+    assert seen["slowest"] < 2 + SLOW
+    if who == "asynclock":  # the name is busy for a quarter of the time
+        assert seen["served"] >= 0.8 * seen["requests"]
+
+
+@everybody
+async def test_more_requests_than_the_name_can_serve(who: str, nodes: int) -> None:
+    """Each request is answered at its timeout at the latest, and the name is not left idle."""
+    async with stage(who, nodes) as there:
+        seen = await scenes.web(there, every=0.04, seconds=2.5, timeout=1, body=0.02)
+    assert seen["failed"] == 0
+    assert seen["served"] + seen["busy"] == seen["requests"]
+    assert seen["busy"] > 0
+    assert seen["slowest"] < 1 + SLOW
+    if who == "asynclock":  # 125 would keep it busy until the last request
+        assert seen["served"] >= 30
+
+
+# ---------------------------------------------------------------- cron and jobs
+
+
+@pytest.mark.parametrize(
+    ("who", "nodes"), [*ALL, pytest.param("asynclock", 5, marks=pytest.mark.nightly)]
+)
+async def test_cron_never_runs_twice(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.cron(there, hosts=10, ticks=10)
+    assert seen["violations"] == 0
+    if nodes == 1:
+        assert seen["one_percent"] == 100
+
+
+@split_without_a_queue
+@three
+async def test_cron_runs_each_time_over_three_nodes(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.cron(there, hosts=10, ticks=20)
+    assert seen["violations"] == 0
+    fair(seen["one_percent"] == 100, seen)
+
+
+@everybody
+async def test_a_queue_of_jobs_with_a_lock_per_customer(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.jobs(there, customers=20, each=8)
+    assert seen["done"] == seen["jobs"]
+    assert seen["overlaps"] == 0
+    assert seen["at_once"] > 1  # customers do not wait for each other
+
+
+# ---------------------------------------------------------------- processes and nodes come and go
+
+
+@everybody
+async def test_a_deploy_hands_the_lock_on_at_once(who: str, nodes: int) -> None:
+    async with stage(who, nodes, ttl=60.0, max_ttl=60.0, restart_guard=False) as there:
+        seen = await scenes.deploy(there)
+    assert seen["status"] == 0
+    assert seen["until_next"] < SLOW  # far below the ttl
+
+
+@everybody
+async def test_a_crash_blocks_the_name_for_the_ttl(who: str, nodes: int) -> None:
+    async with stage(who, nodes, ttl=2.0) as there:
+        seen = await scenes.crash(there)
+    assert seen["since_taken"] > 1.0
+    assert seen["until_next"] < 2 + SLOW
+    if who == "asynclock":
+        assert seen["fence_rose"]
+
+
+@three
+async def test_a_rolling_restart_of_the_nodes(who: str, nodes: int) -> None:
+    """With a pause of the longest ttl and three seconds after each node, nobody notices it."""
+    async with stage(who, nodes, ttl=1.0, max_ttl=1.0) as there:
+        seen = await scenes.rolling_restart(there, pause=5.0)
+    safe(seen)
+    assert seen.longest_gap < SLOW
+
+
+@pytest.mark.nightly
+@three
+async def test_nodes_restarted_without_a_pause_cost_time_but_no_safety(
+    who: str, nodes: int
+) -> None:
+    async with stage(who, nodes, ttl=1.0, max_ttl=1.0) as there:
+        seen = await scenes.rolling_restart(there, pause=0.2, seconds=12.0)
+    assert seen.violations == 0
+    assert seen.longest_gap < 4 + SLOW  # all of them are young together
+
+
+@everybody
+async def test_a_node_that_flaps(who: str, nodes: int) -> None:
+    async with stage(who, nodes, ttl=2.0) as there:
+        seen = await scenes.flapping(there, seconds=3)
+    assert seen.violations == 0
+    assert sum(seen.counts) > 0
+    if nodes > 1:
+        safe(seen)
+        assert seen.longest_gap < SLOW
+
+
+@everybody
+async def test_a_blocked_event_loop_loses_the_lock_and_hears_of_it(who: str, nodes: int) -> None:
+    async with stage(who, nodes, ttl=1.0) as there:
+        seen = await scenes.blocked_loop(there, 4.0)
+    assert seen["next_before_the_end"]
+    assert seen["told"]
+    if who == "asynclock":  # the body ends at the next thing that it awaits
+        assert not seen["went_on"]
+
+
+@everybody
+async def test_a_short_block_of_the_event_loop_costs_nothing(who: str, nodes: int) -> None:
+    async with stage(who, nodes, ttl=30.0, max_ttl=30.0, restart_guard=False) as there:
+        seen = await scenes.blocked_loop(there, 1.0)
+    assert seen["went_on"]
+    assert not seen["told"]
+    assert not seen["next_before_the_end"]
+
+
+@everybody
+async def test_an_application_that_starts_before_its_nodes(who: str, nodes: int) -> None:
+    settings = {"max_ttl": 1.0} if nodes > 1 else {"max_ttl": 10.0}
+    async with stage(who, nodes, ttl=1.0, **settings) as there:
+        seen = await scenes.early_application(there, late=1.0)
+    # Empty nodes of a quorum first wait for the longest ttl, and for three seconds at most.
+    assert seen["until_first"] < 4 + SLOW
+    if who == "asynclock":
+        assert seen["errors_before"] == 0  # it waits, and nobody has to start it again
+
+
+@everybody
+async def test_a_cold_start_over_a_link_of_thirty_milliseconds(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.cold_start(there, 0.015)
+    assert seen["connections"] == 1
+    assert seen["connect"] + seen["first_lock"] < SLOW
+
+
+@ours
+async def test_a_leader_dies_and_the_next_one_follows(who: str, nodes: int) -> None:
+    async with stage(who, nodes, ttl=1.0) as there:
+        seen = await scenes.leader_dies(there)
+    assert seen["leaders"] == 3
+    assert seen["terms_rise"]
+    assert seen["longest_without"] < 1 + SLOW
