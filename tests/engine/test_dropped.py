@@ -17,7 +17,7 @@ from asynclock.events import Lost
 from asynclock.testing import LocalServer
 from asynclock.testing import until as found
 from tests import patient
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 who = contextvars.ContextVar("who", default="nobody")
 
@@ -170,7 +170,7 @@ async def test_waiting_for_the_end_of_several_leaves_nothing(
                 assert not one._ending()._callbacks
             waiting = asyncio.create_task(lease.wait_lost())
             await asyncio.sleep(0)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_the_background_has_no_callers_context(

@@ -12,7 +12,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 from tests import patient
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a"),
@@ -237,13 +237,13 @@ async def test_another_threads_loop_is_refused_at_once(
 
         async def there() -> None:
             try:
-                told.append(await asyncio.wait_for(act(locks, lease), 5))
+                told.append(await asyncio.wait_for(act(locks, lease), PATIENCE))
             except BaseException as error:
                 told.append(error)
 
         thread = threading.Thread(target=lambda: asyncio.run(there()), daemon=True)
         thread.start()
-        await asyncio.to_thread(thread.join, 20)
+        await asyncio.to_thread(thread.join, 2 * PATIENCE)
         assert isinstance(told[0], asynclock.ConfigurationError), told
         assert "another event loop" in str(told[0])
         assert lease.held
@@ -263,7 +263,7 @@ async def test_and_for_leases_of_other_kinds(
         async def there() -> None:
             for act in (lease.__aenter__, lease.release, lease.extend, lease.wait_lost):
                 try:
-                    await asyncio.wait_for(act(), 5)
+                    await asyncio.wait_for(act(), PATIENCE)
                 except BaseException as error:
                     told.append(error)
 

@@ -215,7 +215,7 @@ async def test_a_release_is_not_executed_before_its_acquire(
     cluster: RedisCluster, connect: Connect
 ) -> None:
     """A semaphore's acquire looks at more keys than its release; both meet a slot that moves."""
-    locks = connect(*cluster.addresses, node_timeout=5, ttl=60, max_ttl=60, restart_guard=False)
+    locks = connect(*cluster.addresses, node_timeout=15, ttl=60, max_ttl=60, restart_guard=False)
     name = name_on(cluster, 0, 2)
     async with locks.semaphore(name, 2).acquire(timeout=20):
         pass
@@ -234,7 +234,7 @@ async def test_a_release_is_not_executed_before_its_acquire(
                 await until(partial(retried, node), "the acquire was answered with TRYAGAIN")
             node.deliver(spec.release(owner, 0.0, 1e12), Answer(asyncio.get_running_loop()), 0)
             answers.append(answer.future)
-        replies = await asyncio.wait_for(asyncio.gather(*answers), 2)  # far below the timeout
+        replies = await asyncio.wait_for(asyncio.gather(*answers), 5)  # far below the timeout
         assert {reply.cause for reply in replies} == {"given up before it was executed"}
     finally:
         await moving.end(cluster)
