@@ -43,7 +43,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for parser_ in (run, held):
         _add_settings(parser_)
 
-    for name, help_ in (("report", "write .md and .html"), ("chart", "draw headline.svg")):
+    for name, help_ in (
+        ("report", "write .md and .html"),
+        ("chart", "draw headline.svg or waiting.svg"),
+    ):
         drawn = commands.add_parser(name, help=f"{help_} from a result, the newest by default")
         drawn.add_argument("json", nargs="?", type=Path)
     looping = commands.add_parser("workers", help="looping workers in some processes, quickly")
@@ -161,10 +164,13 @@ def _draw(arguments: argparse.Namespace) -> None:
         from .report import write
 
         write(measured, source.with_suffix(""))
-    else:
-        from .chart import draw
+        return
+    from . import chart, chart_workers
 
-        draw(measured, results.HERE / "headline.svg")
+    if any(case.scenario == chart_workers.SCENARIO for case in measured.cases()):
+        chart_workers.draw(measured, results.HERE / "waiting.svg")
+    else:
+        chart.draw(measured, results.HERE / "headline.svg")
 
 
 if __name__ == "__main__":
