@@ -13,7 +13,7 @@ class NodeHealth:
     state: str
     """"up", "connecting", "stalled", "down", "quarantined" (a guard) or "rejected"."""
     cause: str
-    """Why the node is not up; "" if it is."""
+    """Why the node is not up, or the error that it gave instead of its last vote; otherwise ""."""
     votes_in: float
     """Seconds until the node may vote again; 0 if it may vote now."""
     round_trip: float | None

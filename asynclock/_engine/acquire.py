@@ -84,8 +84,7 @@ class Acquire(AcquireContext[Lease]):
                 self._leave(queue, waiter)
                 raise
             if turn is None:
-                first = queue.grants[0] if queue.grants else None
-                raise refusals.too_long_here(self._spec.name, first)
+                raise self._too_long(queue)
             engine.counts.wakeups["turn"] += 1
             if type(turn) is Grant and self._options.handoff is True:
                 lease = self._take_over(turn, turn.ttl / 2)
@@ -131,6 +130,14 @@ class Acquire(AcquireContext[Lease]):
             waiter.add_done_callback(lambda _: timer.cancel())
         return waiter
 
+    def _too_long(self, queue: LocalQueue[Grant]) -> AsyncLockError:
+        if queue.grants:
+            return refusals.too_long_here(self._spec.name, queue.grants[0])
+        unanswered = None if queue.search is None else queue.search.unanswered
+        if unanswered is not None:  # nobody has it: the task that asks gets too few votes
+            return refusals.outage(unanswered)
+        return refusals.too_long_here(self._spec.name, None)
+
     def _leave(self, queue: LocalQueue[Grant], waiter: Waiter[Grant]) -> None:
         # Cancelled or closed just after our turn came: pass the turn on, if the options match.
         turn = queue.leave(waiter)
@@ -169,6 +176,9 @@ class Acquire(AcquireContext[Lease]):
                 left = self._left()
                 await asyncio.sleep(pause if left is None else min(pause, left))
             loop = self._contend(queue.yielded)
+            if queue.search is not None:
+                loop.unanswered = queue.search.unanswered
+            queue.search = loop
             attempt = await loop.run()
             queue.contended = loop.contended is not None
             return self._won(attempt, queue)

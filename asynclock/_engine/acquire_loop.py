@@ -13,6 +13,7 @@ from .. import _clock
 from .._nodes.script import Word
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
+from ..errors import AsyncLockError
 from ..events import Contended, SplitVote, Voted
 from . import refusals
 from .attempt import Attempt
@@ -46,6 +47,7 @@ class AcquireLoop:
         "_watch",
         "_yielded",
         "contended",
+        "unanswered",
     )
 
     def __init__(
@@ -77,6 +79,8 @@ class AcquireLoop:
         self._outage_since: float | None = None
         self.contended: Attempt | None = None
         """The last attempt that was lost to other holders."""
+        self.unanswered: Attempt | None = None
+        """The last attempt, if too few nodes voted: possibly of the task that asked before."""
 
     @property
     def name(self) -> str:
@@ -100,7 +104,7 @@ class AcquireLoop:
                 if engine.observers:
                     engine.observers(Voted(self._spec.name, attempt.votes()))
                 if won:
-                    self._ticket = ()
+                    self._ticket, self.unanswered = (), None
                     return attempt
                 if engine.closed:
                     break
@@ -123,7 +127,7 @@ class AcquireLoop:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before.
         left = self._until - now
         if left <= 0:
-            raise refusals.out_of_time(self._spec.name)
+            raise self._out_of_time()
         return left if left < WHOLE * self._engine.settings.node_timeout else None
 
     # others have it
@@ -132,7 +136,7 @@ class AcquireLoop:
         """Wait until it is time for the next attempt and return the spec to ask for."""
         engine = self._engine
         engine.refused.add(self)
-        self._outage_since, self.contended = None, attempt
+        self._outage_since, self.contended, self.unanswered = None, attempt, None
         other = self._elsewhere(attempt)
         if other is not None and self._hops < MAX_SLOT_HOPS and _clock.now() < self._until:
             self._hops += 1
@@ -205,7 +209,8 @@ class AcquireLoop:
             if self.contended:
                 raise refusals.too_long(self.contended)
             if attempt.cut and self._outage_since is None and took < 0.9 * settings.node_timeout:
-                raise refusals.out_of_time(self._spec.name)
+                raise self._out_of_time()
+        self.unanswered = attempt
         hopeless = refusals.hopeless(attempt, len(self._engine.multiplexer.nodes))
         if hopeless is not None:
             raise hopeless
@@ -217,6 +222,11 @@ class AcquireLoop:
         in_vain = self._deadline is not None and now + attempt.barred > self._until
         if self._once or waited_out or in_vain or self._late():
             raise refusals.outage(attempt)
+
+    def _out_of_time(self) -> AsyncLockError:
+        if self.unanswered is not None:
+            return refusals.outage(self.unanswered)
+        return refusals.out_of_time(self._spec.name)
 
     # between two attempts
 

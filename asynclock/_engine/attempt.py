@@ -24,6 +24,7 @@ from .spec import LockSpec
 
 OPEN, WON = Verdict.OPEN, Verdict.WON
 TOO_LATE = Failure("the request reached it too late")
+CUT = Failure("no answer before the caller's timeout")
 
 
 class Attempt:
@@ -40,7 +41,6 @@ class Attempt:
         "_ticket",
         "_ttl",
         "ballot",
-        "cut",
         "failures",
         "owner",
         "refusals",
@@ -60,8 +60,6 @@ class Attempt:
         """For each refusing node: the seconds that the holder has left, or None, and its owner."""
         self.slot_votes: tuple[bytes, ...] = ()
         """What refusing nodes reported about the other slots of the name."""
-        self.cut = False
-        """Whether the caller's timeout ended before the nodes had answered."""
         self._context = context
         self._ttl = ttl
         self._ticket = ticket
@@ -113,12 +111,7 @@ class Attempt:
         until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
         floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
         command = self.spec.acquire(
-            self.owner,
-            self._ttl,
-            floor,
-            not_after,
-            context.retention,
-            self._ticket,
+            self.owner, self._ttl, floor, not_after, context.retention, self._ticket
         )
         if not not_after:  # too few clocks are known: each node reports its own in the handshake
             command.give_up_at = until
@@ -146,23 +139,27 @@ class Attempt:
             timer.cancel()
 
     def _expire(self) -> None:
-        self.cut = True
-        too_long = Failure("no answer before the caller's timeout")
         for index in self._asked:
-            self.on_reply(index, too_long)
-            self.on_raise_reply(index, too_long)
+            # Its last answer says more than that it has not answered yet.
+            lack = self._nodes[index].lack
+            known = CUT if lack is None or lack.permanent else lack
+            self.on_reply(index, known)
+            self.on_raise_reply(index, known)
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the acquire."""
-        bit = 1 << index
+        bit, node = 1 << index, self._nodes[index]
+        answer = reply if type(reply) is Failure else None
+        if node.lack is not answer and (answer is None or answer.code):
+            node.note(answer)
         if not self._open & bit:
             return  # it was counted as failed before; a release was sent after the request
         ballot = self.ballot
         if type(reply) is Failure:
             self._failed(index, reply)
         elif reply[0] == GRANTED:
-            if self.started < self._nodes[index].trust.votes_from:
-                self._failed(index, quarantined(self._nodes[index]))
+            if self.started < node.trust.votes_from:
+                self._failed(index, quarantined(node))
             else:
                 ballot.granted(index, int(reply[1]))
                 if ballot.behind:
@@ -232,6 +229,11 @@ class Attempt:
     # why it was lost
 
     @property
+    def cut(self) -> bool:
+        """Whether the caller's timeout ended before some node had given any answer."""
+        return CUT in self.failures.values()
+
+    @property
     def outage(self) -> bool:
         """Whether too few nodes answered to be sure that others have the name."""
         return len(self._nodes) - self.ballot.unknown < self.ballot.quorum
@@ -281,8 +283,7 @@ class Attempt:
 
     def causes(self) -> dict[str, str]:
         """Return the cause of each failure by the node's address."""
-        failures = sorted(self.failures.items())
-        return {self._nodes[i].address: failure.cause for i, failure in failures}
+        return {self._nodes[i].address: self.failures[i].cause for i in sorted(self.failures)}
 
 
 class _Raise:

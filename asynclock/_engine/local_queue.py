@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from .options import LeaseOptions
 from .spec import QueueKey
+
+if TYPE_CHECKING:
+    from .attempt import Attempt
 
 KEEP_COUNT = 8192
 KEEP_TIME = 0.1
@@ -47,6 +50,14 @@ Waiter = asyncio.Future[G | Proceed | None]
 or None if its timeout ended before its turn came."""
 
 
+class Search(Protocol):
+    """The task of this process that asks the nodes, as far as this queue needs it."""
+
+    @property
+    def unanswered(self) -> Attempt | None:
+        """Its last attempt, if too few nodes voted."""
+
+
 class LocalQueue(Generic[G]):
     """The tasks of this process that want one name: some hold, one asks, the rest wait in order."""
 
@@ -58,6 +69,7 @@ class LocalQueue(Generic[G]):
         "key",
         "name",
         "permits",
+        "search",
         "since",
         "waiters",
         "yielded",
@@ -79,6 +91,8 @@ class LocalQueue(Generic[G]):
         """Whether this process had to wait for others when it last got the name from the nodes."""
         self.yielded: float | None = None
         """When this process last used up its turn and yielded to others."""
+        self.search: Search | None = None
+        """The last task that asked the nodes."""
         self.waiters: OrderedDict[Waiter[G], LeaseOptions] = OrderedDict()
 
     @property

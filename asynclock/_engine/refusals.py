@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+
 from .. import _clock
 from .._nodes.acks import UNSUPPORTED
+from .._nodes.replies import Failure
 from ..errors import (
     AcquireTimeoutError,
     AlreadyHeldError,
@@ -109,13 +112,24 @@ def already_held(name: str) -> AlreadyHeldError:
 
 def hopeless(attempt: Attempt, size: int) -> ConfigurationError | None:
     """Return the ConfigurationError if permanent failures rule out a quorum, else None."""
-    never = [failure for failure in attempt.failures.values() if failure.permanent]
-    if size - len(never) >= attempt.ballot.quorum:
+    spare, failures = size - attempt.ballot.quorum, attempt.failures.values()
+    return ruled_out(attempt.spec.name, "be locked", failures, spare, attempt.causes)
+
+
+def ruled_out(
+    name: str,
+    what: str,
+    failures: Iterable[Failure],
+    spare: int,
+    causes: Callable[[], Mapping[str, str]],
+) -> ConfigurationError | None:
+    """Return the ConfigurationError if more than `spare` nodes have failed for good, else None."""
+    never = [failure for failure in failures if failure.permanent]
+    if len(never) <= spare:
         return None
     unsupported = any(failure.code == UNSUPPORTED for failure in never)
     kind = UnsupportedDeploymentError if unsupported else ConfigurationError
-    name = attempt.spec.name
-    return kind(f"{name!r} can't be locked here: {_listed(attempt.causes())}", name=name)
+    return kind(f"{name!r} can't {what} here: {_listed(causes())}", name=name)
 
 
 def outage(attempt: Attempt) -> QuorumUnavailableError:
@@ -134,5 +148,5 @@ def closed() -> ConfigurationError:
     return ConfigurationError("the manager was closed while this call waited")
 
 
-def _listed(causes: dict[str, str]) -> str:
+def _listed(causes: Mapping[str, str]) -> str:
     return "; ".join(f"{node}: {cause}" for node, cause in causes.items()) or "no node answered"

@@ -18,7 +18,7 @@ from .._rules.quorum import majority
 from ..errors import ConfigurationError
 from .info import parse_info
 from .link import Link
-from .replies import NOBODY, Failure, Sink
+from .replies import NO_ACKS, NOBODY, Failure, Sink
 from .script import GRANTED, GRANTED_MARK, WRITES, Command
 
 REPLICATION = Command.plain("INFO", "replication")
@@ -58,6 +58,34 @@ class Acks:
             # A majority of all members; the primary itself is one of the members that agree.
             return max(1, majority(replicas + 1) - 1)
         return self.wanted
+
+
+class KnownReplicas:
+    """The largest number of replicas that a primary has had while we knew it; None: unknown."""
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+
+    def counted(self, replicas: int | None) -> None:
+        """Take in a number of replicas, dead or alive."""
+        if replicas is not None:
+            self.most = replicas if self.most is None else max(self.most, replicas)
+
+    def lack(self, acks: Acks) -> Failure | None:
+        """Return why no grant can ever be acknowledged, or None.
+
+        A replica that was there before may come back, so its absence is an outage.
+        """
+        needed = acks.needed(self.most or 0)
+        if self.most is None or self.most >= needed:
+            return None
+        has = f"only {self.most}" if self.most else "none"
+        cause = f"acks={acks.wanted!r} needs {_some(needed)}, and it has {has}"
+        return Failure(cause, permanent=True, code=UNSUPPORTED)
+
+
+def _some(replicas: int) -> str:
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
 class AckedLink:
@@ -177,10 +205,10 @@ class AckedLink:
         needed = self._acks.needed(self.replicas)
         within = f"within {self._patience / 1000:g} s"
         if not saved:
-            return Failure(f"it had not saved the grant to disk {within}")
+            return Failure(f"it had not saved the grant to disk {within}", code=NO_ACKS)
         if count < needed:
             did = "saved" if self._acks.durable else "acknowledged"
-            return Failure(f"{count} of {needed} replicas {did} the grant {within}")
+            return Failure(f"{count} of {needed} replicas {did} the grant {within}", code=NO_ACKS)
         return None
 
     def counted(self, replicas: int) -> None:

@@ -10,7 +10,7 @@ from .._keys import HASH_TAG
 from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
-from .acks import Acks
+from .acks import Acks, KnownReplicas
 from .endpoint import Endpoint, Seeds, spelled
 from .handshake import dial
 from .link import Link
@@ -156,7 +156,9 @@ async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
 
 
 def _primary(endpoint: Endpoint, primaries: PrimaryDialer, observers: Observers) -> Node:
+    known = KnownReplicas()
+
     async def open_link(node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
-        return await primaries.dial(endpoint, node, limit)
+        return await primaries.dial(endpoint, node, limit, known)
 
     return ServerNode(endpoint.address, open_link, primaries.settings, observers)

@@ -21,7 +21,7 @@ from .info import read_facts
 from .link import Link, LinkListener
 from .patience import Patience
 from .redaction import without
-from .replies import Failure
+from .replies import NO_TRUST, Failure, refused_certificate
 from .script import Command, Script
 
 
@@ -87,7 +87,9 @@ async def _opening(limit: float) -> AsyncIterator[list[Link]]:
         raise HandshakeError(Failure(f"no connection within {limit:g} s")) from None
     except OSError as error:
         _drop(opened)
-        raise HandshakeError(Failure(f"can't connect: {_reason(error)}")) from None
+        cause, refused = f"can't connect: {_reason(error)}", refused_certificate(error)
+        code = NO_TRUST if refused else ""
+        raise HandshakeError(Failure(cause, permanent=refused, code=code)) from None
     except BaseException:
         _drop(opened)
         raise

@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import hiredis
 
 from .. import _clock, _forks
-from .replies import NOBODY, NOT_REDIS, READONLY, Answer, Failure, ServerError, Sink, failure
+from .replies import NOBODY, NOT_REDIS, READONLY, Answer, Failure, ServerError, Sink, failure, lost
 from .script import WRITES, Command
 
 MAX_IN_FLIGHT = 65_536
@@ -289,7 +289,7 @@ class Link(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        end = self._end if error is None else Failure(f"connection lost: {error}")
+        end = self._end if error is None else lost(error, greeted=self._greeted)
         entries, overdue = self._in_flight, self._overdue
         self._in_flight, self._overdue = deque(), 0
         self.listener.on_disconnect(self, end, [entry[3] for entry in entries])

@@ -49,6 +49,10 @@ class Node(Protocol):
     """Why the node must not be used at all: the wrong role, or the same server twice."""
 
     @property
+    def lack(self) -> Failure | None:
+        """The error that the node gave as its last answer, such as OOM; None if it voted."""
+
+    @property
     def address(self) -> str:
         """The address for messages; distinct among the nodes of a manager."""
 
@@ -85,6 +89,9 @@ class Node(Protocol):
     def obstacle(self, now: float, /) -> Failure | None:
         """Return why the node has no vote at the moment, or None if it has one."""
 
+    def note(self, answer: Failure | None) -> None:
+        """Take in the node's last answer to a request for a vote: an error, or None for a vote."""
+
     def check_clock(self) -> None:
         """Ask for the node's clock now, unless the link is down or stalled."""
 
@@ -101,7 +108,7 @@ class Node(Protocol):
         """Return "up", "stalled", "down", "connecting", "quarantined" or "rejected"."""
 
     def cause(self, now: float) -> str:
-        """Return why the state is not "up"; "" if it is."""
+        """Return why the state is not "up", or the error that the node last answered; else ""."""
 
 
 class NodeLink(Protocol):

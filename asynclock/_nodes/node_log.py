@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from math import inf
 
 from .. import _clock
 from .._rules.trust import Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
+from .replies import Failure
 
 _log = logging.getLogger("asynclock.nodes")
 
+QUIET = 10.0
+"""Minimum seconds between two records of errors that a node gives instead of votes."""
 WITHOUT = {
     "CLIENT": "waiters ask again at intervals instead of being woken",
     "CONFIG": "it is assumed to forget everything when it restarts",
@@ -28,7 +32,7 @@ class NodeLog:
     Further causes and attempts of a node that is down already are logged as DEBUG.
     """
 
-    __slots__ = ("_address", "_away", "_observers", "_timer", "_trust")
+    __slots__ = ("_address", "_away", "_lack", "_lack_told", "_observers", "_timer", "_trust")
 
     def __init__(self, address: str, trust: Trust, observers: Observers) -> None:
         self._address = address
@@ -36,6 +40,23 @@ class NodeLog:
         self._observers = observers
         self._away = False
         self._timer: asyncio.TimerHandle | None = None
+        self._lack = ""
+        """The code of the error that was logged and has not passed yet."""
+        self._lack_told = -inf
+
+    def answered(self, error: Failure | None) -> None:
+        """Log an error that the node gives instead of votes, and its end, at most every QUIET s.
+
+        A server at its limit of memory may refuse every other request.
+        """
+        now = _clock.now()
+        if error is None:
+            if self._lack:
+                self._lack = ""
+                self._tell(logging.INFO, "%s votes again", self._address)
+        elif error.code != self._lack and now >= self._lack_told + QUIET:
+            self._lack, self._lack_told = error.code, now
+            self._tell(logging.WARNING, "%s does not vote: %s", self._address, error.cause)
 
     def down(self, cause: str) -> None:
         """Report that the node is down."""
@@ -59,7 +80,7 @@ class NodeLog:
 
     def quarantined(self, seconds: float) -> None:
         """Report that a guard keeps the node from voting for `seconds`."""
-        cause = self._trust.cause
+        cause = self._trust.why(_clock.now())
         text = "%s %s: it does not vote for %.1f s"
         self._tell(logging.WARNING, text, self._address, cause, seconds)
         self._away = True

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .._rules.trust import Facts
-from .acks import UNSUPPORTED, AckedLink, Acks
+from .acks import UNSUPPORTED, AckedLink, Acks, KnownReplicas
 from .endpoint import Endpoint
 from .handshake import HandshakeError, dial
 from .link import Link, LinkListener
 from .mark import leave_mark
 from .node import NodeLink, NodeSettings
-from .replies import Failure
+from .replies import READONLY, Failure
 from .script import Script
 
 _log = logging.getLogger("asynclock.nodes")
@@ -42,6 +42,7 @@ class PrimaryDialer:
         endpoint: Endpoint,
         listener: LinkListener,
         limit: float,
+        known: KnownReplicas,
         *,
         mark: str | None = None,
         replicas: int | None = None,
@@ -49,14 +50,16 @@ class PrimaryDialer:
     ) -> tuple[NodeLink, Facts]:
         """Open a link to a primary. Raises HandshakeError, also if the server is not a primary.
 
-        `mark` is another key for the mark. `replicas` is the number of replicas, if others know it
-        better than the primary. `term` is a number that rises with each failover: it distinguishes
-        a primary that was replaced and came back from one that was never replaced.
+        `known` is the same at each call for one primary. `mark` is another key for the mark.
+        `replicas` is the number of replicas, if others know it better than the primary. `term` is a
+        number that rises with each failover: it distinguishes a primary that was replaced and came
+        back from one that was never replaced.
         """
         timeout = self.settings.node_timeout
         link, facts = await dial(endpoint, listener, self.scripts, timeout, limit)
         try:
-            self._check(facts)
+            known.counted(facts.replicas)
+            self._check(facts, known, watched=replicas is not None)
             facts = await self._marked(link, facts, mark or self.mark, term)
         except BaseException:
             link.close("the handshake failed")
@@ -68,10 +71,15 @@ class PrimaryDialer:
         acked.replicas = (facts.replicas or 0) if replicas is None else replicas
         return acked, facts
 
-    def _check(self, facts: Facts) -> None:
+    def _check(self, facts: Facts, known: KnownReplicas, *, watched: bool) -> None:
         if facts.role not in (None, "master"):
-            # Not permanent, because addresses of managed services move to the next primary.
-            raise HandshakeError(Failure("it is a replica, not the primary"))
+            # Watchers will name the primary. Without them only an address that has led to a
+            # primary before may do so again, as those of managed services do (`PASSING`).
+            cause = "it is a replica, not the primary"
+            raise HandshakeError(Failure(cause, permanent=not watched, code=READONLY))
+        lack = known.lack(self.acks)
+        if lack is not None:
+            raise HandshakeError(lack)
         if self.acks.durable and facts.version is not None and older(facts.version):
             cause = f"durable=True needs WAITAOF of Redis 7.2 or later; it is {facts.version}"
             raise HandshakeError(Failure(cause, permanent=True, code=UNSUPPORTED))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import ssl
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +13,13 @@ READONLY = "READONLY"
 
 NOT_REDIS = "NOTREDIS"
 """Code of a Failure for bytes that are not the Redis protocol; no server sends this code."""
+
+
+NO_TRUST = "NOTRUST"
+"""Code of a Failure for a certificate that we or the server refused; no server sends this code."""
+
+NO_ACKS = "NOACKS"
+"""Code of a Failure for a grant that too few servers acknowledged; no server sends this code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +48,35 @@ class ServerError(Exception):
     """An error reply, as hiredis makes it."""
 
 
-# Errors inside a script have no code of their own. These are the texts before 7.2 and since then.
+# What servers write around an error inside a script: before 7.0 in front of it, since then behind.
+_AROUND = re.compile(
+    r"^ERR Error running script \(call to \w+\): @user_script:\d+: (@user_script: ?\d+: )?-?"
+    r"|\.? script: [0-9a-f]{40}, on @\S+$"
+)
+# A refused right inside a script has no code of its own. The texts before 7.2 and since then.
 _FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
-_PERMANENT = ("WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO")
+_PERMANENT = ("WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO", "WRONGTYPE")
 
 
 def failure(error: Exception) -> Failure:
     """Turn a server's error reply into a Failure."""
-    text = str(error)
+    text = _AROUND.sub("", str(error))
     code = text.partition(" ")[0]
     permanent = code in _PERMANENT or text.startswith("ERR unknown command")
     forbidden = any(words in text for words in _FORBIDDEN_INSIDE)
     return Failure(text, permanent or forbidden, code)
+
+
+def lost(error: BaseException, *, greeted: bool) -> Failure:
+    """Return why a connection ended; a refused certificate of ours is told after the handshake."""
+    refused = not greeted and refused_certificate(error)
+    return Failure(f"connection lost: {error}", refused, NO_TRUST if refused else "")
+
+
+def refused_certificate(error: BaseException) -> bool:
+    """Return whether this says that we refused a certificate, or the server ours."""
+    reason = str(getattr(error, "reason", ""))
+    return isinstance(error, ssl.SSLError) and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
 class Answer:

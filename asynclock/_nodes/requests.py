@@ -38,6 +38,8 @@ class ServerRequests:
         """Whether the open link supports pushes for changed keys."""
         self.rejected: Failure | None = None
         """Why the node must not be used at all: the wrong role, or the same server twice."""
+        self.lack: Failure | None = None
+        """The error that the node gave as its last answer, such as OOM; None if it voted."""
         self.pending = PendingReleases(settings.node_timeout, self._send_again)
         """Releases that the node may not have executed."""
         self.on_state: Callable[[], None] = lambda: None
@@ -97,9 +99,14 @@ class ServerRequests:
             return self.rejected
         if now < self.trust.votes_from:
             votes_from = self.trust.votes_from
-            cause = f"{self.trust.cause}: it votes again in {votes_from - now:.1f} s"
+            cause = f"{self.trust.why(now)}; votes in {votes_from - now:.1f} s"
             return Failure(cause, votes_from=votes_from)
         return None
+
+    def note(self, answer: Failure | None) -> None:
+        """Take in the node's last answer to a request for a vote: an error, or None for a vote."""
+        self.lack = answer
+        self._log.answered(answer)
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release, even to a node that does not answer; keep it if there is no link."""

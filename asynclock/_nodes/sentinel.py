@@ -22,7 +22,7 @@ from .._rules.quorum import majority
 from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
-from .acks import AckedLink
+from .acks import AckedLink, KnownReplicas
 from .endpoint import Endpoint, Seeds
 from .handshake import HandshakeError, why_unready
 from .node import NodeLink
@@ -53,6 +53,8 @@ class SentinelView:
     """Rises with each failover."""
     replicas: int
     """Number of replicas that the Sentinel regards as alive."""
+    known: int
+    """Number of replicas that the Sentinel knows, dead or alive; it forgets none by itself."""
 
     @property
     def primary(self) -> tuple[str, int]:
@@ -117,6 +119,7 @@ class SentinelNode(WatchedNode):
             for word in ("GET-MASTER-ADDR-BY-NAME", "MASTER", "REPLICAS")
         )
         self._current: SentinelView | None = None
+        self._known = KnownReplicas()
 
     async def keep(self) -> None:
         """Keep a link to the primary open until cancelled."""
@@ -137,12 +140,14 @@ class SentinelNode(WatchedNode):
     async def _open(self, _node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
         asked = _clock.now()
         view = await self._ask_sentinels()
+        self._known.counted(view.known)
         # If the address is dead, the Sentinels may soon name another: ask again rather than wait.
         patience = min(limit, 2 * self.settings.node_timeout)
         link, facts = await self._primaries.dial(
             self._service.data.at(view.host, view.port),
             self,
             patience,
+            self._known,
             replicas=view.replicas,
             term=view.epoch,
         )
@@ -196,6 +201,7 @@ def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelVi
                 *view.primary,
                 max(other.epoch for other in agreed),
                 max(other.replicas for other in agreed),
+                max(other.known for other in agreed),
             )
     failures = [one for one in read if isinstance(one, Failure)]
     unknown = [failure for failure in failures if "No such master" in failure.cause]
@@ -224,7 +230,8 @@ def _read(replies: Sequence[Any]) -> SentinelView | Failure:
 def _view(address: Any, master: Any, replicas: Any) -> SentinelView:
     host, port = (word.decode("utf-8", "replace") for word in address)
     alive = [_alive(_fields(replica)) for replica in replicas]
-    return SentinelView(host, int(port), int(_fields(master)["config-epoch"]), sum(alive))
+    epoch = int(_fields(master)["config-epoch"])
+    return SentinelView(host, int(port), epoch, sum(alive), len(alive))
 
 
 def _alive(replica: dict[str, str]) -> bool:

@@ -18,7 +18,7 @@ from .handshake import why_unready
 from .heartbeat import Reading, leave_replica, watch
 from .link import Link
 from .node import Node, NodeLink, NodeSettings
-from .replies import NOT_REDIS, READONLY, Failure
+from .replies import NO_TRUST, NOT_REDIS, READONLY, Failure
 from .requests import TIME, ServerRequests
 from .script import Command
 
@@ -26,6 +26,8 @@ LEFT: Final = "the manager no longer uses it"
 LONGEST_DIAL = 2.0
 """Maximum seconds for a connection attempt. A frozen server answers a pending attempt as soon as it
 resumes, so waiting is better than a new attempt."""
+PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
+"""Codes of failed handshakes that rule a server out only if none has succeeded before."""
 INHERITED = Failure("its connection belongs to the process that forked this one")
 
 Dial = Callable[["ServerNode", float], Awaitable[tuple[NodeLink, Facts]]]
@@ -77,8 +79,9 @@ class ServerNode(ServerRequests):
             self._fail(Failure(LEFT))
 
     def _hopeful(self, failure: Failure) -> Failure:
-        # A server (or the proxy in front of it) that has spoken Redis before will do so again.
-        passing = failure.code == NOT_REDIS and self.trust.facts is not None
+        # What was right before will be right again: a proxy in front of the server that had its
+        # certificate replaced, or an address that moves to the next primary.
+        passing = failure.code in PASSING and self.trust.facts is not None
         return replace(failure, permanent=False) if passing else failure
 
     def _pause(self, failures: int) -> float:
@@ -108,7 +111,7 @@ class ServerNode(ServerRequests):
         accepted = self.rejected is None
         if waits and accepted:
             self._log.quarantined(waits)
-        self._link, self._down = link, None
+        self._link, self._down, self.lack = link, None, None
         if self._reading is not None:
             self.on_clock(*self._reading)
         if accepted:
@@ -158,7 +161,7 @@ class ServerNode(ServerRequests):
             return
         if push[1] is None:
             if self.settings.restart_guard:
-                cause = "its keys were flushed"
+                cause = "its keys were flushed {ago}"
                 self._log.quarantined(self.trust.forgot(_clock.now(), cause))
             self.on_wake(None)
             return
@@ -189,10 +192,12 @@ class ServerNode(ServerRequests):
         return "quarantined" if now < self.trust.votes_from else "up"
 
     def cause(self, now: float) -> str:
-        """Return why the state is not "up"; "" if it is."""
+        """Return why the state is not "up", or the error that the node last answered; else ""."""
         obstacle = self.obstacle(now)
         if obstacle is not None:
             return obstacle.cause
         if self._link is None:
             return self._down.cause if self._down is not None else ""
-        return "it does not answer in time" if self._link.stalled_since else ""
+        if self._link.stalled_since:
+            return "it does not answer in time"
+        return "" if self.lack is None else self.lack.cause

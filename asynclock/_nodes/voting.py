@@ -27,8 +27,8 @@ def quarantined(node: Node) -> Failure:
 
     The reply to this very request may be the reason, because it had the node's clock.
     """
-    cause = "it was quarantined after the request was sent"
-    return Failure(cause, votes_from=node.trust.votes_from)
+    ended = Failure("a guard took its vote for a moment", votes_from=node.trust.votes_from)
+    return node.obstacle(_clock.now()) or ended
 
 
 class Readiness:

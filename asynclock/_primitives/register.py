@@ -15,6 +15,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from .. import _clock
+from .._engine import refusals
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all
 from .._engine.spec import ms
@@ -255,9 +256,20 @@ class _Patience:
         await asyncio.sleep(seconds)
 
     async def pause(self, round_: Round) -> None:
-        """Wait before asking again. Raises QuorumUnavailableError if the outage lasts too long."""
+        """Wait before asking again.
+
+        Raises QuorumUnavailableError if the outage lasts too long, ConfigurationError if it would
+        never end.
+        """
         if self._engine.closed:
             raise ConfigurationError("the manager was closed while this call waited")
+        nodes = self._engine.multiplexer
+        spare = len(nodes.nodes) - nodes.quorum
+        hopeless = refusals.ruled_out(
+            self._name, "be known", round_.reasons, spare, lambda: round_.failures
+        )
+        if hopeless is not None:
+            raise hopeless
         left = self._until - _clock.now()
         barred = round_.barred
         if left <= 0 or (self.ends_at != inf and barred > left):

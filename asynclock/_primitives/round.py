@@ -37,7 +37,6 @@ class Round:
         "_quorum",
         "_sent",
         "_since",
-        "_votes_from",
         "cut_short",
         "decided",
         "failures",
@@ -45,6 +44,7 @@ class Round:
         "left",
         "on_forgotten",
         "promised",
+        "reasons",
     )
 
     def __init__(self, engine: Engine, sent: float, since: float) -> None:
@@ -64,8 +64,8 @@ class Round:
         self.left = len(self._nodes)
         self.granted: list[Any] = []
         self.failures: dict[str, str] = {}
-        self._votes_from: list[float] = []
-        """The moments from which the guards let the failed nodes vote."""
+        self.reasons: list[Failure] = []
+        """The same, with what is known besides."""
         self.promised = 0
         """The highest number that a refusing node has promised to another client."""
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,6 +74,9 @@ class Round:
         """Count the reply of node `index`."""
         node = self._nodes[index]
         self._answered.add(index)
+        answer = reply if type(reply) is Failure else None
+        if node.lack is not answer and (answer is None or answer.code):
+            node.note(answer)
         if type(reply) is Failure:
             self._failed(node, reply)
         elif self._sent < node.trust.votes_from:
@@ -96,12 +99,13 @@ class Round:
 
     def _failed(self, node: Node, failure: Failure) -> None:
         self.failures[node.address] = failure.cause
-        self._votes_from.append(failure.votes_from)
+        self.reasons.append(failure)
 
     @property
     def barred(self) -> float:
         """Seconds until the guards let a quorum vote; 0 if they do now."""
-        return barred(len(self._nodes), self._quorum, self._votes_from, _clock.now())
+        moments = [failure.votes_from for failure in self.reasons]
+        return barred(len(self._nodes), self._quorum, moments, _clock.now())
 
     def _believe(self) -> None:
         # A node whose memory reaches back to before the newest write has not forgotten that value.
@@ -128,8 +132,8 @@ class Round:
         self.failures |= dict.fromkeys(self._empty, FORGETFUL)
         for index, node in enumerate(self._nodes):
             if index not in self._answered:
-                cause = before.get(node.address, "no answer before the timeout")
-                self.failures[node.address] = cause
+                told = "no answer before the timeout" if node.lack is None else node.lack.cause
+                self.failures[node.address] = before.get(node.address, told)
 
     @property
     def outage(self) -> bool:

@@ -64,10 +64,11 @@ class Trust:
 
     __slots__ = (
         "_as_of",
+        "_cause",
         "_high",
         "_low",
         "_sent",
-        "cause",
+        "_since",
         "facts",
         "last_reply",
         "max_ttl",
@@ -81,7 +82,9 @@ class Trust:
         self.facts: Facts | None = None
         self.votes_from = 0.0
         """Replies to requests that were sent before this moment do not count."""
-        self.cause = ""
+        self._cause = ""
+        """Why there is no vote; "{ago}" stands for the time since `_since`."""
+        self._since = 0.0
         self.renews_from = 0.0
         """Renewals that were sent before this moment do not count, even if the node had granted."""
         self.remembers_from = -inf
@@ -116,7 +119,10 @@ class Trust:
             # Until then the previous primary may grant what this node extends (tests/model: G5).
             self.renews_from = max(self.renews_from, now + quarantine(facts.lag) - age)
         return self.quarantine(
-            now, quarantine(self.max_ttl + facts.lag) - age, _why_forgotten(known, facts)
+            now,
+            quarantine(self.max_ttl + facts.lag) - age,
+            _why_forgotten(known, facts),
+            since=now - _told_age(facts, silent if known is not None else inf),
         )
 
     def _kept(self, known: Facts, facts: Facts, silent: float) -> bool:
@@ -145,12 +151,21 @@ class Trust:
         # a clock jump falsifies the uptime, but not the silence of the previous process
         return min(uptime, silent, inf if facts.marked is None else facts.marked)
 
-    def quarantine(self, now: float, seconds: float, cause: str) -> float:
-        """Take the node's vote for `seconds`; return the seconds for which it has no vote."""
+    def quarantine(
+        self, now: float, seconds: float, cause: str, *, since: float | None = None
+    ) -> float:
+        """Take the node's vote for `seconds`; return the seconds for which it has no vote.
+
+        In `cause`, "{ago}" stands for the time since `since`, or since now.
+        """
         if seconds > 0 and now + seconds > self.votes_from:
             self.votes_from = now + seconds
-            self.cause = cause
+            self._cause, self._since = cause, now if since is None else since
         return max(0.0, self.votes_from - now)
+
+    def why(self, now: float) -> str:
+        """Return why the node has no vote; it reads after the node's address."""
+        return self._cause.replace("{ago}", _ago(now - self._since))
 
     def forgot(self, now: float, cause: str) -> float:
         """Note that the node has lost keys (FLUSHALL); return the seconds without a vote."""
@@ -198,13 +213,25 @@ class Trust:
 
 
 def _why_forgotten(known: Facts | None, facts: Facts) -> str:
-    if facts.run_id is None:
-        return "may have restarted (it does not report its run_id)"
+    if facts.run_id is None or facts.uptime is None:
+        return "does not say when it started and may have forgotten locks"
     if facts.promoted:
-        return "became the primary, or lost its keys, since clients last connected"
-    if known is None:
-        return "may have restarted before the first connection"
-    return "was a replica at the last connection" if known.replica else "restarted"
+        return "became the primary, or lost its keys, since clients last met it; it may lack locks"
+    if known is not None and known.replica:
+        return "was a replica at the last connection and may lack locks"
+    if facts.marked is not None and facts.marked < facts.uptime:
+        return "became the primary {ago} and may lack locks"
+    return "started {ago} and may have forgotten locks"
+
+
+def _told_age(facts: Facts, silent: float) -> float:
+    # For people: without the margins that the guard itself needs.
+    known = (facts.uptime, facts.marked, silent)
+    return min(age for age in known if age is not None)
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s ago" if seconds >= 1 else "less than a second ago"
 
 
 def low_median(offsets: list[float]) -> float:

@@ -41,8 +41,8 @@ def verdict(*answers: list[Any] | None) -> SentinelView:
 def test_the_newest_opinion_of_those_who_agree_counts() -> None:
     """A failover back to an old primary is told by its epoch alone."""
     newest = verdict(told(1, 4), told(1, 7, ("slave", "slave")), told(1, 6))
-    assert newest == SentinelView("10.0.0.1", 1, 7, 2)
-    assert not newest.agrees(SentinelView("10.0.0.1", 1, 4, 2))
+    assert newest == SentinelView("10.0.0.1", 1, 7, 2, 2)
+    assert not newest.agrees(SentinelView("10.0.0.1", 1, 4, 2, 2))
 
 
 def test_a_majority_of_those_configured_is_needed() -> None:
@@ -92,12 +92,14 @@ async def nowhere(_node: ServerNode, _limit: float) -> Any:
     raise OSError
 
 
-@pytest.mark.parametrize("changed", [SentinelView("other", 1, 7, 1), SentinelView("here", 1, 8, 1)])
+@pytest.mark.parametrize(
+    "changed", [SentinelView("other", 1, 7, 1, 1), SentinelView("here", 1, 8, 1, 1)]
+)
 def test_a_primary_that_was_replaced_is_left(changed: SentinelView) -> None:
     """Also one that was named again: in between another one granted leases."""
 
     async def scenario() -> None:
-        node = Watched(SentinelView("here", 1, 7, 1))
+        node = Watched(SentinelView("here", 1, 7, 1, 1))
         looking = asyncio.create_task(node._look_after())
         await asyncio.sleep(3 * POLL)
         assert node.end.causes == []
@@ -112,7 +114,7 @@ def test_a_primary_that_was_replaced_is_left(changed: SentinelView) -> None:
 
 def test_a_primary_that_nobody_confirms_is_asked_no_more() -> None:
     async def scenario() -> None:
-        node = Watched(SentinelView("here", 1, 7, 1))
+        node = Watched(SentinelView("here", 1, 7, 1, 1))
         looking = asyncio.create_task(node._look_after())
         await asyncio.sleep(2 * POLL)
         node.said = None
@@ -128,7 +130,7 @@ def test_a_primary_that_nobody_confirms_is_asked_no_more() -> None:
 
 def test_a_confirmation_counts_from_the_question() -> None:
     async def scenario() -> None:
-        node = Watched(SentinelView("here", 1, 7, 1))
+        node = Watched(SentinelView("here", 1, 7, 1, 1))
         await asyncio.sleep(10)
         node.confirm(_clock.now() - CONFIRMED / 2)
         await asyncio.sleep(CONFIRMED / 2 + 0.01)
@@ -141,7 +143,7 @@ def test_a_reply_that_comes_after_the_confirmation_does_not_count() -> None:
     """The link asks before it passes a grant on."""
 
     async def scenario() -> None:
-        node = Watched(SentinelView("here", 1, 7, 1))
+        node = Watched(SentinelView("here", 1, 7, 1, 1))
         link = Link(node, 1.0)
         _, facts = node.watched(link, Facts())
         assert facts.lag == CONFIRMED

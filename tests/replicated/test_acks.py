@@ -148,8 +148,8 @@ async def test_durable_needs_a_server_that_can_say_so(group: Replicated, connect
 
 async def test_a_replica_is_never_asked(group: Replicated, connect: Connect) -> None:
     locks = connect(group.replicas[0].url, acks=1, restart_guard=False)
-    with pytest.raises(asynclock.QuorumUnavailableError, match="it is a replica"):
-        await locks.lock("a").acquire(timeout=0.6)
+    with pytest.raises(asynclock.ConfigurationError, match="it is a replica"):
+        await locks.lock("a").acquire()
 
 
 async def test_a_demoted_primary_is_left_at_once(group: Replicated, connect: Connect) -> None:
@@ -174,3 +174,19 @@ def test_what_majority_means() -> None:
     majority = Acks.of("majority", False)
     assert [majority.needed(replicas) for replicas in range(7)] == [1, 1, 1, 2, 2, 3, 3]
     assert [Acks.of("all", False).needed(replicas) for replicas in range(4)] == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("timeout", [0.01, 0.7, 1.2, 2.2])
+async def test_whatever_the_timeout_the_missing_acknowledgements_are_told(
+    group: Replicated, connect: Connect, timeout: float
+) -> None:
+    """The last attempt is cut in the middle of its WAIT, which is not what went wrong."""
+    locks = connect(*group.addresses, acks=2, restart_guard=False)
+    async with locks.lock("a", timeout=20):
+        pass
+    await group.replicas[0].freeze()
+    with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+        await locks.lock("a").acquire(timeout=timeout)
+    (cause,) = caught.value.nodes.values()
+    assert cause.startswith("1 of 2 replicas acknowledged the grant within")
+    assert locks.nodes()[0].cause == cause

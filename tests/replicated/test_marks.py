@@ -23,6 +23,7 @@ from asynclock.testing import (
     until,
 )
 from asynclock.testing.topology import in_sync
+from asynclock.testing.topology.replicated import follow
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies, refused
 
@@ -147,6 +148,8 @@ async def test_a_replica_that_was_away_and_is_promoted_waits_also_with_all_acks(
     await until(partial(replicas_left, elders.primary, 1), "the primary has lost a replica")
     holder = connect(*elders.addresses, acks="all", **GUARD)
     lease = await holder.lock("a").acquire(timeout=20)
+    await follow(elders.replicas[0], stale)  # as after any failover
+    await until(partial(replicas_left, stale, 1), "the heir has a replica")
     newcomer = connect(stale.url, acks="all", **GUARD)
     assert (await verdict(newcomer))[0] == "quarantined"
     assert await lease.release()

@@ -54,7 +54,7 @@ def test_a_lying_uptime_is_bounded_by_its_last_reply() -> None:
 def test_a_server_without_a_run_id_is_taken_for_restarted() -> None:
     known = Trust(10.0)
     assert met(known, Facts(), 5000.0) == pytest.approx(D)
-    assert "does not report" in known.cause
+    assert "does not say when it started" in known.why(0.0)
 
 
 def test_a_server_without_a_run_id_is_taken_for_restarted_each_time() -> None:
@@ -74,7 +74,7 @@ def test_a_short_quarantine_ends_no_long_one() -> None:
     known = Trust(10.0)
     assert known.quarantine(100.0, 50.0, "long") == 50.0
     assert known.quarantine(110.0, 5.0, "short") == 40.0
-    assert known.cause == "long"
+    assert known.why(0.0) == "long"
 
 
 def test_a_node_that_was_flushed_has_no_vote_and_remembers_nothing() -> None:
@@ -153,7 +153,7 @@ def test_a_replica_that_is_promoted_waits() -> None:
     known = Trust(10.0)
     assert met(known, replace(OLD, role="slave"), 5000.0) == 0
     assert met(known, OLD, 5001.0) == pytest.approx(D - 1.0)
-    assert known.cause == "was a replica at the last connection"
+    assert known.why(0.0) == "was a replica at the last connection and may lack locks"
 
 
 def test_a_node_that_refused_to_write_as_a_replica_waits() -> None:

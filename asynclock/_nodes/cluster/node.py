@@ -58,6 +58,7 @@ class ClusterNode:
         self.round_trip: float | None = None
         self.tracking = False
         self.rejected: Failure | None = None
+        self.lack: Failure | None = None
         self.random: Callable[[], float] = random.random
         self.on_wake: Callable[[str | None], None] = lambda _key: None
         self.on_connect: Callable[[Node], None] = lambda _node: None
@@ -98,6 +99,10 @@ class ClusterNode:
     def votes_from(self) -> float:
         """The moment from which the guards let every server vote."""
         return max((shard.trust.votes_from for shard in self.shards), default=0.0)
+
+    def note(self, answer: Failure | None) -> None:
+        """Take in the last answer; the server that gave it has logged it."""
+        self.lack = answer
 
     # what a routed command asks for
 

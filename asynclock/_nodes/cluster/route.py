@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from ... import _clock
@@ -11,6 +12,7 @@ from ..replies import NOBODY, Failure, Sink
 from ..requests import CACHING
 from ..script import GRANTED, Command, Word
 from ..server import ServerNode
+from ..voting import quarantined
 from .parked import ParkedCommands
 from .slots import Address, read_redirect, slot_of
 
@@ -27,6 +29,11 @@ VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
 HOLDING: Final = frozenset({"extend", "raise"})
 """Operations of an owner that has the lock already."""
 NEVER = Failure("given up before it was executed")
+
+
+def told_by(shard: ServerNode, failure: Failure) -> Failure:
+    """Return an error of one server for an answer of the whole cluster."""
+    return replace(failure, cause=f"{shard.address}: {failure.cause}")
 
 
 class Cluster(Protocol):
@@ -154,7 +161,7 @@ class RoutedCommand:
         self._shard, self._sent = shard, now
         obstacle = shard.obstacle(now) if self._command.op in VOTES else None
         if obstacle is not None:
-            self._answer(obstacle)
+            self._answer(told_by(shard, obstacle))
             return
         if self._arm and shard.tracking:
             shard.ask(CACHING, NOBODY, 0)
@@ -172,9 +179,10 @@ class RoutedCommand:
             return
         cluster.round_trip = shard.round_trip
         operation = self._command.op
+        if operation in VOTES and shard.lack is not None:
+            shard.note(None)
         if operation in VOTES and reply[0] == GRANTED and self._sent < shard.trust.votes_from:
-            cause = "it was quarantined after the request was sent"
-            reply = Failure(cause, votes_from=shard.trust.votes_from)
+            reply = told_by(shard, quarantined(shard))
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")
         self._answer(reply)
@@ -183,7 +191,9 @@ class RoutedCommand:
         cluster = self._cluster
         if failure.code not in ("MOVED", "ASK", "TRYAGAIN"):
             cluster.look_again()
-            self._answer(failure)
+            if failure.code and self._command.op in VOTES:
+                shard.note(failure)
+            self._answer(told_by(shard, failure))
         elif self._released:
             self._answer(NEVER)
         elif not self._left or _clock.now() >= self.until:

@@ -11,7 +11,7 @@ from ..._rules.quorum import majority
 from ..._rules.standstill import StandStill
 from ..._rules.trust import Facts, Trust
 from ...events import Observers
-from ..acks import AckedLink
+from ..acks import AckedLink, KnownReplicas
 from ..endpoint import Endpoint
 from ..node import Node, NodeLink
 from ..primary import PrimaryDialer
@@ -37,6 +37,8 @@ class Shards:
     ) -> None:
         self.view: View | None = None
         self.nodes: dict[Address, WatchedNode] = {}
+        self._known = KnownReplicas()
+        """For all shards together: after a failover, the new primary's replicas are fewer."""
         self._endpoint = endpoint
         self._primaries = primaries
         self._prefix = prefix
@@ -75,6 +77,7 @@ class Shards:
                 self._look_again()
 
     def _tell_replicas(self, node: ServerNode, shard: Shard) -> None:
+        self._known.counted(shard.replicas)
         if isinstance(node.link, AckedLink):
             node.link.replicas = shard.replicas
 
@@ -104,7 +107,7 @@ class Shards:
         try:
             node.require()
             link, facts = await self._primaries.dial(
-                endpoint, node, patience, mark=mark, replicas=shard.replicas
+                endpoint, node, patience, self._known, mark=mark, replicas=shard.replicas
             )
         except BaseException:
             self._look_again()

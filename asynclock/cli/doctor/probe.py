@@ -154,7 +154,7 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
         guard_first=purpose.nodes > 1,
         disks_kept=purpose.disks_kept,
     )
-    found.waits_because = trust.cause
+    found.waits_because = trust.why(_clock.now())
     await _read_settings(found, link)
     await _try_commands(found, link, purpose)
     await asyncio.gather(_watch_clock(found, link, trust, purpose.watch), _second_connection(found))
