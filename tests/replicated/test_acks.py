@@ -11,6 +11,7 @@ from asynclock._nodes.acks import Acks
 from asynclock.testing import Replicated, find_server
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import refused
+from tests.waiting import PATIENCE
 
 
 async def left(group: Replicated) -> list[str]:
@@ -56,7 +57,7 @@ async def test_too_few_acknowledgements_are_no_grant(group: Replicated, connect:
 async def test_all_means_all_and_says_how_many_were_missing(
     group: Replicated, connect: Connect
 ) -> None:
-    locks = connect(*group.addresses, acks="all", restart_guard=False)
+    locks = connect(*group.addresses, acks="all", ttl=60, max_ttl=60, restart_guard=False)
     assert await locks.lock("a").acquire(timeout=20)
     await group.replicas[0].freeze()
     with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 2 replicas acknowledged"):
@@ -65,7 +66,7 @@ async def test_all_means_all_and_says_how_many_were_missing(
     other = await enough.lock("c").acquire(timeout=20)
     assert await other.release()
     # What was granted and not acknowledged is given back at once, not when its ttl ends.
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while await left(group) != ["asynclock:a"]:
             await asyncio.sleep(0.02)
 
@@ -81,11 +82,11 @@ async def test_a_refusal_needs_no_acknowledgement(group: Replicated, connect: Co
 
 
 async def test_a_lagging_replica_kills_no_lease(group: Replicated, connect: Connect) -> None:
-    locks = connect(*group.addresses, acks=2, ttl=3, restart_guard=False)
+    locks = connect(*group.addresses, acks=2, ttl=6, restart_guard=False)
     lease = await locks.lock("a").acquire(timeout=20)
     await group.replicas[0].freeze()
     before = locks.statistics().renewed
-    await asyncio.sleep(1.6)  # the renewal, due after a third of the ttl, is not acknowledged
+    await asyncio.sleep(3)  # the renewal, due after a third of the ttl, is not acknowledged
     assert locks.statistics().renewed == before
     assert lease.held
     await group.replicas[0].thaw()
