@@ -80,7 +80,7 @@ SCENES = (
     ),
     Scene(
         "a rolling restart of the nodes, ttl 1 s",
-        lambda t: scenes.rolling_restart(t, 5.0),
+        lambda t: scenes.restarts(t, 5.0),
         UNBROKEN,
         {"ttl": 1.0, "max_ttl": 1.0},
         least_nodes=3,
@@ -101,7 +101,8 @@ SCENES = (
     Scene(
         "a cold start over a link of 30 ms",
         lambda t: scenes.cold_start(t, 0.015),
-        "connected in {connect:.3f} s; first lock in {first_lock:.3f} s, then {second_lock:.3f} s",
+        "imported and connected in {connect:.2f} s; first lock in {first_lock:.3f} s,"
+        " then {second_lock:.3f} s",
     ),
     Scene(
         "a leader that dies, ttl 1 s",

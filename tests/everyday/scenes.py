@@ -139,19 +139,34 @@ async def crash(there: Stage) -> dict[str, float]:
     }
 
 
-async def rolling_restart(there: Stage, pause: float, seconds: float = 0.0) -> Looped:
+async def restarts(
+    there: Stage, pause: float, *, seconds: float = 0.0, body: float = 0.02
+) -> Looped:
     """Each node is restarted, empty, one after another, with a pause; three processes work on."""
     processes = await there.processes(3)
-
-    async def restart() -> None:
-        await asyncio.sleep(READY + 0.5)
-        for server in there.servers:
-            await server.stop()
-            await server.start()
-            await asyncio.sleep(pause)
-
     lasts = seconds or 1.0 + len(there.servers) * (pause + 0.5)
-    return await looping(there, processes, seconds=lasts, body=0.02, meanwhile=restart())
+    restarting = _restart_all(there, pause)
+    return await looping(there, processes, seconds=lasts, body=body, meanwhile=restarting)
+
+
+async def _restart_all(there: Stage, pause: float) -> None:
+    await asyncio.sleep(READY + 0.5)
+    for server in there.servers:
+        await server.stop()
+        await server.start()
+        await asyncio.sleep(pause)
+
+
+async def held_while_nodes_restart(there: Stage, pause: float) -> tuple[Looped, dict[str, float]]:
+    """The same, and a fourth process holds a name of its own all the time, which a fifth wants."""
+    holder, rival = await there.processes(2)
+    await holder.ask("take", name="long")
+    waiting = asyncio.create_task(rival.ask("take", patience=120, name="long"))
+    seen = await restarts(there, pause)
+    kept = (await holder.ask("keeps"))["held"]
+    dropped = (await holder.ask("drop"))["at"]
+    taken = (await waiting)["at"]
+    return seen, {"kept": float(kept), "rival_waited": float(taken > dropped)}
 
 
 async def flapping(there: Stage, seconds: float) -> Looped:

@@ -93,6 +93,10 @@ class User(worker.Worker):
         await inside.wait()
         return {"at": time.monotonic()}
 
+    async def keeps(self) -> dict[str, Any]:
+        """Return whether the lease of `take` is held, as the system believes."""
+        return {"held": self.adapter.held(self.lease)}
+
     async def block(self, name: str, seconds: float) -> dict[str, Any]:
         """Block the event loop inside the lock; return whether the work after that still ran."""
         seen: dict[str, Any] = {"went_on": False, "outcome": "done"}
