@@ -24,6 +24,7 @@ from ._primitives.readwrite import WriteLock as WriteLock
 from ._primitives.reentrant import ReentrantLease as ReentrantLease
 from ._primitives.reentrant import ReentrantLock as ReentrantLock
 from ._primitives.semaphore import Semaphore as Semaphore
+from ._primitives.semaphore import SemaphorePermits as SemaphorePermits
 from ._reports import NodeHealth as NodeHealth
 from ._reports import Statistics as Statistics
 from .errors import AcquireTimeoutError as AcquireTimeoutError

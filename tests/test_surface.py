@@ -56,6 +56,7 @@ NAMES = {
     "ReentrantLease",
     "ReentrantLock",
     "Semaphore",
+    "SemaphorePermits",
     "SharedEvent",
     "Statistics",
     "Term",
@@ -105,10 +106,20 @@ LEASE = {
     "wait_lost",
 }
 ELECTION = {"campaign", "inspect", "leader", "name", "observe"}
+SIDES = {"downgrade", "inspect", "name", "read", "upgrade", "write"}
+SEMAPHORE = {"acquire", "inspect", "name", "permits", "several", "try_acquire"}
+PERMITS = {"acquire", "name", "permits", "try_acquire"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "members"), [(asynclock.Lease, LEASE), (asynclock.Election, ELECTION)]
+    ("kind", "members"),
+    [
+        (asynclock.Lease, LEASE),
+        (asynclock.Election, ELECTION),
+        (asynclock.ReadWriteLock, SIDES),
+        (asynclock.Semaphore, SEMAPHORE),
+        (asynclock.SemaphorePermits, PERMITS),
+    ],
 )
 def test_members_that_users_may_call(kind: type, members: set[str]) -> None:
     """What only the engine calls is private: `lease.ended(None)` would keep the lock held."""
@@ -173,6 +184,8 @@ FACTORIES: dict[str, Callable[..., object]] = {
         asynclock.connect,
         asynclock.blocking.connect,
         *(getattr(asynclock.LockManager, name) for name in MAKES),
+        *(asynclock.ReadWriteLock.upgrade, asynclock.ReadWriteLock.downgrade),
+        asynclock.Semaphore.several,
         *(getattr(asynclock.blocking.LockManager, name) for name in MAKES_FOR_CODE_THAT_BLOCKS),
         *(getattr(module, name) for module, names in HELPERS.items() for name in names),
     )

@@ -75,7 +75,7 @@ class Renewals:
         return any(
             grant.spec.keys[0] == spec.shared and lease._inside(task)
             for grant in self.grants()
-            if (lease := grant.lease) is not None
+            if grant.owner not in spec.exempt and (lease := grant.lease) is not None
         )
 
     def find(self, owner: str) -> Grant | None:

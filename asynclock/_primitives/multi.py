@@ -16,9 +16,10 @@ from .._engine.spec import LockSpec
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script
 from .base import PRELUDE, Acquirable
-from .hold import Hold, release_soon
+from .hold import Hold
 from .kind import Kind
 from .lock import MUTEX, spec
+from .obtain import obtain
 
 SCRIPT = Script.load(__package__, PRELUDE, "multi.lua")
 KIND = Kind("multi_lock", (SCRIPT,))
@@ -29,32 +30,34 @@ MOST = 64
 
 
 class MultiLease(Hold):
-    """The hold on several names: like a `Lease`, but with a fence for each name.
+    """The hold on several names, or on several permits of a semaphore: like a `Lease`.
 
-    One lease covers all names; on Cluster each name has its own. The loss of any name ends all.
+    One lease covers all names; on Cluster each name has its own, and so has each permit. The loss
+    of any lease ends the hold.
     """
 
-    __slots__ = ("fences",)
+    __slots__ = ("_name", "fences")
 
-    def __init__(self, names: Sequence[str], leases: Sequence[Lease]) -> None:
+    def __init__(self, name: str, parts: Sequence[str], leases: Sequence[Lease]) -> None:
         super().__init__(leases)
-        each = leases if len(leases) > 1 else [leases[0]] * len(names)
+        self._name = name
+        each = leases if len(leases) > 1 else [leases[0]] * len(parts)
         self.fences: dict[str, int] = {
-            one: lease.fence for one, lease in zip(names, each, strict=True)
+            one: lease.fence for one, lease in zip(parts, each, strict=True)
         }
-        """The fence for each name."""
+        """The fence for each name, or for each slot of a semaphore."""
 
     def __repr__(self) -> str:
         return f"<MultiLease {self.name!r} held={self.held}>"
 
     @property
     def name(self) -> str:
-        """All names, joined by commas."""
-        return ", ".join(self.fences)
+        """The name of the semaphore, or all names joined by commas."""
+        return self._name
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """The lease on all names, or on Cluster one lease per name."""
+        """The lease on all names; on Cluster one lease per name, of a semaphore one per permit."""
         return self._leases
 
 
@@ -71,7 +74,7 @@ class MultiLock(Acquirable[MultiLease]):
     order, which can't deadlock either, and each name has its own lease and fence.
     """
 
-    __slots__ = ("_parts", "_recipes", "names")
+    __slots__ = ("_parts", "_specs", "names")
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class MultiLock(Acquirable[MultiLease]):
             watched=tuple(keys),
         )
         super().__init__(engine, whole, options, timeout)
-        self._recipes = self._parts if prefix.endswith(HASH_TAG) else [whole]
+        self._specs = self._parts if prefix.endswith(HASH_TAG) else [whole]
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
         return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
@@ -101,19 +104,12 @@ class MultiLock(Acquirable[MultiLease]):
     async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
         """Do the work of `acquire` when it is awaited."""
         asked = _clock.now()
-        leases: list[Lease] = []
-        try:
-            for one in self._recipes:
-                call = Acquire(self._engine, one, self._options, timeout, once=once, since=asked)
-                leases.append(await call)
-        except GeneratorExit:
-            release_soon(leases)
-            raise
-        except BaseException:
-            for lease in reversed(leases):
-                lease._let_go()  # not awaited: the caller's timeout may have ended
-            raise
-        return MultiLease(self.names, leases)
+        calls = [
+            partial(Acquire, self._engine, one, self._options, timeout, once=once, since=asked)
+            for one in self._specs
+        ]
+        leases = await obtain(calls)
+        return MultiLease(self.name, self.names, leases)
 
     async def inspect(self) -> Inspection:
         """Return which owner has each name, node by node (`parts`)."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
+from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
+from .._engine.lease import Lease
 from .._engine.options import LeaseOptions
 from .._engine.spec import LockSpec
 from .._keys import derived, lock_key
 from .._nodes.replies import Failure
 from .._nodes.script import Script
-from .base import PRELUDE, Lockable
+from ..errors import ConfigurationError
+from .base import PRELUDE, UNSET, Lockable, Timeout, limited
 from .kind import Held, Kind, Waiting
+from .lock import SCRIPT as LOCK
+from .upgrade import downgrade, upgrade
 
 READ = Script.load(__package__, PRELUDE, "read.lua")
 WRITE = Script.load(__package__, PRELUDE, "write.lua", "lock.lua")
@@ -39,7 +45,8 @@ class _Readers(Held):
 WRITER = Held(WRITE, "write", "write")
 READERS = _Readers(READ, "readers", "read")
 INTENT = Waiting(WRITE, "intent")
-KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, INTENT))
+UPGRADE = Held(LOCK, "upgrade", "upgrade")
+KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, INTENT, UPGRADE))
 
 PATIENCE = 1.0
 """Seconds a waiting writer keeps new readers out; it repeats its request within half of that.
@@ -71,15 +78,17 @@ class ReadWriteLock:
 
     A writer's fence is above the fences of all earlier readers and writers. A reader's fence is
     above those of all earlier writers; readers at the same time may share a fence.
+
+    A reader that must write calls `upgrade`, and a writer that only reads from now on `downgrade`.
     """
 
-    __slots__ = ("_engine", "_options", "_read", "_timeout", "_write")
+    __slots__ = ("_engine", "_gate", "_options", "_read", "_timeout", "_write")
 
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         key = lock_key(prefix, name)
-        lock, readers, intent = (part.keys(key)[0] for part in KIND.parts)
+        lock, readers, intent, gate = (part.keys(key)[0] for part in KIND.parts)
         self._engine = engine
         self._options = options
         self._timeout = timeout
@@ -103,6 +112,7 @@ class ReadWriteLock:
             part=READERS.shown,
             neighbours=(lock, intent),
         )
+        self._gate = LockSpec(name, LOCK, UPGRADE.keys(key), watched=(gate,), part=UPGRADE.shown)
 
     def __repr__(self) -> str:
         return f"<ReadWriteLock {self.name!r} ttl={self._options.ttl:g}>"
@@ -119,6 +129,53 @@ class ReadWriteLock:
     def write(self) -> WriteLock:
         """Return the exclusive side, to be used like any lock."""
         return WriteLock(self._engine, self._write, self._options, self._timeout)
+
+    def upgrade(self, lease: Lease, *, timeout: Timeout = UNSET) -> AcquireContext[Lease]:
+        """Get a write lease beside the read lease `lease`: `await` it, or use `async with`.
+
+        It is granted once all other readers have left, and ahead of waiting writers; new readers
+        wait. The read lease stays: after the write lease has ended, the task reads again, and no
+        other writer was there in between. Use the write lease's fence for what you write.
+
+        If another reader is being upgraded, this raises NotAcquiredError at once, because the two
+        would wait for each other: release the read lease and lock to write. Apart from that, raises
+        the errors of `acquire`, LeaseLostError if the read lease is lost, and ConfigurationError if
+        `lease` is no read lease of this lock. After an error the read lease is as it was.
+
+        Args:
+            lease: a lease of `read()`, which is held.
+            timeout: seconds to wait (None: no limit; default: the lock's own timeout).
+        """
+        limit = limited(timeout, self._timeout)
+        self._check(lease, self._read)
+        parts = self._engine, lease, self._gate, self._write, self._options
+        return LazyAcquire(self.name, partial(upgrade, *parts), limit)
+
+    async def downgrade(self, lease: Lease) -> Lease:
+        """Return a read lease in place of the write lease `lease`, which ends.
+
+        There is no gap: no other writer gets the lock before the new lease is released. Waiting
+        writers go on waiting. Raises LeaseLostError if the write lease was lost,
+        AcquireTimeoutError or QuorumUnavailableError if the nodes grant nothing before the write
+        lease would end, and ConfigurationError if `lease` is no write lease of this lock. If this
+        call fails or is cancelled, nothing but the write lease can be left, and that only if its
+        `held` is True.
+
+        Args:
+            lease: a lease of `write()` or `upgrade()`, which is held.
+        """
+        self._check(lease, self._write)
+        return await downgrade(self._engine, lease, self._read, self._options)
+
+    def _check(self, lease: Lease, side: LockSpec) -> None:
+        """Raise an error unless `lease` is held and belongs to this side of this lock."""
+        ours = isinstance(lease, Lease) and lease._engine is self._engine
+        if not ours or (lease.name, lease.part) != (side.name, side.part):
+            raise ConfigurationError(f"{lease!r} is no lease to {side.part} {side.name!r} here")
+        if lease._grant is None or not lease.held:
+            raise lease._loss_error()
+        if lease._grant.spec.keys != side.keys:
+            raise ConfigurationError(f"{lease!r} is a lease on another lock")
 
     async def inspect(self) -> Inspection:
         """Return the writer and every reader, node by node (`parts`)."""

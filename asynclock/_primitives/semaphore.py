@@ -11,19 +11,25 @@ whatever k is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from .. import _clock, _settings
 from .._engine.acquire import Acquire
+from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.options import LeaseOptions
 from .._engine.spec import ChooseSlot, LockSpec
 from .._keys import derived, lock_key
-from .base import Lockable
+from .base import Acquirable, Lockable
 from .kind import NUMBER, Held, Kind
 from .lock import SCRIPT
+from .multi import MultiLease
+from .obtain import obtain_behind
 
 SLOT = Held(SCRIPT, NUMBER)
-KIND = Kind("semaphore", (SCRIPT,), (SLOT,))
+SEVERAL = Held(SCRIPT, "several", "several")
+KIND = Kind("semaphore", (SCRIPT,), (SLOT, SEVERAL))
 
 MOST = 256
 """Maximum number of permits: four windows, so that an attempt and its hops see every slot."""
@@ -58,14 +64,35 @@ class Semaphore(Lockable):
         self._key = lock_key(prefix, name)
         super().__init__(engine, self._slot(name, 0), options, timeout)
 
-    def _call(self, timeout: float | None, *, once: bool = False) -> Acquire:
+    def several(self, permits: int) -> SemaphorePermits:
+        """Return a lock on `permits` of the permits at once, all or none, used like any lock.
+
+        Raises ConfigurationError.
+
+        Args:
+            permits: number of permits, from 1 to all.
+        """
+        checked = _settings.count(permits, "several", self.permits)
+        gate = LockSpec(
+            self.name,
+            SCRIPT,
+            keys := SEVERAL.keys(self._key),
+            queue_key=keys[0],
+            watched=keys[:1],
+            part=SEVERAL.shown,
+        )
+        return SemaphorePermits(self, checked, gate)
+
+    def _call(
+        self, timeout: float | None, *, once: bool = False, since: float | None = None
+    ) -> Acquire:
         # A random slot that this process doesn't hold: rivals that start apart seldom collide.
         queue = self._engine.queues.get(self._spec.queue_key or "")
         ours = {grant.spec.part for grant in queue.grants} if queue is not None else ()
         free = [slot for slot in range(self.permits) if str(slot) not in ours]
         slots = free or range(self.permits)
         slot = self._slot(self.name, slots[int(self._engine.random() * len(slots))])
-        return Acquire(self._engine, slot, self._options, timeout, once=once)
+        return Acquire(self._engine, slot, self._options, timeout, once=once, since=since)
 
     def _slot(self, name: str, slot: int, windows: int | None = None) -> LockSpec:
         key, permits = self._key, self.permits
@@ -105,3 +132,36 @@ class Semaphore(Lockable):
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
         slots = [self._slot(self.name, slot) for slot in range(self.permits)]
         return await inspect_parts(self._engine, KIND.name, slots)
+
+
+class SemaphorePermits(Acquirable[MultiLease]):
+    """Several permits of one semaphore at once: all of them, or none.
+
+    `lease.fences` has the fence of each slot. The permits are taken one by one as they become free,
+    and kept until there are enough, so small requests can't starve a large one: it competes for
+    each permit that is released. While it waits, the permits that it has already are idle. Of
+    several large requests, in all processes, only one collects at a time, so two of them never wait
+    for each other's permits.
+    """
+
+    __slots__ = ("_gate", "_semaphore", "permits")
+
+    def __init__(self, semaphore: Semaphore, permits: int, gate: LockSpec) -> None:
+        one = semaphore
+        super().__init__(one._engine, one._spec, one._options, one._timeout)
+        self.permits: int = permits
+        """The number of permits that a lease holds."""
+        self._semaphore = semaphore
+        self._gate = gate
+
+    def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
+        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
+
+    async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
+        """Do the work of `acquire` when it is awaited."""
+        asked = _clock.now()
+        options = LeaseOptions(self._options.ttl)
+        gate = partial(Acquire, self._engine, self._gate, options, timeout, once=once, since=asked)
+        call = partial(self._semaphore._call, timeout, once=once, since=asked)
+        leases = await obtain_behind(gate, [call] * self.permits)
+        return MultiLease(self.name, [lease.part for lease in leases], leases)

@@ -120,6 +120,7 @@ PLANS = (
             "permit": 4.0,
             "reading": 4.0,
             "writing": 2.0,
+            "changing_sides": 3.0,
             "several": 3.0,
             "mutex": 1.0,
             "upgrading": 0.3,

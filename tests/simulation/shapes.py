@@ -21,11 +21,36 @@ PERMITS = 3
 async def permit(run: Run, process: Process) -> None:
     """One of few permits, with any patience, none included."""
     patience = run.random.choice((0.0, 0.05, 0.3, TTL))
-    lock = process.locks.semaphore("permits", PERMITS)
+    lock: Any = process.locks.semaphore("permits", PERMITS)
+    if run.random.random() < 0.2:
+        await _several_permits(run, process, lock.several(2), patience)
+        return
     began = run.world.loop.now
     lease = await obtain(run, process, lock.acquire(timeout=patience), patience)
     if lease is not None:
         await hold(run, process, lease, began, be_inside, name=f"permits {lease.part}")
+
+
+async def _several_permits(run: Run, process: Process, lock: Any, patience: float) -> None:
+    began = run.world.loop.now
+    hold = await obtain(run, process, lock.acquire(timeout=patience), patience)
+    if hold is None:
+        return
+    bodies = [
+        run.records.entered(process, lease, f"permits {lease.part}", began) for lease in hold.leases
+    ]
+    try:
+        async with hold:
+            try:
+                await be_inside(run, hold)
+            finally:
+                for body in bodies:
+                    run.records.leaves(body)
+    except asynclock.LeaseLostError:
+        run.found.counts["lost"] += 1
+    finally:
+        for body in bodies:
+            run.records.leaves(body)
 
 
 @operation
@@ -83,6 +108,32 @@ async def upgrading(run: Run, process: Process) -> None:
     for task in late:
         run.accuse(f"{process.name}: a reader waits for itself")
         task.cancel()
+
+
+@operation
+async def changing_sides(run: Run, process: Process) -> None:
+    """Read and then write, or write and then read, and let nobody in between."""
+    rw, reads = process.locks.rwlock("rw"), run.random.random() < 0.5
+    patience, began = run.random.uniform(0.2, 2 * TTL), run.world.loop.now
+    side = rw.read() if reads else rw.write()
+    lease = await obtain(run, process, side.acquire(timeout=patience), patience)
+    if lease is None:
+        return
+    try:
+        async with lease:
+            body = run.records.entered(process, lease, "rw", began, shared=reads)
+            try:
+                await pass_through(run, lease)
+            finally:
+                run.records.leaves(body)
+            change = rw.upgrade(lease, timeout=patience) if reads else rw.downgrade(lease)
+            began = run.world.loop.now
+            other = await obtain(run, process, change, patience if reads else None)
+            if other is not None:
+                run.found.counts["upgraded" if reads else "downgraded"] += 1
+                await hold(run, process, other, began, be_inside, name="rw", shared=not reads)
+    except asynclock.LeaseLostError:
+        run.found.counts["lost"] += 1
 
 
 @operation

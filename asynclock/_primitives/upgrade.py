@@ -1,0 +1,93 @@
+"""Changes the side of a read-write lock: a reader that also writes, a writer that goes on reading.
+
+An upgrade takes the write lock beside the reader's own entry, which a node then overlooks. Two
+readers that both upgrade would wait for each other, so an upgrade first needs a mutex of its own,
+the gate, and the second reader is refused there. A downgrade enters the reader beside the writer's
+own key, and then releases that key: at no moment is the name without either (docs/decisions/0023).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+
+from .. import _clock
+from .._engine.acquire import Acquire
+from .._engine.acquiring import LazyAcquire
+from .._engine.engine import Engine
+from .._engine.lease import Lease
+from .._engine.options import LeaseOptions
+from .._engine.spec import LockSpec
+from ..errors import NotAcquiredError
+from .obtain import obtain_behind
+
+
+async def upgrade(
+    engine: Engine,
+    reader: Lease,
+    gate: LockSpec,
+    write: LockSpec,
+    options: LeaseOptions,
+    timeout: float | None,
+) -> Lease:
+    """Return a write lease beside the lease `reader`, which stays as it is."""
+    asked = _clock.now()
+    # No local queue: its first waiter would wait for this reader, and this call behind it.
+    beside = replace(write, queue_key=None, exempt=(reader.owner,))
+    deadline = None if timeout is None else asked + timeout
+
+    def passing() -> LazyAcquire[Lease]:
+        left = None if deadline is None else max(0.0, deadline - _clock.now())
+        return LazyAcquire(gate.name, partial(_pass, engine, gate, options), left)
+
+    call = partial(Acquire, engine, beside, options, timeout, since=asked)
+    (writer,) = await obtain_behind(passing, [call])
+    if not reader.held:
+        writer._let_go()
+        raise reader._loss_error()
+    return writer
+
+
+async def _pass(
+    engine: Engine, gate: LockSpec, options: LeaseOptions, timeout: float | None
+) -> Lease:
+    """Return the lease on the gate. Raises NotAcquiredError at once if another reader has it."""
+    options, until = LeaseOptions(options.ttl), _clock.now() + (timeout or 0.0)
+    while True:
+        try:
+            return await Acquire(engine, gate, options, timeout, once=True)
+        except NotAcquiredError as error:
+            split = error.votes.get("refused", 0) < engine.multiplexer.quorum
+            if not split or (timeout is not None and _clock.now() >= until):
+                raise _conflict(gate.name, error) from None
+        await asyncio.sleep(engine.spread.width * engine.random())
+
+
+def _conflict(name: str, error: NotAcquiredError) -> NotAcquiredError:
+    return NotAcquiredError(
+        f"another reader of {name!r} ({error.holder!r}) is being upgraded and waits for this one: "
+        "release the read lease and lock to write",
+        name=name,
+        owner=error.owner,
+        holder=error.holder,
+        remaining=error.remaining,
+        votes=error.votes,
+    )
+
+
+async def downgrade(engine: Engine, writer: Lease, read: LockSpec, options: LeaseOptions) -> Lease:
+    """Return a read lease in place of the lease `writer`, without a gap between the two."""
+    beside = replace(read, exempt=(writer.owner,))
+    reader = await Acquire(engine, beside, options, writer.remaining())
+    try:
+        # A waiting task of this process must not take the writer's key over: a reader is in.
+        writer._options = replace(writer._options, handoff=False)
+        ours = await writer.release()
+    except BaseException:
+        reader._let_go()
+        raise
+    if not ours:
+        reader._let_go()
+        raise writer._loss_error()
+    return reader
