@@ -123,6 +123,17 @@ def restart_guard(value: object) -> RestartGuard:
     return bool(value)
 
 
+def handoff(value: object) -> bool | Literal["strict"]:
+    """Return `value` as a way to hand over; "block" is another word for True."""
+    if value is True or value == "block":
+        return True
+    if value is False:
+        return False
+    if value == "strict":
+        return "strict"
+    raise ConfigurationError(f'handoff must be True (or "block"), "strict" or False, not {value!r}')
+
+
 def count(value: object, what: str, most: int) -> int:
     """Return `value` as a whole number from 1 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:

@@ -82,10 +82,6 @@ class Defaults:
         """Return checked options; `ttl=None` means the manager's ttl. Raises ConfigurationError."""
         if ttl is max_hold is None and renew is interrupt is handoff is True:
             return self.usual
-        if handoff not in (True, False, "block", "strict"):
-            raise ConfigurationError(
-                f'handoff must be True (or "block"), "strict" or False, not {handoff!r}'
-            )
         return LeaseOptions(
             ttl=_settings.ttl(
                 self.ttl if ttl is None else ttl,
@@ -95,7 +91,7 @@ class Defaults:
             renew=bool(renew),
             max_hold=_settings.optional_seconds(max_hold, "max_hold"),
             interrupt=bool(interrupt),
-            handoff=True if handoff == "block" else handoff,
+            handoff=_settings.handoff(handoff),
         )
 
 

@@ -129,6 +129,7 @@ def declared(name: object, settings: dict[str, Any]) -> tuple[Pace, dict[str, An
         raise _settings.unknown(wrong)
     for setting in ("ttl", "timeout", "max_hold"):
         _settings.optional_seconds(settings.get(setting), setting, zero=setting == "timeout")
+    _settings.handoff(settings.get("handoff", True))
     return pace, settings
 
 

@@ -286,6 +286,16 @@ def test_a_template_may_use_the_prefix_of_a_router() -> None:
         assert client.get("/mounted/b/orders/1").json() == "b:1"
 
 
+@pytest.mark.parametrize("declare", [Locked, locked, for_aiohttp.locked])
+@pytest.mark.parametrize("wrong", ["blok", None, 1, 0, ["strict"]])
+def test_a_wrong_handoff_is_found_when_the_route_is_declared(declare: Any, wrong: Any) -> None:
+    """Like every other setting: at the first request it would be too late."""
+    with pytest.raises(ConfigurationError, match="handoff must be True"):
+        declare("orders:{order_id}", handoff=wrong)
+    for right in (True, False, "block", "strict"):
+        assert declare("orders:{order_id}", handoff=right)
+
+
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("kind", ["add_get", "add_post", "table", "view"])
 async def test_a_templates_typo_in_aiohttp(kind: str, before: bool) -> None:
