@@ -68,7 +68,10 @@ ELECTIONS = tuple(Case("elections", n, 16) for n in (1, 3))
 PHASES = tuple(Case("phases", n, 8) for n in (1, 3))
 TOGETHER = Case("together", 5, 16)
 QUITTERS = tuple(Case("quitter", n, 2) for n in (1, 5))
+FAILING = Case("failing", 3, 8)
 ORDERED = Case("ordered", 5, 8)
+NODE_TIMEOUT_MS = 250.0
+"""Milliseconds that a node may take to answer: a failing one delays everybody by this at most."""
 
 # The floor's cycle is compared with a hand-over; the others last as long as their waits.
 _FLOOR = (("rounds", 3), ("seconds", 1.0))
@@ -101,6 +104,7 @@ CELLS = (
     *(Cell(case, (OURS,), _RUN) for case in (*ELECTIONS, *PHASES)),
     Cell(TOGETHER, (OURS, "pottery", "node-redlock"), _VOTES),
     *(Cell(case, (OURS,), _ONCE) for case in QUITTERS),
+    Cell(FAILING, (OURS, "pottery", "redis-semaphore"), _RUN),
     Cell(ORDERED, (OURS,), _RUN),
 )
 """What the bars below compare, and the points of the picture."""
@@ -129,6 +133,8 @@ BARS = (
     handed_over(HAND_FIVE, ONE),
     *(at_most(case, "late_ms", 2000, "ms") for case in QUITTERS),
     *(at_most(case, "frozen_late_ms", 2000, "ms") for case in QUITTERS),
+    at_most(FAILING, "gap_ms", 2 * NODE_TIMEOUT_MS, "ms"),
+    never(FAILING, "violations"),
     never(ORDERED, "overtaken"),
     *(at_least(case, "least_turns", 0.5) for case in PHASES),
     *(at_least(case, "least_share", 0.7) for case in (*PERMITS, *ELECTIONS)),

@@ -25,7 +25,7 @@ from .scenarios import (
     waiters,
 )
 from .systems import ON_ONE_NAME, System
-from .votes import quitter, together
+from .votes import failing, quitter, together
 from .workers import (
     elections,
     managers,
@@ -116,6 +116,7 @@ SCENARIOS = {
     # Last: their nodes are young afterwards, and the next scenario has to wait for them.
     "killed": Scenario(killed, "wait_p99_ms", (5,), (10,), least_nodes=3),
     "restarting": Scenario(restarting, "gap_ms", (1, 5), (10,)),
+    "failing": _looping(failing, "gap_ms", (3,), (8,), least_nodes=3),
     "ordered": _looping(ordered, "overtaken", (5,), (8,), kinds=("fair_lock",)),
 }
 
@@ -152,6 +153,7 @@ TELLS = {
     "cold": "How long a program that has just started waits for its first lock.",
     "killed": "What callers notice while one of the nodes is dead.",
     "restarting": "The longest pause that callers notice while a node restarts.",
+    "failing": "How long all workers stand still when a node freezes, dies or comes back.",
     "ordered": "Whether anybody is overtaken in the queue of a fair lock while masters fail.",
 }
 """What a user learns from the table of each scenario."""

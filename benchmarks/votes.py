@@ -1,4 +1,4 @@
-"""Scenarios of moments: many ask at once, and a process that waits or holds dies.
+"""Scenarios of moments: many ask at once, a process that waits dies, a node fails meanwhile.
 
 The processes that ask at once reach each node over a link of their own, whose delay changes from
 round to round, as on a network. Otherwise the first one would win on all nodes.
@@ -17,6 +17,7 @@ from asynclock.testing import FaultProxy, LocalServer
 from .remote import Remote
 from .results import Sample
 from .rounds import Round
+from .workers import READY_SECONDS, Plan, figures, run
 
 JITTER = 0.005
 """Maximum delay of a link in each direction (seconds)."""
@@ -109,3 +110,26 @@ async def quitter(round_: Round) -> Sample:
         await victim.end()
         await asyncio.gather(lost, return_exceptions=True)
     return sample
+
+
+async def failing(round_: Round) -> Sample:
+    """Looping workers with bodies of 2 ms; the last node freezes, comes back, dies and restarts."""
+    victim = round_.nodes.servers[-1]
+    part = round_.settings.seconds / 6
+
+    async def fail() -> None:
+        await asyncio.sleep(READY_SECONDS + part)
+        await victim.freeze()
+        await asyncio.sleep(part)
+        await victim.thaw()
+        await asyncio.sleep(part)
+        await victim.kill()
+        await asyncio.sleep(part)
+        await round_.nodes.restart(round_.case.nodes - 1)
+
+    task = asyncio.create_task(fail())
+    sample = figures(await run(round_, Plan(body=0.002)))
+    await task
+    # The counters of the last node began anew.
+    kept = {"leases_per_s", "least_share", "longest_wait_ms", "gap_ms", "errors", "violations"}
+    return {name: value for name, value in sample.items() if name in kept}

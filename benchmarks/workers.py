@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -126,6 +127,8 @@ def figures(seen: Seen) -> Sample:
     """Return pace, fairness, waits and costs."""
     counts, total = seen.counts, max(sum(seen.counts), 1)
     waits = sorted(wait for reply in seen.replies for wait in reply["waits"])
+    begins = [began for _, began, *_ in seen.bodies]
+    gaps = (after - before for before, after in itertools.pairwise(begins))
     sample: Sample = {
         "leases_per_s": sum(counts) / seen.seconds,
         "least_share": min(counts) * len(counts) / total,
@@ -133,6 +136,7 @@ def figures(seen: Seen) -> Sample:
         "longest_wait_ms": waits[-1] * 1000,
         "wait_p50_ms": quantile(waits, 0.5) * 1000,
         "wait_p99_ms": quantile(waits, 0.99) * 1000,
+        "gap_ms": max(gaps, default=seen.seconds) * 1000,
         "scripts": seen.used.scripts / total / seen.used.nodes,
         "commands": seen.used.commands / total,
         "server_us": seen.used.cpu / total * 1e6,
