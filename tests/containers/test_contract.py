@@ -17,7 +17,7 @@ from asynclock.testing import (
     why_no_containers,
 )
 from asynclock.testing.plugin import StartServers
-from tests.contract.conftest import connect, locks  # noqa: F401  # fixtures of the contract
+from tests.contract.conftest import connect, locks, of  # noqa: F401  # fixtures of the contract
 from tests.contract.faces import Face, Setting
 from tests.contract.test_mutex import *  # noqa: F403  # every test of the contract
 from tests.contract.topology_faces import close, topology

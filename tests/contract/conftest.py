@@ -9,9 +9,17 @@ import pytest
 import asynclock
 from tests.conftest import Connect
 from tests.contract.faces import Face
-from tests.contract.matrix import ALL, faces
+from tests.contract.kinds import CASES, MUTEX, Kind
+from tests.contract.matrix import faces
 
-face = faces(ALL)
+face = faces({name: face for name, (face, _) in CASES.items()})
+
+
+@pytest.fixture
+def of(request: pytest.FixtureRequest, face: Face) -> Kind:
+    """The kind of lock that the test is about."""
+    _, kind = CASES.get(request.node.callspec.params["face"], ("", MUTEX))
+    return kind
 
 
 @pytest.fixture

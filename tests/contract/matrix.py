@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -26,18 +26,23 @@ DEPLOYMENTS = (
 """What each primitive is tried on: every deployment up, with a server dead and with one frozen."""
 
 
-def faces(names: Iterable[str]) -> Any:
-    """Make a fixture `face` with these deployments; the rare ones run at night."""
+def faces(names: Iterable[str] | Mapping[str, str]) -> Any:
+    """Make a fixture `face` with these deployments; the rare ones run at night.
+
+    A mapping gives them other names, under which one of them may be there several times.
+    """
+    chosen = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
     rare = TOPOLOGY_FACES.keys() - STANDING
     params = [
-        pytest.param(name, marks=[pytest.mark.nightly] if name in rare else []) for name in names
+        pytest.param(name, marks=[pytest.mark.nightly] if real in rare else [])
+        for name, real in chosen.items()
     ]
 
     @pytest_asyncio.fixture(params=params)
     async def face(
         request: pytest.FixtureRequest, asynclock_servers: StartServers, topologies_end: None
     ) -> AsyncIterator[Face]:
-        async with ALL[request.param](asynclock_servers) as made:
+        async with ALL[chosen[request.param]](asynclock_servers) as made:
             yield made
 
     return face

@@ -1,80 +1,86 @@
-"""What a user may rely on, whatever the deployment: the contract of DESIGN's surface."""
+"""What a user may rely on, whatever the deployment and the kind of lock (kinds.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
 import asynclock
 from tests.contract.conftest import Connect
 from tests.contract.faces import Face
+from tests.contract.kinds import Kind
 from tests.waiting import PATIENCE, until, waits
 
 
-async def test_one_at_a_time(connect: Connect) -> None:
+async def test_one_at_a_time(connect: Connect, of: Kind) -> None:
     here, there = connect(), connect()
-    async with here.lock("a") as lease:
+    async with of(here) as lease:
         assert lease.held
         assert 0 < lease.remaining() <= 10
-        assert await there.lock("a").try_acquire() is None
-        assert await here.lock("a").try_acquire() is None
-        other = await there.lock("b").try_acquire()
+        assert await of(there).try_acquire() is None
+        if not of.reentrant:
+            assert await of(here).try_acquire() is None
+        other = await of(there, "b").try_acquire()
         assert other is not None
         assert await other.release()
     assert not lease.held
     assert lease.remaining() == 0
-    again = await there.lock("a").try_acquire()
+    again = await of(there).try_acquire()
     assert again is not None
 
 
-async def test_nothing_is_left_behind(face: Face, locks: asynclock.LockManager) -> None:
-    async with locks.lock("a") as lease:
+async def test_nothing_is_left_behind(face: Face, locks: asynclock.LockManager, of: Kind) -> None:
+    async with of(locks) as lease:
         assert any("a" in key for key in await face.keys())
     assert lease.lost_reason is None
     assert await face.keys() == set()
 
 
-async def test_fences_rise(connect: Connect) -> None:
+async def test_fences_rise(connect: Connect, of: Kind) -> None:
     managers = connect(), connect()
     fences = []
     for number in range(8):
-        async with managers[number % 2].lock("a") as lease:
+        async with of(managers[number % 2]) as lease:
             fences.append(lease.fence)
     assert fences == sorted(set(fences))
 
 
-async def test_awaited_entered_and_tried_are_the_same(locks: asynclock.LockManager) -> None:
-    lease = await locks.lock("a").acquire(timeout=PATIENCE)
+async def test_awaited_entered_and_tried_are_the_same(
+    locks: asynclock.LockManager, of: Kind
+) -> None:
+    lease = await of(locks).acquire(timeout=PATIENCE)
     assert await lease.release() is True
     assert await lease.release() is True  # idempotent, with the same answer
-    async with locks.lock("a").acquire(timeout=PATIENCE) as entered:
+    async with of(locks).acquire(timeout=PATIENCE) as entered:
         assert entered.held
-    tried = await locks.lock("a").try_acquire()
+    tried = await of(locks).try_acquire()
     assert tried is not None
     async with tried:
         assert tried.held
     assert not tried.held
 
 
-async def test_timeout_says_who_has_it(connect: Connect) -> None:
+async def test_timeout_says_who_has_it(connect: Connect, of: Kind) -> None:
     here, there = connect(label="billing"), connect()
-    async with here.lock("a") as lease:
+    async with of(here) as lease:
         with pytest.raises(asynclock.AcquireTimeoutError) as caught:
-            await there.lock("a", timeout=0.3).acquire()
+            await of(there, timeout=0.3).acquire()
     error = caught.value
     assert isinstance(error, TimeoutError)
-    assert (error.name, error.owner, error.holder) == ("a", lease.owner, "billing")
+    assert error.name in of.names
+    assert (error.owner, error.holder) == (lease.owner, "billing")
     assert error.remaining is not None
     assert 0 < error.remaining <= 10
     assert error.retry_after == error.remaining
 
 
-async def test_a_waiter_gets_it_when_it_is_released(connect: Connect) -> None:
+async def test_a_waiter_gets_it_when_it_is_released(connect: Connect, of: Kind) -> None:
     here, there = connect(), connect()
-    first = await here.lock("a").acquire()
-    waiter = asyncio.create_task(_acquire(there, "a"))
+    first = await of(here).acquire()
+    waiter = asyncio.create_task(_acquire(of(there, timeout=PATIENCE)))
     await waits(there)
     assert not waiter.done()
     await first.release()
@@ -83,53 +89,57 @@ async def test_a_waiter_gets_it_when_it_is_released(connect: Connect) -> None:
     await second.release()
 
 
-async def _acquire(locks: asynclock.LockManager, name: str) -> asynclock.Lease:
-    return await locks.lock(name, timeout=20).acquire()
+async def _acquire(lock: Any) -> Any:
+    return await lock.acquire()
 
 
-async def test_renewal_keeps_it_beyond_its_ttl(connect: Connect) -> None:
+async def test_renewal_keeps_it_beyond_its_ttl(connect: Connect, of: Kind) -> None:
     # A busy machine loses leases with a short ttl (docs/tuning.md).
     locks = connect(ttl=4)
-    async with locks.lock("a") as lease:
+    async with of(locks) as lease:
         await asyncio.sleep(4.5)
         assert lease.held
-        assert await connect().lock("a").try_acquire() is None
+        assert await of(connect()).try_acquire() is None
     assert lease.lost_reason is None
 
 
-async def test_without_renewal_it_ends_by_itself(connect: Connect) -> None:
-    lease = await connect(ttl=1).lock("a", renew=False).acquire()
+async def test_without_renewal_it_ends_by_itself(connect: Connect, of: Kind) -> None:
+    lease = await of(connect(ttl=1), renew=False).acquire()
     await asyncio.wait_for(lease.wait_lost(), PATIENCE)
     assert not lease.held
     assert lease.lost_reason == "its ttl ran out (renew=False)"
     assert await lease.release() is False
 
 
-async def test_max_hold_ends_it(connect: Connect) -> None:
-    lease = await connect(ttl=1).lock("a", max_hold=1.1).acquire()
+async def test_max_hold_ends_it(connect: Connect, of: Kind) -> None:
+    lease = await of(connect(ttl=1), max_hold=1.1).acquire()
     await asyncio.wait_for(lease.wait_lost(), PATIENCE)
     assert lease.lost_reason == "its max_hold is over"
 
 
 async def test_a_loss_ends_the_body(
-    face: Face, connect: Connect, caplog: pytest.LogCaptureFixture
+    face: Face, connect: Connect, caplog: pytest.LogCaptureFixture, of: Kind
 ) -> None:
     locks = connect(ttl=0.9)
     with caplog.at_level(logging.ERROR, "asynclock"), pytest.raises(asynclock.LeaseLostError) as e:
-        async with locks.lock("a"):
+        async with of(locks):
             await face.command("FLUSHALL")
             await asyncio.sleep(30)
-    assert e.value.name == "a"
+    assert e.value.name in of.names
     assert e.value.reason
     losses = [record for record in caplog.records if "lost the lease" in record.message]
-    assert len(losses) == 1
+    told = [record.getMessage().partition("(")[0] for record in losses]
+    assert told
+    assert len(told) == len(set(told))  # of each name once
 
 
-async def test_a_loss_without_interrupt_raises_at_the_exit(face: Face, connect: Connect) -> None:
+async def test_a_loss_without_interrupt_raises_at_the_exit(
+    face: Face, connect: Connect, of: Kind
+) -> None:
     locks = connect(ttl=0.6)
     finished = False
     with pytest.raises(asynclock.LeaseLostError):
-        async with locks.lock("a", interrupt=False) as lease:
+        async with of(locks, interrupt=False) as lease:
             await face.command("FLUSHALL")
             await lease.wait_lost()
             assert not lease.held
@@ -137,26 +147,26 @@ async def test_a_loss_without_interrupt_raises_at_the_exit(face: Face, connect: 
     assert finished
 
 
-async def test_a_bodys_own_error_is_never_replaced(face: Face, connect: Connect) -> None:
+async def test_a_bodys_own_error_is_never_replaced(face: Face, connect: Connect, of: Kind) -> None:
     locks = connect(ttl=0.6)
     with pytest.raises(KeyError):
-        async with locks.lock("a", interrupt=False) as lease:
+        async with of(locks, interrupt=False) as lease:
             await face.command("FLUSHALL")
             await lease.wait_lost()
             raise KeyError
 
 
 async def test_release_tells_a_loss_nobody_noticed(
-    face: Face, locks: asynclock.LockManager
+    face: Face, locks: asynclock.LockManager, of: Kind
 ) -> None:
     with pytest.raises(asynclock.LeaseLostError):
-        async with locks.lock("a"):
+        async with of(locks):
             await face.command("FLUSHALL")
 
 
-async def test_extend(face: Face, connect: Connect) -> None:
+async def test_extend(face: Face, connect: Connect, of: Kind) -> None:
     locks = connect()
-    lease = await locks.lock("a", ttl=5, renew=False).acquire()
+    lease = await of(locks, ttl=5, renew=False).acquire()
     await lease.extend(ttl=9)
     assert lease.remaining() > 7
     await face.command("FLUSHALL")
@@ -165,11 +175,11 @@ async def test_extend(face: Face, connect: Connect) -> None:
     assert await lease.release() is False
 
 
-async def test_cancelled_waiting_leaves_nothing(face: Face, connect: Connect) -> None:
+async def test_cancelled_waiting_leaves_nothing(face: Face, connect: Connect, of: Kind) -> None:
     here, there = connect(), connect()
-    async with here.lock("a"):
+    async with of(here):
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_hold(there, "a")) for _ in range(5)]
+            tasks = [group.create_task(_hold(of(there))) for _ in range(5)]
             await waits(there, 5)
             for task in tasks:
                 task.cancel()
@@ -177,13 +187,13 @@ async def test_cancelled_waiting_leaves_nothing(face: Face, connect: Connect) ->
     assert there.statistics().waiting == 0
 
 
-async def _hold(locks: asynclock.LockManager, name: str) -> None:
-    async with locks.lock(name):
+async def _hold(lock: Any) -> None:
+    async with lock:
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("handoff", [True, "strict", False])
-async def test_many_tasks_never_overlap(connect: Connect, handoff: bool) -> None:
+async def test_many_tasks_never_overlap(connect: Connect, handoff: bool, of: Kind) -> None:
     managers = connect(), connect()
     inside = 0
     fences: list[int] = []
@@ -191,7 +201,7 @@ async def test_many_tasks_never_overlap(connect: Connect, handoff: bool) -> None
     async def work(locks: asynclock.LockManager) -> None:
         nonlocal inside
         for _ in range(5):
-            async with locks.lock("hot", handoff=handoff) as lease:
+            async with of(locks, handoff=handoff) as lease:
                 inside += 1
                 assert inside == 1
                 fences.append(lease.fence)
@@ -204,11 +214,11 @@ async def test_many_tasks_never_overlap(connect: Connect, handoff: bool) -> None
     assert len(fences) == 50
     assert fences == sorted(set(fences))
     handed = sum(locks.statistics().handovers for locks in managers)
-    assert (handed > 0) == bool(handoff)
+    assert (handed > 0) == bool(handoff and of.hands_on)
 
 
-async def test_left_in_another_task_than_entered(locks: asynclock.LockManager) -> None:
-    lease = await locks.lock("a").acquire()
+async def test_left_in_another_task_than_entered(locks: asynclock.LockManager, of: Kind) -> None:
+    lease = await of(locks).acquire()
     entered = asyncio.create_task(_enter(lease))
     await entered
     assert lease.held
@@ -220,15 +230,20 @@ async def _enter(lease: asynclock.Lease) -> None:
     await lease.__aenter__()
 
 
-async def test_waiting_for_oneself_is_an_error(locks: asynclock.LockManager) -> None:
-    async with locks.lock("a"):
+async def test_waiting_for_oneself_is_an_error(locks: asynclock.LockManager, of: Kind) -> None:
+    async with of(locks) as lease:
+        if of.reentrant:
+            async with of(locks) as again:
+                assert again.fence == lease.fence
+            assert lease.held
+            return
         with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.lock("a").acquire()
-        assert await locks.lock("a").try_acquire() is None
+            await of(locks).acquire()
+        assert await of(locks).try_acquire() is None
 
 
-async def test_a_lock_object_is_shared_by_tasks(locks: asynclock.LockManager) -> None:
-    lock = locks.lock("a")
+async def test_a_lock_object_is_shared_by_tasks(locks: asynclock.LockManager, of: Kind) -> None:
+    lock = of(locks)
     seen = []
 
     async def work(number: int) -> None:
@@ -243,33 +258,35 @@ async def test_a_lock_object_is_shared_by_tasks(locks: asynclock.LockManager) ->
     assert sorted(seen) == list(range(6))
 
 
-async def test_inspect(connect: Connect) -> None:
+async def test_inspect(connect: Connect, of: Kind) -> None:
     locks = connect(label="web-1")
-    nobody = await locks.inspect("a")
+    nobody = await of.inspect(locks)
     assert nobody.owner is None
     assert nobody.agreed
-    async with locks.lock("a") as lease:
-        found = await connect().inspect("a")
-        assert (found.owner, found.holder, found.fence) == (lease.owner, "web-1", lease.fence)
+    async with of(locks) as lease:
+        found = await of.inspect(connect())
+        assert (found.owner, found.holder) == (lease.owner, "web-1")
+        # Of several names that are locked one by one, each has a fence of its own.
+        assert found.fence == getattr(lease, "fences", {}).get("a", lease.fence)
         assert found.remaining is not None
         assert 0 < found.remaining <= 10
 
 
-async def test_a_dead_holders_lock_is_free_after_its_ttl(connect: Connect) -> None:
+async def test_a_dead_holders_lock_is_free_after_its_ttl(connect: Connect, of: Kind) -> None:
     # Simulate a holder that vanished: no renewal and no release.
     # The nodes keep its key for a second from some moment after it asked.
     begin = asyncio.get_running_loop().time()
-    lease = await connect(ttl=1).lock("a", renew=False).acquire()
-    async with connect().lock("a", timeout=20) as next_one:
+    lease = await of(connect(ttl=1), renew=False).acquire()
+    async with of(connect(), timeout=20) as next_one:
         assert not lease.held
         assert next_one.fence > lease.fence
         assert asyncio.get_running_loop().time() - begin > 0.95
 
 
-async def test_closing_ends_what_is_held(face: Face, connect: Connect) -> None:
+async def test_closing_ends_what_is_held(face: Face, connect: Connect, of: Kind) -> None:
     locks = connect()
-    lease = await locks.lock("a").acquire()
-    other = asyncio.create_task(_hold(locks, "a"))
+    lease = await of(locks).acquire()
+    other = asyncio.create_task(_hold(of(locks)))
     await until(lambda: locks.statistics().waiting == 1, "the other task waits")
     await locks.aclose()
     await locks.aclose()
@@ -277,5 +294,5 @@ async def test_closing_ends_what_is_held(face: Face, connect: Connect) -> None:
     with pytest.raises(asynclock.ConfigurationError):
         await other
     with pytest.raises(asynclock.ConfigurationError):
-        await locks.lock("a").acquire()
+        await of(locks, "b").acquire()
     assert await face.keys() == set()

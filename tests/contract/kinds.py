@@ -1,0 +1,92 @@
+"""The kinds of lock whose holder excludes all others: each keeps the whole contract.
+
+The mutex keeps it on every deployment in every state. The others run the same code between their
+scripts and the nodes, so they are tried on one deployment of each sort, up, and on nodes in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import asynclock
+from tests.contract.matrix import ALL
+
+FEW = (
+    *("1-memory", "3-memory", "1-up", "3-dead"),
+    *("acks1-tcp-up", "sentinel-tcp-up", "cluster-tcp-up"),
+)
+"""The deployments for all kinds but the mutex."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of lock: called with a manager and settings, it makes the lock of a name."""
+
+    name: str
+    make: Callable[..., Any]
+    hands_on: bool = True
+    """Whether a process hands its lease to its own next waiter."""
+    reentrant: bool = False
+    single: bool = False
+    """Whether it works on one node only."""
+    inspect: Callable[..., Any] = lambda locks: locks.inspect("a")
+    names: tuple[str, ...] = ("a",)
+    """What errors may call the lock "a"."""
+
+    def __call__(self, locks: asynclock.LockManager, name: str = "a", **settings: Any) -> Any:
+        return self.make(locks, name, **settings)
+
+
+def _several(locks: asynclock.LockManager, name: str, **settings: Any) -> asynclock.MultiLock:
+    return locks.multi_lock(name, f"{name}{name}", **settings)
+
+
+async def _look(lock: Any) -> asynclock.Inspection:
+    """What is known of its first part that somebody holds: a name, a slot, or the writer."""
+    seen: asynclock.Inspection = await lock.inspect()
+    return next((part for part in seen.parts if part.owner), seen)
+
+
+def _one(locks: asynclock.LockManager, name: str, **settings: Any) -> asynclock.Semaphore:
+    return locks.semaphore(name, 1, **settings)
+
+
+def _writer(locks: asynclock.LockManager, name: str, **settings: Any) -> asynclock.WriteLock:
+    return locks.rwlock(name, **settings).write()
+
+
+Locks = asynclock.LockManager
+MUTEX = Kind("lock", Locks.lock)
+OTHERS = (
+    Kind("reentrant_lock", Locks.reentrant_lock, reentrant=True),
+    Kind("semaphore", _one, inspect=lambda locks: _look(_one(locks, "a"))),
+    Kind("writer", _writer, inspect=lambda locks: _look(locks.rwlock("a"))),
+    # On a Cluster each name is locked and lost by itself.
+    Kind(
+        "multi_lock",
+        _several,
+        inspect=lambda locks: _look(_several(locks, "a")),
+        names=("a, aa", "a", "aa"),
+    ),
+    Kind(
+        "fair_lock",
+        Locks.fair_lock,
+        hands_on=False,
+        single=True,
+        inspect=lambda locks: locks.fair_lock("a").inspect(),
+    ),
+)
+
+
+def _cases() -> Iterator[tuple[str, tuple[str, Kind]]]:
+    yield from ((face, (face, MUTEX)) for face in ALL)
+    for kind in OTHERS:
+        for face in FEW:
+            if not (kind.single and face[0] in "35"):
+                yield f"{face}-{kind.name}", (face, kind)
+
+
+CASES = dict(_cases())
+"""The name of a face, and what each test runs on: a deployment and a kind of lock."""
