@@ -37,7 +37,7 @@ nitpick_ignore_regex = [
     # Variables of types.
     ("py:class", r"(asynclock\..*\.)?[A-Z](_co)?"),
     # What a signature names and a reader need not call.
-    ("py:class", r"NodeAddress|ConnectSettings|asynclock\._(primitives|engine)\..*"),
+    ("py:class", r"NodeAddress|ConnectSettings|RestartGuard|asynclock\._(primitives|engine)\..*"),
     ("py:class", r"asynclock\.(blocking|contrib|testing)\..*"),
     ("py:class", r"AsyncLockManager|AnyLock|AnyLease"),
 ]
