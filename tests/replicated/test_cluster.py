@@ -170,11 +170,11 @@ async def test_a_slot_moves_while_its_lock_is_held_and_waited_for(
     await moving.begin()
     await extended(lease)  # its keys are still where they were
     await moving.move(f"asynclock:{{{name}}}")
-    patient = asyncio.create_task(extended(lease))  # one key here, one there: TRYAGAIN
-    await asyncio.sleep(0.1)
-    assert not patient.done()
+    extending = asyncio.create_task(extended(lease))  # one key here, one there: TRYAGAIN
+    await until(partial(retried, only_node(here)), "the answer was TRYAGAIN")
+    assert not extending.done()
     await moving.move()
-    await patient  # redirected for this once: ASK
+    await extending  # redirected for this once: ASK
     assert (await here.inspect(name)).owner == lease.owner
     await moving.end(cluster)
     await extended(lease)  # redirected for good: MOVED
@@ -201,7 +201,7 @@ async def test_a_free_name_waits_until_its_slot_has_moved(
         with pytest.raises(asynclock.QuorumUnavailableError, match="TRYAGAIN"):
             await locks.lock(name).try_acquire()
         waiter = asyncio.create_task(fence(locks, name))
-        await asyncio.sleep(0.1)
+        await until(partial(retried, only_node(locks)), "the answer was TRYAGAIN")
         assert not waiter.done()
     finally:
         await moving.end(cluster)
@@ -323,6 +323,12 @@ async def test_an_answer_that_nobody_expected_does_not_end_the_cluster(
 def specs(locks: asynclock.LockManager, name: str) -> list[LockSpec]:
     semaphore = locks.semaphore(name, 2)
     return [semaphore._slot(name, number) for number in range(2)]
+
+
+def only_node(locks: asynclock.LockManager) -> ClusterNode:
+    (node,) = locks._engine.multiplexer.nodes
+    assert isinstance(node, ClusterNode)
+    return node
 
 
 async def retried(node: ClusterNode) -> bool:
