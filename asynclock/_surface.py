@@ -30,6 +30,7 @@ from ._reports import Statistics as Statistics
 from .errors import AcquireTimeoutError as AcquireTimeoutError
 from .errors import AlreadyHeldError as AlreadyHeldError
 from .errors import AsyncLockError as AsyncLockError
+from .errors import BrokenBarrierError as BrokenBarrierError
 from .errors import ConfigurationError as ConfigurationError
 from .errors import LeaseLostError as LeaseLostError
 from .errors import NotAcquiredError as NotAcquiredError

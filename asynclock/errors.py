@@ -7,6 +7,7 @@ messages only by `repr`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 
@@ -93,6 +94,13 @@ class LeaseLostError(AsyncLockError):
 
 class AlreadyHeldError(AsyncLockError, RuntimeError):
     """The calling task is inside an `async with` on this very lock and would wait for itself."""
+
+
+class BrokenBarrierError(AsyncLockError, asyncio.BrokenBarrierError):
+    """The barrier was aborted, or it was reset while the party waited: not all will arrive.
+
+    An aborted barrier raises this until `reset`. Also an `asyncio.BrokenBarrierError`.
+    """
 
 
 class ConfigurationError(AsyncLockError, ValueError):

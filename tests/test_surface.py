@@ -6,6 +6,7 @@ business. What is public has a docstring.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import subprocess
@@ -35,6 +36,7 @@ NAMES = {
     "AnyLock",
     "AsyncLockError",
     "Barrier",
+    "BrokenBarrierError",
     "ConfigurationError",
     "Election",
     "FairLock",
@@ -84,6 +86,7 @@ ERRORS = {
     "QuorumUnavailableError": {asynclock.AsyncLockError, ConnectionError},
     "LeaseLostError": {asynclock.AsyncLockError},
     "AlreadyHeldError": {asynclock.AsyncLockError, RuntimeError},
+    "BrokenBarrierError": {asynclock.AsyncLockError, asyncio.BrokenBarrierError},
     "ConfigurationError": {asynclock.AsyncLockError, ValueError},
     "UnsupportedDeploymentError": {asynclock.ConfigurationError},
 }
@@ -108,6 +111,7 @@ LEASE = {
 ELECTION = {"campaign", "inspect", "leader", "name", "observe"}
 SIDES = {"downgrade", "inspect", "name", "read", "upgrade", "write"}
 SEMAPHORE = {"acquire", "inspect", "name", "permits", "several", "try_acquire"}
+BARRIER = {"abort", "broken", "inspect", "name", "parties", "reset", "wait", "waiting"}
 PERMITS = {"acquire", "name", "permits", "try_acquire"}
 
 
@@ -119,6 +123,7 @@ PERMITS = {"acquire", "name", "permits", "try_acquire"}
         (asynclock.ReadWriteLock, SIDES),
         (asynclock.Semaphore, SEMAPHORE),
         (asynclock.SemaphorePermits, PERMITS),
+        (asynclock.Barrier, BARRIER),
     ],
 )
 def test_members_that_users_may_call(kind: type, members: set[str]) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _clock
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
-from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
+from ..errors import (
+    AsyncLockError,
+    BrokenBarrierError,
+    ConfigurationError,
+    QuorumUnavailableError,
+)
 from .event import deadline_of
 from .kind import Description, from_json
 from .register import Register, state_kind
@@ -32,29 +37,52 @@ class _State:
     """When each waiting party counts as crashed, in µs of the nodes' clock."""
     passed: list[list[str]]
     """The parties of the last complete rounds, in order of arrival."""
+    broken: bool = False
+    """Whether the barrier was aborted and not reset since."""
+    sent_away: list[list[str]] = field(default_factory=list)
+    """The parties that waited when the barrier was aborted or reset, for the last few times."""
 
     def index(self, party: str) -> int | None:
         """Return the party's place in a complete round, or None if its round isn't complete."""
         return next((row.index(party) for row in self.passed if party in row), None)
 
+    def refuses(self, party: str) -> bool:
+        """Whether the party must stop waiting, unless its round is complete."""
+        return self.broken or any(party in row for row in self.sent_away)
+
+    def send_away(self, *, broken: bool) -> None:
+        """Stop the wait of all parties that are here."""
+        if self.here:
+            self.sent_away = [*self.sent_away, list(self.here)][-REMEMBERED:]
+        self.here, self.broken = {}, broken
+
     def text(self) -> str:
-        return json.dumps([self.parties, self.round, self.here, self.passed])
+        return json.dumps(
+            [self.parties, self.round, self.here, self.passed, self.broken, self.sent_away]
+        )
 
 
 def _parsed(value: str) -> _State:
     # The text comes from a server: accept only the form that this class writes.
     match from_json(value):
-        case [int(parties), int(number), dict(here), list(passed)] if all(
+        case [int(parties), int(number), dict(here), list(passed), bool(broken), list(away)] if all(
             type(until) is int for until in here.values()
-        ) and all(isinstance(row, list) for row in passed):
-            return _State(parties, number, here, passed)
+        ) and all(isinstance(row, list) for row in (*passed, *away)):
+            return _State(parties, number, here, passed, broken, away)
     raise ConfigurationError("the state of this barrier was not written by this library")
 
 
 def _describe(value: str, now: int) -> Description:
     state = _parsed(value)
     waiting = sum(until > now for until in state.here.values())
-    found = {"parties": state.parties, "waiting": waiting, "round": state.round}
+    found = {
+        "parties": state.parties,
+        "waiting": waiting,
+        "round": state.round,
+        "broken": state.broken,
+    }
+    if state.broken:
+        return found, f"broken in round {state.round + 1}, until it is reset"
     return found, f"{waiting} of {state.parties} wait for round {state.round + 1}"
 
 
@@ -64,6 +92,7 @@ KIND = state_kind("barrier", _describe)
 class Barrier:
     """Lets `parties` callers of `wait` go on together, again and again.
 
+    This is `asyncio.Barrier` for all processes; `abort` and `reset` mean the same.
     A waiting party reports to the nodes again and again. A party that crashed stops counting after
     the ttl, so a crashed party doesn't complete a round. A party whose timeout ends or that is
     cancelled leaves. The nodes forget the state `keep` seconds after the last arrival. Works on
@@ -91,8 +120,9 @@ class Barrier:
         """Wait until all parties wait; return this party's place in the order of arrival, from 0.
 
         Raises TimeoutError after `timeout` seconds, QuorumUnavailableError if too few nodes answer
-        until then, ConfigurationError if others use the name with another number of parties. After
-        an error or a cancellation this party no longer counts, unless all had arrived already.
+        until then, BrokenBarrierError if the barrier is broken or is reset meanwhile,
+        ConfigurationError if others use the name with another number of parties. After an error or
+        a cancellation this party no longer counts, unless all had arrived already.
         """
         deadline, since = deadline_of(timeout), _clock.now()
         party = self._engine.entropy(8).hex()
@@ -101,10 +131,10 @@ class Barrier:
                 # Repeated twice per ttl, so that one late report doesn't make us count as crashed.
                 arrival = self._arrival(party)
                 state = self._state(await self._register.change(arrival, deadline, since=since))
-                place = state.index(party)
+                place = self._place(state, party)
                 if place is None:
                     place = await self._register.until(
-                        lambda value: self._state(value).index(party),
+                        lambda value: self._place(self._state(value), party),
                         deadline,
                         longest=self._pause(deadline),
                         since=since,
@@ -123,6 +153,47 @@ class Barrier:
     async def waiting(self, *, timeout: float | None = None) -> int:
         """Return the number of parties that wait now. Raises the same errors as `wait`."""
         return len(self._alive(await self._register.read(deadline_of(timeout))).here)
+
+    async def abort(self, *, timeout: float | None = None) -> None:
+        """Break the barrier: all parties that wait, and all later ones, get BrokenBarrierError.
+
+        That lasts until `reset`. A round that was complete before stays complete: its parties go
+        on. Raises QuorumUnavailableError after `timeout` seconds (at least two node timeouts) if
+        too few nodes answered; after that error or a cancellation the barrier may be broken or not.
+        """
+        await self._send_away(timeout, broken=True)
+
+    async def reset(self, *, timeout: float | None = None) -> None:
+        """Make the barrier usable again, and empty: all parties that wait get BrokenBarrierError.
+
+        Raises the same errors as `abort`.
+        """
+        await self._send_away(timeout, broken=False)
+
+    async def broken(self, *, timeout: float | None = None) -> bool:
+        """Return whether the barrier is broken. Raises the same errors as `abort`."""
+        return self._state(await self._register.read(deadline_of(timeout))).broken
+
+    async def _send_away(self, timeout: float | None, *, broken: bool) -> None:
+        def change(value: str | None) -> str | None:
+            state = self._state(value)
+            if not state.here and state.broken == broken:
+                return value
+            state.send_away(broken=broken)
+            return state.text()
+
+        await self._register.change(change, deadline_of(timeout))
+
+    def _place(self, state: _State, party: str) -> int | None:
+        place = state.index(party)
+        if place is None and state.refuses(party):
+            raise BrokenBarrierError(
+                f"barrier {self.name!r} is broken until it is reset"
+                if state.broken
+                else f"barrier {self.name!r} was reset while this party waited",
+                name=self.name,
+            )
+        return place
 
     async def inspect(self) -> Inspection:
         """Return what each node stores; takes at most one node timeout."""
@@ -154,12 +225,12 @@ class Barrier:
             return state.text()
 
         value = await self._register.change(change, _clock.now() + limit)
-        return self._state(value).index(party)
+        return self._place(self._state(value), party)
 
     def _arrival(self, party: str) -> Any:
         def change(value: str | None) -> str | None:
             state = self._alive(value)
-            if state.index(party) is not None:
+            if state.index(party) is not None or state.refuses(party):
                 return value
             state.here[party] = self._now() + round(self._ttl * 1_000_000)
             if len(state.here) >= self.parties:

@@ -239,7 +239,7 @@ async def test_events_latches_and_barriers(
     assert found["bell"]["nodes"][2]["error"]
     assert "bell [event]: set" in bell.out
     (state,) = json.loads(door.out)["states"]
-    assert state["state"] == {"parties": 3, "waiting": 1, "round": 0}
+    assert state["state"] == {"parties": 3, "waiting": 1, "round": 0, "broken": False}
     assert "held by" in held.out
 
 
