@@ -105,8 +105,9 @@ class ServerRequests:
 
     def note(self, answer: Failure | None) -> None:
         """Take in the node's last answer to a request for a vote: an error, or None for a vote."""
-        self.lack = answer
-        self._log.answered(answer)
+        if answer is None or self._link is not None:  # a node that is down says why by itself
+            self.lack = answer
+            self._log.answered(answer)
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release, even to a node that does not answer; keep it if there is no link."""

@@ -10,7 +10,7 @@ import pytest
 import redis.asyncio
 
 import asynclock
-from asynclock.testing import LocalServer
+from asynclock.testing import LocalServer, Replicated
 from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
 
@@ -154,13 +154,12 @@ async def test_without_scripts_it_says_so_at_the_first_acquire(
         await connect(server.url_for("locks", "secret")).lock("a").acquire(timeout=20)
 
 
-async def test_acks_without_wait_are_a_mistake(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    server = await server_without(asynclock_servers, "+wait")
-    locks = connect(server.url_for("locks", "secret"), acks=1, restart_guard=False)
-    with pytest.raises(asynclock.ConfigurationError, match="wait"):
-        await locks.lock("a").acquire(timeout=20)
+async def test_acks_without_wait_are_a_mistake(connect: Connect) -> None:
+    async with Replicated(1, users=[" ".join(minimal())]) as group:
+        await group.primary.command("ACL", "SETUSER", "locks", "-wait")
+        locks = connect(group.primary.url_for("locks", "secret"), acks=1, restart_guard=False)
+        with pytest.raises(asynclock.ConfigurationError, match="wait"):
+            await locks.lock("a").acquire(timeout=20)
 
 
 async def test_another_prefix_is_none_of_its_business(
