@@ -41,6 +41,8 @@ class ConnectSettings(TypedDict, total=False):
     """Seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and 10)."""
     node_timeout: float
     """Seconds in which each node must answer (default: 0.25)."""
+    turn: float
+    """Seconds that a process may keep a name while other processes wait (default: 0.005)."""
     acks: int | Literal["majority", "all"]
     """Number of replicas that must have a grant before it counts (default: 0)."""
     durable: bool

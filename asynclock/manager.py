@@ -35,6 +35,7 @@ def connect(
     ttl: float = 10.0,
     max_ttl: float | None = None,
     node_timeout: float = 0.25,
+    turn: float = 0.005,
     acks: int | Literal["majority", "all"] = 0,
     durable: bool = False,
     prefix: str = "asynclock:",
@@ -57,6 +58,7 @@ def connect(
         max_ttl: seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and
             10), for which the guards wait.
         node_timeout: seconds in which each node must answer.
+        turn: seconds that a process may keep a name, or take it again, while others wait.
         acks: number of replicas that must have a grant before it counts.
         durable: whether a grant counts only once it is on disk (Redis 7.2).
         prefix: what all keys begin with.
@@ -73,6 +75,7 @@ def connect(
         ttl=ttl,
         max_ttl=max_ttl,
         node_timeout=node_timeout,
+        turn=turn,
         acks=Acks.of(acks, durable),
         prefix=prefix,
         label=label,
@@ -97,6 +100,7 @@ class LockManager(Catalogue):
         ttl: float,
         max_ttl: float | None,
         node_timeout: float,
+        turn: float,
         acks: Acks,
         prefix: str,
         label: str | None,
@@ -120,7 +124,10 @@ class LockManager(Catalogue):
             disks_kept=guard == "disk",
         )
         engine_settings = EngineSettings(
-            node_timeout, self._defaults.max_ttl, _settings.label(label)
+            node_timeout,
+            self._defaults.max_ttl,
+            _settings.seconds(turn, "turn", zero=True),
+            _settings.label(label),
         )
 
         def make_engine() -> Engine:

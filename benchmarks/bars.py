@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asynclock._engine.local_queue import KEEP_COUNT
-
 from .results import Case, Results
 from .runner import Cell
 from .systems import ON_ONE_NAME, PYTHON_REDLOCKS, QUEUED
@@ -222,8 +220,8 @@ BARS = (
     times_faster(APART_FIVE, (*PYTHON_REDLOCKS, *NODES), 5),
     least_share(SHARE, 0.5),
     least_share(SHARE_FIVE, 0.5),
-    at_most(SHARE, "waited_bodies", 4 * KEEP_COUNT, "bodies of others"),
-    at_most(SHARE_FIVE, "waited_bodies", 4 * KEEP_COUNT, "bodies of others"),
+    at_most(SHARE, "waited_bodies", 4 * 8192, "bodies of others"),
+    at_most(SHARE_FIVE, "waited_bodies", 4 * 8192, "bodies of others"),
     two_round_trips(HAND, ONE_SINGLE),
     at_most(HAND_FIVE, "handover_p99_ms", 20, "ms"),
     at_most(ORPHAN, "late_ms", 200, "ms"),

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from .. import _clock
-from .._rules import pacing
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed
 from . import refusals
@@ -22,10 +21,6 @@ from .lease import Lease
 from .local_queue import LocalQueue, Proceed, Waiter
 from .options import LeaseOptions
 from .spec import LockSpec
-
-YIELD = 0.002
-"""Seconds a process pauses after it has used up its turn and has seen no rival. An unknown waiter's
-wake-up has that time to arrive; a process that did not just have the name asks without a pause."""
 
 
 class Acquire(AcquireContext[Lease]):
@@ -69,8 +64,8 @@ class Acquire(AcquireContext[Lease]):
         try:
             queue = self._queue()
             if queue is None:
-                attempt = yield from self._contend(None).run().__await__()
-                return self._won(attempt, None)
+                attempt = yield from self._contend(barge=False).run().__await__()
+                return self._won(attempt, None, None)
             if not queue.asking and len(queue.grants) < queue.permits:
                 queue.asking += 1
                 return (yield from self._as_head(queue, Proceed.NOW).__await__())
@@ -105,7 +100,9 @@ class Acquire(AcquireContext[Lease]):
             return None
         queue = queues.get(spec.queue_key)
         if queue is None:
-            queue = queues[spec.queue_key] = LocalQueue(spec.name, spec.queue_key, spec.permits)
+            turn = self._engine.settings.turn
+            queue = LocalQueue(spec.name, spec.queue_key, spec.permits, turn)
+            queues[spec.queue_key] = queue
         elif self._once:
             if queue.full:
                 raise refusals.held_here(spec.name, queue.grants[0])
@@ -170,18 +167,13 @@ class Acquire(AcquireContext[Lease]):
                     raise refusals.too_long_here(self._spec.name, turn)
                 queue.asking += 1
                 asking = True
-            elif turn is Proceed.AFTER_OTHERS:
-                pause = pacing.courtesy(0.0) if queue.contended else YIELD
-                pause += engine.random() * engine.spread.width
-                left = self._left()
-                await asyncio.sleep(pause if left is None else min(pause, left))
-            loop = self._contend(queue.yielded)
+            kept = queue.take_kept(_clock.now())
+            loop = self._contend(barge=kept is not None)
             if queue.search is not None:
                 loop.unanswered = queue.search.unanswered
             queue.search = loop
             attempt = await loop.run()
-            queue.contended = loop.contended is not None
-            return self._won(attempt, queue)
+            return self._won(attempt, queue, kept if loop.contended is None else None)
         finally:
             queue.asking -= asking
             engine.next_in_line(queue)
@@ -216,7 +208,7 @@ class Acquire(AcquireContext[Lease]):
             self._announce(lease, votes=0, handed_over=True)
         return lease
 
-    def _contend(self, yielded: float | None) -> AcquireLoop:
+    def _contend(self, *, barge: bool) -> AcquireLoop:
         ttl = self._options.ttl
         return AcquireLoop(
             self._engine,
@@ -225,10 +217,10 @@ class Acquire(AcquireContext[Lease]):
             self._deadline,
             once=self._once,
             asked=self._started,
-            yielded=yielded,
+            barge=barge,
         )
 
-    def _won(self, attempt: Attempt, queue: LocalQueue[Grant] | None) -> Lease:
+    def _won(self, attempt: Attempt, queue: LocalQueue[Grant] | None, kept: float | None) -> Lease:
         engine, options = self._engine, self._options
         ballot = attempt.ballot
         engine.spread.won()
@@ -245,7 +237,7 @@ class Acquire(AcquireContext[Lease]):
         now = _clock.now()
         if queue is not None:
             queue.grants.append(grant)
-            queue.since = queue.since or now
+            grant.won(now if kept is None else kept, contended=attempt.others)
         lease = engine.make_lease(grant, ballot.fence, options, now)
         engine.renewals.add(grant, attempt.started)
         if engine.observers:

@@ -1,8 +1,8 @@
 """Asks the nodes until they grant: attempts, and the pauses between them.
 
-After a refusal the loop arms a wake-up, asks once more, and only then waits, so it can't miss a
-release. Every wait is bounded by the holder's remaining ttl, by pacing and by the caller's
-deadline.
+After a refusal the loop arms a wake-up and looks once more before it waits, so it can't miss a
+release: where the nodes keep a queue it looks at its ticket, elsewhere it asks again. Every wait is
+bounded by the holder's remaining ttl, by pacing and by the caller's deadline.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from .. import _clock
-from .._nodes.script import Word
+from .._nodes.script import Command
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
 from ..errors import AsyncLockError
@@ -20,7 +20,8 @@ from .attempt import Attempt
 from .engine import Engine
 from .grant import FOREVER
 from .left import Left
-from .spec import LockSpec, ms
+from .spec import LockSpec
+from .ticket import Armed, Ticket
 
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
@@ -45,7 +46,6 @@ class AcquireLoop:
         "_ttl",
         "_until",
         "_watch",
-        "_yielded",
         "contended",
         "unanswered",
     )
@@ -59,7 +59,7 @@ class AcquireLoop:
         *,
         once: bool,
         asked: float,
-        yielded: float | None,
+        barge: bool,
     ) -> None:
         self._engine = engine
         self._spec = spec
@@ -72,8 +72,9 @@ class AcquireLoop:
             self._until = max(deadline, asked + engine.settings.node_timeout)
         elif once:
             self._until = asked + engine.settings.node_timeout
-        self._yielded = yielded
-        self._ticket = self._draw_ticket() if spec.ticket_ttl else ()
+        # A try_acquire queues only after a split vote.
+        tickets = spec.ticket_ttl and not (once and spec.queue)
+        self._ticket = Ticket(spec, barge=barge, waits=not once) if tickets else None
         self._watch: Watch | None = None
         self._pauses = self._hops = 0
         self._outage_since: float | None = None
@@ -100,11 +101,12 @@ class AcquireLoop:
                 watch = self._watch
                 if watch is not None:
                     watch.reset()
-                won = await attempt.decide(armed=watch is not None, limit=limit)
+                armed = watch is not None and not spec.queue
+                won = await attempt.decide(armed=armed, limit=limit)
                 if engine.observers:
                     engine.observers(Voted(self._spec.name, attempt.votes()))
                 if won:
-                    self._ticket, self.unanswered = (), None
+                    self._ticket = self.unanswered = None
                     return attempt
                 if engine.closed:
                     break
@@ -120,8 +122,7 @@ class AcquireLoop:
             raise refusals.closed()
         finally:
             engine.searching -= 1
-            if self.contended is not None or self._ticket:
-                self._leave()
+            self._leave()
 
     def _limit(self, now: float) -> float | None:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before.
@@ -142,8 +143,6 @@ class AcquireLoop:
             self._hops += 1
             return other
         self._note_refusal(attempt)
-        if self._spec.server_queue:
-            self._tell_first(attempt.holder)
         if other is not None:
             # There is a free slot, but rivals competed with us for it: back off at random.
             engine.spread.split()
@@ -151,14 +150,32 @@ class AcquireLoop:
             if self._late():
                 raise refusals.too_long(attempt)
             return other
-        if self._watch is None and engine.multiplexer.tracks():
-            wakeups, spec = engine.multiplexer.wakeups, self._spec
-            self._watch = wakeups.watch(spec.watched, queued=spec.server_queue)
+        if self._ticket is not None and self._ticket.unsettled:
+            return self._spec  # the nodes have different numbers: tell them which one counts
+        if self._arm():
             return self._spec
         await self._pause(attempt)
         if self._late():
             raise refusals.too_long(attempt)
         return self._spec
+
+    def _arm(self) -> bool:
+        """Watch for the next chance; return whether to ask again before we wait for it."""
+        nodes, spec, ticket = self._engine.multiplexer, self._spec, self._ticket
+        if ticket is None or not spec.queue:
+            if self._watch is not None or not nodes.tracks():
+                return False
+            self._watch = nodes.wakeups.watch(spec.watched)
+            return True
+        if self._watch is not None:
+            self._watch.close()
+        # The first in line also watches the name, because not all who free it know the queue.
+        others = spec.watched if ticket.rank == 0 else ()
+        self._watch = watch = nodes.wakeups.watch(others, ticket=ticket.key)
+        if nodes.tracks():
+            look = Command.plain("MGET", *watch.keys, keys=watch.keys)
+            nodes.broadcast(look, Armed(watch), arm=True)
+        return False
 
     def _elsewhere(self, attempt: Attempt) -> LockSpec | None:
         choose = attempt.spec.choose_slot
@@ -173,17 +190,27 @@ class AcquireLoop:
         engine.counts.refused += 1
         if attempt.split:
             engine.counts.split_votes += 1
-            engine.spread.split()
+            if not self._spec.queue:  # there the order of tickets keeps rivals apart
+                engine.spread.split()
             if engine.observers:
                 engine.observers(SplitVote(name))
         if engine.observers:
             holder = refusals.label(attempt.holder)
             engine.observers(Contended(name, holder, attempt.remaining))
-        if self._once:
+        if self._once and not self._settles(attempt):
             raise refusals.refused(attempt)
         self._forbid_waiting_for_ourselves(attempt)
         if self._late():
             raise refusals.too_long(attempt)
+
+    def _settles(self, attempt: Attempt) -> bool:
+        # A split vote is no refusal: nobody has the name. The order of tickets settles it.
+        spec = self._spec
+        if not spec.queue or attempt.held or _clock.now() >= self._until:
+            return False
+        if self._ticket is None and attempt.split:
+            self._ticket = Ticket(spec, self._engine.new_owner())
+        return self._ticket is not None
 
     def _forbid_waiting_for_ourselves(self, attempt: Attempt) -> None:
         # The local queue doesn't know of conflicts between reader and writer or of several names,
@@ -233,7 +260,7 @@ class AcquireLoop:
     async def _pause(self, attempt: Attempt) -> None:
         engine, watch = self._engine, self._watch
         listening = watch is not None and not attempt.outage and engine.multiplexer.tracks()
-        listening = listening and not attempt.split
+        listening = listening and (bool(self._spec.queue) or not attempt.split)
         pause = self._length(attempt, listening=listening)
         self._pauses += 1
         self._hops = 0
@@ -242,15 +269,9 @@ class AcquireLoop:
             await asyncio.sleep(pause)
         elif await watch.wait(pause):
             engine.counts.wakeups["push"] += 1
-            pause = 0.0
-            if self._yielded is not None:
-                # Processes yielded at different moments, so this pause also spreads rivals.
-                pause = pacing.courtesy(_clock.now() - self._yielded)
-            elif len(engine.multiplexer.nodes) > 1:
+            if not self._spec.queue and len(engine.multiplexer.nodes) > 1:
                 # The same release woke our rivals: a random pause prevents a split vote.
-                pause = engine.spread.width * engine.random()
-            if pause:
-                await self._sleep(pause)
+                await self._sleep(engine.spread.width * engine.random())
         else:
             engine.counts.wakeups["expiry"] += 1
 
@@ -262,38 +283,21 @@ class AcquireLoop:
     def _length(self, attempt: Attempt, *, listening: bool) -> float:
         random = self._engine.random()
         remaining = None if attempt.outage else attempt.remaining
-        if attempt.split:
+        if attempt.split and not listening:
             pause = self._engine.spread.width * random
         elif listening:
             pause = pacing.until_expiry(remaining, random)
         else:
             pause = pacing.without_push(self._pauses, remaining, random)
         if self._spec.ticket_ttl:
-            pause = min(pause, self._spec.ticket_ttl / 2)
-        if self._deadline is not None:
-            pause = min(pause, max(0.0, self._deadline - _clock.now()))
-        return pause
-
-    # the nodes' own queue, where a primitive has one
-
-    def _tell_first(self, first: str | None) -> None:
-        # The nodes' order may differ from ours: after a failover, for example, all queue again.
-        for other in self._engine.refused:
-            other.wake_if_first(first)
-
-    def wake_if_first(self, ticket: str | None) -> None:
-        """Ask again now if this is our ticket."""
-        if self._ticket and self._ticket[0] == ticket and self._watch is not None:
-            self._watch.wake()
-
-    def _draw_ticket(self) -> tuple[Word, ...]:
-        # The nodes remember a ticket while its waiter keeps asking; 0 stores none (try_acquire).
-        return (self._engine.new_owner(), 0 if self._once else ms(self._spec.ticket_ttl))
+            pause = min(pause, self._spec.ticket_ttl * (0.3 + random / 10))
+        return min(pause, max(0.0, self._until - _clock.now()))
 
     def _leave(self) -> None:
-        nodes = self._engine.multiplexer
-        self._engine.refused.discard(self)
+        nodes, ticket = self._engine.multiplexer, self._ticket
+        if self.contended is not None:
+            self._engine.refused.discard(self)
         if self._watch is not None:
             self._watch.close()
-        if self._ticket:
-            nodes.broadcast(self._spec.leave(self._ticket[0]), Left(nodes.wakeups, self._spec))
+        if ticket is not None and ticket.id:
+            nodes.broadcast(self._spec.leave(ticket.id), Left(nodes.wakeups, self._spec))

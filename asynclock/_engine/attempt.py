@@ -13,7 +13,7 @@ from typing import Any
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.replies import NOBODY, Failure
-from .._nodes.script import GRANTED, REFUSED, Word
+from .._nodes.script import GRANTED, REFUSED
 from .._nodes.voting import barred, quarantined
 from .._rules import validity
 from .._rules.pacing import free_in
@@ -21,6 +21,7 @@ from .._rules.quorum import Ballot, Verdict
 from .context import Context
 from .left import Left
 from .spec import LockSpec
+from .ticket import Ticket
 
 OPEN, WON = Verdict.OPEN, Verdict.WON
 TOO_LATE = Failure("the request reached it too late")
@@ -39,11 +40,14 @@ class Attempt:
         "_raising",
         "_refusers",
         "_ticket",
+        "_told",
         "_ttl",
         "ballot",
         "failures",
+        "others",
         "owner",
         "refusals",
+        "reserved",
         "slot_votes",
         "spec",
         "started",
@@ -51,18 +55,23 @@ class Attempt:
     )
 
     def __init__(
-        self, context: Context, spec: LockSpec, ttl: float, ticket: tuple[Word, ...] = ()
+        self, context: Context, spec: LockSpec, ttl: float, ticket: Ticket | None = None
     ) -> None:
         self.spec = spec
         self.owner = context.new_owner()
         self.failures: dict[int, Failure] = {}
         self.refusals: list[tuple[float | None, str]] = []
         """For each refusing node: the seconds that the holder has left, or None, and its owner."""
+        self.reserved: list[str] = []
+        """For each node where the name is free: the ticket that goes first there."""
+        self.others = False
+        """Whether a node that granted knows of others who wait."""
         self.slot_votes: tuple[bytes, ...] = ()
         """What refusing nodes reported about the other slots of the name."""
         self._context = context
         self._ttl = ttl
         self._ticket = ticket
+        self._told: list[int] = []
         self._nodes = context.multiplexer.nodes
         self._future: asyncio.Future[None] | None = None
         self._asked: list[int] = []
@@ -94,7 +103,7 @@ class Attempt:
             # If the manager was closed in the meantime, this attempt was abandoned already.
             won = self in deciding and self.ballot.verdict is WON
             if won and _clock.now() < self.valid_until:
-                if self._ticket:
+                if self._refusers or self.failures:
                     for index in self._context.multiplexer.everyone:
                         self._take_back(index)
                 return True
@@ -103,7 +112,11 @@ class Attempt:
             raise
         finally:
             deciding.pop(self, None)
-        self.abandon()
+        if self._ticket is not None:
+            ballot = self.ballot
+            answers = len(ballot.claims) + ballot.refused
+            self._ticket.settle(self._told, enough=answers + ballot.quorum > len(self._nodes))
+        self.abandon(self._ticket)
         return False
 
     def _ask(self, *, armed: bool) -> None:
@@ -111,7 +124,12 @@ class Attempt:
         until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
         floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
         command = self.spec.acquire(
-            self.owner, self._ttl, floor, not_after, context.retention, self._ticket
+            self.owner,
+            self._ttl,
+            floor,
+            not_after,
+            context.retention,
+            () if self._ticket is None else self._ticket.words(self.owner),
         )
         if not not_after:  # too few clocks are known: each node reports its own in the handshake
             command.give_up_at = until
@@ -161,6 +179,9 @@ class Attempt:
             if self.started < node.trust.votes_from:
                 self._failed(index, quarantined(node))
             else:
+                if len(reply) > 3 and reply[2]:
+                    self.others = True
+                    self._wake(index, reply[2])
                 ballot.granted(index, int(reply[1]))
                 if ballot.behind:
                     self._write_back()
@@ -168,7 +189,7 @@ class Attempt:
             left = reply[1] / 1000 if reply[1] >= 0 else None
             self.refusals.append((left, reply[2].decode("utf-8", "replace")))
             if len(reply) > 4:
-                self.slot_votes += (reply[3],)
+                self._queued(index, reply)
             self._refusers |= bit
             ballot.refuse()
         else:
@@ -176,8 +197,25 @@ class Attempt:
         self._open ^= bit
         if ballot.verdict is not OPEN:
             self._conclude()
-            if self._ticket and ballot.verdict is WON:
+            if ballot.verdict is WON:
                 self._take_back(index)
+
+    def _queued(self, index: int, reply: Any) -> None:
+        # Take what a node with a queue says: our number there, how many go first, and who.
+        _, _, holder, number, rank, free, *more, _ = reply
+        ticket = self._ticket
+        if number and ticket is not None:
+            ticket.rank = min(rank, ticket.rank) if self._told else rank
+            self._told.append(number)
+        if free:
+            self.reserved.append(self.refusals[-1][1])
+            self._wake(index, holder)
+        self.slot_votes += tuple(more)
+
+    def _wake(self, index: int, ticket: bytes) -> None:
+        # The node woke this waiter. It may be ours: servers send no push for our own changes.
+        key = self.spec.ticket_key(ticket.decode("utf-8", "replace"))
+        self._context.multiplexer.wakeups.wake(key, index)
 
     def on_raise_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the write-back of the fence."""
@@ -209,22 +247,29 @@ class Attempt:
 
     def _take_back(self, index: int) -> None:
         # The vote is won: a node that did not grant would go on keeping others out for our ticket.
-        if index not in self.ballot.claims and not self._open >> index & 1:
-            wakeups = self._context.multiplexer.wakeups
-            left = Left(wakeups, self.spec)
-            self._nodes[index].ask(self.spec.leave(self._ticket[0]), left, index)
+        ticket = self._ticket
+        if ticket is None or index in self.ballot.claims or self._open >> index & 1:
+            return
+        left = Left(self._context.multiplexer.wakeups, self.spec)
+        self._nodes[index].ask(self.spec.leave(ticket.id), left, index)
 
     def _conclude(self) -> None:
         future = self._future
         if future is not None and not future.done():
             future.set_result(None)
 
-    def abandon(self) -> None:
-        """Send a release, after the request, to each node that may have granted."""
+    def abandon(self, ticket: Ticket | None = None) -> None:
+        """Send a release, after the request, to each node that may have granted.
+
+        `ticket` goes on waiting there, in its old place.
+        """
         maybe = [index for index in self._asked if not self._refusers >> index & 1]
         if maybe:
-            command = self.spec.release(self.owner, self.started, _clock.now() + self._ttl)
-            self._context.multiplexer.deliver(command, NOBODY, maybe)
+            nodes, until = self._context.multiplexer, _clock.now() + self._ttl
+            more = () if ticket is None else ticket.place()
+            command = self.spec.release(self.owner, self.started, until, more)
+            sink = Left(nodes.wakeups, self.spec) if self.spec.queue else NOBODY
+            nodes.deliver(command, sink, maybe)
 
     # why it was lost
 
@@ -251,11 +296,17 @@ class Attempt:
         Always False for holders that share the name, such as readers: they compete only with
         writers, so an extra back-off would only slow them down.
         """
-        if self.spec.queue_key is None:
+        if self.spec.queue_key is None and not self.spec.queue:
             return False
+        return len(self.ballot.claims) > 0 and not self.held
+
+    @property
+    def held(self) -> bool:
+        """Whether one owner has a quorum, as far as the nodes have said."""
         owners = [owner for _, owner in self.refusals]
-        most = max(map(owners.count, owners), default=0)
-        return len(self.ballot.claims) > 0 and most < self.ballot.quorum
+        for ticket in self.reserved:
+            owners.remove(ticket)
+        return max(map(owners.count, owners), default=0) >= self.ballot.quorum
 
     @property
     def remaining(self) -> float | None:

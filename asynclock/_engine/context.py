@@ -32,6 +32,8 @@ class EngineSettings:
 
     node_timeout: float
     max_ttl: float
+    turn: float
+    """Seconds that a process may keep a name, or take it again, while other processes wait."""
     label: str | None
     """The readable part of owner ids; None stands for the host name and the process id."""
 
@@ -67,9 +69,6 @@ class Refused(Protocol):
     @property
     def name(self) -> str:
         """The name of the lock."""
-
-    def wake_if_first(self, ticket: str | None) -> None:
-        """Let the task ask again now if this is its ticket."""
 
 
 class Context:

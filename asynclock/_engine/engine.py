@@ -9,6 +9,7 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Callable
+from functools import partial
 from weakref import ReferenceType
 
 from .. import _clock, _forks
@@ -21,14 +22,17 @@ from .fences import SPARE, reserve_ahead
 from .grant import Grant, Holder, LeaseReference
 from .keeper import Keeper
 from .lease import Lease
+from .left import Left
 from .local_queue import LocalQueue, Proceed
 from .options import LeaseOptions
 from .release import Release
 from .renewal import Renewals
-from .spec import QueueKey
+from .spec import LockSpec, QueueKey
 
 _log = logging.getLogger("asynclock")
 
+KEEP = (1,)
+"""Argument of a release that wakes nobody."""
 NAMES_LOGGED = 10
 """Maximum number of names in one log record."""
 
@@ -109,38 +113,55 @@ class Engine(Keeper):
             return self.release(grant)
         if queue.waiters and queue.hand_on(grant, lease._options, now):
             return None
-        release = self.release(grant)
-        self.next_in_line(queue, yielding=queue.used_up(now))
+        release = self.release(grant, keep=queue.keep(grant, now))
+        self.next_in_line(queue)
         return release
 
     def report_late_loss(self, grant: Grant, reason: str) -> None:
         """Report a loss that the nodes' replies to the release revealed."""
         self._report_loss(grant, reason)
 
-    def release(self, grant: Grant) -> Release:
-        """Send a release to all nodes; it has been sent when this returns."""
+    def release(self, grant: Grant, *, keep: bool = False) -> Release:
+        """Send a release to all nodes; it has been sent when this returns.
+
+        `keep`: the nodes don't wake the next waiter yet, because this process may ask again.
+        """
         grant.over()
         self.renewals.remove(grant)
         if grant.queue is not None:
             grant.queue.drop(grant)
         nodes = self.multiplexer
         spec = grant.spec
-        release = Release(len(nodes.nodes), nodes.quorum, self.complaints)
-        command = spec.release(grant.owner, grant.asked_since, _clock.now() + grant.ttl)
+        release = Release(spec, nodes.wakeups, len(nodes.nodes), nodes.quorum, self.complaints)
+        until = _clock.now() + grant.ttl
+        command = spec.release(grant.owner, grant.asked_since, until, KEEP if keep else ())
+        if keep and grant.queue is not None:
+            release.on_certain = partial(self._pass_soon, grant.queue, spec)
         nodes.deliver(command, release, nodes.everyone)
         for key in spec.watched if spec.freed_by_release is None else spec.freed_by_release:
             nodes.wakeups.wake(key)  # servers send no push for changes by our own connection
         return release
 
-    def next_in_line(self, queue: LocalQueue[Grant], *, yielding: bool = False) -> None:
+    def _pass_soon(self, queue: LocalQueue[Grant], spec: LockSpec) -> None:
+        # A task that loops asks again as soon as it learns that its release is done, which takes
+        # it up to two rounds of the loop.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._pass_on, queue, spec)
+
+    def _pass_on(self, queue: LocalQueue[Grant], spec: LockSpec) -> None:
+        if queue.kept is not None:
+            queue.kept = None
+            nodes = self.multiplexer
+            nodes.broadcast(spec.pass_on(), Left(nodes.wakeups, spec))
+            self.next_in_line(queue)
+
+    def next_in_line(self, queue: LocalQueue[Grant]) -> None:
         """Let the next waiter ask, unless a task asks or all is held; drop the queue if unused."""
-        if yielding:
-            queue.since, queue.handed, queue.yielded = 0.0, 0, _clock.now()
         if queue.asking or queue.full:
             return
-        if queue.waiters and queue.let_ask(Proceed.AFTER_OTHERS if yielding else Proceed.NOW):
+        if queue.waiters and queue.let_ask(Proceed.NOW):
             queue.asking += 1
-        elif not queue.grants and self.queues.get(queue.key) is queue:
+        elif queue.kept is None and not queue.grants and self.queues.get(queue.key) is queue:
             del self.queues[queue.key]
 
     def mark_lost(self, grant: Grant, reason: str) -> None:

@@ -49,6 +49,7 @@ class Grant:
         "asked_since",
         "asked_until",
         "asking",
+        "contended",
         "cut_short",
         "fence",
         "fences",
@@ -63,6 +64,7 @@ class Grant:
         "reserving",
         "restore_at",
         "restored",
+        "since",
         "spec",
         "top",
         "ttl",
@@ -92,6 +94,10 @@ class Grant:
         self.asked_since: float = asked_since
         """When the nodes were first asked for the lock."""
         self.queue: LocalQueue[Grant] | None = queue
+        self.since: float = 0.0
+        """When the nodes gave this process the name in the order of all who waited."""
+        self.contended: bool = False
+        """Whether other processes waited then."""
         self.held_since: float = 0.0
         """When the present lease began."""
         self.alarm: float = 0.0
@@ -140,6 +146,10 @@ class Grant:
         return self.reference is not None and self.reference() is None
 
     # leases
+
+    def won(self, since: float, *, contended: bool) -> None:
+        """Note since when this process has the name, and whether others wait for it."""
+        self.since, self.contended = since, contended
 
     def handed_to(
         self, lease: LeaseReference, fence: int, options: LeaseOptions, now: float

@@ -1,4 +1,4 @@
-"""Handles the replies to `leave`, which removes a waiter's ticket from the nodes."""
+"""Takes the replies to requests after which another waiter of this process may have its turn."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from .._nodes.replies import Failure
 from .._nodes.wakeup import Wakeups
 from .spec import LockSpec
+from .ticket import first
 
 
 class Left:
-    """Wakes local waiters that the removed ticket was blocking."""
+    """Wakes local waiters: servers send no push for changes by our own connection."""
 
     __slots__ = ("_spec", "_wakeups")
 
@@ -19,7 +20,12 @@ class Left:
         self._wakeups = wakeups
 
     def on_reply(self, index: int, reply: Any) -> None:
-        """Wake waiters: servers send no push for changes by our own connection."""
-        if type(reply) is not Failure and reply[0]:
-            for key in (*self._spec.watched, *self._spec.neighbours):
+        """Wake the waiter whose turn it is, or all who watch the keys if there is no queue."""
+        spec = self._spec
+        if type(reply) is Failure or not reply[0]:
+            return
+        if not spec.queue:
+            for key in (*spec.watched, *spec.neighbours):
                 self._wakeups.wake(key, index)
+        elif (ticket := first(spec, reply)) is not None:
+            self._wakeups.wake(ticket, index)

@@ -18,18 +18,15 @@ from .spec import QueueKey
 if TYPE_CHECKING:
     from .attempt import Attempt
 
-KEEP_COUNT = 8192
 KEEP_TIME = 0.1
-"""Limits on consecutive local hand-overs (their number, and seconds) before other processes go
-first."""
+"""Seconds that a process may keep a name while it knows of no other process that waits for it. When
+they are over, it asks the nodes again, and finds out."""
 
 
 class Proceed(Enum):
     """The right to ask the nodes."""
 
     NOW = "now"
-    AFTER_OTHERS = "after others"
-    """Pause first, so that other processes go first: this process used up its turn."""
 
 
 class Passable(Protocol):
@@ -42,6 +39,14 @@ class Passable(Protocol):
     @property
     def valid_until(self) -> float:
         """When the grant ends if it is not renewed again."""
+
+    @property
+    def since(self) -> float:
+        """When the nodes gave this process the name in the order of all who waited."""
+
+    @property
+    def contended(self) -> bool:
+        """Whether other processes waited then."""
 
 
 G = TypeVar("G", bound=Passable)
@@ -63,34 +68,28 @@ class LocalQueue(Generic[G]):
 
     __slots__ = (
         "asking",
-        "contended",
         "grants",
-        "handed",
+        "kept",
         "key",
         "name",
         "permits",
         "search",
-        "since",
+        "turn",
         "waiters",
-        "yielded",
     )
 
-    def __init__(self, name: str, key: QueueKey, permits: int) -> None:
+    def __init__(self, name: str, key: QueueKey, permits: int, turn: float) -> None:
         self.name: str = name
         self.key: QueueKey = key
         self.permits: int = permits
         """Maximum number of tasks that may hold at once; the same for all with this key."""
+        self.turn: float = turn
+        """Seconds that this process may keep the name while other processes wait."""
         self.grants: list[G] = []
         self.asking: int = 0
         """Number of tasks that are asking the nodes or have just been told to."""
-        self.since: float = 0.0
-        """When this process got the name after it last yielded to others; 0 before that."""
-        self.handed: int = 0
-        """Number of hand-overs since then."""
-        self.contended: bool = False
-        """Whether this process had to wait for others when it last got the name from the nodes."""
-        self.yielded: float | None = None
-        """When this process last used up its turn and yielded to others."""
+        self.kept: float | None = None
+        """While the name is free but still ours to take: when our turn with it began."""
         self.search: Search | None = None
         """The last task that asked the nodes."""
         self.waiters: OrderedDict[Waiter[G], LeaseOptions] = OrderedDict()
@@ -121,9 +120,24 @@ class LocalQueue(Generic[G]):
         if self.waiters.pop(waiter, None) is not None and not waiter.done():
             waiter.set_result(None)
 
-    def used_up(self, now: float) -> bool:
+    def used_up(self, grant: G, now: float) -> bool:
         """Whether this process has had the name for so long that others must go first."""
-        return self.handed >= KEEP_COUNT or now - self.since >= KEEP_TIME
+        return now - grant.since >= (self.turn if grant.contended else KEEP_TIME)
+
+    def keep(self, grant: G, now: float) -> bool:
+        """Whether to keep the freed name for a moment, in case this process asks for it again.
+
+        Without others who wait there is no need to: nobody else gets in between.
+        """
+        if not grant.contended or self.permits > 1 or self.used_up(grant, now):
+            return False
+        self.kept = grant.since
+        return True
+
+    def take_kept(self, now: float) -> float | None:
+        """Take the name that was kept, if the turn isn't over: return when the turn began."""
+        since, self.kept = self.kept, None
+        return since if since is not None and now - since < self.turn else None
 
     def hand_on(self, grant: G, given_up: LeaseOptions, now: float) -> bool:
         """Give the grant to the next waiter; return False if nobody may take it over.
@@ -133,7 +147,7 @@ class LocalQueue(Generic[G]):
         # `max_hold` limits what one lease may hold, so its grant is not passed on.
         if not given_up.handoff or given_up.max_hold is not None:
             return False
-        if now >= grant.valid_until or self.used_up(now):
+        if now >= grant.valid_until or self.used_up(grant, now):
             return False
         queue = self.waiters
         while queue:
@@ -142,7 +156,6 @@ class LocalQueue(Generic[G]):
                 continue
             if options.ttl == grant.ttl and (options is given_up or alike(options, given_up)):
                 waiter.set_result(grant)
-                self.handed += 1
                 return True
             queue[waiter] = options
             queue.move_to_end(waiter, last=False)

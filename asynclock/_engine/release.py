@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from .._nodes.replies import Failure
+from .._nodes.wakeup import Wakeups
+from .spec import LockSpec
+from .ticket import first
 
 _log = logging.getLogger("asynclock")
 
@@ -14,29 +18,57 @@ _log = logging.getLogger("asynclock")
 class Release:
     """One release; it is done once a quorum agrees or every node has answered."""
 
-    __slots__ = ("_complaints", "_deleted", "_foreign", "_future", "_left", "_quorum", "_spare")
+    __slots__ = (
+        "_complaints",
+        "_deleted",
+        "_foreign",
+        "_future",
+        "_left",
+        "_quorum",
+        "_spare",
+        "_spec",
+        "_wakeups",
+        "on_certain",
+    )
 
-    def __init__(self, size: int, quorum: int, complaints: set[str]) -> None:
+    def __init__(
+        self, spec: LockSpec, wakeups: Wakeups, size: int, quorum: int, complaints: set[str]
+    ) -> None:
         self._complaints = complaints
+        self._spec = spec
+        self._wakeups = wakeups
+        self.on_certain: Callable[[], None] | None = None
+        """Called once when the release is done."""
         self._left = size
         self._quorum = quorum
         self._spare = size - quorum
         self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
 
-    def on_reply(self, _index: int, reply: Any) -> None:
+    def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of one node."""
         if type(reply) is Failure:
             if reply.permanent:
                 self._complain(reply.cause)
         elif reply[0]:
             self._deleted += 1
+            if len(reply) > 2 and reply[1]:
+                self._wake(index, reply)
         else:
             self._foreign += 1
         self._left -= 1
         future = self._future
         if future is not None and not future.done() and self._certain():
             future.set_result(None)
+        if self.on_certain is not None and self._certain():
+            tell, self.on_certain = self.on_certain, None
+            tell()
+
+    def _wake(self, index: int, reply: Any) -> None:
+        # The waiter may be ours: servers send no push for changes by our own connection.
+        ticket = first(self._spec, reply)
+        if ticket is not None and self.on_certain is None:
+            self._wakeups.wake(ticket, index)
 
     def _complain(self, cause: str) -> None:
         # Not an error, because the lease was ours until now. But others must wait for its ttl.

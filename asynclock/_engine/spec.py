@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .._keys import derived
 from .._nodes.script import Command, Script, Word
 
 ChooseSlot = Callable[[Sequence[bytes], int, float], "LockSpec | None"]
@@ -52,8 +53,8 @@ class LockSpec:
 
     shared: str = ""
     """First key of the holders that share the name; such a holder may not wait to have it alone."""
-    server_queue: bool = False
-    """Whether the nodes keep the waiters in order, so that only our first one has a chance."""
+    queue: str = ""
+    """Key of the queue in which the nodes keep the waiters in order; "" if they keep none."""
 
     def acquire(
         self,
@@ -66,7 +67,15 @@ class LockSpec:
     ) -> Command:
         """Build an acquire for `ttl` seconds; the ticket names the waiter and how long it lasts."""
         args = ("acquire", owner, ms(ttl), floor, not_after, retention, *ticket, *self.exempt)
-        return Command(self.script, self.keys + self.neighbours, args)
+        return Command(self.script, self._all_keys, args)
+
+    @property
+    def _all_keys(self) -> tuple[str, ...]:
+        return (
+            (*self.keys, self.queue, *self.neighbours)
+            if self.queue
+            else self.keys + self.neighbours
+        )
 
     def restore(
         self, owner: str, ttl: float, fence: int, not_after: int, retention: int
@@ -75,22 +84,34 @@ class LockSpec:
 
         Its ticket stands for no waiter, so the tickets of others don't keep the owner out.
         """
-        return self.acquire(owner, ttl, fence, not_after, retention, (owner, 0))
+        barging = (0, owner, 0, 1) if self.queue else (owner, 0)
+        return self.acquire(owner, ttl, fence, not_after, retention, barging)
 
     def leave(self, ticket: Word) -> Command:
         """Build the command that removes a waiter's ticket."""
-        return Command(self.script, self.keys + self.neighbours, ("leave", ticket))
+        return Command(self.script, self._all_keys, ("leave", ticket))
+
+    def pass_on(self) -> Command:
+        """Build the command that wakes the first waiter if the name is free."""
+        return Command(self.script, self._all_keys, ("pass",))
+
+    def ticket_key(self, ticket: str) -> str:
+        """Return the key of a ticket; it changes when the ticket's turn comes."""
+        return derived(self.queue, ticket)
 
     def write_back(self, owner: str, fence: int, retention: int) -> Command:
         """Build the command that raises the counter to `fence` if `owner` has the name."""
         return Command(self.script, self.keys, ("raise", owner, fence, retention))
 
-    def release(self, owner: str, asked_since: float, retry_until: float) -> Command:
-        """Build a release.
+    def release(
+        self, owner: str, asked_since: float, retry_until: float, more: tuple[Word, ...] = ()
+    ) -> Command:
+        """Build a release; `more` are the script's further arguments (lock.lua).
 
         It is resent until `retry_until` to nodes that were asked after `asked_since`.
         """
-        return Command.release(self.script, self.keys, owner, asked_since, retry_until)
+        keys = (*self.keys, self.queue) if self.queue else self.keys
+        return Command.release(self.script, keys, owner, asked_since, retry_until, more)
 
     def check(self, owner: str) -> Command:
         """Build the command that asks whether `owner` has the name."""

@@ -71,11 +71,11 @@ class Command:
         self.packed: bytes = pack("EVALSHA", script.sha, len(keys), *keys, *args)
 
     @classmethod
-    def plain(cls, *words: Word) -> Command:
-        """Make a command of the server itself, such as TIME."""
+    def plain(cls, *words: Word, keys: Sequence[str] = ()) -> Command:
+        """Make a command of the server itself, such as TIME; name its keys for a Cluster."""
         command = cls.__new__(cls)
         command.script = None
-        command.keys, command.args, command.op = (), words, words[0]
+        command.keys, command.args, command.op = keys, words, words[0]
         command.retry_until = command.give_up_at = command.numbered_at = 0.0
         command.sourced = False
         command.packed = pack(*words)
@@ -83,10 +83,16 @@ class Command:
 
     @classmethod
     def release(
-        cls, script: Script, keys: Sequence[str], owner: Word, asked_since: float, until: float
+        cls,
+        script: Script,
+        keys: Sequence[str],
+        owner: Word,
+        asked_since: float,
+        until: float,
+        more: tuple[Word, ...] = (),
     ) -> Command:
         """Make a release, which is resent until `until` to nodes asked after `asked_since`."""
-        command = cls(script, keys, ("release", owner))
+        command = cls(script, keys, ("release", owner, *more))
         command.asked_since, command.retry_until = asked_since, until
         return command
 

@@ -29,9 +29,15 @@ class Wakeups:
         # Dicts instead of sets, to wake in the order of arrival: simulations must repeat exactly.
         self._watched: dict[str, dict[Watch, None]] = {}
 
-    def watch(self, keys: tuple[str, ...], *, queued: bool = False) -> Watch:
-        """Start to watch `keys`; call `close` when done. `queued`: a push wakes only the first."""
-        watch = Watch(self, keys, self._size, self._quorum, queued)
+    def watch(self, keys: tuple[str, ...], *, ticket: str | None = None) -> Watch:
+        """Start to watch `keys`; call `close` when done.
+
+        `ticket` is a key more, by which this watch alone is woken: so a quorum is enough to try at
+        once. The others then count only if the ticket's key stays as it is for a moment.
+        """
+        if ticket is not None:
+            keys = (ticket, *keys)
+        watch = Watch(self, keys, self._size, self._quorum, ticket)
         for key in keys:
             self._watched.setdefault(key, {})[watch] = None
         return watch
@@ -47,12 +53,12 @@ class Wakeups:
                     watch.wake()
             return
         for watch in list(self._watched.get(key, ())) if self._watched else ():
-            if node is None:
+            if watch.ticket not in (None, key):
+                watch.on_hint()
+            elif node is None:
                 watch.wake()
             else:
                 watch.on_change(node)
-            if watch.queued:
-                break  # the waiters behind it have no chance yet
 
     def drop(self, watch: Watch) -> None:
         """Remove a watch from all its keys."""
@@ -75,12 +81,12 @@ class Watch:
         "_size",
         "_timer",
         "keys",
-        "queued",
+        "ticket",
         "woken",
     )
 
     def __init__(
-        self, owner: Wakeups, keys: tuple[str, ...], size: int, quorum: int, queued: bool
+        self, owner: Wakeups, keys: tuple[str, ...], size: int, quorum: int, ticket: str | None
     ) -> None:
         self._owner = owner
         self._size = size
@@ -88,19 +94,24 @@ class Watch:
         self._changed: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.keys: tuple[str, ...] = keys
-        self.queued: bool = queued
-        """Whether a push wakes only the first watch of the key."""
+        self.ticket: str | None = ticket
+        """The key by which only this watch is woken; None for none."""
         self.woken: bool = False
         self._future: asyncio.Future[None] | None = None
 
     def on_change(self, node: int) -> None:
         """Note that one of the keys changed on `node`."""
         self._changed.add(node)
-        if len(self._changed) == self._size:
+        if len(self._changed) == (self._size if self.ticket is None else self._quorum):
             self.wake()
         elif len(self._changed) == self._quorum:
             self._wake_after(QUORUM_PUSH_WINDOW)
         elif self._timer is None:
+            self._wake_after(PUSH_WINDOW)
+
+    def on_hint(self) -> None:
+        """Note that the name may be free, though nobody has woken us yet."""
+        if self._timer is None:
             self._wake_after(PUSH_WINDOW)
 
     def _wake_after(self, seconds: float) -> None:

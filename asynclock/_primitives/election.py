@@ -20,20 +20,22 @@ from .._engine.lease import Lease
 from .._engine.options import LeaseOptions
 from .._engine.refusals import label
 from .._engine.spec import LockSpec, ms
+from .._engine.ticket import PATIENCE
 from .._keys import derived, lock_key
 from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import GRANTED, Command, Script
 from .._rules import pacing
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Timeout, limited
-from .kind import Held, Kind, from_json
+from .kind import Held, Kind, Queue, from_json
 from .lock import SCRIPT as LOCK
 from .lock import Lock
 
 SCRIPT = Script.load(__package__, PRELUDE, "election.lua")
-LEADER = Held(LOCK, "leader")
+CANDIDATES = Queue(LOCK, "candidates")
+LEADER = Held(LOCK, "leader", queue=CANDIDATES.suffix)
 VALUE = "value"
-KIND = Kind("election", (SCRIPT,), (LEADER,), (VALUE,))
+KIND = Kind("election", (SCRIPT,), (LEADER, CANDIDATES), (VALUE,))
 
 KEPT = 3
 """Number of ttls that a published value outlives its leader, who repeats it once per ttl."""
@@ -147,7 +149,14 @@ class Election:
         self._timeout = timeout
         self._value_key = derived(key, VALUE)
         self._spec = LockSpec(
-            name, LOCK, keys, queue_key=keys[0], watched=keys[:1], part=LEADER.suffix
+            name,
+            LOCK,
+            keys,
+            queue_key=keys[0],
+            watched=keys[:1],
+            part=LEADER.suffix,
+            queue=derived(key, CANDIDATES.suffix),
+            ticket_ttl=PATIENCE,
         )
         self._lock = Lock(engine, self._spec, options, timeout)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from .._engine.inspection import NodeView
-from .._keys import counter, derived
+from .._keys import MARKER, counter, derived
 from .._nodes.script import Command, Script
 
 NUMBER: Final = "0"
@@ -52,6 +52,13 @@ class Held(Part):
     """A key that names the owner of a lease."""
 
     single: ClassVar[bool] = True
+    queue: str = ""
+    """The end of the key of the queue whose first waiter a release wakes; "" for none."""
+
+    def release(self, keys: tuple[str, ...], owner: str) -> Command:
+        whole = keys[0].partition(MARKER)[0]
+        more = (derived(whole, self.queue),) if self.queue else ()
+        return Command(self.script, (*keys, *more), ("release", owner))
 
     def views(self, node: str, reply: Any) -> Iterator[NodeView]:
         """Yield the owner that `node` names in its reply, if there is one."""
@@ -70,6 +77,19 @@ class Waiting(Part):
     def count(self, reply: Any) -> int:
         """Return the number of waiters in the reply."""
         return int(reply[0] is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue(Waiting):
+    """The tickets of those who wait, in order (queue.lua)."""
+
+    single: ClassVar[bool] = False
+
+    def inspect(self, keys: tuple[str, ...]) -> Command:
+        return Command.plain("ZCARD", keys[0], keys=keys[:1])
+
+    def count(self, reply: Any) -> int:
+        return int(reply)
 
 
 class StateView(NamedTuple):

@@ -1,54 +1,97 @@
--- The mutex on one node. Protocol: docs/fencing.md; the differential test is tests/model/.
--- KEYS: lock, counter (pairs in extend); in acquire also the neighbours (other slots)
--- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
---         with neighbours: {0, ms until the first slot is free, holder, '10...' 1 = taken, now}
--- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
--- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
--- release owner                                 {1 | 0, now}
--- check   owner                                 {1 = the owner has the lock | 0, now}
--- inspect                                       {holder | false, pttl, counter, now}
+-- The mutex on one node, with a queue (queue.lua); mutex.lua follows. Fences: docs/fencing.md; the
+-- differential test is tests/model/.
+-- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
+-- acquire owner ttl floor not_after retention [ms [ticket number [barge]]]
+--         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;
+--         if refused, the ticket (the owner if not given) waits for ms (0: it leaves no ticket)
+--   {1, fence, first, now} | {-1, now} | {0, left, holder, number, rank, free, now}
+--         first: the first ticket that still waits, '' for none; it was woken if a slot is free
+--         left, holder: of the lock; if free is 1 the lock is free, and these are the first ticket's
+--         number, rank: of our ticket (number 0: it doesn't wait here); rank 0 is the first
+--   with neighbours also before now: '10...' 1 = taken or reserved for the first ticket
+-- release owner [keep [ticket ms number]]   {1 | 0, first, now}
+--         keep 1: wakes nobody, because the owner's process asks again or sends pass
+--         with a ticket: the attempt failed, but its ticket goes on waiting
+-- leave   ticket   {1 = the lock is free | 0, first, now}: the ticket waits no more
+-- pass             {1 = the lock is free | 0, first, now}: if the lock is free, the first is woken
+local function slots()
+  -- Which neighbours are taken, whether any is free, and ms until the first of them is.
+  local taken, free, left = {}, false, nil
+  for i = 4, #KEYS do
+    local other = redis.call('PTTL', KEYS[i])
+    taken[i - 3] = other == -2 and '0' or '1'
+    free = free or other == -2
+    if other >= 0 and (not left or other < left) then left = other end
+  end
+  return table.concat(taken), free, left
+end
+
 if op == 'acquire' then
-  local owner = ARGV[2]
   if too_late() then return {-1, now} end
-  local holder = redis.call('GET', KEYS[1])
-  if holder and holder ~= owner then
-    local left = redis.call('PTTL', KEYS[1])
-    if not KEYS[3] then return {0, left, holder, now} end
-    local taken = {}
-    for i = 3, #KEYS do
-      local other = redis.call('PTTL', KEYS[i])
-      taken[i - 2] = other == -2 and '0' or '1'
-      if other >= 0 and other < left then left = other end
-    end
-    return {0, left, holder, table.concat(taken), now}
+  local owner, queue, ms = ARGV[2], KEYS[3], tonumber(ARGV[7] or 0)
+  local ticket, number, barge = ARGV[8] or owner, tonumber(ARGV[9] or 0), ARGV[10] == '1'
+  local floor, head, joined = tonumber(ARGV[4]), first(queue), false
+  if floor < 0 then floor = now end
+  local settled = tonumber(head == ticket and redis.call('ZSCORE', queue, ticket) or 0)
+  if head and number > 0 and ms > 0 and settled ~= number then
+    -- We may be the first, on a node that forgot us or gave us another number; or no longer.
+    number, joined = join(queue, ticket, ms, number, floor), true
+    head = first(queue)
   end
-  redis.call('SET', KEYS[1], owner, 'PX', ARGV[3])
-  return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), now}
-elseif op == 'raise' then
-  local counter, fence = tonumber(redis.call('GET', KEYS[2])) or 0, tonumber(ARGV[3])
-  if redis.call('GET', KEYS[1]) ~= ARGV[2] or counter > fence then return {0, counter, now} end
-  keep_fence(KEYS[2], fence, ARGV[4])
-  return {1, counter, now}
-elseif op == 'extend' then
-  local marks = {}
-  for i = 1, #ARGV - 3 do
-    local lock = KEYS[2 * i - 1]
-    if redis.call('GET', lock) == ARGV[i + 3] then
-      redis.call('PEXPIRE', lock, ARGV[2])
-      redis.call('PEXPIRE', KEYS[2 * i], ARGV[3])
-      marks[i] = '1'
-    else
-      marks[i] = '0'
-    end
+  local ours, holder = barge or not head or head == ticket, nil
+  if not ours or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3]) then
+    holder = redis.call('GET', KEYS[1])
+    if holder == owner then redis.call('SET', KEYS[1], owner, 'PX', ARGV[3]) end
   end
-  return {table.concat(marks), now}
+  if holder == owner or holder == nil then
+    local next_one = ''
+    if head then
+      leave(queue, ticket)
+      next_one = first(queue) or ''
+      local _, free = slots()
+      if free then wake(queue) end
+    end
+    return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), next_one, now}
+  end
+
+  local taken, free, left = slots()
+  if ours and free then
+    number = 0 -- the other slot is ours for the asking: no need to wait
+  elseif ms == 0 then
+    number = 0
+  elseif not joined then
+    number = join(queue, ticket, ms, number, floor)
+  end
+  free = free or not holder
+  if free and not ours then
+    wake(queue)
+    taken = string.rep('1', #taken)
+  end
+  if holder then
+    local pttl = redis.call('PTTL', KEYS[1])
+    if not left or pttl < left then left = pttl end
+  else
+    holder, left = head, redis.call('PTTL', derived(queue, head))
+  end
+  local rank = number > 0 and redis.call('ZRANK', queue, ticket) or 0
+  free = free and not ours and 1 or 0
+  if KEYS[4] then return {0, left, holder, number, rank, free, taken, now} end
+  return {0, left, holder, number, rank, free, now}
 elseif op == 'release' then
-  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end
+  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end
   redis.call('DEL', KEYS[1])
-  return {1, now}
-elseif op == 'check' then
-  return {redis.call('GET', KEYS[1]) == ARGV[2] and 1 or 0, now}
-else
-  return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]),
-    tonumber(redis.call('GET', KEYS[2])) or 0, now}
+  local queue = KEYS[3]
+  if not queue then return {1, '', now} end
+  local ticket = ARGV[4]
+  if ticket then join(queue, ticket, ARGV[5], tonumber(ARGV[6]), now) end
+  if ARGV[3] == '1' then return {1, first(queue) or '', now} end
+  -- A waiter that has just given up a minority of nodes asks again by itself.
+  if ticket and first(queue) == ticket then return {1, ticket, now} end
+  return {1, wake(queue), now}
+elseif op == 'leave' or op == 'pass' then
+  local queue = KEYS[3]
+  if op == 'leave' then leave(queue, ARGV[2]) end
+  local _, other_free = slots()
+  if not other_free and redis.call('PTTL', KEYS[1]) ~= -2 then return {0, '', now} end
+  return {1, wake(queue), now}
 end

@@ -5,21 +5,31 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .._engine.spec import LockSpec
-from .._keys import lock_key
+from .._engine.ticket import PATIENCE
+from .._keys import derived, lock_key
 from .._nodes.script import Script
 from .base import PRELUDE, Lockable
-from .kind import Held, Kind
+from .kind import Held, Kind, Queue
 
-SCRIPT = Script.load(__package__, PRELUDE, "lock.lua")
-MUTEX = Held(SCRIPT)
-KIND = Kind("lock", (SCRIPT,), (MUTEX,))
+SCRIPT = Script.load(__package__, PRELUDE, "queue.lua", "lock.lua", "mutex.lua")
+QUEUE = "queue"
+MUTEX = Held(SCRIPT, queue=QUEUE)
+KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
 
 
 @lru_cache(maxsize=1024)
 def spec(prefix: str, name: str) -> LockSpec:
     """Return the spec of a mutex on `name`; cached, since most names are locked repeatedly."""
     key = lock_key(prefix, name)
-    return LockSpec(name, SCRIPT, MUTEX.keys(key), queue_key=key, watched=(key,))
+    return LockSpec(
+        name,
+        SCRIPT,
+        MUTEX.keys(key),
+        queue_key=key,
+        watched=(key,),
+        queue=derived(key, QUEUE),
+        ticket_ttl=PATIENCE,
+    )
 
 
 class Lock(Lockable):

@@ -1,4 +1,6 @@
 -- Several mutexes as one: all or none, with one fence for all. The keys are those of each mutex.
+-- queue.lua goes before this: a release wakes the first waiter of each name. This itself doesn't
+-- queue: it takes the names when all are free, even if others wait for one of them.
 -- KEYS: lock, counter for each name; in extend one such group per owner
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
@@ -79,5 +81,6 @@ else -- release: delete the keys that the owner still has, even if others have e
     if holder == ARGV[2] then ours[#ours + 1] = locks[i] end
   end
   if #ours > 0 then redis.call('DEL', unpack(ours)) end
+  for _, lock in ipairs(ours) do wake(derived(lock, 'queue')) end
   return {#ours == #locks and 1 or 0, now}
 end

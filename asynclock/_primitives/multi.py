@@ -21,7 +21,7 @@ from .kind import Kind
 from .lock import MUTEX, spec
 from .obtain import obtain
 
-SCRIPT = Script.load(__package__, PRELUDE, "multi.lua")
+SCRIPT = Script.load(__package__, PRELUDE, "queue.lua", "multi.lua")
 KIND = Kind("multi_lock", (SCRIPT,))
 """The keys are those of mutexes."""
 
@@ -67,8 +67,9 @@ class MultiLock(Acquirable[MultiLease]):
     On single, replicated and quorum deployments one script takes all names on a node at once. No
     task waits while it holds some of the names, so there is no deadlock in whatever order others
     take them. There is one lease, and one fence that is above all earlier fences of each name. A
-    lock on many busy names competes with the locks on single names and may wait for long. A timeout
-    is for all names together.
+    lock on many busy names competes with the locks on single names and may wait for long: it has no
+    place in their queues, and may overtake those who wait there. A timeout is for all names
+    together.
 
     On Cluster the names live on different servers. They are locked one after the other in sorted
     order, which can't deadlock either, and each name has its own lease and fence.

@@ -23,7 +23,7 @@ from .lock import SCRIPT as LOCK
 from .upgrade import downgrade, upgrade
 
 READ = Script.load(__package__, PRELUDE, "read.lua")
-WRITE = Script.load(__package__, PRELUDE, "write.lua", "lock.lua")
+WRITE = Script.load(__package__, PRELUDE, "write.lua", "mutex.lua")
 
 
 @dataclass(frozen=True, slots=True)

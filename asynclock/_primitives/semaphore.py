@@ -20,16 +20,19 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.options import LeaseOptions
 from .._engine.spec import ChooseSlot, LockSpec
+from .._engine.ticket import PATIENCE
 from .._keys import derived, lock_key
 from .base import Acquirable, Lockable
-from .kind import NUMBER, Held, Kind
+from .kind import NUMBER, Held, Kind, Queue
 from .lock import SCRIPT
 from .multi import MultiLease
 from .obtain import obtain_behind
 
-SLOT = Held(SCRIPT, NUMBER)
-SEVERAL = Held(SCRIPT, "several", "several")
-KIND = Kind("semaphore", (SCRIPT,), (SLOT, SEVERAL))
+WAITERS = Queue(SCRIPT, "slots")
+COLLECTORS = Queue(SCRIPT, "collectors")
+SLOT = Held(SCRIPT, NUMBER, queue=WAITERS.suffix)
+SEVERAL = Held(SCRIPT, "several", "several", queue=COLLECTORS.suffix)
+KIND = Kind("semaphore", (SCRIPT,), (SLOT, WAITERS, SEVERAL, COLLECTORS))
 
 MOST = 256
 """Maximum number of permits: four windows, so that an attempt and its hops see every slot."""
@@ -80,6 +83,8 @@ class Semaphore(Lockable):
             queue_key=keys[0],
             watched=keys[:1],
             part=SEVERAL.shown,
+            queue=derived(self._key, COLLECTORS.suffix),
+            ticket_ttl=PATIENCE,
         )
         return SemaphorePermits(self, checked, gate)
 
@@ -111,6 +116,8 @@ class Semaphore(Lockable):
             part=str(slot),
             neighbours=neighbours,
             choose_slot=self._choice(name, slot, others, windows),
+            queue=derived(key, WAITERS.suffix),
+            ticket_ttl=PATIENCE,
         )
 
     def _choice(self, name: str, slot: int, others: Sequence[int], windows: int) -> ChooseSlot:

@@ -42,7 +42,8 @@ async def test_no_lease_is_handed_on_when_it_is_nearly_over(on: Nodes) -> None:
     waiting = start(lock.acquire())
     await until(lambda: on.locks.statistics().waiting)
     await asyncio.sleep(0.8 * TTL)
-    on.locks._engine.queues["asynclock:a"].since = _clock.now()  # as if it had just begun
+    grant = on.locks._engine.queues["asynclock:a"].grants[0]
+    grant.since = _clock.now()  # as if it had just begun
     await first.release()
     assert (await waiting).remaining() > TTL / 2
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+from asynclock._engine import ticket as tickets
 from asynclock.testing.memory import MemoryNode
 from tests.simulation import faults, shapes, states, tasks  # noqa: F401  # they fill OPERATIONS
 from tests.simulation.clients import OPERATIONS
@@ -204,6 +205,9 @@ class Run:
             # On a node whose clock was set back, a late request may still be executed, and the
             # intent of a writer whose replies were lost stays: the node's clock ends both.
             await asyncio.sleep(self.set_back + 2 * TTL)
+        elif self.world.lock_keys():
+            # A waiter whose last request was lost is in the queue until its ticket has expired.
+            await asyncio.sleep(tickets.PATIENCE)
         if left := self.world.lock_keys():
             self.accuse(f"keys are left: {left}")
 

@@ -64,7 +64,7 @@ def _set(space: Keyspace, words: Words) -> Any:
     for option in map(bytes.upper, rest):
         if option == b"PX":
             expiry = space.now() + int(next(rest, b""))
-        elif option in (b"NX", b"GET"):
+        elif option in (b"NX", b"GET", b"KEEPTTL"):
             flags.add(option)
         else:
             raise ValueError("syntax error")
@@ -73,6 +73,8 @@ def _set(space: Keyspace, words: Words) -> Any:
         space.typed(key, bytes)
     if b"NX" in flags and before is not None:
         return None
+    if b"KEEPTTL" in flags:
+        expiry = space.expiries.get(key)
     space.put(key, value, expiry)
     return before if b"GET" in flags else OK
 
@@ -199,6 +201,12 @@ def _zremrangebyscore(space: Keyspace, words: Words) -> int:
 def _zscore(space: Keyspace, words: Words) -> bytes | None:
     score = _sorted_set(space, words[0]).get(words[1])
     return None if score is None else _score(score)
+
+
+@_command("ZRANK", reads=True)
+def _zrank(space: Keyspace, words: Words) -> int | None:
+    value = _sorted_set(space, words[0])
+    return value.ordered().index(words[1]) if words[1] in value else None
 
 
 @_command("ZCARD", reads=True)

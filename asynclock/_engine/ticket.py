@@ -1,0 +1,96 @@
+"""A waiter's ticket: its place in the queue that the nodes keep for a name.
+
+Each node orders tickets by number, then by id. The nodes may give out different numbers, so the
+waiter settles on the highest one and tells them. A later waiter's request meets a node that knows
+that number, and gets a higher one: a ticket that is on a quorum before another waiter asks goes
+first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._nodes.replies import Failure
+from .._nodes.script import Word
+from .._nodes.wakeup import Watch
+from .spec import LockSpec, ms
+
+PATIENCE = 2.0
+"""Seconds after which a silent waiter counts as dead, so that the next one may go."""
+REFRESH = PATIENCE / 3
+"""Seconds after which a waiter asks again, which keeps its ticket alive."""
+WAITING = b"1"
+"""Value of the key of a ticket that is on a node and has not been woken."""
+
+
+class Ticket:
+    """The ticket of one task that waits; its id is that of the task's first attempt."""
+
+    __slots__ = ("_barge", "_live", "_spec", "id", "number", "rank", "unsettled")
+
+    def __init__(
+        self, spec: LockSpec, ident: str = "", *, barge: bool = False, waits: bool = True
+    ) -> None:
+        self.id: str = ident
+        self.number: int = 0
+        """The number that the nodes were told; 0 until enough of them have named one."""
+        self.rank: int = 0
+        """How many wait before us, on the node where these are fewest."""
+        self.unsettled: bool = False
+        """Whether a node has another number than ours."""
+        self._spec = spec
+        self._barge = barge
+        self._live = ms(spec.ticket_ttl) if waits else 0
+
+    def words(self, owner: str) -> tuple[Word, ...]:
+        """Return the arguments for an acquire by `owner`."""
+        first, self.id = not self.id, self.id or owner
+        if not self._spec.queue:
+            return self.id, self._live
+        if first:
+            return (self._live, owner, 0, 1) if self._barge else (self._live,)
+        return self._live, self.id, self.number
+
+    def place(self) -> tuple[Word, ...]:
+        """Return the arguments for a release that leaves the ticket in the queue."""
+        return (0, self.id, self._live, self.number) if self._spec.queue else ()
+
+    @property
+    def key(self) -> str:
+        """The key that changes when the ticket's turn comes."""
+        return self._spec.ticket_key(self.id)
+
+    def settle(self, told: list[int], *, enough: bool) -> None:
+        """Take the numbers that the nodes gave; `enough` of them to meet any quorum."""
+        if not self.number and enough and told:
+            self.number = max(told)
+        self.unsettled = any(number != self.number for number in told) and self.number > 0
+
+
+class Armed:
+    """Takes the values of the ticket's key and of others, which the nodes watch for us from now."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count node `index` as changed if the ticket was woken, or is gone.
+
+        If another key is gone the name is free, but nobody has woken us: a client without a queue
+        had it, or its holder crashed.
+        """
+        if type(reply) is Failure:
+            return
+        if reply[0] != WAITING:
+            self._watch.on_change(index)
+        elif None in reply:
+            self._watch.on_hint()
+
+
+def first(spec: LockSpec, reply: Any) -> str | None:
+    """Return the key of the ticket that a release, leave or pass woke on a node."""
+    if type(reply) is list and len(reply) > 2 and type(reply[1]) is bytes and reply[1]:
+        return spec.ticket_key(reply[1].decode("utf-8", "replace"))
+    return None

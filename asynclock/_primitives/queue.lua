@@ -1,0 +1,52 @@
+-- The queue of a name on one node; lock.lua or multi.lua follows. Protocol: docs/guarantees.md.
+-- The queue is a sorted set: each waiter's ticket and its number. A ticket is a key of its own, too:
+-- it expires unless its waiter asks again, and the waiter tracks it, so a change wakes that waiter
+-- and nobody else. Its value is '1', or 'go' since the name was left to it.
+local WAITS, GO = '1', 'go'
+
+local function derived(key, kind)
+  return key .. ':#' .. kind
+end
+
+-- Returns the first ticket whose waiter lives, and its value; removes dead ones before it.
+local function first(queue)
+  while true do
+    local ticket = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not ticket then return nil end
+    local value = redis.call('GET', derived(queue, ticket))
+    if value then return ticket, value end
+    redis.call('ZREM', queue, ticket)
+  end
+end
+
+-- Wakes the first waiter, unless that was done before; returns its ticket, '' if nobody waits.
+local function wake(queue)
+  local ticket, value = first(queue)
+  if ticket and value ~= GO then
+    redis.call('SET', derived(queue, ticket), GO, 'KEEPTTL')
+  end
+  return ticket or ''
+end
+
+-- Puts a ticket into the queue or keeps it there for ms; returns its number. A number above 0 is
+-- the one that the waiter has settled on, and replaces what we gave. Otherwise a new ticket gets
+-- the floor, which all nodes were sent alike, or a higher number if others have that already.
+local function join(queue, ticket, ms, number, floor)
+  local stored = tonumber(redis.call('ZSCORE', queue, ticket))
+  if number <= 0 then
+    number = stored
+    if not number then
+      local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+      number = math.max(floor, (tonumber(last) or 0) + 1)
+    end
+  end
+  if number ~= stored then redis.call('ZADD', queue, string.format('%.0f', number), ticket) end
+  redis.call('SET', derived(queue, ticket), WAITS, 'PX', ms)
+  redis.call('PEXPIRE', queue, ms)
+  return number
+end
+
+local function leave(queue, ticket)
+  redis.call('ZREM', queue, ticket)
+  redis.call('DEL', derived(queue, ticket))
+end

@@ -1,0 +1,286 @@
+"""Waiters of several processes go in the order of their tickets; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._engine.ticket import PATIENCE, REFRESH
+from asynclock.testing import run_virtual
+from asynclock.testing.memory import MemoryNode
+from tests.engine.virtual_nodes import (
+    KEY,
+    TTL,
+    Nodes,
+    Way,
+    seconds_until,
+    start,
+    virtual,
+)
+from tests.waiting import until
+
+AT_ONCE = 0.05
+QUEUE = KEY + b":#queue"
+
+
+async def refused(locks: asynclock.LockManager, more: int = 1) -> None:
+    """Wait until the nodes have refused this many more attempts."""
+    before = locks.statistics().refused
+    await until(lambda: locks.statistics().refused >= before + more, every=0.001)
+
+
+async def line_up(lock: asynclock.Lock, locks: asynclock.LockManager) -> asyncio.Task[Any]:
+    """Begin to wait, and return once the ticket is on the nodes."""
+    task = start(lock.acquire())
+    await refused(locks)
+    await asyncio.sleep(0.01)
+    return task
+
+
+@virtual
+async def test_processes_go_in_the_order_in_which_they_asked(on: Nodes) -> None:
+    order: list[int] = []
+
+    async def hold(number: int, waiting: asyncio.Task[Any]) -> None:
+        lease = await waiting
+        order.append(number)
+        await asyncio.sleep(0.02)
+        await lease.release()
+
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(on.connect()) for _ in range(6)]
+        holder = await on.locks.lock("a").acquire()
+        tasks = []
+        for number, locks in enumerate(others):
+            tasks.append(start(hold(number, await line_up(locks.lock("a"), locks))))
+        await holder.release()
+        await asyncio.gather(*tasks)
+    assert order == list(range(6))
+
+
+@pytest.mark.parametrize("kind", ["lock", "election", "semaphore"])
+def test_a_release_wakes_one_waiter(kind: str) -> None:
+    async def play(on: Nodes) -> None:
+        def call(locks: asynclock.LockManager) -> Any:
+            match kind:
+                case "lock":
+                    return locks.lock("a").acquire()
+                case "election":
+                    return locks.election("a").campaign()
+            return locks.semaphore("a", 1).acquire()
+
+        async def turn(locks: asynclock.LockManager) -> None:
+            held = await call(locks)
+            await asyncio.sleep(0.02)
+            await (held.resign() if kind == "election" else held.release())
+
+        async with AsyncExitStack() as stack:
+            others = [await stack.enter_async_context(on.connect()) for _ in range(10)]
+            held = await call(on.locks)
+            tasks = [start(turn(locks)) for locks in others]
+            for locks in others:
+                await until(lambda locks=locks: locks.statistics().refused >= 1)
+            await asyncio.sleep(0.01)
+            before = sum(locks.statistics().attempts for locks in others)
+            await (held.resign() if kind == "election" else held.release())
+            await asyncio.gather(*tasks)
+            attempts = sum(locks.statistics().attempts for locks in others) - before
+            assert attempts == 10  # each asks once, when its turn has come
+
+    virtual(play)()
+
+
+@virtual
+async def test_a_process_that_loops_does_not_overtake(on: Nodes) -> None:
+    async with on.connect(turn=0) as other:
+        lease = await on.locks.lock("a").acquire()
+        waiting = await line_up(other.lock("a"), other)
+        await lease.release()
+        again = start(on.locks.lock("a").acquire())
+        theirs = await waiting
+        assert not again.done()
+        await theirs.release()
+        await (await again).release()
+
+
+@virtual
+async def test_a_process_keeps_the_name_for_its_turn_and_no_longer(on: Nodes) -> None:
+    async with on.connect(turn=1.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        lease, began, bodies = await mine, _clock.now(), 0
+        waiting.add_done_callback(lambda task: start(task.result().release()))
+        while not waiting.done():
+            await asyncio.sleep(0.1)
+            bodies += 1
+            await lease.release()
+            lease = await ours.lock("a").acquire()
+        assert 1.0 <= _clock.now() - began < 1.2
+        assert bodies >= 9
+        await lease.release()
+
+
+@virtual
+async def test_a_name_that_is_kept_and_not_wanted_passes_on(on: Nodes) -> None:
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        await (await mine).release()
+        assert await seconds_until(waiting.done) < AT_ONCE
+        await (await waiting).release()
+
+
+@virtual
+async def test_a_dead_waiter_is_passed_over(on: Nodes) -> None:
+    async with on.connect() as other:
+        holder = await on.locks.lock("a").acquire()
+        for node in on.nodes:
+            await node.command("ZADD", QUEUE, 1, "dead")
+            await node.command("SET", QUEUE + b":#dead", "1", "PX", int(PATIENCE * 1000))
+        waiting = await line_up(other.lock("a"), other)
+        await holder.release()
+        assert await seconds_until(waiting.done) <= PATIENCE + AT_ONCE
+        await (await waiting).release()
+
+
+@virtual
+async def test_a_dead_holder_is_followed_at_the_end_of_its_ttl(on: Nodes) -> None:
+    await on.ghost(ttl=4.0)
+    async with on.connect() as other:
+        first = await line_up(on.locks.lock("a"), on.locks)
+        await line_up(other.lock("a"), other)
+        assert await seconds_until(first.done) < 4.0 + AT_ONCE
+
+
+@virtual
+async def test_a_release_of_a_client_without_a_queue_is_noticed(on: Nodes) -> None:
+    await on.ghost()
+    first = await line_up(on.locks.lock("a"), on.locks)
+    for node in on.nodes:
+        await node.command("DEL", KEY)
+    assert await seconds_until(first.done) < AT_ONCE
+
+
+@virtual
+async def test_a_push_that_is_lost_costs_one_refresh(on: Nodes) -> None:
+    holder = await on.locks.lock("a").acquire()
+    async with on.connect() as other:
+        waiting = await line_up(other.lock("a"), other)
+        other._engine.multiplexer.wakeups.wake = lambda *_, **__: None  # type: ignore[method-assign]
+        await holder.release()
+        assert await seconds_until(waiting.done) < REFRESH * 1.3
+        await (await waiting).release()
+
+
+@virtual
+async def test_a_cancelled_waiter_leaves_and_the_next_goes(on: Nodes) -> None:
+    async with on.connect() as one, on.connect() as two:
+        holder = await on.locks.lock("a").acquire()
+        first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
+        first.cancel()
+        await asyncio.sleep(AT_ONCE)
+        assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [1, 1, 1]
+        await holder.release()
+        assert await seconds_until(second.done) < AT_ONCE
+        await (await second).release()
+    assert [await node.command("KEYS", QUEUE + b"*") for node in on.nodes] == [[], [], []]
+
+
+@virtual
+async def test_a_waiter_that_was_woken_and_goes_away_wakes_the_next(on: Nodes) -> None:
+    async with on.connect() as one, on.connect() as two:
+        holder = await on.locks.lock("a").acquire()
+        first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
+        on.slow(0.3)
+        await holder.release()
+        first.cancel()
+        assert await seconds_until(second.done) < 2.0
+        await (await second).release()
+
+
+@virtual
+async def test_without_pushes_waiters_ask_at_intervals(on: Nodes) -> None:
+    async with on.connect() as one, on.connect() as two:
+        for locks in (one, two):
+            locks._engine.multiplexer.tracks = lambda: False  # type: ignore[method-assign]
+        holder = await on.locks.lock("a").acquire()
+        first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
+        await holder.release()
+        lease = await asyncio.wait_for(first, 1.0)
+        assert not second.done()
+        await lease.release()
+        await (await asyncio.wait_for(second, 1.0)).release()
+
+
+@virtual
+async def test_a_restarted_node_takes_the_tickets_back(on: Nodes) -> None:
+    async with on.connect() as one, on.connect() as two:
+        holder = await on.locks.lock("a").acquire()
+        first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
+        on.nodes[0].restart()
+        await until(lambda: all(n.state != "down" for n in one.nodes()))
+        await asyncio.sleep(TTL + 1)  # its quarantine
+        assert await on.nodes[0].command("ZCARD", QUEUE) == 2
+        await holder.release()
+        lease = await asyncio.wait_for(first, 1.0)
+        assert not second.done()
+        await lease.release()
+        await (await second).release()
+
+
+@virtual
+async def test_a_split_vote_is_settled_among_those_who_try_once(on: Nodes) -> None:
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(on.connect()) for _ in range(8)]
+        for locks in others:
+            async with locks.lock("warm"):
+                pass
+        for number in range(20):
+            for way in on.ways:
+                way.delay = lambda: on.locks._engine.random() * 0.005  # type: ignore[method-assign]
+            calls = [locks.lock(f"n{number}").try_acquire() for locks in others]
+            won = [lease for lease in await asyncio.gather(*calls) if lease is not None]
+            assert len(won) == 1
+            await won[0].release()
+
+
+def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
+    async def play() -> None:
+        on = Nodes([MemoryNode(name) for name in "abcde"], [Way() for _ in "abcde"])
+        for node in on.nodes:
+            node.born_ago(3600)
+        order: list[int] = []
+
+        async def wait(number: int, locks: asynclock.LockManager) -> None:
+            async with locks.fair_lock("f"):
+                order.append(number)
+                await asyncio.sleep(0.01)
+
+        async with AsyncExitStack() as stack:
+            processes = [await stack.enter_async_context(on.connect()) for _ in range(8)]
+            for locks in processes:
+                async with locks.lock("warm"):
+                    pass
+            holder = await processes[0].fair_lock("f").acquire()
+            on.nodes[1].kill()
+            on.nodes[3].freeze()
+            tasks = []
+            for number in range(80):
+                locks = processes[number % 8]
+                tasks.append(asyncio.create_task(wait(number, locks)))
+                await refused(locks)
+                await asyncio.sleep(0.02)
+            await holder.release()
+            await asyncio.gather(*tasks)
+        assert order == list(range(80))
+
+    run_virtual(play())
