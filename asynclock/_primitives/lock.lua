@@ -85,8 +85,6 @@ elseif op == 'release' then
   local ticket = ARGV[4]
   if ticket then join(queue, ticket, ARGV[5], tonumber(ARGV[6]), now) end
   if ARGV[3] == '1' then return {1, first(queue) or '', now} end
-  -- A waiter that has just given up a minority of nodes asks again by itself.
-  if ticket and first(queue) == ticket then return {1, ticket, now} end
   return {1, wake(queue), now}
 elseif op == 'leave' or op == 'pass' then
   local queue = KEYS[3]

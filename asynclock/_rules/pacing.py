@@ -15,11 +15,6 @@ BLIND = 2.0
 """Maximum seconds of a pause with pushes, in case a push is lost or a key has no ttl."""
 GRACE = 0.002
 """Seconds added to a PTTL: servers delete a key up to 1 ms late, and PTTL is rounded down."""
-COURTESY = 0.008
-"""Seconds a process pauses after a release if it has just used up its time with the name."""
-FADING = 0.1
-"""Decay of that pause: half as long after this many seconds, a third after twice as many. Four
-processes that take turns of 0.1 s therefore ask 2, 2.7, 4 and 8 ms after a release."""
 EXPIRY_SPREAD = 0.02
 """Seconds over which the waiters of an expired lease spread their next requests."""
 
@@ -44,16 +39,6 @@ def without_push(attempt: int, remaining: float | None, random: float) -> float:
     """Return the pause in seconds after refusal number `attempt` (from 0) where no push comes."""
     pause = min(LONGEST, FIRST * 1.6 ** min(attempt, 16)) * (0.5 + random)
     return pause if remaining is None else min(pause, max(remaining, 0.0) + GRACE + FIRST * random)
-
-
-def courtesy(since: float) -> float:
-    """Return the seconds to wait after a wake-up, so that longer waiting processes ask first.
-
-    `since` is how many seconds ago this process last let others go first. A server wakes waiters
-    always in the same order: without this pause the first two would take turns and the others
-    starve. The process that had the name longest ago asks first.
-    """
-    return COURTESY * FADING / (FADING + since)
 
 
 class Spread:

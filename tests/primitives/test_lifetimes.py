@@ -10,7 +10,7 @@ import pytest_asyncio
 
 import asynclock
 from asynclock._nodes.script import Script
-from asynclock._primitives import fair, lock, multi, readwrite, register
+from asynclock._primitives import lock, multi, readwrite, register
 from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryNode
 from tests import patient
@@ -83,7 +83,7 @@ class Server:
 
     async def acquire(self, script: Script, keys: str, owner: str, *more: Any, **at: int) -> Any:
         """Build the request like the engine."""
-        args = ("acquire", owner, TTL, 5, at.get("not_after", 0), DAY)
+        args = ("acquire", owner, TTL, at.get("floor", 5), at.get("not_after", 0), DAY)
         return await self.call(script, keys, *args, *more)
 
     def now(self) -> int:
@@ -97,11 +97,11 @@ async def server() -> Server:
 
 
 LATE: dict[str, tuple[Script, str, tuple[Any, ...]]] = {
-    "lock": (lock.SCRIPT, "l c", ()),
+    "lock": (lock.SCRIPT, "l c q", ()),
     "multi": (multi.SCRIPT, "l c", ()),
     "read": (readwrite.READ, "r c w i", ()),
     "write": (readwrite.WRITE, "w c r i", ("ticket", 1000)),
-    "fair": (fair.SCRIPT, "l c q n", ("ticket", 1000)),
+    "queue": (lock.SCRIPT, "l c q", (1000, "ticket")),
 }
 
 
@@ -124,30 +124,30 @@ async def test_a_late_change_of_a_register_changes_nothing(server: Server) -> No
 
 
 async def test_a_fair_queue_keeps_its_order_when_the_clock_is_set_back(server: Server) -> None:
-    keys = "l c q n"
-    await server.acquire(fair.SCRIPT, keys, "holder", "t0", TTL)
-    await server.acquire(fair.SCRIPT, keys, "one", "t1", TTL)
+    keys = "l c q"
+    await server.acquire(lock.SCRIPT, keys, "holder", TTL, "t0")
+    await server.acquire(lock.SCRIPT, keys, "one", TTL, "t1", floor=-1)
     server.node.jump_clock(-3600)
-    await server.acquire(fair.SCRIPT, keys, "two", "t2", TTL)
+    await server.acquire(lock.SCRIPT, keys, "two", TTL, "t2", floor=-1)
     assert await server.node.command("ZRANGE", "q", 0, -1) == ["t1", "t2"]
 
 
 async def test_a_waiter_that_is_told_to_only_ask_is_not_queued(server: Server) -> None:
-    keys = "l c q n"
-    await server.acquire(fair.SCRIPT, keys, "holder", "t0", 0)
-    await server.acquire(fair.SCRIPT, keys, "one", "t1", 0)
-    assert await server.node.command("EXISTS", "q", "n") == 0
+    keys = "l c q"
+    await server.acquire(lock.SCRIPT, keys, "holder", 0, "t0")
+    await server.acquire(lock.SCRIPT, keys, "one", 0, "t1")
+    assert await server.node.command("EXISTS", "q", "q:#t1") == 0
 
 
 async def test_a_crashed_waiter_is_skipped_when_its_patience_is_over(server: Server) -> None:
-    keys = "l c q n"
-    await server.acquire(fair.SCRIPT, keys, "holder", "t0", TTL)
-    await server.acquire(fair.SCRIPT, keys, "crashed", "t1", 1000)
-    await server.acquire(fair.SCRIPT, keys, "alive", "t2", TTL)
-    await server.call(fair.SCRIPT, "l c", "release", "holder")
-    assert (await server.acquire(fair.SCRIPT, keys, "alive", "t2", TTL))[0] == 0
+    keys = "l c q"
+    await server.acquire(lock.SCRIPT, keys, "holder", TTL, "t0")
+    await server.acquire(lock.SCRIPT, keys, "crashed", 1000, "t1")
+    await server.acquire(lock.SCRIPT, keys, "alive", TTL, "t2")
+    await server.call(lock.SCRIPT, keys, "release", "holder")
+    assert (await server.acquire(lock.SCRIPT, keys, "alive", TTL, "t2"))[0] == 0
     server.node.jump_clock(2)
-    assert (await server.acquire(fair.SCRIPT, keys, "alive", "t2", TTL))[0] == 1
+    assert (await server.acquire(lock.SCRIPT, keys, "alive", TTL, "t2"))[0] == 1
 
 
 async def test_a_writer_keeps_its_intent_alive_and_writes_it_rarely(server: Server) -> None:
@@ -204,7 +204,7 @@ async def test_a_readers_raise_lowers_no_counter(server: Server) -> None:
 async def test_a_renewal_extends_what_is_ours_and_nothing_else(
     server: Server, script: Script
 ) -> None:
-    await server.acquire(script, "l c", "me")
+    await server.acquire(script, "l c q" if script is lock.SCRIPT else "l c", "me")
     server.node.jump_clock(30)
     assert await server.call(script, "l c", "extend", TTL, DAY, "me") == ["1"]
     assert await server.node.command("PTTL", "l") > TTL - 1000
@@ -222,21 +222,21 @@ async def test_of_several_names_the_one_that_is_free_last_is_waited_for(server: 
 
 
 async def test_a_winner_stands_in_no_queue(server: Server) -> None:
-    keys = "l c q n"
-    await server.acquire(fair.SCRIPT, keys, "holder", "t0", TTL)
-    await server.acquire(fair.SCRIPT, keys, "one", "t1", TTL)
-    await server.call(fair.SCRIPT, "l c", "release", "holder")
-    assert (await server.acquire(fair.SCRIPT, keys, "one", "t1", TTL))[0] == 1
-    assert await server.node.command("EXISTS", "q", "n") == 0
+    keys = "l c q"
+    await server.acquire(lock.SCRIPT, keys, "holder", TTL, "t0")
+    await server.acquire(lock.SCRIPT, keys, "one", TTL, "t1")
+    await server.call(lock.SCRIPT, keys, "release", "holder")
+    assert (await server.acquire(lock.SCRIPT, keys, "one", TTL, "t1"))[0] == 1
+    assert await server.node.command("EXISTS", "q", "q:#t1") == 0
 
 
 async def test_a_floor_far_ahead_is_ignored_and_an_unknown_one_is_the_servers(
     server: Server,
 ) -> None:
     ahead = server.now() + 120_000_000
-    reply = await server.call(lock.SCRIPT, "l c", "acquire", "me", TTL, ahead, 0, DAY)
-    assert reply == [1, 1]
-    reply = await server.call(lock.SCRIPT, "m d", "acquire", "me", TTL, -1, 0, DAY)
+    reply = await server.call(lock.SCRIPT, "l c q", "acquire", "me", TTL, ahead, 0, DAY)
+    assert reply == [1, 1, ""]
+    reply = await server.call(lock.SCRIPT, "m d q", "acquire", "me", TTL, -1, 0, DAY)
     assert abs(reply[1] - server.now()) < 5_000_000
 
 

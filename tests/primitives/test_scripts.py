@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from asynclock._nodes.script import Script
-from asynclock._primitives import election, fair, lock, multi, readwrite, register
+from asynclock._primitives import election, lock, multi, readwrite, register
 from asynclock.testing import LocalServer
 
 TTL = 600_000
@@ -105,22 +105,22 @@ class Slots(Machine):
     @rule(owner=owners, slot=st.integers(0, 2), floor=floors)
     def take(self, owner: str, slot: int, floor: int) -> None:
         others = [(slot + i) % 3 for i in (1, 2)]
-        keys = [f"s{slot}", f"c{slot}", *(f"s{other}" for other in others)]
+        keys = [f"s{slot}", f"c{slot}", "q", *(f"s{other}" for other in others)]
         reply = self.acquire(lock.SCRIPT, keys, owner, floor)
         holder = self.held.get(slot, owner)
         if holder == owner:
             self.held[slot] = owner
-            assert reply == [1, self.fence(f"c{slot}", floor)]
+            assert reply == [1, self.fence(f"c{slot}", floor), ""]
         else:
             assert 0 < reply[1] <= TTL
             taken = "".join("01"[other in self.held] for other in others)
-            assert [reply[0], *reply[2:]] == [0, holder, taken]
+            assert [reply[0], *reply[2:]] == [0, holder, 0, 0, 0, taken]
 
     @rule(owner=owners, slot=st.integers(0, 2))
     def give_back(self, owner: str, slot: int) -> None:
-        reply = self.call(lock.SCRIPT, [f"s{slot}", f"c{slot}"], "release", owner)
-        assert reply == [int(self.held.get(slot) == owner)]
-        if reply == [1]:
+        reply = self.call(lock.SCRIPT, [f"s{slot}", f"c{slot}", "q"], "release", owner)
+        assert reply == [int(self.held.get(slot) == owner), ""]
+        if reply[0] == 1:
             del self.held[slot]
 
 
@@ -263,10 +263,10 @@ class Several(Machine):
 
     @rule(owner=owners, name=st.sampled_from("xyz"), floor=floors)
     def take_one(self, owner: str, name: str, floor: int) -> None:
-        reply = self.acquire(lock.SCRIPT, self.keys([name]), owner, floor)
+        reply = self.acquire(lock.SCRIPT, [*self.keys([name]), f"{name}:#queue"], owner, floor)
         if self.held.get(name, owner) == owner:
             self.held[name] = owner
-            assert reply == [1, self.fence(name, floor)]
+            assert reply == [1, self.fence(name, floor), ""]
         else:
             assert [reply[0], reply[2]] == [0, self.held[name]]
 
@@ -311,60 +311,112 @@ class Several(Machine):
 
 
 class Queue(Machine):
-    """fair.lua."""
+    """lock.lua with waiters."""
 
-    KEYS = ["l", "c", "q", "n"]
+    KEYS = ["l", "c", "q"]
+    numbers = st.sampled_from([0, 0, 3, 7])
 
     def __init__(self) -> None:
         super().__init__()
         self.holder: str | None = None
-        self.queue: list[str] = []
+        self.tickets: dict[str, int] = {}
+        self.woken: set[str] = set()
 
-    @rule(owner=owners, floor=floors, patience=st.sampled_from([0, TTL]))
-    def take(self, owner: str, floor: int, patience: int) -> None:
+    @property
+    def order(self) -> list[str]:
+        return sorted(self.tickets, key=lambda ticket: (self.tickets[ticket], ticket))
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.order), "")
+
+    def wake(self) -> str:
+        self.woken |= {*self.order[:1]}
+        return self.first
+
+    def join(self, ticket: str, number: int, floor: int) -> None:
+        last = max(self.tickets.values(), default=0)
+        self.tickets[ticket] = number or self.tickets.get(ticket) or max(floor, last + 1)
+        self.woken.discard(ticket)
+
+    def drop(self, ticket: str) -> None:
+        self.tickets.pop(ticket, None)
+        self.woken.discard(ticket)
+
+    @rule(
+        owner=owners,
+        floor=floors,
+        patience=st.sampled_from([0, TTL, TTL]),
+        number=numbers,
+        barge=st.sampled_from([0, 0, 1]),
+    )
+    def take(self, owner: str, floor: int, patience: int, number: int, barge: int) -> None:
         ticket = f"{owner}:ticket"
-        reply = self.acquire(fair.SCRIPT, self.KEYS, owner, floor, ticket, patience)
-        first = self.queue[0] if self.queue else ticket
-        if self.holder in (None, owner) and first == ticket:
+        more = (patience, ticket, number, barge)
+        reply = self.acquire(lock.SCRIPT, self.KEYS, owner, floor, *more)
+        settled = self.first == ticket and self.tickets.get(ticket) == number
+        joined = bool(self.first and number and patience and not settled)
+        if joined:
+            self.join(ticket, number, floor)
+        head = self.first
+        ours = barge or head in ("", ticket)
+        if self.holder == owner or (ours and self.holder is None):
             self.holder = owner
-            self.queue = self.queue[1:]
-            assert reply == [1, self.fence("c", floor)]
-        else:
-            held = self.holder not in (None, owner)
-            assert [reply[0], reply[2]] == [0, self.holder if held else first]
-            assert 0 <= reply[1] <= TTL
-            if patience and ticket not in self.queue:
-                self.queue.append(ticket)
+            self.drop(ticket)
+            assert reply == [1, self.fence("c", floor), self.first]
+            return
+        if patience and not joined:
+            self.join(ticket, number, floor)
+        free = self.holder is None
+        if free:
+            self.wake()
+        number = self.tickets[ticket] if patience else 0
+        rank = self.order.index(ticket) if patience else 0
+        assert 0 <= reply[1] <= TTL
+        assert [reply[0], *reply[2:]] == [0, self.holder or head, number, rank, int(free)]
 
     @rule(owner=owners)
     def leave(self, owner: str) -> None:
-        reply = self.call(fair.SCRIPT, self.KEYS, "leave", f"{owner}:ticket")
-        if f"{owner}:ticket" in self.queue:
-            self.queue.remove(f"{owner}:ticket")
-        # Crashed waiters count too, until another request finds them expired.
-        waited_for = bool(self.redis.exists("q"))
-        assert reply == [int(self.holder is None and waited_for)]
+        self.drop(f"{owner}:ticket")
+        reply = self.call(lock.SCRIPT, self.KEYS, "leave", f"{owner}:ticket")
+        assert reply == ([1, self.wake()] if self.holder is None else [0, ""])
+
+    @rule()
+    def pass_on(self) -> None:
+        reply = self.call(lock.SCRIPT, self.KEYS, "pass")
+        assert reply == ([1, self.wake()] if self.holder is None else [0, ""])
+
+    @rule(owner=owners)
+    def crash(self, owner: str) -> None:
+        """The first one's ticket expires: it is skipped at the next request of anybody."""
+        if self.first == f"{owner}:ticket":
+            self.redis.delete(f"q:#{owner}:ticket")
+            self.call(lock.SCRIPT, self.KEYS, "release", "nobody")
+            self.drop(f"{owner}:ticket")
+            self.redis.zrem("q", f"{owner}:ticket")
+
+    @rule(owner=owners, keep=st.sampled_from([0, 1]), waits=st.booleans(), number=numbers)
+    def give_back(self, owner: str, keep: int, waits: bool, number: int) -> None:
+        """With a ticket: of an attempt that failed elsewhere and goes on waiting."""
+        ticket = f"{owner}:ticket"
+        waits = waits and (number > 0 or ticket in self.tickets)  # else the clock gives the number
+        more = (keep, ticket, TTL, number) if waits else (keep,)
+        reply = self.call(lock.SCRIPT, self.KEYS, "release", owner, *more)
+        if self.holder != owner:
+            assert reply == [0, ""]
+            return
+        self.holder = None
+        if waits:
+            self.join(ticket, number, 0)
+        assert reply == [1, self.first if keep else self.wake()]
 
     @invariant()
     def the_queue_is_in_order(self) -> None:
         assert self.kept("l") == self.holder
         found: list[Any] = list(self.redis.zrange("q", 0, -1))
-        kept = [ticket.decode() for ticket in found]
-        assert [ticket for ticket in kept if self.redis.zscore("n", ticket) != 1] == self.queue
-
-    @rule(owner=owners)
-    def crash(self, owner: str) -> None:
-        """A crashed waiter is skipped at the next request of any waiter."""
-        if f"{owner}:ticket" in self.queue:
-            self.redis.zadd("n", {f"{owner}:ticket": 1})
-            self.queue.remove(f"{owner}:ticket")
-
-    @rule(owner=owners)
-    def give_back(self, owner: str) -> None:
-        reply = self.call(fair.SCRIPT, ["l", "c"], "release", owner)
-        assert reply == [int(self.holder == owner)]
-        if reply == [1]:
-            self.holder = None
+        assert [ticket.decode() for ticket in found] == self.order
+        for ticket in self.order:
+            assert self.kept(f"q:#{ticket}") == ("go" if ticket in self.woken else "1")
 
 
 class Value(Machine):
@@ -419,10 +471,10 @@ class Leading(Machine):
 
     @rule(owner=owners)
     def lead(self, owner: str) -> None:
-        reply = self.acquire(lock.SCRIPT, ["l", "c"], owner, 0)
+        reply = self.acquire(lock.SCRIPT, ["l", "c", "q"], owner, 0)
         if self.leader in (None, owner):
             self.leader = owner
-            assert reply == [1, self.fence("c", 0)]
+            assert reply == [1, self.fence("c", 0), ""]
 
     @rule(owner=owners, record=texts(1))
     def publish(self, owner: str, record: str) -> None:
@@ -434,7 +486,7 @@ class Leading(Machine):
 
     @rule(owner=owners)
     def resign(self, owner: str) -> None:
-        if self.call(lock.SCRIPT, ["l", "c"], "release", owner) == [1]:
+        if self.call(lock.SCRIPT, ["l", "c", "q"], "release", owner) == [1, ""]:
             assert self.leader == owner
             self.leader = None
 

@@ -87,10 +87,3 @@ def test_validity(sent: float, ttl: float) -> None:
     assert sent < validity.renew_at(sent, ttl) < sent + ttl
     assert validity.retry_at(sent, ttl) > sent
     assert validity.quarantine(ttl) > ttl
-
-
-@given(st.floats(0, 100), st.floats(0, 100))
-def test_the_process_that_had_it_longest_ago_asks_first(one: float, other: float) -> None:
-    shorter, longer = sorted((one, other))
-    assert pacing.COURTESY >= pacing.courtesy(shorter) >= pacing.courtesy(longer) > 0
-    assert longer - shorter < 0.001 or pacing.courtesy(longer) < pacing.courtesy(shorter)
