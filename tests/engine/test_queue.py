@@ -140,6 +140,50 @@ async def test_a_name_that_is_kept_and_not_wanted_passes_on(on: Nodes) -> None:
 
 
 @virtual
+async def test_a_busy_process_lets_others_in(on: Nodes) -> None:
+    """Its own tasks hand over to each other for one turn, or until it may ask who else waits."""
+    busy = True
+
+    async def work() -> None:
+        while busy:
+            async with on.locks.lock("a"):
+                await asyncio.sleep(0.01)
+
+    async with on.connect() as other:
+        tasks = [start(work()) for _ in range(5)]
+        await asyncio.sleep(0.5)
+        for most in (0.15, 0.05):  # from the second time on it is known that others wait
+            began = _clock.now()
+            lease = await other.lock("a").acquire()
+            assert _clock.now() - began < most
+            await lease.release()
+        busy = False
+        await asyncio.gather(*tasks)
+
+
+@virtual
+async def test_a_release_of_several_names_wakes_who_waits_for_one(on: Nodes) -> None:
+    async with on.connect() as one, on.connect() as two:
+        several = await on.locks.multi_lock("a", "b").acquire()
+        first = await line_up(one.lock("a"), one)
+        second = await line_up(two.lock("a"), two)
+        await several.release()
+        assert await seconds_until(first.done) < 0.01
+        await (await first).release()
+        await (await second).release()
+
+
+@virtual
+async def test_a_hand_over_needs_the_push_of_a_quorum(on: Nodes) -> None:
+    async with on.connect() as other:
+        holder = await on.locks.lock("a").acquire()
+        waiting = await line_up(other.lock("a"), other)
+        on.ways[2].go_mute()
+        await holder.release()
+        assert await seconds_until(waiting.done) < 0.01
+
+
+@virtual
 async def test_a_dead_waiter_is_passed_over(on: Nodes) -> None:
     async with on.connect() as other:
         holder = await on.locks.lock("a").acquire()

@@ -63,7 +63,8 @@ async def test_tools_need_only_the_declaration_of_a_primitive(
     monkeypatch.setitem(PARTS, "gate", (Kind("gatehouse", (SCRIPT,), (gate,)), gate))
     async with patient.connect(asynclock_nodes[0].url) as locks:
         access, options = node_access(locks), locks._defaults.usual
-        spec = LockSpec("a", SCRIPT, gate.keys(lock_key(access.prefix, "a")))
+        key = lock_key(access.prefix, "a")
+        spec = LockSpec("a", SCRIPT, gate.keys(key), queue=f"{key}:#gate-queue")
         lease = await Lockable(locks._engine, spec, options, None).acquire()
         (found,) = (await survey(locks)).held
         assert (found.kind, found.part, found.owner) == ("gatehouse", "wide", lease.owner)
