@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from .._engine import ticket
 from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
@@ -18,7 +19,7 @@ from .._nodes.replies import Failure
 from .._nodes.script import Script
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Lockable, Timeout, limited
-from .kind import Held, Kind, Waiting
+from .kind import Held, Kind, Queue, Waiting
 from .lock import SCRIPT as LOCK
 from .upgrade import downgrade, upgrade
 
@@ -45,8 +46,9 @@ class _Readers(Held):
 WRITER = Held(WRITE, "write", "write")
 READERS = _Readers(READ, "readers", "read")
 INTENT = Waiting(WRITE, "intent")
-UPGRADE = Held(LOCK, "upgrade", "upgrade")
-KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, INTENT, UPGRADE))
+UPGRADERS = Queue(LOCK, "upgraders")
+UPGRADE = Held(LOCK, "upgrade", "upgrade", queue=UPGRADERS.suffix)
+KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, INTENT, UPGRADE, UPGRADERS))
 
 PATIENCE = 1.0
 """Seconds a waiting writer keeps new readers out; it repeats its request within half of that.
@@ -88,7 +90,7 @@ class ReadWriteLock:
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         key = lock_key(prefix, name)
-        lock, readers, intent, gate = (part.keys(key)[0] for part in KIND.parts)
+        lock, readers, intent, gate, _ = (part.keys(key)[0] for part in KIND.parts)
         self._engine = engine
         self._options = options
         self._timeout = timeout
@@ -112,7 +114,15 @@ class ReadWriteLock:
             part=READERS.shown,
             neighbours=(lock, intent),
         )
-        self._gate = LockSpec(name, LOCK, UPGRADE.keys(key), watched=(gate,), part=UPGRADE.shown)
+        self._gate = LockSpec(
+            name,
+            LOCK,
+            UPGRADE.keys(key),
+            watched=(gate,),
+            part=UPGRADE.shown,
+            queue=derived(key, UPGRADERS.suffix),
+            ticket_ttl=ticket.PATIENCE,
+        )
 
     def __repr__(self) -> str:
         return f"<ReadWriteLock {self.name!r} ttl={self._options.ttl:g}>"
