@@ -167,7 +167,7 @@ class Acquire(AcquireContext[Lease]):
                     raise refusals.too_long_here(self._spec.name, turn)
                 queue.asking += 1
                 asking = True
-            kept = queue.take_kept(_clock.now())
+            kept = None if queue.kept is None else queue.take_kept(_clock.now())
             loop = self._contend(barge=kept is not None)
             if queue.search is not None:
                 loop.unanswered = queue.search.unanswered
@@ -237,7 +237,7 @@ class Acquire(AcquireContext[Lease]):
         now = _clock.now()
         if queue is not None:
             queue.grants.append(grant)
-            grant.won(now if kept is None else kept, contended=attempt.others)
+            grant.since, grant.contended = now if kept is None else kept, attempt.others
         lease = engine.make_lease(grant, ballot.fence, options, now)
         engine.renewals.add(grant, attempt.started)
         if engine.observers:

@@ -35,6 +35,7 @@ class AcquireLoop:
     """Asks the nodes for one task; call `run` once."""
 
     __slots__ = (
+        "_barge",
         "_deadline",
         "_engine",
         "_hops",
@@ -45,6 +46,7 @@ class AcquireLoop:
         "_ticket",
         "_ttl",
         "_until",
+        "_waits",
         "_watch",
         "contended",
         "unanswered",
@@ -72,9 +74,12 @@ class AcquireLoop:
             self._until = max(deadline, asked + engine.settings.node_timeout)
         elif once:
             self._until = asked + engine.settings.node_timeout
-        # A try_acquire queues only after a split vote.
-        tickets = spec.ticket_ttl and not (once and spec.queue)
-        self._ticket = Ticket(spec, barge=barge, waits=not once) if tickets else None
+        # The first attempt that is refused leaves a ticket; a try_acquire only after a split vote.
+        self._ticket: Ticket | None = None
+        self._waits = () if once else spec.waits
+        self._barge = barge
+        if spec.ticket_ttl and not spec.queue:
+            self._ticket = Ticket(spec, engine.new_owner(), waits=not once)
         self._watch: Watch | None = None
         self._pauses = self._hops = 0
         self._outage_since: float | None = None
@@ -94,7 +99,10 @@ class AcquireLoop:
         engine.searching += 1
         try:
             while not engine.closed:
-                attempt = Attempt(engine, spec, self._ttl, self._ticket)
+                attempt = Attempt(engine, spec, self._ttl, self._ticket, self._waits)
+                if self._barge:
+                    attempt.barge()
+                    self._barge = False
                 engine.counts.attempts += 1
                 # A try_acquire has no deadline, but begins no attempt after `until`.
                 limit = None if self._deadline is None else self._limit(attempt.started)
@@ -108,6 +116,7 @@ class AcquireLoop:
                 if won:
                     self._ticket = self.unanswered = None
                     return attempt
+                self._ticket = attempt.ticket
                 if engine.closed:
                     break
                 engine.ready()
@@ -122,7 +131,8 @@ class AcquireLoop:
             raise refusals.closed()
         finally:
             engine.searching -= 1
-            self._leave()
+            if self._ticket is not None or self.contended is not None:
+                self._leave()
 
     def _limit(self, now: float) -> float | None:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before.
@@ -299,5 +309,5 @@ class AcquireLoop:
             self._engine.refused.discard(self)
         if self._watch is not None:
             self._watch.close()
-        if ticket is not None and ticket.id:
+        if ticket is not None:
             nodes.broadcast(self._spec.leave(ticket.id), Left(nodes.wakeups, self._spec))

@@ -13,7 +13,7 @@ from typing import Any
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.replies import NOBODY, Failure
-from .._nodes.script import GRANTED, REFUSED
+from .._nodes.script import GRANTED, REFUSED, Word
 from .._nodes.voting import barred, quarantined
 from .._rules import validity
 from .._rules.pacing import free_in
@@ -38,10 +38,11 @@ class Attempt:
         "_nodes",
         "_open",
         "_raising",
+        "_rank",
         "_refusers",
-        "_ticket",
         "_told",
         "_ttl",
+        "_waits",
         "ballot",
         "failures",
         "others",
@@ -51,11 +52,17 @@ class Attempt:
         "slot_votes",
         "spec",
         "started",
+        "ticket",
         "valid_until",
     )
 
     def __init__(
-        self, context: Context, spec: LockSpec, ttl: float, ticket: Ticket | None = None
+        self,
+        context: Context,
+        spec: LockSpec,
+        ttl: float,
+        ticket: Ticket | None = None,
+        waits: tuple[Word, ...] = (),
     ) -> None:
         self.spec = spec
         self.owner = context.new_owner()
@@ -70,8 +77,11 @@ class Attempt:
         """What refusing nodes reported about the other slots of the name."""
         self._context = context
         self._ttl = ttl
-        self._ticket = ticket
+        self.ticket: Ticket | None = ticket
+        """The caller's place in the queue; None if it has none."""
+        self._waits = waits
         self._told: list[int] = []
+        self._rank = 0
         self._nodes = context.multiplexer.nodes
         self._future: asyncio.Future[None] | None = None
         self._asked: list[int] = []
@@ -82,6 +92,11 @@ class Attempt:
         self.ballot = Ballot(len(self._nodes), context.multiplexer.quorum)
         self.started = _clock.now()
         self.valid_until = validity.valid_until(self.started, ttl)
+
+    def barge(self) -> None:
+        """Ask in front of all who wait: the turn of this process isn't over."""
+        if self._waits:
+            self._waits = (*self._waits, self.owner, 0, 1)
 
     async def decide(self, *, armed: bool, limit: float | None) -> bool:
         """Ask all nodes, wait at most `limit` seconds for the verdict, return whether it was won.
@@ -109,14 +124,18 @@ class Attempt:
                 return True
         except BaseException:
             self.abandon()
+            if self.ticket is None and self._waits:  # later ones are the caller's to take back
+                self._context.multiplexer.broadcast(self.spec.leave(self.owner), NOBODY)
             raise
         finally:
             deciding.pop(self, None)
-        if self._ticket is not None:
+        if self.ticket is None and self._waits:
+            self.ticket = Ticket(self.spec, self.owner)
+        if self.ticket is not None:
             ballot = self.ballot
-            answers = len(ballot.claims) + ballot.refused
-            self._ticket.settle(self._told, enough=answers + ballot.quorum > len(self._nodes))
-        self.abandon(self._ticket)
+            enough = len(ballot.claims) + ballot.refused + ballot.quorum > len(self._nodes)
+            self.ticket.settle(self._told, self._rank, enough=enough)
+        self.abandon(self.ticket)
         return False
 
     def _ask(self, *, armed: bool) -> None:
@@ -129,7 +148,7 @@ class Attempt:
             floor,
             not_after,
             context.retention,
-            () if self._ticket is None else self._ticket.words(self.owner),
+            self._waits if self.ticket is None else self.ticket.words(),
         )
         if not not_after:  # too few clocks are known: each node reports its own in the handshake
             command.give_up_at = until
@@ -179,7 +198,7 @@ class Attempt:
             if self.started < node.trust.votes_from:
                 self._failed(index, quarantined(node))
             else:
-                if len(reply) > 3 and reply[2]:
+                if self.spec.queue and reply[2]:
                     self.others = True
                     self._wake(index, reply[2])
                 ballot.granted(index, int(reply[1]))
@@ -203,9 +222,8 @@ class Attempt:
     def _queued(self, index: int, reply: Any) -> None:
         # Take what a node with a queue says: our number there, how many go first, and who.
         _, _, holder, number, rank, free, *more, _ = reply
-        ticket = self._ticket
-        if number and ticket is not None:
-            ticket.rank = min(rank, ticket.rank) if self._told else rank
+        if number:
+            self._rank = min(rank, self._rank) if self._told else rank
             self._told.append(number)
         if free:
             self.reserved.append(self.refusals[-1][1])
@@ -247,11 +265,12 @@ class Attempt:
 
     def _take_back(self, index: int) -> None:
         # The vote is won: a node that did not grant would go on keeping others out for our ticket.
-        ticket = self._ticket
-        if ticket is None or index in self.ballot.claims or self._open >> index & 1:
+        waits = self.ticket is not None or self._waits
+        if not waits or index in self.ballot.claims or self._open >> index & 1:
             return
+        ticket = self.owner if self.ticket is None else self.ticket.id
         left = Left(self._context.multiplexer.wakeups, self.spec)
-        self._nodes[index].ask(self.spec.leave(ticket.id), left, index)
+        self._nodes[index].ask(self.spec.leave(ticket), left, index)
 
     def _conclude(self) -> None:
         future = self._future

@@ -147,10 +147,6 @@ class Grant:
 
     # leases
 
-    def won(self, since: float, *, contended: bool) -> None:
-        """Note since when this process has the name, and whether others wait for it."""
-        self.since, self.contended = since, contended
-
     def handed_to(
         self, lease: LeaseReference, fence: int, options: LeaseOptions, now: float
     ) -> None:

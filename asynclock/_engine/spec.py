@@ -7,7 +7,7 @@ operations listed in prelude.lua. The engine does everything else, in the same w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .._keys import derived
 from .._nodes.script import Command, Script, Word
@@ -55,6 +55,15 @@ class LockSpec:
     """First key of the holders that share the name; such a holder may not wait to have it alone."""
     queue: str = ""
     """Key of the queue in which the nodes keep the waiters in order; "" if they keep none."""
+    all_keys: tuple[str, ...] = field(init=False)
+    """The keys of an acquire."""
+    waits: tuple[Word, ...] = field(init=False)
+    """Arguments of a first acquire whose caller waits if it is refused."""
+
+    def __post_init__(self) -> None:
+        queue = (self.queue,) if self.queue else ()
+        self.all_keys = (*self.keys, *queue, *self.neighbours)
+        self.waits = (ms(self.ticket_ttl),) if queue else ()
 
     def acquire(
         self,
@@ -67,15 +76,7 @@ class LockSpec:
     ) -> Command:
         """Build an acquire for `ttl` seconds; the ticket names the waiter and how long it lasts."""
         args = ("acquire", owner, ms(ttl), floor, not_after, retention, *ticket, *self.exempt)
-        return Command(self.script, self._all_keys, args)
-
-    @property
-    def _all_keys(self) -> tuple[str, ...]:
-        return (
-            (*self.keys, self.queue, *self.neighbours)
-            if self.queue
-            else self.keys + self.neighbours
-        )
+        return Command(self.script, self.all_keys, args)
 
     def restore(
         self, owner: str, ttl: float, fence: int, not_after: int, retention: int
@@ -89,11 +90,11 @@ class LockSpec:
 
     def leave(self, ticket: Word) -> Command:
         """Build the command that removes a waiter's ticket."""
-        return Command(self.script, self._all_keys, ("leave", ticket))
+        return Command(self.script, self.all_keys, ("leave", ticket))
 
     def pass_on(self) -> Command:
         """Build the command that wakes the first waiter if the name is free."""
-        return Command(self.script, self._all_keys, ("pass",))
+        return Command(self.script, self.all_keys, ("pass",))
 
     def ticket_key(self, ticket: str) -> str:
         """Return the key of a ticket; it changes when the ticket's turn comes."""

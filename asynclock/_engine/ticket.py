@@ -24,13 +24,11 @@ WAITING = b"1"
 
 
 class Ticket:
-    """The ticket of one task that waits; its id is that of the task's first attempt."""
+    """The ticket of one task that waits. Its id is the owner of the task's first attempt."""
 
-    __slots__ = ("_barge", "_live", "_spec", "id", "number", "rank", "unsettled")
+    __slots__ = ("_live", "_spec", "id", "number", "rank", "unsettled")
 
-    def __init__(
-        self, spec: LockSpec, ident: str = "", *, barge: bool = False, waits: bool = True
-    ) -> None:
+    def __init__(self, spec: LockSpec, ident: str, *, waits: bool = True) -> None:
         self.id: str = ident
         self.number: int = 0
         """The number that the nodes were told; 0 until enough of them have named one."""
@@ -39,17 +37,13 @@ class Ticket:
         self.unsettled: bool = False
         """Whether a node has another number than ours."""
         self._spec = spec
-        self._barge = barge
         self._live = ms(spec.ticket_ttl) if waits else 0
 
-    def words(self, owner: str) -> tuple[Word, ...]:
-        """Return the arguments for an acquire by `owner`."""
-        first, self.id = not self.id, self.id or owner
-        if not self._spec.queue:
-            return self.id, self._live
-        if first:
-            return (self._live, owner, 0, 1) if self._barge else (self._live,)
-        return self._live, self.id, self.number
+    def words(self) -> tuple[Word, ...]:
+        """Return the arguments for an acquire."""
+        if self._spec.queue:
+            return self._live, self.id, self.number
+        return self.id, self._live
 
     def place(self) -> tuple[Word, ...]:
         """Return the arguments for a release that leaves the ticket in the queue."""
@@ -60,8 +54,9 @@ class Ticket:
         """The key that changes when the ticket's turn comes."""
         return self._spec.ticket_key(self.id)
 
-    def settle(self, told: list[int], *, enough: bool) -> None:
+    def settle(self, told: list[int], rank: int, *, enough: bool) -> None:
         """Take the numbers that the nodes gave; `enough` of them to meet any quorum."""
+        self.rank = rank
         if not self.number and enough and told:
             self.number = max(told)
         self.unsettled = any(number != self.number for number in told) and self.number > 0

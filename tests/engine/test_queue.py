@@ -240,6 +240,21 @@ async def test_a_cancelled_waiter_leaves_and_the_next_goes(on: Nodes) -> None:
 
 
 @virtual
+async def test_a_first_attempt_that_is_cancelled_leaves_no_ticket(on: Nodes) -> None:
+    async with on.connect() as other:
+        async with other.lock("warm"):
+            pass
+        holder = await on.locks.lock("a").acquire()
+        on.slow(0.1)
+        first = start(other.lock("a").acquire())
+        await asyncio.sleep(0.15)  # the nodes have the ticket, the answers are on their way
+        first.cancel()
+        await asyncio.sleep(0.5)
+        assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [0, 0, 0]
+        await holder.release()
+
+
+@virtual
 async def test_a_waiter_that_was_woken_and_goes_away_wakes_the_next(on: Nodes) -> None:
     async with on.connect() as one, on.connect() as two:
         holder = await on.locks.lock("a").acquire()
