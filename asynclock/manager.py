@@ -26,6 +26,7 @@ from ._primitives.base import Defaults
 from ._primitives.catalogue import SCRIPTS, Catalogue
 from ._primitives.lock import Lock
 from ._reports import NodeHealth, Statistics
+from ._rules import retention
 from ._settings import RestartGuard
 from .events import Observer, Observers
 
@@ -35,6 +36,7 @@ def connect(
     ttl: float = 10.0,
     max_ttl: float | None = None,
     node_timeout: float = 0.25,
+    fence_retention: float | None = None,
     acks: int | Literal["majority", "all"] = 0,
     durable: bool = False,
     prefix: str = "asynclock:",
@@ -57,6 +59,8 @@ def connect(
         max_ttl: seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and
             10), for which the guards wait.
         node_timeout: seconds in which each node must answer.
+        fence_retention: seconds that nodes keep the fence counter of an unused name; the same in
+            the whole fleet (default: 1060 s and `max_ttl`; docs/tuning.md has the sum).
         acks: number of replicas that must have a grant before it counts.
         durable: whether a grant counts only once it is on disk (Redis 7.2).
         prefix: what all keys begin with.
@@ -73,6 +77,7 @@ def connect(
         ttl=ttl,
         max_ttl=max_ttl,
         node_timeout=node_timeout,
+        fence_retention=fence_retention,
         acks=Acks.of(acks, durable),
         prefix=prefix,
         label=label,
@@ -97,6 +102,7 @@ class LockManager(Catalogue):
         ttl: float,
         max_ttl: float | None,
         node_timeout: float,
+        fence_retention: float | None,
         acks: Acks,
         prefix: str,
         label: str | None,
@@ -119,9 +125,9 @@ class LockManager(Catalogue):
             clock_guard=bool(clock_guard),
             disks_kept=guard == "disk",
         )
-        engine_settings = EngineSettings(
-            node_timeout, self._defaults.max_ttl, _settings.label(label)
-        )
+        longest = self._defaults.max_ttl
+        kept = retention.checked(fence_retention, longest)
+        engine_settings = EngineSettings(node_timeout, longest, kept, _settings.label(label))
 
         def make_engine() -> Engine:
             made = make_nodes(nodes, settings, SCRIPTS, self._observers, acks=acks, prefix=prefix)
