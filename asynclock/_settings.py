@@ -47,6 +47,8 @@ class ConnectSettings(TypedDict, total=False):
     """Number of replicas that must have a grant before it counts (default: 0)."""
     durable: bool
     """Whether a grant counts only once it is on disk (Redis 7.2)."""
+    fence_retention: float | None
+    """Seconds that nodes keep the fence counter of an unused name (default: 1060 s + max_ttl)."""
     prefix: str
     """What all keys begin with (default: "asynclock:")."""
     label: str | None

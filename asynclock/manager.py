@@ -26,6 +26,7 @@ from ._primitives.base import Defaults
 from ._primitives.catalogue import SCRIPTS, Catalogue
 from ._primitives.lock import Lock
 from ._reports import NodeHealth, Statistics
+from ._rules import retention
 from ._settings import RestartGuard
 from .events import Observer, Observers
 
@@ -36,6 +37,7 @@ def connect(
     max_ttl: float | None = None,
     node_timeout: float = 0.25,
     turn: float = 0.005,
+    fence_retention: float | None = None,
     acks: int | Literal["majority", "all"] = 0,
     durable: bool = False,
     prefix: str = "asynclock:",
@@ -59,6 +61,8 @@ def connect(
             10), for which the guards wait.
         node_timeout: seconds in which each node must answer.
         turn: seconds that a process may keep a name, or take it again, while others wait.
+        fence_retention: seconds that nodes keep the fence counter of an unused name; the same in
+            the whole fleet (default: 1060 s and `max_ttl`; docs/tuning.md has the sum).
         acks: number of replicas that must have a grant before it counts.
         durable: whether a grant counts only once it is on disk (Redis 7.2).
         prefix: what all keys begin with.
@@ -76,6 +80,7 @@ def connect(
         max_ttl=max_ttl,
         node_timeout=node_timeout,
         turn=turn,
+        fence_retention=fence_retention,
         acks=Acks.of(acks, durable),
         prefix=prefix,
         label=label,
@@ -101,6 +106,7 @@ class LockManager(Catalogue):
         max_ttl: float | None,
         node_timeout: float,
         turn: float,
+        fence_retention: float | None,
         acks: Acks,
         prefix: str,
         label: str | None,
@@ -123,9 +129,11 @@ class LockManager(Catalogue):
             clock_guard=bool(clock_guard),
             disks_kept=guard == "disk",
         )
+        longest = self._defaults.max_ttl
         engine_settings = EngineSettings(
             node_timeout,
-            self._defaults.max_ttl,
+            longest,
+            retention.checked(fence_retention, longest),
             _settings.seconds(turn, "turn", zero=True),
             _settings.label(label),
         )

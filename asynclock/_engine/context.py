@@ -22,9 +22,6 @@ from .._rules.validity import longest_outage
 from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Observers
 
-RETENTION = 24 * 3600.0
-"""Seconds a fence counter outlives its last use: long enough for any late write, no longer."""
-
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -32,6 +29,8 @@ class EngineSettings:
 
     node_timeout: float
     max_ttl: float
+    fence_retention: float
+    """Seconds that a fence counter outlives its last use."""
     turn: float
     """Seconds that a process may keep a name, or take it again, while other processes wait."""
     label: str | None
@@ -90,7 +89,7 @@ class Context:
         self._generator = random.Random()
         self.random: Callable[[], float] = self._generator.random
         self.entropy: Callable[[int], bytes] = os.urandom
-        self.retention: int = int(max(RETENTION, 10 * settings.max_ttl) * 1000)
+        self.retention: int = int(settings.fence_retention * 1000)
         self.closed: bool = False
         self.ready: Callable[[], None] = multiplexer.ready
         """Called before each request. Raises ConfigurationError if no request can succeed, or if

@@ -67,7 +67,7 @@ elseif op == 'extend' then
     local ours = all_ours(first, last, ARGV[group + 3])
     for i = first, ours and last or 0, 2 do
       redis.call('PEXPIRE', KEYS[i], ARGV[2])
-      redis.call('PEXPIRE', KEYS[i + 1], ARGV[3])
+      keep_counter(KEYS[i + 1], ARGV[3])
     end
     marks[group] = ours and '1' or '0'
   end

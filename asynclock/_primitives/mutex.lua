@@ -15,7 +15,7 @@ elseif op == 'extend' then
     local lock = KEYS[2 * i - 1]
     if redis.call('GET', lock) == ARGV[i + 3] then
       redis.call('PEXPIRE', lock, ARGV[2])
-      redis.call('PEXPIRE', KEYS[2 * i], ARGV[3])
+      keep_counter(KEYS[2 * i], ARGV[3])
       marks[i] = '1'
     else
       marks[i] = '0'

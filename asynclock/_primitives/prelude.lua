@@ -14,9 +14,27 @@ local function too_late()
   return not_after > 0 and now > not_after
 end
 
+-- Our clock may be this many µs behind the floors that we believe. So a counter that has expired
+-- stood further back than that (tests/model: C1 to C3), and a missing one counts as if it stood there.
+local FLOOR_BEHIND = 60000000
+-- Milliseconds; a counter that a wrong clock has put further ahead than a day expires before its time.
+local LONGEST_LEAD = 86400000
+
+-- A counter stays until our clock shows its value plus the retention, so it stays for longer if it is
+-- ahead of our clock (tests/model: N3). docs/tuning.md has the sum.
+local function time_to_keep(fence, retention)
+  if fence <= now then return retention end
+  return retention + math.min(LONGEST_LEAD, math.ceil((fence - now) / 1000))
+end
+
 -- '%.0f', because tostring keeps only 14 digits.
 local function keep_fence(key, fence, retention)
-  redis.call('SET', key, string.format('%.0f', fence), 'PX', retention)
+  redis.call('SET', key, string.format('%.0f', fence), 'PX', time_to_keep(fence, retention))
+end
+
+-- The counter of a lease that goes on; never shortens the time for which it is kept.
+local function keep_counter(key, retention)
+  if redis.call('PTTL', key) < tonumber(retention) then redis.call('PEXPIRE', key, retention) end
 end
 
 -- Stores and returns the counter's next value, which is at least floor. A client that knows too few
@@ -30,7 +48,8 @@ local function next_fence(key, floor, retention)
     fence = 0
   end
   if fence ~= tonumber(floor) then floor = string.format('%.0f', fence) end
-  local before = tonumber(redis.call('SET', key, floor, 'PX', retention, 'GET')) or 0
+  local keep = time_to_keep(fence, retention)
+  local before = tonumber(redis.call('SET', key, floor, 'PX', keep, 'GET')) or now - FLOOR_BEHIND
   if before < fence then return fence end
   keep_fence(key, before + 1, retention)
   return before + 1

@@ -41,7 +41,7 @@ elseif op == 'extend' then
   for i = 1, #ARGV - 3 do
     if reads(KEYS[2 * i - 1], ARGV[i + 3]) then
       keep_reader(KEYS[2 * i - 1], ARGV[i + 3], tonumber(ARGV[2]))
-      redis.call('PEXPIRE', KEYS[2 * i], ARGV[3])
+      keep_counter(KEYS[2 * i], ARGV[3])
       marks[i] = '1'
     else
       marks[i] = '0'

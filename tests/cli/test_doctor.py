@@ -13,11 +13,17 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import pytest
+
 from asynclock._nodes.acks import Acks
+from asynclock._nodes.endpoint import Endpoint
+from asynclock._nodes.handshake import greet
 from asynclock.cli import doctor
+from asynclock.cli.doctor import counters
 from asynclock.cli.doctor.findings import TEXTS, Severity
-from asynclock.cli.doctor.probe import Probe, Purpose
+from asynclock.cli.doctor.probe import NullListener, Probe, Purpose
 from asynclock.cli.doctor.state import clock
+from asynclock.cli.doctor.state import counters as weigh
 from asynclock.testing import (
     FaultProxy,
     LocalServer,
@@ -167,8 +173,6 @@ async def test_clocks(program: Program, asynclock_servers: StartServers) -> None
 
 
 def test_a_jump_of_the_clock_is_no_rate() -> None:
-    from asynclock._nodes.endpoint import Endpoint
-
     server = Probe(Endpoint.from_url("redis://h"), "redis://h", False, jumped=1.5)
     purpose = Purpose(3, 10.0, 0.25, "asynclock:", Acks(), 1.0)
     assert [finding.code for finding in clock(server, purpose)] == ["clock-jumped"]
@@ -195,6 +199,30 @@ async def test_a_sentinel_or_cluster_node_taken_for_a_server(program: Program) -
         found = codes((await program("doctor", "--json")).out)
     assert "sentinel" in found[at(group.sentinels[0])]
     assert "cluster" in found[at(part)]
+
+
+async def test_counters_are_counted_and_weighed(
+    program: Program, asynclock_servers: StartServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (server,) = await asynclock_servers(1, aof=True)
+    program.use([server])
+    script = "for i = 1, 3000 do redis.call('SET', 'asynclock:' .. i .. ':#fence', 1) end"
+    await server.command("EVAL", script, 0)
+    await server.command("SET", "another:#fence", 1)
+    (node,) = json.loads((await program("doctor", "--json")).out)["nodes"]
+    assert node["counters"] == 3000
+    size = await server.command("MEMORY", "USAGE", "asynclock:1234:#fence")
+    assert node["counters_bytes"] == pytest.approx(3000 * int(size), rel=0.1)
+    monkeypatch.setattr(counters, "PAGES", 1)
+    link = await greet(Endpoint.of(server.url), NullListener(), 2, 2)
+    found = await counters.count_counters(link, "asynclock:")
+    link.close("done")
+    assert found is not None
+    assert found.count == pytest.approx(3000, rel=0.01), "a sample of a thousand keys"
+    heavy = Probe(Endpoint.of(server.url), server.url, login=False)
+    heavy.counters = counters.Counters(1_000_000, 142_000_000)
+    (note,) = weigh(heavy, Purpose(1, 10, 0.25, "asynclock:", Acks(0), 1.0))
+    assert "1,000,000 (142.0 MB)" in note.what
 
 
 async def test_for_people(program: Program, asynclock_servers: StartServers) -> None:

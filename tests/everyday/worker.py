@@ -106,9 +106,10 @@ class User(worker.Worker):
                 time.sleep(seconds)  # noqa: ASYNC251 - the mistake that the scene is about
                 await asyncio.sleep(0.01)  # the next thing that a body awaits
                 seen["went_on"] = True
+                seen["ended"] = time.monotonic()  # leaving the block is no work any more
         except Exception as error:
             seen["outcome"] = type(error).__name__
-        seen["ended"] = time.monotonic()
+        seen.setdefault("ended", time.monotonic())
         return seen
 
 

@@ -9,6 +9,7 @@
 #include "fences.hpp"
 #include "handover.hpp"
 #include "restore.hpp"
+#include "retention.hpp"
 #include "timing.hpp"
 
 enum When { QUICK, NIGHTLY };
@@ -39,6 +40,7 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define FLOORS(N, K, body) MODEL(HybridModel<N COMMA K>, HybCfg, body)
 #define HANDOVER(N, K, body) MODEL(HandModel<N COMMA K>, HandCfg, body)
 #define RESTORE(N, K, body) MODEL(RestoreModel<N COMMA K>, RestoreCfg, body)
+#define KEEP(N, K, body) MODEL(KeepModel<N COMMA K>, KeepCfg, body)
 #define DURABLE(N, K, body) MODEL(DurableModel<N COMMA K>, DurableCfg, body)
 #define FAILOVER(N, K, body) MODEL(FailModel<N COMMA K>, FailCfg, body)
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
@@ -141,6 +143,13 @@ static const std::vector<Case> CASES = {
   SHORT(J5, CAUGHT, "NAIVE its answer counts although its own acquire may still be on its way", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.restore_doubt = false))),
   SHORT(J6, CAUGHT, "NAIVE put on a node that had no vote while it is in quarantine, and counted", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.no_vote = c.restore_quar = true; c.restore_doubt = false))),
   SHORT(J7, CAUGHT, "NAIVE put there once it votes, and a voter from then on, 2 restarts", go(TIMING(3, 2, c.ttl_lo = c.belief = 2; c.ext = true; c.quar_ext = TimeCfg::WHERE_GRANTED; c.crashes = 1; c.quar = 2; c.restores = 1; c.no_vote = c.begun = true; c.restore_doubt = false))),
+  // ---- C, N: counters that expire ------------------------------------------------------------------
+  SHORT(C1, HOLDS, "counters expire when the clock shows value + 2; floors exact, clocks agree, one set back by 1, N=3", go(KEEP(3, 2, c.ticks = 2; c.near = c.skew = 0; c.keep = 2))),
+  SHORT(C2, HOLDS, "single node, 3 acquisitions, floors 2 off, clock set back by 3, kept for 6", go(KEEP(1, 3, c.ticks = 7; c.near = 2; c.back = 3; c.keep = 6))),
+  LARGE(C3, "C1 with clocks 1 apart", go(KEEP(3, 2, c.ticks = 2; c.near = 0; c.keep = 2))),
+  SHORT(N1, CAUGHT, "kept one tick too short", go(KEEP(3, 2, c.near = 0; c.keep = 1))),
+  SHORT(N2, CAUGHT, "NAIVE a floor far behind the node's clock is believed", go(KEEP(3, 2, c.near = 0; c.keep = 2; c.own_clock = false))),
+  SHORT(N3, CAUGHT, "NAIVE kept from the moment of writing, not from the counter's value", go(KEEP(1, 2, c.from_value = false))),
   // ---- D, E: nodes that restart with and without a disk --------------------------------------------
   SHORT(D1, HOLDS, "votes at once if both processes are durable, the mark fits and no process in between can have granted, 1 restart", go(DURABLE(3, 2, c.crashes = 1))),
   LARGE(D2, "the same with 2 restarts", go(DURABLE(3, 2, ))),

@@ -100,7 +100,7 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
         ("fence > now + FLOOR_AHEAD", "false"),
         ("if before < fence then", "if true then"),
         ("before + 1", "before"),
-        (", 'PX', retention", ""),
+        (", 'PX', time_to_keep(fence, retention)", ""),
         ("owner, 'PX', ARGV[3])", "owner)"),
     ],
 )

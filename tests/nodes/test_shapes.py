@@ -10,7 +10,6 @@ import pytest
 
 import asynclock
 from asynclock.testing import LocalServer
-from tests import patient
 
 
 @asynccontextmanager
@@ -51,7 +50,7 @@ async def lied_to(
     async with (
         asyncio.timeout(20),
         liar(nodes[0], operation, lie) as url,
-        patient.connect(url, restart_guard=False) as locks,
+        asynclock.connect(url, restart_guard=False) as locks,
     ):
         yield locks
 

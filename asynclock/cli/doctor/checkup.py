@@ -16,6 +16,7 @@ CHECKS: tuple[Callable[[Probe, Purpose], Found], ...] = (
     identity.cluster,
     identity.proxy,
     state.memory,
+    state.counters,
     state.writes,
     identity.rights,
     identity.tracking,

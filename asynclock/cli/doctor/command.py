@@ -94,7 +94,17 @@ async def _try(settings: Settings, url: str, servers: Sequence[Probe], purpose: 
 
 
 def _print(servers: Sequence[Probe], findings: Sequence[Finding]) -> None:
-    titles = ("node", "version", "role", "up for", "round trip", "clock", "keeps", "vote")
+    titles = (
+        "node",
+        "version",
+        "role",
+        "up for",
+        "round trip",
+        "clock",
+        "keeps",
+        "counters",
+        "vote",
+    )
     print_table(titles, [_row(server) for server in servers])
     out = console()
     for finding in findings:
@@ -112,7 +122,7 @@ def _print(servers: Sequence[Probe], findings: Sequence[Finding]) -> None:
 def _row(server: Probe) -> tuple[str, ...]:
     facts, trip = server.facts, server.round_trip
     if server.down is not None:
-        return (server.address, "", "", "", "", "", "", "none: " + server.down.cause)
+        return (server.address, "", "", "", "", "", "", "", "none: " + server.down.cause)
     offset = "" if server.offset is None else f"{server.offset * 1000:+.0f} ms"
     vote = f"in {server.waits:.0f} s" if server.waits > 0 else "now"
     if facts.role not in (None, "master"):
@@ -126,6 +136,7 @@ def _row(server: Probe) -> tuple[str, ...]:
         "" if trip is None else f"{trip * 1000:.1f} ms",
         offset,
         keeps if server.info.get("aof_enabled") == "1" else "nothing" if server.info else "?",
+        "?" if server.counters is None else server.counters.shown,
         vote,
     )
 
@@ -165,6 +176,8 @@ def _as_json(servers: Sequence[Probe], findings: Sequence[Finding]) -> dict[str,
                 "clock_offset": server.offset,
                 "clock_rate": server.rate,
                 "votes_in": server.waits,
+                "counters": None if server.counters is None else server.counters.count,
+                "counters_bytes": None if server.counters is None else server.counters.size,
             }
             for server in servers
         ],

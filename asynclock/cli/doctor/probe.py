@@ -18,6 +18,7 @@ from ..._nodes.replies import Failure
 from ..._nodes.script import Command
 from ..._primitives.lock import SCRIPT
 from ..._rules.trust import Facts, Trust
+from .counters import Counters, count_counters
 from .tls import diagnose
 
 TIMEOUT = 2.0
@@ -68,6 +69,8 @@ class Probe:
     """Seconds that the server's clock is ahead of ours."""
     jumped: float = 0.0
     """Seconds by which the server's clock jumped against ours during the probe."""
+    counters: Counters | None = None
+    """The fence counters; None if the server refuses to list its keys."""
     rate: float = 0.0
     """Minimum drift of its clock in seconds per second, negative if slow; 0 if it may be good."""
 
@@ -157,6 +160,7 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
     found.waits_because = trust.why(_clock.now())
     await _read_settings(found, link)
     await _try_commands(found, link, purpose)
+    found.counters = await count_counters(link, purpose.prefix)
     await asyncio.gather(_watch_clock(found, link, trust, purpose.watch), _second_connection(found))
 
 

@@ -14,6 +14,8 @@ OFFSET = 1.0
 """Seconds that a clock may be off without a finding."""
 FLOOR_AHEAD = 60.0
 """As in prelude.lua: a floor further ahead of a node's clock is ignored there."""
+HEAVY = 100_000_000
+"""Bytes of fence counters from which on a note is due."""
 SAVES = {
     "aof_last_write_status": "it can't write its append-only file",
     "aof_last_bgrewrite_status": "its last rewrite of the append-only file failed",
@@ -31,6 +33,13 @@ def memory(server: Probe, _: Purpose) -> Found:
     used = server.number("used_memory")
     if limit and used > FULL * limit:
         yield about(server, "memory", share=used / limit, wanted=2 * limit)
+
+
+def counters(server: Probe, _: Purpose) -> Found:
+    """Counters of names that were used once take little memory."""
+    found = server.counters
+    if found is not None and (found.size or 0) > HEAVY:
+        yield about(server, "counters", shown=found.shown)
 
 
 def persistence(server: Probe, purpose: Purpose) -> Found:

@@ -1,0 +1,136 @@
+// Model C: counters that expire.  For how long must a node keep the counter of a name that nobody uses?
+//
+//  * Each node has a clock of its own, in ticks; the clocks need not agree.  A clock may be set back
+//    once, by at most `back` ticks, at any moment.
+//  * A client's floor may be anything.  A node believes a floor that is at most `near` ticks off its own
+//    clock, and takes its own clock for any other.  So at each execution the floor is any such value.
+//  * A counter with value v may expire once the node's clock shows v + keep, whoever owns the lock then.
+//  * Lock keys vanish at any moment; acquires and raises are executed at any later time or never.
+//  * The sum: a node without a counter claims at least its clock - near.  Its clock showed v + keep when
+//    the counter expired, and shows at least v + keep - back now.  So the claim is above v, as if the
+//    counter were still there, if keep > near + back.
+#pragma once
+#include <algorithm>
+#include "engine.hpp"
+
+struct KeepCfg {
+  int ticks = 5, near = 1, back = 1, keep = 3, skew = 1;
+  bool own_clock = true;      // naive off: a floor that is far behind the node's clock is believed
+  bool from_value = true;     // naive off: the counter expires `keep` ticks after it was written
+};
+template <int N, int K> struct KeepModel {
+  enum : uint8_t { IDLE, RUN, PH2, HELD };
+  static constexpr int Q = N / 2 + 1;
+  struct Col { uint8_t clk, moved, owner, ctr, until, rz, v[K]; };  // until: the clock at which the counter may expire
+  struct S { Col c[N]; uint8_t st[K], m[K], fence[K], before[K]; uint8_t left, begun, flag; };
+  KeepCfg cfg;
+  mutable bool truncated = false;
+  explicit KeepModel(KeepCfg c) : cfg(c) {}
+  S init() const {
+    S s; memset(&s, 0, sizeof s); s.left = cfg.ticks;
+    for (int j = 0; j < N; j++) s.c[j].clk = cfg.near + cfg.back + 1;
+    return s;
+  }
+  void canon(S& s) const {
+    for (int a = 0; a < K; a++) {
+      if (s.st[a] != HELD) continue;
+      s.before[a] = s.m[a] = 0;
+      for (int j = 0; j < N; j++) { if (s.c[j].v[a]) s.c[j].v[a] = 1; s.c[j].rz &= ~(1 << a); }
+    }
+    std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
+  }
+  static S decided(const S& s, int a, int v) {
+    S t = s; t.st[a] = HELD; t.fence[a] = v;
+    for (int b = 0; b < K; b++) {
+      if (b != a && s.fence[b] == v) t.flag = 2;
+      else if ((s.before[a] >> b & 1) && s.fence[b] >= v) t.flag = 3;
+    }
+    return t;
+  }
+  void write(Col& c, int v) const { c.ctr = v; c.until = (cfg.from_value ? v : c.clk) + cfg.keep; }
+  enum : uint32_t { AHEAD, TICK, BACK, EXPIRE, START, ACQ, GONE, P2, RAISE, DECIDE };
+  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
+  template <class F> void next(const S& s, F emit) const {
+    if (s.left) {
+      S t = s; t.left--; t.begun = 1;
+      for (int j = 0; j < N; j++) t.c[j].clk++;
+      emit(t, act(TICK, 0, 0));
+    }
+    for (int a = 0; a < K; a++) {
+      if (s.st[a] == IDLE) {
+        if (a && s.st[a - 1] == IDLE) continue;
+        S t = s; t.st[a] = RUN; t.begun = 1;
+        for (int b = 0; b < K; b++) if (s.fence[b]) t.before[a] |= 1 << b;
+        emit(t, act(START, a, 0));
+        continue;
+      }
+      for (int j = 0; j < N; j++) {
+        const Col& c = s.c[j];
+        if (!c.v[a] && !c.owner)
+          for (int f = cfg.own_clock ? c.clk - cfg.near : 1; f <= c.clk + cfg.near; f++) {
+            int v = std::max<int>(c.ctr + 1, f);
+            S t = s; t.c[j].owner = a + 1; write(t.c[j], v); t.c[j].v[a] = v;
+            emit(t, act(ACQ, a, j, v));
+          }
+        if (s.m[a] && c.owner == a + 1 && c.ctr < s.m[a]) {
+          S t = s; write(t.c[j], s.m[a]); t.c[j].rz |= 1 << a; emit(t, act(RAISE, a, j, s.m[a]));
+        }
+      }
+      if (s.st[a] == RUN || s.st[a] == PH2) {
+        uint32_t done = 0;
+        for (int i = 0; i < N; i++) {
+          int v = s.c[i].v[a], n = 0, le = 0;
+          if (!v || (done >> v & 1)) continue;
+          done |= 1u << v;
+          for (int j = 0; j < N; j++) if (s.c[j].v[a]) { n += s.c[j].v[a] == v; le += s.c[j].v[a] <= v; }
+          if (n >= Q) emit(decided(s, a, v), act(DECIDE, a, 0, v));
+          else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
+        }
+        if (s.m[a]) {
+          int n = 0;
+          for (int j = 0; j < N; j++) n += s.c[j].v[a] == s.m[a] || (s.c[j].rz >> a & 1);
+          if (n >= Q) emit(decided(s, a, s.m[a]), act(DECIDE, a, 1, s.m[a]));
+        }
+      }
+    }
+    for (int j = 0; j < N; j++) {
+      const Col& c = s.c[j];
+      if (!s.begun && c.clk == s.c[N - 1].clk && cfg.skew)  // the clocks of some nodes are ahead from the start
+        for (int x = 1; x <= cfg.skew; x++) { S t = s; t.c[j].clk += x; t.begun = 1; emit(t, act(AHEAD, 0, j, x)); }
+      if (c.owner) { S t = s; t.c[j].owner = 0; emit(t, act(GONE, 0, j)); }
+      if (c.ctr && c.clk >= c.until) { S t = s; t.c[j].ctr = t.c[j].until = 0; emit(t, act(EXPIRE, 0, j)); }
+      for (int x = 1; x <= cfg.back && !c.moved; x++) { S t = s; t.begun = 1; t.c[j].clk -= x; t.c[j].moved = 1; emit(t, act(BACK, 0, j, x)); }
+    }
+  }
+  const char* bad(const S& s) const {
+    if (s.flag == 2) return "U: two acquisitions got the same fence";
+    if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
+    return nullptr;
+  }
+  int goal(const S&) const { return 1; }
+  bool fair(uint32_t) const { return true; }
+  std::string show(uint32_t x, const S&, const S&) const {
+    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
+    const char A = 'A' + a, n = '1' + j;
+    switch (x & 255) {
+      case AHEAD: snprintf(b, 200, "the clock of node %c is %d ahead", n, v); break;
+      case BACK: snprintf(b, 200, "the clock of node %c is set back by %d", n, v); break;
+      case EXPIRE: snprintf(b, 200, "the counter of node %c expires", n); break;
+      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes", A); break;
+      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: value %d", n, A, v); break;
+      case GONE: snprintf(b, 200, "lock key vanishes on node %c", n); break;
+      case P2: snprintf(b, 200, "%c sends raise(%d)", A, v); break;
+      case RAISE: snprintf(b, 200, "node %c executes %c's raise(%d): ack", n, A, v); break;
+      case DECIDE: snprintf(b, 200, "%c HOLDS with fence %d", A, v); break;
+      default: snprintf(b, 200, "-- tick");
+    }
+    return b;
+  }
+  std::string dump(const S& s) const {
+    std::string o = "nodes:"; char b[64];
+    for (int j = 0; j < N; j++) { snprintf(b, 64, " [clock=%d lock=%c ctr=%d]", s.c[j].clk, s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr); o += b; }
+    o += "  fences:";
+    for (int a = 0; a < K; a++) { snprintf(b, 64, " %c=%d", 'A' + a, s.fence[a]); o += b; }
+    return o;
+  }
+};
