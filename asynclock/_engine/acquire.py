@@ -224,6 +224,7 @@ class Acquire(AcquireContext[Lease]):
         engine, options = self._engine, self._options
         ballot = attempt.ballot
         engine.spread.won()
+        now = _clock.now()
         grant = Grant(
             attempt.spec,
             attempt.owner,
@@ -233,11 +234,11 @@ class Acquire(AcquireContext[Lease]):
             ballot.claims,
             attempt.started,
             queue,
+            now if kept is None else kept,
+            contended=attempt.others,
         )
-        now = _clock.now()
         if queue is not None:
             queue.grants.append(grant)
-            grant.since, grant.contended = now if kept is None else kept, attempt.others
         lease = engine.make_lease(grant, ballot.fence, options, now)
         engine.renewals.add(grant, attempt.started)
         if engine.observers:

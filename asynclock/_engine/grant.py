@@ -83,6 +83,9 @@ class Grant:
         voters: Iterable[int],
         asked_since: float,
         queue: LocalQueue[Grant] | None,
+        since: float = 0.0,
+        *,
+        contended: bool = False,
     ) -> None:
         self.spec: LockSpec = spec
         self.owner: str = owner
@@ -94,9 +97,9 @@ class Grant:
         self.asked_since: float = asked_since
         """When the nodes were first asked for the lock."""
         self.queue: LocalQueue[Grant] | None = queue
-        self.since: float = 0.0
+        self.since: float = since
         """When the nodes gave this process the name in the order of all who waited."""
-        self.contended: bool = False
+        self.contended: bool = contended
         """Whether other processes waited then."""
         self.held_since: float = 0.0
         """When the present lease began."""

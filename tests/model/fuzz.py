@@ -17,6 +17,7 @@ from typing import Any
 
 from hiredis import Reader, pack_command
 
+from asynclock._keys import derived
 from asynclock._nodes.script import Script
 from asynclock._rules.quorum import Ballot, Verdict, majority
 
@@ -24,7 +25,8 @@ HOUR = 3_600_000  # ms; no key expires by itself, keys vanish when the world say
 DAY = 24 * HOUR
 AHEAD = 2
 """Milliseconds that a floor may be ahead of the clock; the counter is kept for longer by these."""
-LOCK, COUNTER, SEEN = "l:r", "l:r:#fence", "l:r:#seen"
+LOCK, COUNTER, SEEN, QUEUE = "l:r", "l:r:#fence", "l:r:#seen", "l:r:#queue"
+WAITS, GO = "1", "go"
 
 
 class Violation(Exception):
@@ -55,15 +57,40 @@ class ExpectedNode:
 
     owner: str | None = None
     counter: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)
+    """The number of each ticket in the queue."""
+    live: dict[str, str] = field(default_factory=dict)
+    """The value of each ticket's key, unless it has expired."""
 
-    def acquire(self, now: int, owner: str, floor: int, not_after: int) -> list[object]:
+    def acquire(
+        self,
+        now: int,
+        owner: str,
+        floor: int,
+        not_after: int,
+        ms: int = 0,
+        ticket: str = "",
+        number: int = 0,
+        barge: int = 0,
+    ) -> list[object]:
         if not_after and now > not_after:
             return [-1]
-        if self.owner not in (None, owner):
-            return [0, self.owner]
-        usable = floor if floor <= now + 60_000_000 else 0
-        self.owner, self.counter = owner, max(self.counter + 1, usable)
-        return [1, self.counter]
+        ticket = ticket or owner
+        if ms and number and self.first():
+            self.join(ticket, number, floor)
+        head = self.first()
+        free, ours = self.owner is None, barge or head in (None, ticket)
+        if self.owner == owner or (free and ours):
+            usable = floor if floor <= now + 60_000_000 else 0
+            self.owner, self.counter = owner, max(self.counter + 1, usable)
+            if head:
+                self.remove(ticket)
+            return [1, self.counter, self.first() or ""]
+        told = self.join(ticket, number, floor) if ms else 0
+        if free:
+            self.wake()
+        rank = sorted(self.numbers, key=self.place).index(ticket) if ms else 0
+        return [0, self.owner or head, told, rank, int(free)]
 
     def raise_(self, owner: str, fence: int) -> list[object]:
         before = self.counter
@@ -75,11 +102,53 @@ class ExpectedNode:
     def extend(self, owner: str) -> list[object]:
         return ["1" if self.owner == owner else "0"]
 
-    def release(self, owner: str) -> list[object]:
+    def release(
+        self, now: int, owner: str, keep: int = 0, ticket: str = "", ms: int = 0, number: int = 0
+    ) -> list[object]:
         if self.owner != owner:
-            return [0]
+            return [0, ""]
         self.owner = None
-        return [1]
+        if ms:
+            self.join(ticket, number, now)
+        if keep or (ms and self.first() == ticket):
+            return [1, self.first() or ""]
+        return [1, self.wake()]
+
+    def leave(self, ticket: str) -> list[object]:
+        self.remove(ticket)
+        return self.pass_()
+
+    def pass_(self) -> list[object]:
+        return [0, ""] if self.owner else [1, self.wake()]
+
+    # ---- the queue -----------------------------------------------------------------------------
+
+    def place(self, ticket: str) -> tuple[int, str]:
+        return self.numbers[ticket], ticket
+
+    def first(self) -> str | None:
+        """Return the first live ticket; forget the dead ones before it."""
+        for ticket in sorted(self.numbers, key=self.place):
+            if ticket in self.live:
+                return ticket
+            del self.numbers[ticket]
+        return None
+
+    def join(self, ticket: str, number: int, floor: int) -> int:
+        highest = max(self.numbers.values(), default=0)
+        given = number or self.numbers.get(ticket) or max(floor, highest + 1)
+        self.numbers[ticket], self.live[ticket] = given, WAITS
+        return given
+
+    def remove(self, ticket: str) -> None:
+        self.numbers.pop(ticket, None)
+        self.live.pop(ticket, None)
+
+    def wake(self) -> str:
+        first = self.first()
+        if first:
+            self.live[first] = GO
+        return first or ""
 
 
 class Node:
@@ -100,28 +169,45 @@ class Node:
         self.wire("DEL", LOCK)
         self.expected.owner = None
 
-    def run(self, op: str, owner: str, *numbers: int) -> list[Any]:
+    def vanish_ticket(self, ticket: str) -> None:
+        self.wire("DEL", derived(QUEUE, ticket))
+        self.expected.live.pop(ticket, None)
+
+    def run(self, op: str, owner: str, *words: str | int) -> list[Any]:
         """Execute one script and return its checked reply without the clock."""
-        words: Sequence[str | int]
+        keys: tuple[str, ...] = (LOCK, COUNTER, QUEUE)
+        sent: Sequence[str | int] = (owner, *words)
         if op == "acquire":
-            words = (owner, HOUR, *numbers, DAY)
+            floor, not_after, *more = words
+            sent = (owner, HOUR, floor, not_after, DAY, *more)
         elif op == "raise":
-            words = (owner, *numbers, DAY)
-        else:
-            words = (HOUR, DAY, owner) if op == "extend" else (owner,)
-        *reply, now = self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, op, *words)
-        if op == "acquire":
-            expected = self.expected.acquire(now, owner, *numbers)
-            if reply[0] == 0:
-                del reply[1]  # the holder's remaining ttl
-        else:
-            expected = getattr(self.expected, "raise_" if op == "raise" else op)(owner, *numbers)
+            keys, sent = keys[:2], (owner, *words, DAY)
+        elif op == "extend":
+            keys, sent = keys[:2], (HOUR, DAY, owner)
+        elif op == "pass":
+            sent = ()
+        *reply, now = self.wire("EVALSHA", self.script.sha, len(keys), *keys, op, *sent)
+        expected = self.expect(op, now, owner, *words)
+        if op == "acquire" and reply[0] == 0:
+            del reply[1]  # the remaining ttl of the holder, or of the first ticket
         if reply != expected:
-            raise Violation(f"{op}{(owner, *numbers)} answered {reply}, not {expected}")
+            raise Violation(f"{op}{(owner, *words)} answered {reply}, not {expected}")
         return reply
 
+    def expect(self, op: str, now: int, owner: str, *words: Any) -> list[object]:
+        node = self.expected
+        if op == "acquire":
+            return node.acquire(now, owner, *words)
+        if op == "raise":
+            return node.raise_(owner, *words)
+        if op == "release":
+            return node.release(now, owner, *words)
+        if op == "pass":
+            return node.pass_()
+        return node.leave(owner) if op == "leave" else node.extend(owner)
+
     def check(self) -> None:
-        """Return what the node stores; assert that every key has a ttl."""
+        """Compare what the node stores; assert that every key has a ttl."""
         owner, pttl, counter, _ = self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, "inspect")
         stored, expected = (owner, counter), (self.expected.owner, self.expected.counter)
         if stored != expected:
@@ -130,6 +216,28 @@ class Node:
             counter and not 0 < self.wire("PTTL", COUNTER) <= DAY + AHEAD
         ):
             raise Violation("a key without its ttl")
+        self.check_queue()
+
+    def check_queue(self) -> None:
+        words = self.wire("ZRANGE", QUEUE, 0, -1, "WITHSCORES")
+        queue = {ticket: int(float(words[i + 1])) for i, ticket in enumerate(words) if i % 2 == 0}
+        if queue != self.expected.numbers:
+            raise Violation(f"the queue is {queue}, not {self.expected.numbers}")
+        live = {ticket: self.wire("GET", derived(QUEUE, ticket)) for ticket in queue}
+        live = {ticket: value for ticket, value in live.items() if value}
+        if live != self.expected.live:
+            raise Violation(f"the tickets are {live}, not {self.expected.live}")
+        keys = [QUEUE, *(derived(QUEUE, ticket) for ticket in live)] if queue else []
+        if not all(0 < self.wire("PTTL", key) <= HOUR for key in keys):
+            raise Violation("a ticket without its ttl")
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A waiter's place: its id, and the number that its client has settled on."""
+
+    ident: str
+    number: int = 0
 
 
 @dataclass(eq=False)
@@ -150,6 +258,9 @@ class Holding:
     answers: list[int] = field(default_factory=list)
     """Previous counters, from the raise to `target`."""
     block: list[int] = field(default_factory=list)
+    ticket: Ticket | None = None
+    told: list[int] = field(default_factory=list)
+    """The numbers that nodes gave to its ticket."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +270,7 @@ class Request:
     who: Holding
     node: int
     kind: str
-    numbers: tuple[int, ...] = ()
+    words: tuple[str | int, ...] = ()
     again: bool = False
     """Sent a second time by something on the way: nobody waits for the reply."""
 
@@ -206,6 +317,7 @@ class World:
         self.given: set[int] = set()
         self.trying: list[Holding] = []
         self.holding: list[Holding] = []
+        self.waiting: list[Ticket] = []
         self.requests: list[Request] = []
         self.replies: list[tuple[Request, list[Any]]] = []
         self.last_write: Holding | None = None
@@ -230,8 +342,18 @@ class World:
             "clock": self.epoch + 20 * self.clock + self.random.randint(-1000, 1000),
         }[self.floors]
         too_late = self.random.random() < 0.02
-        for index in range(len(self.nodes)):
-            self.requests.append(Request(attempt, index, "acquire", (floor, int(too_late))))
+        self.ask(attempt, "acquire", floor, int(too_late), *self.queue(attempt))
+
+    def queue(self, attempt: Holding) -> tuple[str | int, ...]:
+        """Choose how the attempt queues; return the words that say so."""
+        kind = self.random.random()
+        if kind < 0.5:
+            return ()
+        if kind < 0.75 and self.waiting:
+            attempt.ticket = self.waiting.pop()
+            return HOUR, attempt.ticket.ident, attempt.ticket.number
+        attempt.ticket = Ticket(attempt.owner)
+        return (HOUR,) if kind < 0.9 else (HOUR, attempt.owner, 0, 1)
 
     def deliver(self) -> None:
         """Some request is executed, its reply on the way; or either is lost."""
@@ -241,7 +363,7 @@ class World:
         op = "raise" if request.kind == "reserve" else request.kind
         lost = self.random.random()
         if lost >= self.loss:
-            reply = self.nodes[request.node].run(op, request.who.owner, *request.numbers)
+            reply = self.nodes[request.node].run(op, request.who.owner, *request.words)
         if self.random.random() < 0.05:
             self.requests.append(replace(request, again=True))
         if request.again:
@@ -269,6 +391,8 @@ class World:
             ballot.raised(request.node)
         elif reply[0] == 0:
             ballot.refuse()
+            if request.kind == "acquire" and reply[2]:
+                who.told.append(reply[2])
         else:
             ballot.abstain()
         raises = ballot.take_behind()
@@ -284,7 +408,14 @@ class World:
             self.abandon(who)
 
     def vanish(self) -> None:
-        self.random.choice(self.nodes).vanish()
+        node = self.random.choice(self.nodes)
+        tickets = sorted(node.expected.live)
+        if tickets and self.random.random() < 0.7:
+            node.vanish_ticket(self.random.choice(tickets))
+        else:
+            node.vanish()
+        if self.random.random() < 0.2:
+            node.check()
 
     def give_up(self) -> None:
         if self.trying:
@@ -318,8 +449,16 @@ class World:
         self.ask(who, "extend")
 
     def release(self, who: Holding) -> None:
+        """Within a turn, others are woken only if the process doesn't ask again."""
         self.holding.remove(who)
-        self.ask(who, "release")
+        if self.random.random() < 0.3:
+            self.ask(who, "release", 1)
+            if self.random.random() < 0.5:
+                self.ask(who, "pass")
+        else:
+            self.ask(who, "release")
+        if who.ticket:
+            self.leave(who.ticket)
 
     def reserve(self, who: Holding) -> None:
         """A block of fences, for hand-over inside a process."""
@@ -330,7 +469,7 @@ class World:
 
     def reserved(self, request: Request, reply: list[Any]) -> None:
         who = request.who
-        if reply[0] != 1 or request.numbers != (who.target,):
+        if reply[0] != 1 or request.words != (who.target,):
             return  # refused, lost, or of an older raise
         who.answers.append(reply[1])
         if len(who.answers) == self.quorum:
@@ -358,11 +497,26 @@ class World:
     def abandon(self, who: Holding) -> None:
         self.trying.remove(who)
         self.stats.lost += 1
-        self.ask(who, "release")
+        ticket, ballot = who.ticket, who.ballot
+        if ticket is None:
+            self.ask(who, "release")
+            return
+        answers = len(ballot.claims) + ballot.refused
+        if not ticket.number and who.told and answers + self.quorum > len(self.nodes):
+            ticket.number = max(who.told)
+        self.ask(who, "release", 0, ticket.ident, HOUR, ticket.number)
+        if self.random.random() < 0.5:
+            self.waiting.append(ticket)
+        elif self.random.random() < 0.8:
+            self.leave(ticket)
 
-    def ask(self, who: Holding, kind: str, *numbers: int) -> None:
+    def leave(self, ticket: Ticket) -> None:
+        gone = Holding(ticket.ident, self.ballot(len(self.nodes), self.quorum), 0, self.clock)
+        self.ask(gone, "leave")
+
+    def ask(self, who: Holding, kind: str, *words: str | int) -> None:
         for index in range(len(self.nodes)):
-            self.requests.append(Request(who, index, kind, numbers))
+            self.requests.append(Request(who, index, kind, words))
 
     def take(self, messages: list[Any]) -> Any:
         """Any of them: order is not kept."""

@@ -53,7 +53,7 @@ def run(asynclock_servers: StartServers) -> Run:
 async def test_fences_stay_unique_and_rising_and_scripts_mean_what_they_say(
     run: Run, seed: int, size: int
 ) -> None:
-    stats = await run(seed, rounds=45, size=size)
+    stats = await run(seed, rounds=60, size=size)
     assert min(stats.held, stats.lost) > 50
     assert stats.handed_over > 5
     assert stats.written_back > 50 or size == 1
@@ -90,18 +90,34 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
 @pytest.mark.parametrize(
     ("correct", "wrong"),
     [
-        ("if holder and holder ~= owner then", "if false then"),
+        ("owner, 'NX', 'PX', ARGV[3])", "owner, 'PX', ARGV[3])"),
         ("if redis.call('GET', KEYS[1]) ~= ARGV[2] or counter > fence", "if counter > fence"),
         ("~= ARGV[2] or counter > fence", "~= ARGV[2]"),
         ("return not_after > 0 and now > not_after", "return false"),
         ("if redis.call('GET', lock) == ARGV[i + 3]", "if true"),
-        ("if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end", ""),
+        ("if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end", ""),
         ("string.format('%.0f', fence)", "tostring(fence)"),
         ("fence > now + FLOOR_AHEAD", "false"),
         ("if before < fence then", "if true then"),
         ("before + 1", "before"),
         (", 'PX', time_to_keep(fence, retention)", ""),
-        ("owner, 'PX', ARGV[3])", "owner)"),
+        ("owner, 'NX', 'PX', ARGV[3])", "owner, 'NX')"),
+        # the queue
+        ("barge or not head or head == ticket", "true"),
+        ("if value then return ticket, value end", "if true then return ticket, value end"),
+        ("if ticket and value ~= GO then", "if false then"),
+        ("number > 0 and ms > 0 and settled ~= number", "false"),
+        ("if number ~= stored then", "if not stored then"),
+        ("(tonumber(last) or 0) + 1", "0"),
+        ("math.max(floor, (tonumber(last) or 0) + 1)", "(tonumber(last) or 0) + 1"),
+        ("string.format('%.0f', number)", "tostring(number)"),
+        ("WAITS, 'PX', ms)", "WAITS)"),
+        ("redis.call('PEXPIRE', queue, ms)", ""),
+        ("redis.call('ZREM', queue, ticket)\n  redis.call('DEL'", "redis.call('DEL'"),
+        ("if op == 'leave' then leave(queue, ARGV[2]) end", ""),
+        ("if ticket then join(queue, ticket, ARGV[5]", "if false then join(queue, ticket, ARGV[5]"),
+        ("if ARGV[3] == '1' then", "if false then"),
+        ("if ticket and first(queue) == ticket then return", "if false then return"),
     ],
 )
 async def test_a_script_that_lacks_a_guard_is_caught(run: Run, correct: str, wrong: str) -> None:
