@@ -110,7 +110,7 @@ class ExpectedNode:
         self.owner = None
         if ms:
             self.join(ticket, number, now)
-        if keep or (ms and self.first() == ticket):
+        if keep:
             return [1, self.first() or ""]
         return [1, self.wake()]
 
