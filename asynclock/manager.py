@@ -233,7 +233,7 @@ class LockManager(Catalogue):
 
     def waiters(self) -> dict[str, int]:
         """Return the number of this manager's tasks that wait for each name that is held now."""
-        found = Counter(search.name for search in self._engine.refused)
+        found = Counter(waiter.name for waiter in self._engine.refused)
         for queue in self._engine.queues.values():
             found[queue.name] += len(queue.waiters)
         return {name: count for name, count in found.items() if count}
