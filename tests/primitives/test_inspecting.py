@@ -85,6 +85,14 @@ async def test_everything_is_listed(face: Face, pair: Pair) -> None:
         break  # the rest is not needed
 
 
+async def test_the_first_call_of_a_manager_waits_for_its_connections(face: Face) -> None:
+    """A Cluster's slots are not known yet: that is no reason to list nothing."""
+    settings = {"restart_guard": False, **face.options, "node_timeout": 2.0}
+    locks = asynclock.connect(*face.addresses, **settings)
+    assert [one async for one in locks.inspect_all()] == []
+    await locks.aclose()
+
+
 async def test_since_outlives_a_hand_over(pair: Pair) -> None:
     """Each lease has a fence of its own, some µs above the last."""
     lock = pair[0].lock("a")
