@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Never
 
@@ -17,10 +17,12 @@ from ._engine.engine import Engine
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.options import HandOff
+from ._inspect.access import NodeAccess
+from ._inspect.survey import survey
 from ._nodes.acks import Acks
 from ._nodes.deployment import NodeAddress, make_nodes, naming
 from ._nodes.multiplexer import Multiplexer
-from ._nodes.node import Node, NodeSettings
+from ._nodes.node import NodeSettings
 from ._primitives import lock as _lock
 from ._primitives.base import Defaults
 from ._primitives.catalogue import SCRIPTS, Catalogue
@@ -28,6 +30,7 @@ from ._primitives.lock import Lock
 from ._reports import NodeHealth, Statistics
 from ._rules import retention
 from ._settings import RestartGuard
+from .errors import QuorumUnavailableError
 from .events import Observer, Observers
 
 
@@ -193,6 +196,26 @@ class LockManager(Catalogue):
         """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""
         return await inspect(self._engine, _lock.spec(self._defaults.prefix, _settings.name(name)))
 
+    async def inspect_all(self) -> AsyncIterator[Inspection]:
+        """Find everything that is held on the nodes, by whatever process, sorted by name and part.
+
+            async for lease in locks.inspect_all():
+                print(repr(lease.name), repr(lease.holder), lease.since)
+
+        The keys are read in small pages, so no server is blocked, and all are read before the first
+        lease is yielded. A lease that too few nodes know has no `owner`. Raises
+        QuorumUnavailableError if so few nodes answered that a lease may be missing.
+        """
+        access = node_access(self)
+        found = await survey(access)
+        if found.shortfall(len(access.nodes)):
+            causes = "; ".join(f"{node}: {cause}" for node, cause in found.errors.items())
+            raise QuorumUnavailableError(
+                f"too few nodes answered to list leases: {causes}", nodes=found.errors
+            )
+        for lease in found.held:
+            yield lease
+
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""
         now = _clock.now()
@@ -219,7 +242,7 @@ class LockManager(Catalogue):
 
     def waiters(self) -> dict[str, int]:
         """Return the number of this manager's tasks that wait for each name that is held now."""
-        found = Counter(search.name for search in self._engine.refused)
+        found = Counter(waiter.name for waiter in self._engine.refused)
         for queue in self._engine.queues.values():
             found[queue.name] += len(queue.waiters)
         return {name: count for name, count in found.items() if count}
@@ -300,16 +323,6 @@ class LockManager(Catalogue):
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAccess:
-    """The nodes behind a manager, for the package's own tools (`asynclock._inspect`)."""
-
-    nodes: Sequence[Node]
-    quorum: int
-    prefix: str
-    """Prefix of every key."""
 
 
 def node_access(locks: LockManager) -> NodeAccess:

@@ -36,9 +36,18 @@ LAYERS = [
     (2, ("asynclock._nodes",)),
     (3, ("asynclock._engine",)),
     (4, ("asynclock._primitives",)),
-    (5, ("asynclock.manager",)),
-    (6, ("asynclock._inspect",)),
-    (7, ("asynclock",)),
+    (
+        5,
+        (
+            "asynclock._inspect.access",
+            "asynclock._inspect.layout",
+            "asynclock._inspect.states",
+            "asynclock._inspect.survey",
+        ),
+    ),
+    (6, ("asynclock.manager",)),
+    (7, ("asynclock._inspect",)),
+    (8, ("asynclock",)),
 ]
 
 # Parts of the standard library and of our dependencies that only some modules may import.

@@ -31,6 +31,11 @@ SHOWN = 8
 """Maximum number of characters shown of an id that another library wrote."""
 
 
+def is_owner_id(owner: str | None) -> bool:
+    """Return whether this library has made the id of an owner, as far as its form shows."""
+    return owner is not None and owner[ID_DIGITS : ID_DIGITS + 1] == ":"
+
+
 def label(owner: str | None) -> str | None:
     """Return what people may see of an owner id; untrusted text.
 

@@ -13,8 +13,8 @@ from .._keys import derived
 from .._nodes.script import Command, Script, Word
 
 ChooseSlot = Callable[[Sequence[bytes], int, float], "LockSpec | None"]
-"""Takes the hints of the refusing nodes, the number of refusals that a slot can have and still be
-won, and a random number in [0, 1). Returns the slot to try next, or None to wait."""
+"""Takes the slot votes of the refusing nodes, the number of refusals that a slot can have and still
+be won, and a random number in [0, 1). Returns the slot to try next, or None to wait."""
 
 
 QueueKey = str | tuple[str | int, ...]

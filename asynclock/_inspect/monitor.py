@@ -58,7 +58,7 @@ class Monitor:
 
     async def refresh(self, locks: LockManager) -> None:
         """Ask all nodes once more."""
-        found = self.survey = await survey(locks)
+        found = self.survey = await survey(node_access(locks))
         if len(found.errors) < len(locks.nodes()):
             self._compare(found, _clock.now())
         replies = await asyncio.gather(*(ask(node, INFO) for node in node_access(locks).nodes))

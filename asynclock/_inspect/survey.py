@@ -18,7 +18,7 @@ from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure
 from .._nodes.script import Command, Script
 from .._primitives.kind import Held, State, StateView, Waiting
-from ..manager import LockManager, node_access
+from .access import NodeAccess
 from .layout import KeyRef
 from .states import SharedState
 
@@ -52,9 +52,8 @@ class Survey:
         return "" if enough else f", but only {answered} of {nodes} nodes answered"
 
 
-async def survey(locks: LockManager, name: str | None = None) -> Survey:
+async def survey(access: NodeAccess, name: str | None = None) -> Survey:
     """Find all leases and shared states, or only those of `name`."""
-    access = node_access(locks)
     known = _Known(access.prefix, name)
     scans = [_KeyScan(node, known) for node in access.nodes]
     await asyncio.gather(*(scan.run() for scan in scans))
@@ -125,6 +124,10 @@ class _KeyScan:
         """Look at every key of every server."""
         servers: Sequence[Node] = (self.node,)
         if isinstance(self.node, ClusterNode):
+            if not self.node.shards:
+                # Any command with a key waits until the slots are known, for one node timeout.
+                key = lock_key(self._prefix, self._known.name or "any")
+                await ask(self.node, Command(OWNERS, (key, counter(key)), ("inspect",)))
             servers = self.node.shards
             if not servers:
                 self.error = "the slots are not known yet"

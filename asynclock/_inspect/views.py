@@ -109,6 +109,7 @@ def as_json(found: Inspection) -> dict[str, Any]:
         "owner": view.owner if view else None,
         "holder": holder,
         **origin(holder),
+        "since": found.since if agreement.held else None,
         "fence": found.fence or None,
         "remaining": found.remaining,
         "agreed": found.agreed,

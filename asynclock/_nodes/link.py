@@ -70,7 +70,7 @@ class Link(asyncio.Protocol):
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.before_write: Callable[[], None] | None = None
-        """Called before the commands of a tick are written; may queue more."""
+        """Called by `flush`, even if nothing is queued, before it writes; may queue more."""
         self.doubted: Callable[[float], Failure | None] | None = None
         """Returns why the server may not be the primary at a moment, or None if it is."""
         self.stalled_since: float = 0.0

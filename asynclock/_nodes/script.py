@@ -57,7 +57,8 @@ class Command:
         self.keys: Sequence[str] = keys
         self.args: Sequence[Word] = args
         self.op: Word = args[0]
-        """What a script is called for, such as "acquire"; the name of a server's own command."""
+        """The first word: what a script is called for, such as "acquire", or the name of a server's
+        own command. mark.lua does only one thing, so here its calls have the name of a process."""
         self.retry_until: float = 0.0
         """Until when a release is resent if its connection breaks; 0 for all other commands."""
         self.give_up_at: float = 0.0

@@ -1,7 +1,8 @@
 """What a primitive keeps on the nodes, declared beside its script.
 
-The survey, `inspect`, `top`, the dashboard and `release` iterate over these declarations, so none
-of them names a primitive.
+The survey, `inspect`, `top`, the dashboard and `release` iterate over these declarations, so a new
+primitive changes none of them. The only kind that they name is "lock", which is shown by its name
+alone.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class _Readers(Held):
         pairs, fence, now = reply
         for owner, expiry in zip(pairs[::2], pairs[1::2], strict=True):
             left = float(expiry) / 1000 - now / 1_000_000
-            yield NodeView(node, owner.decode("utf-8", "replace"), left, fence)
+            yield NodeView(node, owner.decode("utf-8", "replace"), left, fence, shared=True)
 
 
 WRITER = Held(WRITE, "write", "write")

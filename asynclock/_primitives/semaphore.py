@@ -123,7 +123,7 @@ class Semaphore(Lockable):
     def _choice(self, name: str, slot: int, others: Sequence[int], windows: int) -> ChooseSlot:
         def choose(slot_votes: Sequence[bytes], spare: int, random: float) -> LockSpec | None:
             taken = [
-                sum(hint[i : i + 1] == b"1" for hint in slot_votes) for i in range(len(others))
+                sum(votes[i : i + 1] == b"1" for votes in slot_votes) for i in range(len(others))
             ]
             least = min(taken, default=spare + 1)
             if least <= spare:

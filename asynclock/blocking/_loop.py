@@ -36,7 +36,7 @@ class BackgroundLoop:
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self._callers = threading.local()
         self._ends = False
-        self.crew = Background()
+        self.tasks = Background()
         self.portal: BlockingPortal
         self.loop: asyncio.AbstractEventLoop
         self._thread.start()
@@ -144,12 +144,12 @@ class _Call(Generic[T]):
             if not self.outcome.done():
                 self.outcome.set_exception(ConfigurationError("the call was abandoned"))
 
-    def abandon(self, crew: Background) -> None:
+    def abandon(self, tasks: Background) -> None:
         """Cancel the call, or undo its result: its thread no longer waits. Runs in the loop."""
         self._abandoned = True
         if self.outcome.done():
             if self._undo is not None and self.outcome.exception() is None:
-                crew.spawn(_awaited(self._undo(self.outcome.result())), "asynclock: undo a call")
+                tasks.spawn(_awaited(self._undo(self.outcome.result())), "asynclock: undo a call")
         elif self._scope is not None:
             self._scope.cancel()
         else:
@@ -165,7 +165,7 @@ class _Caller:
 
     def __init__(self, background: BackgroundLoop) -> None:
         self._loop = background.loop
-        self._crew = background.crew
+        self._tasks = background.tasks
         self._pid = os.getpid()
         self._calling = False
         self._calls: asyncio.Queue[_Call[Any] | None] = asyncio.Queue()
@@ -197,13 +197,13 @@ class _Caller:
     def _begin(self, call: _Call[Any], inside: bool) -> None:
         call.begun = True
         if inside:  # not behind the call that it interrupts
-            self._crew.spawn(call.run(), "asynclock: a call of a signal handler")
+            self._tasks.spawn(call.run(), "asynclock: a call of a signal handler")
         else:
             self._calls.put_nowait(call)
 
     def _abandon(self, call: _Call[Any], inside: bool) -> None:
         if not call.ends:
-            call.abandon(self._crew)
+            call.abandon(self._tasks)
         elif not call.begun:
             self._begin(call, inside)
 

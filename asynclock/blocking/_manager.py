@@ -240,6 +240,14 @@ class LockManager:
         """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""
         return self.run(lambda locks: locks.inspect(name))
 
+    def inspect_all(self) -> list[Inspection]:
+        """Return everything that is held on the nodes; see `asynclock.LockManager.inspect_all`."""
+
+        async def found(locks: AsyncLockManager) -> list[Inspection]:
+            return [one async for one in locks.inspect_all()]
+
+        return self.run(found)
+
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""
         return self.run(_soon(lambda locks: locks.nodes()))

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import sys
 import unicodedata
+from datetime import UTC, datetime
 
 # Cc control, Cf format (bidi marks, zero-width), Cs lone surrogates, Zl/Zp line separators.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -32,6 +33,13 @@ def clean(text: object) -> str:
 def seconds(value: float | None) -> str:
     """Return a duration for a table; "" for None."""
     return "" if value is None else f"{value:.1f} s"
+
+
+def moment(value: float | None) -> str:
+    """Return a moment for a table, in local time; "" for None."""
+    if value is None:
+        return ""
+    return datetime.fromtimestamp(value, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def say(message: object) -> None:

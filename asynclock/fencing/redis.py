@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Value = str | bytes | int | float
 
 _GUARD = (files(__package__) / "guard.lua").read_text("utf-8")
-_WEEK = 7 * 86400.0
+_DAY = 86400.0
 
 
 class FencedRedis:
@@ -41,7 +41,9 @@ class FencedRedis:
         client: an asyncio client of redis-py, for one server or a Cluster.
         prefix: what the keys of all records begin with.
         retention: seconds that Redis keeps a record after its last accepted write (None: without
-            limit). A stale holder that writes later than that is not recognized.
+            limit); the same for all users of the records. A lease that was acquired more than half
+            of that ago needs a record, so its holder must have written, or called `claim`, within
+            `retention`: otherwise it is rejected, because a newer holder's record may have expired.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class FencedRedis:
         client: Redis | RedisCluster,
         *,
         prefix: str = "asynclock:seen:",
-        retention: float | None = _WEEK,
+        retention: float | None = _DAY,
     ) -> None:
         if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
             raise ConfigurationError(f"FencedRedis needs a redis.asyncio client, not {client!r}")
@@ -118,6 +120,8 @@ class FencedRedis:
             + list(keys),
             args=[operation, stamp.fence, self._retention, len(stamp.rivals), *words],
         )
+        if applied < 0:
+            raise StaleFenceError.too_old(stamp, int(figure))
         if not applied:
             raise StaleFenceError.refused(stamp, int(figure))
         return int(figure)

@@ -113,6 +113,18 @@ class StaleFenceError(AsyncLockError):
     @classmethod
     def refused(cls, stamp: FenceStamp, highest: int) -> StaleFenceError:
         """Return the error for a store that has seen `highest`."""
-        what = f"{stamp.name!r} ({stamp.part})" if stamp.part else repr(stamp.name)
-        message = f"fence {stamp.fence} of {what} is stale: {highest} was seen before"
+        message = f"fence {stamp.fence} of {_shown(stamp)} is stale: {highest} was seen before"
         return cls(message, name=stamp.name, fence=stamp.fence, highest=highest)
+
+    @classmethod
+    def too_old(cls, stamp: FenceStamp, oldest: int) -> StaleFenceError:
+        """Return the error for a store that may have forgotten newer fences below `oldest`."""
+        message = (
+            f"fence {stamp.fence} of {_shown(stamp)} is too old: the store has no record of it, "
+            f"and keeps no records of fences below {oldest} (begin each lease with a claim)"
+        )
+        return cls(message, name=stamp.name, fence=stamp.fence)
+
+
+def _shown(stamp: FenceStamp) -> str:
+    return f"{stamp.name!r} ({stamp.part})" if stamp.part else repr(stamp.name)

@@ -33,13 +33,17 @@ def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
 
 @pytest.fixture
 def locks(urls: list[str]) -> Iterator[blocking.LockManager]:
-    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as locks:
+    with blocking.connect(
+        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
+    ) as locks:
         yield locks
 
 
 @pytest.fixture
 def others(urls: list[str]) -> Iterator[blocking.LockManager]:
-    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as locks:
+    with blocking.connect(
+        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
+    ) as locks:
         yield locks
 
 
@@ -210,7 +214,9 @@ def test_an_observer_must_not_block(urls: list[str]) -> None:
         except ConfigurationError as error:
             seen.append(error)
 
-    with blocking.connect(*urls, restart_guard=False, observers=[observe]) as locks:
+    with blocking.connect(
+        *urls, node_timeout=2.0, restart_guard=False, observers=[observe]
+    ) as locks:
         with locks.lock("a"):
             pass
     assert "no call may block" in str(seen[0])
@@ -261,7 +267,9 @@ def test_a_call_sees_the_context_variables_of_its_thread(urls: list[str]) -> Non
         assert REQUEST.get() == request  # changes stay where they were made
         return found
 
-    with blocking.connect(*urls, restart_guard=False, observers=[observe]) as locks:
+    with blocking.connect(
+        *urls, node_timeout=2.0, restart_guard=False, observers=[observe]
+    ) as locks:
         with ThreadPoolExecutor(1) as pool:
             for request in ("one", "two"):
                 assert pool.submit(copy_context().run, serve, request).result() == request
@@ -401,7 +409,7 @@ def test_each_thread_leaves_what_it_entered(locks: blocking.LockManager) -> None
 
 
 def test_close_gives_back_and_says_so(urls: list[str], others: blocking.LockManager) -> None:
-    locks = blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False)
+    locks = blocking.connect(*urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False)
     locks.close()  # never used: nothing to do
     lease = locks.lock("a").acquire()
     waiting = ThreadPoolExecutor(1).submit(others.lock("a").acquire, timeout=30)

@@ -19,7 +19,8 @@ from asynclock import blocking
 from asynclock.errors import *
 
 def connect():
-    return blocking.connect(*sys.argv[1:], ttl={TTL}, max_ttl={TTL}, restart_guard=False)
+    settings = dict(ttl={TTL}, max_ttl={TTL}, node_timeout=2.0, restart_guard=False)
+    return blocking.connect(*sys.argv[1:], **settings)
 
 def in_child(work):
     with warnings.catch_warnings():  # that a process with threads forks, as workers do
@@ -154,7 +155,9 @@ def test_an_interrupted_wait_leaves_nothing_behind(urls: list[str]) -> None:
         pass
     print("went on")
     """
-    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as others:
+    with blocking.connect(
+        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
+    ) as others:
         with others.lock("a"):
             assert run(text, urls) == "went on\n"
         with others.lock("a", timeout=5):
@@ -184,7 +187,9 @@ def test_a_signal_handler_can_release_and_close_while_its_thread_waits(urls: lis
         assert "closed" in str(error)
         print("closed")
     """
-    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as others:
+    with blocking.connect(
+        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
+    ) as others:
         with others.lock("a"):
             assert run(text, urls) == "refused\nclosed\n"
 
@@ -196,7 +201,9 @@ def test_the_end_of_a_process_frees_what_it_held(urls: list[str]) -> None:
     """
     began = time.monotonic()
     run(text, urls)
-    with blocking.connect(*urls, ttl=TTL, max_ttl=TTL, restart_guard=False) as others:
+    with blocking.connect(
+        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
+    ) as others:
         for name in "ab":
             assert others.lock(name).acquire(timeout=5).release()
     assert time.monotonic() - began < TTL / 2

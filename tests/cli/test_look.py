@@ -177,12 +177,13 @@ async def test_a_wait_for_a_cluster_of_pages_ends(
 ) -> None:
     """A node that dies in the middle of a survey is an error in it, no end of it."""
     from asynclock._inspect.survey import survey
+    from asynclock.manager import node_access
 
     urls = [node.url for node in asynclock_nodes]
     async with asynclock.connect(*urls, restart_guard=False, node_timeout=1.0) as locks:
         for node in asynclock_nodes:
             await node.command("SET", "asynclock:x", "o:h:1", "PX", 60_000)
-        looking = asyncio.ensure_future(survey(locks))
+        looking = asyncio.ensure_future(survey(node_access(locks)))
         await asynclock_nodes[0].kill()
         async with asyncio.timeout(PATIENCE):
             found = await looking

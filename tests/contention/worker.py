@@ -15,6 +15,7 @@ from typing import Any
 
 import asynclock
 from asynclock.testing import History
+from tests import patient
 
 
 @dataclass
@@ -60,7 +61,7 @@ async def main() -> None:
     orders = Orders(**json.loads(sys.argv[1]))
     history = History(orders.history)
     options = {"restart_guard": False, "ttl": orders.ttl}
-    async with asynclock.connect(*orders.urls, **options) as locks:
+    async with patient.connect(*orders.urls, **options) as locks:
         await locks.ready()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -25,6 +25,10 @@ struct FailCfg {
   bool term = true;           // naive off: the mark names the process alone
   bool acks_all = false;      // a grant counts once all attached replicas have it
   bool complete = false;      // naive: then a new primary whose mark says so votes at once
+  bool kept_in = false;       // a replica that has the term's mark must acknowledge, away or not; extensions, too
+  bool next_term = false;     // then a new primary waits for `heir` ticks only, if the mark is that of the term before
+  int heir = 0;               // conf + 1: no confirmation of an earlier primary is valid any more
+  bool ext_acks = true;       // naive off: there, extensions count without acknowledgements
 };
 
 template <int N, int K> struct FailModel {
@@ -35,6 +39,9 @@ template <int N, int K> struct FailModel {
   FailCfg cfg;
   mutable bool truncated = false;
   explicit FailModel(FailCfg c) : cfg(c) {}
+  bool at_once(uint8_t before, const S& s) const {
+    return cfg.complete || (cfg.next_term && before + 1 == mark_of(s));
+  }
   uint8_t mark_of(const S& s) const { return cfg.term ? s.terms + 1 : s.named + 1; }
   S init() const {
     S s; memset(&s, 0, sizeof s);
@@ -55,9 +62,19 @@ template <int N, int K> struct FailModel {
     int p = s.c[a].srv;
     for (int j = 0; j < N; j++)
       if (j != p && s.s[j].follows == p && !s.s[j].away && s.s[j].owner != a + 1) return false;
-    return true;
+    return !cfg.kept_in || acknowledged_by_all(s, a);
   }
-  enum : uint32_t { TICK, ASK, NAME, COPY, AWAY, FOLLOW, START, ACQ, DECIDE, EXT, EXTN, STOP, EXPIRE };
+  bool acknowledged_by_all(const S& s, int a) const {
+    int p = s.c[a].srv, others = 0;
+    for (int j = 0; j < N; j++) {
+      if (j == p || s.s[j].mark < s.s[p].mark) continue;   // it was never required in this term
+      // The heir of p has the mark of p until it gets its own.
+      if (s.s[j].follows != p || s.s[j].away || s.s[j].owner != a + 1 || s.s[j].age != s.s[p].age) return false;
+      others++;
+    }
+    return others > 0;
+  }
+  enum : uint32_t { TICK, ASK, NAME, COPY, AWAY, FOLLOW, START, ACQ, DECIDE, EXT, EXTX, EXTN, STOP, EXPIRE };
   static uint32_t act(uint32_t t, uint32_t a, uint32_t j) { return t | a << 8 | j << 16; }
 
   template <class F> void next(const S& s, F emit) const {
@@ -81,7 +98,7 @@ template <int N, int K> struct FailModel {
         }
         d.conf = 0;
         Srv& v = t.s[s.named];
-        if (v.mark != mark_of(s)) { v.mark = mark_of(s); v.quar = cfg.complete ? 0 : cfg.quar; v.fresh = cfg.wait ? cfg.conf : 0; }
+        if (v.mark != mark_of(s)) { const bool now = at_once(v.mark, s); v.mark = mark_of(s); v.quar = now ? cfg.heir : cfg.quar; v.fresh = cfg.wait ? cfg.conf : 0; }
         emit(t, act(ASK, a, s.named));
       }
       if (c.st == IDLE && may_send(c) && !s.s[c.srv].quar) { S t = s; t.c[a].st = RUN; t.c[a].e = 0; emit(t, act(START, a, c.srv)); }
@@ -89,8 +106,13 @@ template <int N, int K> struct FailModel {
       if (c.st == RUN && !c.exe && !v.owner && v.follows == c.srv) { S t = s; t.c[a].exe = 1; t.s[c.srv].owner = a + 1; t.s[c.srv].age = 0; emit(t, act(ACQ, a, c.srv)); }
       if (c.st == RUN && c.exe && may_count(c) && (!cfg.acks_all || acknowledged(s, a))) { S t = s; t.c[a].st = HELD; emit(t, act(DECIDE, a, c.srv)); }
       if (c.st == HELD && !c.ext && may_send(c) && !v.fresh) { S t = s; t.c[a].ext = 1; t.c[a].e2 = 0; emit(t, act(EXT, a, c.srv)); }
-      if (c.st == HELD && c.ext && v.owner == a + 1 && v.follows == c.srv && may_count(c) && c.e2 < cfg.belief) {
-        S t = s; t.s[c.srv].age = 0; t.c[a].e = c.e2; t.c[a].ext = t.c[a].e2 = 0; emit(t, act(EXTN, a, c.srv));
+      const bool held_back = cfg.kept_in && cfg.ext_acks;   // an extension that was executed waits for its acknowledgements
+      if (c.st == HELD && c.ext == 1 && v.owner == a + 1 && v.follows == c.srv && held_back) {
+        S t = s; t.s[c.srv].age = 0; t.c[a].ext = 2; emit(t, act(EXTX, a, c.srv));
+      }
+      if (c.st == HELD && c.ext == 1 + held_back && v.owner == a + 1 && v.follows == c.srv && may_count(c) && c.e2 < cfg.belief
+          && (!held_back || acknowledged_by_all(s, a))) {
+        S t = s; t.c[a].e = c.e2; t.c[a].ext = t.c[a].e2 = 0; if (!held_back) t.s[c.srv].age = 0; emit(t, act(EXTN, a, c.srv));
       }
       if (c.st == RUN || c.st == HELD) { S t = s; t.c[a].st = OVER; emit(t, act(STOP, a, 0)); }
     }
@@ -134,7 +156,8 @@ template <int N, int K> struct FailModel {
       case ACQ: snprintf(b, 200, "server %c executes %c's acquire", n, A); break;
       case DECIDE: snprintf(b, 200, "%c HOLDS", A); break;
       case EXT: snprintf(b, 200, "%c sends extend to server %c", A, n); break;
-      case EXTN: snprintf(b, 200, "server %c executes %c's extend", n, A); break;
+      case EXTX: snprintf(b, 200, "server %c executes %c's extend, which is not acknowledged yet", n, A); break;
+      case EXTN: snprintf(b, 200, "server %c executes %c's extend%s", n, A, cfg.kept_in && cfg.ext_acks ? ": acknowledged" : ""); break;
       case STOP: snprintf(b, 200, "%c finishes", A); break;
       case EXPIRE: snprintf(b, 200, "lock key expires on server %c", n); break;
       default: snprintf(b, 200, "?");

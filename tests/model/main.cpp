@@ -43,6 +43,8 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define KEEP(N, K, body) MODEL(KeepModel<N COMMA K>, KeepCfg, body)
 #define DURABLE(N, K, body) MODEL(DurableModel<N COMMA K>, DurableCfg, body)
 #define FAILOVER(N, K, body) MODEL(FailModel<N COMMA K>, FailCfg, body)
+// A rule that the library does not use (README.md): heirs that wait only until confirmations have run out.
+#define HEIR c.belief = 3; c.quar = 4; c.acks_all = c.kept_in = c.next_term = true; c.heir = 2
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
 
 static const std::vector<Case> CASES = {
@@ -165,12 +167,17 @@ static const std::vector<Case> CASES = {
   SHORT(F1, HOLDS, "confirmed primaries, one failover, 3 servers", go(FAILOVER(3, 2, ))),
   SHORT(F2, HOLDS, "confirmed primaries, there and back again, 2 servers", go(FAILOVER(2, 2, c.failovers = 2))),
   LARGE(F3, "grants acknowledged by all attached replicas, and a new primary waits", go(FAILOVER(3, 2, c.acks_all = true))),
+  SHORT(F4, HOLDS, "heirs wait for confirmations only: all with the term's mark acknowledge, none is counted out, 1 failover", go(FAILOVER(3, 2, HEIR))),
+  LARGE(F5, "the same, 2 failovers", go(FAILOVER(3, 2, HEIR; c.failovers = 2))),
   SHORT(G1, CAUGHT, "NAIVE an open connection goes on without a confirmation", go(FAILOVER(3, 2, c.confirm = false))),
   SHORT(G2, CAUGHT, "a new primary's quarantine without the time that a confirmation counts", go(FAILOVER(3, 2, c.quar = 2))),
   SHORT(G3, CAUGHT, "NAIVE all attached replicas acknowledge, and a new primary votes at once", go(FAILOVER(3, 2, c.acks_all = c.complete = true))),
   SHORT(G4, CAUGHT, "the mark names the process alone, which is named again before it has copied anything", go(FAILOVER(2, 2, c.failovers = 2; c.term = false))),
   SHORT(G5, CAUGHT, "NAIVE a new primary extends at once, while the old one may grant", go(FAILOVER(3, 2, c.wait = false))),
   SHORT(G6, CAUGHT, "NAIVE an answer counts that comes after the confirmation has run out", go(FAILOVER(3, 2, c.late = true))),
+  SHORT(G7, CAUGHT, "F5, and replicas that are away are counted out", go(FAILOVER(3, 2, HEIR; c.belief = 2; c.quar = 3; c.failovers = 2; c.kept_in = false))),
+  SHORT(G8, CAUGHT, "F4, and extensions need no acknowledgement, 2 servers", go(FAILOVER(2, 2, HEIR; c.ext_acks = false))),
+  SHORT(G9, CAUGHT, "F5, and heirs don't wait until confirmations have run out", go(FAILOVER(3, 2, HEIR; c.belief = 2; c.quar = 3; c.failovers = 2; c.heir = 1))),
   // ---- Z: zombie grants (liveness) ---------------------------------------------------------------
   SHORT(Z1, CAUGHT, "the release overtakes its own acquire (two connections, no deadline)", go(TIMING(3, 2, c.zcheck = true))),
   SHORT(Z2, HOLDS, "acquire and release travel on one connection, in order", go(TIMING(3, 2, c.zcheck = c.fifo = true))),

@@ -66,8 +66,8 @@ async def test_tools_need_only_the_declaration_of_a_primitive(
         key = lock_key(access.prefix, "a")
         spec = LockSpec("a", SCRIPT, gate.keys(key), queue=f"{key}:#gate-queue")
         lease = await Lockable(locks._engine, spec, options, None).acquire()
-        (found,) = (await survey(locks)).held
+        (found,) = (await survey(node_access(locks))).held
         assert (found.kind, found.part, found.owner) == ("gatehouse", "wide", lease.owner)
         release = KeyRef.shown_as("a", found.kind, found.part).release(access.prefix, lease.owner)
         assert (await ask(access.nodes[0], release))[0] == 1
-        assert not (await survey(locks)).held
+        assert not (await survey(node_access(locks))).held

@@ -13,8 +13,8 @@ from tests.primitives.conftest import Connect
 
 
 @pytest.fixture
-def locks(asynclock_locks: asynclock.LockManager) -> asynclock.LockManager:
-    return asynclock_locks
+def locks(asynclock_nodes: list[LocalServer], connect_to: Connect) -> asynclock.LockManager:
+    return connect_to(asynclock_nodes)
 
 
 async def test_names_come_from_arguments(locks: asynclock.LockManager) -> None:

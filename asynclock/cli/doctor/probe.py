@@ -120,9 +120,9 @@ async def probe(endpoint: Endpoint, url: str, purpose: Purpose) -> Probe:
     """Probe one server; failures become part of the result."""
     login = await endpoint.credentials()
     found = Probe(endpoint, redacted(url).strip("'"), bool(login), (login or ("default",))[0])
-    ear = NullListener()
+    listener = NullListener()
     try:
-        link = await greet(endpoint, ear, TIMEOUT, TIMEOUT)
+        link = await greet(endpoint, listener, TIMEOUT, TIMEOUT)
     except HandshakeError as error:
         found.down = error.failure
         found.tls = await diagnose(endpoint)

@@ -12,12 +12,12 @@ from ..._inspect.states import SharedState
 from ..._inspect.survey import Survey, survey
 from ..._inspect.views import Agreement, as_json, origin, title
 from ...errors import ConfigurationError
-from ...manager import LockManager
+from ...manager import LockManager, node_access
 from .._arguments import COMMON, read_options
 from .._output import print_json, print_table
 from .._sources import Settings, load
 from .._status import Status
-from .._text import clean, log_to_nobody, say, seconds
+from .._text import clean, log_to_nobody, moment, say, seconds
 
 NODE_TIMEOUT = 1.0
 """Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
@@ -72,11 +72,11 @@ async def find(settings: Settings, name: str | None) -> Survey:
     timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
     async with settings.connect(node_timeout=timeout) as locks:
         if name is None:
-            return with_missing_votes(await survey(locks), locks)
+            return with_missing_votes(await survey(node_access(locks)), locks)
         lock = await locks.inspect(name)
         errors = {view.node: view.error for view in lock.nodes if view.error is not None}
         if all(view.owner is None for view in lock.nodes):
-            found = await survey(locks, name)
+            found = await survey(node_access(locks), name)
             if found.held or found.waiting or found.states:
                 free = [] if found.states and not found.waiting else [lock]
                 return with_missing_votes(replace(found, held=found.held or free), locks)
@@ -108,7 +108,7 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
         )
         return
     print_table(
-        ("name", "holder", "fence", "remaining", "nodes", "note"),
+        ("name", "holder", "since", "fence", "remaining", "nodes", "note"),
         [_row(one, found.waiting.get(one.name, 0)) for one in found.held]
         + [_state_row(one) for one in found.states],
     )
@@ -123,7 +123,8 @@ def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
     fence = str(found.fence or "")
     notes = ", ".join(filter(None, [agreement.note, f"{waiting} waiting" if waiting else ""]))
     left = seconds(found.remaining)
-    return title(found), holder, fence, left, agreement.support, notes
+    since = moment(found.since)
+    return title(found), holder, since, fence, left, agreement.support, notes
 
 
 def _show_one(found: Survey, json: bool) -> None:
@@ -165,7 +166,7 @@ def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
 def _state_row(found: SharedState) -> tuple[str, ...]:
     support = f"{found.support}/{len(found.nodes)}"
     left = seconds(found.last.remaining)
-    return f"{found.name} [{found.kind}]", "", "", left, support, found.summary
+    return f"{found.name} [{found.kind}]", "", "", "", left, support, found.summary
 
 
 def _show_state(found: SharedState) -> None:
@@ -197,6 +198,8 @@ def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
         if where["pid"] is not None:
             task = f", {where['task']}" if where["task"] else ""
             parts = [f"held by process {where['pid']} on {where['host']}{task}"]
+        if found.since is not None:
+            parts.append(f"since {moment(found.since)}")
         parts.append(f"fence {found.fence}")
         if found.remaining is not None:
             parts.append(f"{found.remaining:.1f} s left without renewal")

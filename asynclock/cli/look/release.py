@@ -101,7 +101,7 @@ async def _held(locks: LockManager, name: str) -> list[Inspection]:
     lock = await locks.inspect(name)
     if any(view.owner is not None for view in lock.nodes):
         return [lock]
-    return (await survey(locks, name)).held or [lock]
+    return (await survey(node_access(locks), name)).held or [lock]
 
 
 def _wanted(

@@ -69,7 +69,11 @@ class _Lua:
         self._compiled: dict[bytes, Any] = {}
         self._wrap = self._runtime.execute(_WRAP)
         self._runtime.globals()[b"redis"] = self._runtime.table_from(
-            {b"call": self._redis_call, b"sha1hex": lambda text: sha_of(text).encode()}
+            {
+                b"call": self._redis_call,
+                b"pcall": self._redis_pcall,
+                b"sha1hex": lambda text: sha_of(text).encode(),
+            }
         )
 
     def run(self, source: bytes, keys: Sequence[bytes], args: Sequence[bytes], call: Call) -> Any:
@@ -91,6 +95,12 @@ class _Lua:
                 break
         reply = self._call(words)
         return reply if type(reply) is bytes or type(reply) is int else self._to_lua(reply)
+
+    def _redis_pcall(self, *words: Any) -> Any:
+        try:
+            return self._redis_call(*words)
+        except ReplyError as error:
+            return self._runtime.table_from({b"err": str(error).encode()})
 
     def _to_lua(self, reply: Any) -> Any:
         if reply is None:

@@ -1,0 +1,105 @@
+"""Records of a fenced store expire, and no stale holder is accepted all the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from asynclock.fencing import FencedRedis, FenceStamp, StaleFenceError
+from asynclock.fencing.stamp import READ, WRITE
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+
+DAY = 86400.0
+RETENTION = 1000.0
+US = 1_000_000
+RECORD = "asynclock:seen:a:#seen"
+
+
+@pytest.fixture
+async def client(asynclock_servers: StartServers) -> AsyncIterator[Redis]:
+    server: LocalServer
+    (server,) = await asynclock_servers(1)
+    async with Redis.from_url(server.url, socket_timeout=40) as client:
+        yield client
+
+
+@pytest.fixture
+def fenced(client: Redis) -> FencedRedis:
+    return FencedRedis(client, retention=RETENTION)
+
+
+def aged(seconds: float, part: str = "") -> FenceStamp:
+    """The stamp of a lease that was acquired so long ago."""
+    return FenceStamp("a", int((time.time() - seconds) * US), part)
+
+
+async def test_the_default_is_a_day(client: Redis) -> None:
+    await FencedRedis(client).claim(aged(0))
+    assert DAY - 60 < await client.ttl(RECORD) <= DAY + 60
+
+
+async def test_a_stale_holder_is_rejected_after_the_newer_record_has_expired(
+    client: Redis, fenced: FencedRedis
+) -> None:
+    stale, newer = aged(RETENTION + 60), aged(RETENTION + 1)
+    await FencedRedis(client, retention=None).claim(newer)
+    await client.delete(RECORD)  # it has expired: the write was a retention ago
+    with pytest.raises(StaleFenceError, match="too old") as caught:
+        await fenced.set(stale, "key", "late")
+    assert caught.value.highest is None
+    assert await client.get("key") is None
+    # A clock that was set back by less than half the retention makes no difference.
+    with pytest.raises(StaleFenceError):
+        await fenced.claim(aged(RETENTION / 2 + 60))
+
+
+async def test_a_lease_may_write_first_within_half_the_retention(fenced: FencedRedis) -> None:
+    await fenced.claim(aged(RETENTION / 2 - 60))
+
+
+async def test_a_lease_that_writes_now_and_then_is_never_too_old(
+    client: Redis, fenced: FencedRedis
+) -> None:
+    lease = aged(10 * RETENTION)
+    await FencedRedis(client, retention=None).claim(lease)
+    await fenced.set(lease, "key", "kept")
+    assert RETENTION - 60 < await client.ttl(RECORD) <= RETENTION
+
+
+async def test_a_record_ahead_of_the_clock_stays_until_the_clock_is_past_it(
+    client: Redis, fenced: FencedRedis
+) -> None:
+    await fenced.claim(aged(-500))
+    assert RETENTION + 400 < await client.ttl(RECORD) <= RETENTION + 501
+    await fenced.claim(aged(-1e9))
+    assert await client.ttl(RECORD) <= 2 * RETENTION, "a forged fence leaves no record for ever"
+
+
+async def test_an_old_reader_needs_a_record_that_its_own_fence_is_not_below(
+    client: Redis, fenced: FencedRedis
+) -> None:
+    """Another reader's newer record says nothing of the writers in between."""
+    await fenced.claim(aged(0, READ))
+    with pytest.raises(StaleFenceError, match="too old"):
+        await fenced.claim(aged(RETENTION, READ))
+    await fenced.claim(aged(RETENTION / 4, READ))
+    await client.set("asynclock:seen:a:#write:#seen", aged(2 * RETENTION, WRITE).fence)
+    await fenced.claim(aged(RETENTION, READ))
+
+
+@pytest.mark.parametrize("retention", [RETENTION, None])
+async def test_fences_of_other_origin_are_only_compared(
+    client: Redis, retention: float | None
+) -> None:
+    """Small numbers, such as revisions of another service, are no times."""
+    await FencedRedis(client, retention=retention).claim(FenceStamp("b", 7))
+    with pytest.raises(StaleFenceError, match="7 was seen"):
+        await FencedRedis(client, retention=retention).claim(FenceStamp("b", 6))
+
+
+async def test_without_a_retention_no_fence_is_too_old(client: Redis) -> None:
+    await FencedRedis(client, retention=None).claim(aged(1e6))
