@@ -575,3 +575,24 @@ async def extended(lease: asynclock.Lease) -> None:
         return False
 
     await until(once, "the lease is extended")
+
+
+async def test_what_a_server_of_the_cluster_answers_instead_of_votes_is_told_with_its_address(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    name, elsewhere = name_on(cluster, 0), name_on(cluster, 1)
+    full = cluster.shards[0][0]
+    locks = connect(*cluster.addresses, restart_guard=False)
+    async with locks.lock(name, timeout=20), locks.lock(elsewhere, timeout=20):
+        pass
+    before = await full.command("CONFIG", "GET", "maxmemory")
+    await full.command("CONFIG", "SET", "maxmemory", 1)
+    try:
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await locks.lock(name).acquire(timeout=1.2)
+        told = f"{full.host}:{full.port}: OOM command not allowed"
+        assert told in str(caught.value)
+        assert told in locks.nodes()[0].cause
+        assert await locks.lock(elsewhere).try_acquire()
+    finally:
+        await full.command("CONFIG", "SET", "maxmemory", before[1])
