@@ -41,12 +41,12 @@ class ConnectSettings(TypedDict, total=False):
     """Seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and 10)."""
     node_timeout: float
     """Seconds in which each node must answer (default: 0.25)."""
+    fence_retention: float | None
+    """Seconds that nodes keep the fence counter of an unused name (default: 1060 s + max_ttl)."""
     acks: int | Literal["majority", "all"]
     """Number of replicas that must have a grant before it counts (default: 0)."""
     durable: bool
     """Whether a grant counts only once it is on disk (Redis 7.2)."""
-    fence_retention: float | None
-    """Seconds that nodes keep the fence counter of an unused name (default: 1060 s + max_ttl)."""
     prefix: str
     """What all keys begin with (default: "asynclock:")."""
     label: str | None
