@@ -43,12 +43,12 @@ class ConnectSettings(TypedDict, total=False):
     """Seconds in which each node must answer (default: 0.25)."""
     turn: float
     """Seconds that a process may keep a name while other processes wait (default: 0.005)."""
+    fence_retention: float | None
+    """Seconds that nodes keep the fence counter of an unused name (default: 1060 s + max_ttl)."""
     acks: int | Literal["majority", "all"]
     """Number of replicas that must have a grant before it counts (default: 0)."""
     durable: bool
     """Whether a grant counts only once it is on disk (Redis 7.2)."""
-    fence_retention: float | None
-    """Seconds that nodes keep the fence counter of an unused name (default: 1060 s + max_ttl)."""
     prefix: str
     """What all keys begin with (default: "asynclock:")."""
     label: str | None

@@ -227,7 +227,7 @@ class LockManager(Catalogue):
                     node=node.address,
                     state=node.state(now),
                     cause=node.cause(now),
-                    votes_in=max(0.0, node.trust.votes_from - now),
+                    votes_in=max(0.0, node.votes_from - now),
                     round_trip=node.round_trip,
                     version=facts.version if facts else None,
                     role=facts.role if facts else None,

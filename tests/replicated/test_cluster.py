@@ -88,6 +88,25 @@ async def test_several_names_are_locked_slot_by_slot(
     assert await there.lock(apart[0]).acquire(timeout=20)
 
 
+async def test_the_guards_of_all_primaries_are_known(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    """A call fails at once, with the seconds left, if the primaries' guards wait for longer."""
+    locks = connect(*cluster.addresses, max_ttl=3600.0)
+    await locks.ready()
+
+    async def quarantined() -> bool:
+        return locks.nodes()[0].state == "quarantined"
+
+    await until(quarantined, "the primaries are in quarantine", timeout=20)
+    (node,) = locks.nodes()
+    assert node.votes_in > 3000
+    for call in (locks.ready(voting=True, timeout=600), locks.lock("a").acquire(timeout=600)):
+        with pytest.raises(asynclock.QuorumUnavailableError) as failed:
+            await call
+        assert failed.value.retry_after > 3000
+
+
 async def test_a_script_can_not_be_in_two_slots(cluster: RedisCluster, connect: Connect) -> None:
     locks = connect(*cluster.addresses, restart_guard=False)
     await locks.ready()
@@ -575,3 +594,24 @@ async def extended(lease: asynclock.Lease) -> None:
         return False
 
     await until(once, "the lease is extended")
+
+
+async def test_what_a_server_of_the_cluster_answers_instead_of_votes_is_told_with_its_address(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    name, elsewhere = name_on(cluster, 0), name_on(cluster, 1)
+    full = cluster.shards[0][0]
+    locks = connect(*cluster.addresses, restart_guard=False)
+    async with locks.lock(name, timeout=20), locks.lock(elsewhere, timeout=20):
+        pass
+    before = await full.command("CONFIG", "GET", "maxmemory")
+    await full.command("CONFIG", "SET", "maxmemory", 1)
+    try:
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await locks.lock(name).acquire(timeout=1.2)
+        told = f"{full.host}:{full.port}: OOM command not allowed"
+        assert told in str(caught.value)
+        assert told in locks.nodes()[0].cause
+        assert await locks.lock(elsewhere).try_acquire()
+    finally:
+        await full.command("CONFIG", "SET", "maxmemory", before[1])

@@ -84,12 +84,13 @@ def _edit_script(patch: pytest.MonkeyPatch, old: str, new: str) -> None:
 
 @_sabotage()
 def release_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    _edit_script(patch, "if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end", "")
+    _edit_script(patch, "if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end", "")
 
 
 @_sabotage()
 def acquire_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    _edit_script(patch, "if holder and holder ~= owner then", "if false then")
+    old = "if not ours or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3]) then"
+    _edit_script(patch, old, "if not redis.call('SET', KEYS[1], owner, 'PX', ARGV[3]) then")
 
 
 @_sabotage()
@@ -181,11 +182,18 @@ def wall_clock_for_validity(_patch: pytest.MonkeyPatch) -> None:
     """`held` asks a clock that may be set back: an option of the world."""
 
 
-@_sabotage(plan="handovers")
+@_sabotage(plan="pauses")
 def hand_over_unchecked(patch: pytest.MonkeyPatch) -> None:
     old = "or grant.valid_until - now <= least"
     _edit(patch, Acquire, "_take_over", old, "")
-    _edit(patch, LocalQueue, "hand_on", "now >= grant.valid_until or ", "")
+    # A turn ends long before the lease does, so that is not looked at either.
+    _edit(
+        patch,
+        LocalQueue,
+        "hand_on",
+        "now >= grant.valid_until or self.used_up(grant, now)",
+        "False",
+    )
 
 
 # ---- fences ------------------------------------------------------------------------------------
