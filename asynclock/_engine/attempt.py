@@ -53,8 +53,8 @@ class Attempt:
     def __init__(
         self, context: Context, spec: LockSpec, ttl: float, ticket: tuple[Word, ...] = ()
     ) -> None:
-        self.spec = spec
-        self.owner = context.new_owner()
+        self.spec: LockSpec = spec
+        self.owner: str = context.new_owner()
         self.failures: dict[int, Failure] = {}
         self.refusals: list[tuple[float | None, str]] = []
         """For each refusing node: the seconds that the holder has left, or None, and its owner."""
@@ -70,9 +70,9 @@ class Attempt:
         self._open = 0
         self._raising = 0
         self._refusers = 0
-        self.ballot = Ballot(len(self._nodes), context.multiplexer.quorum)
-        self.started = _clock.now()
-        self.valid_until = validity.valid_until(self.started, ttl)
+        self.ballot: Ballot = Ballot(len(self._nodes), context.multiplexer.quorum)
+        self.started: float = _clock.now()
+        self.valid_until: float = validity.valid_until(self.started, ttl)
 
     async def decide(self, *, armed: bool, limit: float | None) -> bool:
         """Ask all nodes, wait at most `limit` seconds for the verdict, return whether it was won.
