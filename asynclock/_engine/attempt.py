@@ -64,8 +64,8 @@ class Attempt:
         ticket: Ticket | None = None,
         waits: tuple[Word, ...] = (),
     ) -> None:
-        self.spec = spec
-        self.owner = context.new_owner()
+        self.spec: LockSpec = spec
+        self.owner: str = context.new_owner()
         self.failures: dict[int, Failure] = {}
         self.refusals: list[tuple[float | None, str]] = []
         """For each refusing node: the seconds that the holder has left, or None, and its owner."""
@@ -89,9 +89,9 @@ class Attempt:
         self._open = 0
         self._raising = 0
         self._refusers = 0
-        self.ballot = Ballot(len(self._nodes), context.multiplexer.quorum)
-        self.started = _clock.now()
-        self.valid_until = validity.valid_until(self.started, ttl)
+        self.ballot: Ballot = Ballot(len(self._nodes), context.multiplexer.quorum)
+        self.started: float = _clock.now()
+        self.valid_until: float = validity.valid_until(self.started, ttl)
 
     def barge(self) -> None:
         """Ask in front of all who wait: the turn of this process isn't over."""

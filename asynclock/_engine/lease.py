@@ -95,7 +95,7 @@ class Lease(LeaseState):
                 release = engine.end_lease(self, grant, now)
                 if release is not None and await release.confirmed(loop) and held:
                     self._outcome = False
-                    self.lost_reason = GONE
+                    self._was_lost(GONE)
                     engine.report_late_loss(grant, GONE)
         return self._outcome
 

@@ -137,6 +137,10 @@ class LeaseState:
             for body in self._bodies if self._body is None else (self._body, *self._bodies):
                 body.interrupt()
 
+    def _was_lost(self, reason: str) -> None:
+        """Note the reason of a loss that the replies to the release revealed."""
+        self.lost_reason = reason
+
     def _forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held, without an event or a cancellation."""
         self._grant = None

@@ -46,16 +46,16 @@ class Ballot:
     )
 
     def __init__(self, size: int, quorum: int) -> None:
-        self.quorum = quorum
-        self.open = size
+        self.quorum: int = quorum
+        self.open: int = size
         """Number of nodes that have not yet answered an acquire or a write-back."""
         self.claims: dict[int, int] = {}
         """The fence that each granting node claims."""
-        self.refused = 0
-        self.unknown = 0
-        self.fence = 0
+        self.refused: int = 0
+        self.unknown: int = 0
+        self.fence: int = 0
         """The fence that was agreed or is being written back; 0 before either."""
-        self.verdict = Verdict.OPEN
+        self.verdict: Verdict = Verdict.OPEN
         self._support = 0
         """Number of claims for `fence`."""
         self.behind: Sequence[int] = ()
