@@ -39,10 +39,6 @@ EXCLUSIVE: dict[str, Callable[[Locks], Any]] = {
 @pytest.mark.parametrize("kind", EXCLUSIVE)
 async def test_one_at_a_time(face: Face, pair: tuple[Locks, Locks], kind: str) -> None:
     here, there = pair
-    if kind == "fair_lock" and len(face.addresses) > 1 and face.name[0].isdigit():
-        with pytest.raises(asynclock.UnsupportedDeploymentError):
-            await here.fair_lock("a").acquire(timeout=PATIENCE)
-        return
     mine, other = EXCLUSIVE[kind](here), EXCLUSIVE[kind](there)
     async with mine.acquire(timeout=PATIENCE) as first:
         await first.extend()
