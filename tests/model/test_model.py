@@ -19,13 +19,17 @@ SHORT = ("-O1", "-DSHORT_ONLY")
 ALL = ("-O2",)
 
 HOLDS = "T1 T3 T7 L1 L2 P1 P2 P3 P4 R4 H3 M3 M11 V1 K1 K2 K6 C1 C2 D1 D3 F1 F2 F4 Z2 Z3".split(" ")
+HOLDS += "O1 O2 O3 O4 O5 O6 O7 O8".split(" ")
+# Random schedules of worlds that are too large to exhaust.
+HOLDS_SAMPLED = "O12 O13 O14 O15".split(" ")
 HOLDS_NIGHTLY = (
     "T2 T4 T5 T6 T8 T9 T10 A1 A2 A3 A4 P5 P6 P7 P8 P9 R5 R6 H1 H2 H7 M1 M2 M4 M5 M6 M7 M8 M9 M10 "
-    "V2 V3 V4 V5 K3 K4 K5 K7 C3 D2 D4 F3 F5"
+    "V2 V3 V4 V5 K3 K4 K5 K7 C3 D2 D4 F3 F5 O9 O10 O11"
 ).split(" ")
 
 # What the shortest counter-example violates, and how many steps it takes.
-# U: a fence repeats; R: a fence does not rise; M: two holders; L: an owner is stuck; Z: a zombie.
+# U: a fence repeats; R: a fence does not rise; M: two holders; L: somebody is stuck; Z: a zombie;
+# O: a waiter is overtaken; S: a waiter spins; W: a free name, and all rivals give up.
 CAUGHT = {
     "X1": ("U", 10),
     "X2": ("U", 14),
@@ -81,6 +85,23 @@ CAUGHT = {
     "G8": ("M", 18),
     "G9": ("M", 15),
     "Z1": ("Z", 4),
+    "B1": ("O", 11),
+    "B2": ("O", 31),
+    "B3": ("O", 11),
+    "B4": ("O", 32),
+    "B5": ("L", 29),
+    "B6": ("S", 39),
+    "B7": ("S", 28),
+    "B8": ("L", 7),
+    "B9": ("O", 27),
+    "B10": ("L", 11),
+    "B11": ("L", 4),
+    "B12": ("O", 24),
+    "B13": ("L", 8),
+    "B14": ("L", 16),
+    "B15": ("L", 10),
+    "B16": ("W", 14),
+    "B17": ("W", 50),
 }
 
 # The first test of a run compiles, the others wait for it, on however busy a machine.
@@ -133,6 +154,11 @@ def test_protocol_holds_in_every_reachable_state(checker: Path, name: str) -> No
     assert re.match(rf"{name} +holds +expected .* exhausted ", run(checker, name))
 
 
+@pytest.mark.parametrize("name", HOLDS_SAMPLED)
+def test_protocol_holds_in_random_schedules(checker: Path, name: str) -> None:
+    assert re.match(rf"{name} +holds +expected .* sampled ", run(checker, name))
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", HOLDS_NIGHTLY)
@@ -152,7 +178,7 @@ def test_naive_variant_is_caught_with_its_counter_example(checker: Path, name: s
 def test_no_case_is_forgotten(checker: Path) -> None:
     listed = [line.split() for line in run(checker, "--list").splitlines()]
     expected = [
-        *([name, "quick", "holds"] for name in HOLDS),
+        *([name, "quick", "holds"] for name in HOLDS + HOLDS_SAMPLED),
         *([name, "nightly", "holds"] for name in HOLDS_NIGHTLY),
         *([name, "quick", "caught"] for name in CAUGHT),
     ]
