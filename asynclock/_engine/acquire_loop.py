@@ -218,7 +218,7 @@ class AcquireLoop:
         spec = self._spec
         if not spec.queue or attempt.held or _clock.now() >= self._until:
             return False
-        if self._ticket is None and attempt.split:
+        if self._ticket is None and (attempt.split or attempt.undecided):
             self._ticket = Ticket(spec, self._engine.new_owner())
         return self._ticket is not None
 

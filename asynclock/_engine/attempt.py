@@ -129,12 +129,15 @@ class Attempt:
             raise
         finally:
             deciding.pop(self, None)
+        ballot, first = self.ballot, self.ticket is None
         if self.ticket is None and self._waits:
             self.ticket = Ticket(self.spec, self.owner)
         if self.ticket is not None:
-            ballot = self.ballot
             enough = len(ballot.claims) + ballot.refused + ballot.quorum > len(self._nodes)
-            self.ticket.settle(self._told, self._rank, enough=enough)
+            # A node that let us in front of others has told no number: ask it for one.
+            untold = first and len(self._waits) > 1 and bool(ballot.claims)
+            self.ticket.settle(self._told, self._rank, enough=enough and not untold)
+            self.ticket.unsettled |= untold
         self.abandon(self.ticket)
         return False
 
@@ -318,6 +321,14 @@ class Attempt:
         if self.spec.queue_key is None and not self.spec.queue:
             return False
         return len(self.ballot.claims) > 0 and not self.held
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the refusals name nobody who has a quorum or goes first.
+
+        A rival may hear them before its own grants, so it can't take them for a defeat.
+        """
+        return not self.reserved and not self.held
 
     @property
     def held(self) -> bool:

@@ -10,7 +10,9 @@ import pytest
 
 import asynclock
 from asynclock import _clock
+from asynclock._engine.attempt import Attempt
 from asynclock._engine.ticket import PATIENCE, REFRESH
+from asynclock._primitives.lock import spec
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import (
@@ -310,6 +312,37 @@ async def test_a_split_vote_is_settled_among_those_who_try_once(on: Nodes) -> No
             won = [lease for lease in await asyncio.gather(*calls) if lease is not None]
             assert len(won) == 1
             await won[0].release()
+
+
+@virtual
+async def test_refusals_that_come_before_the_grant_are_no_defeat(on: Nodes) -> None:
+    await on.ghost("first", ttl=0.05, only="a")
+    await on.ghost("second", ttl=0.05, only="b")
+    on.ways[2].seconds = 0.01  # the node that grants answers last
+    lease = await on.locks.lock("a").try_acquire()
+    assert lease is not None
+    await lease.release()
+
+
+@virtual
+async def test_a_turn_that_is_lost_to_others_gives_no_place_before_them(on: Nodes) -> None:
+    # Node b is free, but a ticket waits there; the lock of the same waiter's attempt is on node a.
+    later = int(on.nodes[1].wall() * 1e6) + 60_000_000
+    await on.ghost("waiter", only="a")
+    await on.nodes[1].command("ZADD", QUEUE, later, "waiter")
+    await on.nodes[1].command("SET", QUEUE + b":#waiter", "1", "PX", 60_000)
+    on.nodes[2].kill()
+    await until(lambda: on.locks.nodes()[2].state == "down")
+    engine, name = on.locks._engine, spec("asynclock:", "a")
+    turn = Attempt(engine, name, TTL, None, name.waits)
+    turn.barge()
+    assert not await turn.decide(armed=False, limit=None)
+    assert turn.ticket is not None
+    assert turn.ticket.unsettled
+    after = Attempt(engine, name, TTL, turn.ticket, name.waits)
+    assert not await after.decide(armed=False, limit=None)
+    assert turn.ticket.number > later
+    after.abandon()
 
 
 def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
