@@ -8,6 +8,7 @@
 #include "failover.hpp"
 #include "fences.hpp"
 #include "handover.hpp"
+#include "nodeset.hpp"
 #include "restore.hpp"
 #include "retention.hpp"
 #include "timing.hpp"
@@ -45,6 +46,7 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define FAILOVER(N, K, body) MODEL(FailModel<N COMMA K>, FailCfg, body)
 // A rule that the library does not use (README.md): heirs that wait only until confirmations have run out.
 #define HEIR c.belief = 3; c.quar = 4; c.acks_all = c.kept_in = c.next_term = true; c.heir = 2
+#define NODESET(body) MODEL(SetModel<2>, SetCfg, body)
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
 
 static const std::vector<Case> CASES = {
@@ -178,6 +180,18 @@ static const std::vector<Case> CASES = {
   SHORT(G7, CAUGHT, "F5, and replicas that are away are counted out", go(FAILOVER(3, 2, HEIR; c.belief = 2; c.quar = 3; c.failovers = 2; c.kept_in = false))),
   SHORT(G8, CAUGHT, "F4, and extensions need no acknowledgement, 2 servers", go(FAILOVER(2, 2, HEIR; c.ext_acks = false))),
   SHORT(G9, CAUGHT, "F5, and heirs don't wait until confirmations have run out", go(FAILOVER(3, 2, HEIR; c.belief = 2; c.quar = 3; c.failovers = 2; c.heir = 1))),
+  // ---- N, O: the set of nodes changes, {1 2 3} -> {1 2 3 4} -> {2 3 4} -----------------------------
+  SHORT(N1, HOLDS, "one node at a time, each step closed before the next", go(NODESET(c.belief = c.wait = 1))),
+  LARGE(N2, "the same, leases of 2 ticks", go(NODESET())),
+  LARGE(N3, "the last step, leases of 2 ticks, extensions", go(NODESET(c.first = 1; c.extend = true))),
+  LARGE(N4, "one node restarts empty, and is told again", go(NODESET(c.belief = c.wait = c.quar = 1; c.crashes = 1))),
+  SHORT(O1, CAUGHT, "NAIVE one step replaces a node", go(NODESET(c.belief = c.wait = 1; c.hop = true))),
+  SHORT(O2, CAUGHT, "NAIVE the next step begins at once", go(NODESET(c.belief = 1; c.wait = 0))),
+  SHORT(O3, CAUGHT, "clients that know nothing of the record", go(NODESET(c.belief = c.wait = 1; c.compare = false))),
+  SHORT(O4, CAUGHT, "NAIVE compared on connect only", go(NODESET(c.belief = c.wait = 1; c.pushed = false))),
+  SHORT(O5, CAUGHT, "NAIVE a level is in force once any node keeps it", go(NODESET(c.belief = c.wait = 1; c.majority = false))),
+  SHORT(O6, CAUGHT, "NAIVE a node that restarted is not told again", go(NODESET(c.first = 1; c.belief = c.wait = c.quar = 1; c.crashes = 1; c.heal = false))),
+  SHORT(O7, CAUGHT, "NAIVE a refused client goes on extending", go(NODESET(c.first = 1; c.extend = true; c.renewals = false))),
   // ---- Z: zombie grants (liveness) ---------------------------------------------------------------
   SHORT(Z1, CAUGHT, "the release overtakes its own acquire (two connections, no deadline)", go(TIMING(3, 2, c.zcheck = true))),
   SHORT(Z2, HOLDS, "acquire and release travel on one connection, in order", go(TIMING(3, 2, c.zcheck = c.fifo = true))),
