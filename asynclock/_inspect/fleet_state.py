@@ -50,7 +50,9 @@ class FleetState:
     """The record, and who lags behind."""
 
     record: NodeSet | None
+    """The newest record: `epoch`, `nodes`, the `other` set of a step, and its `phase`."""
     newest: Kept
+    """The newest record as the nodes keep it."""
     nodes: tuple[NodeState, ...]
     clients: tuple[Client, ...] | None
     """None if no node shows its clients: that takes the right to CLIENT LIST."""

@@ -25,12 +25,16 @@ from .replies import NOBODY, Failure
 from .script import Command
 from .server import ServerNode
 
-_log = logging.getLogger("asynclock.nodes")
+_log = logging.getLogger("asynclock.fleet")
 
 FLEET: Final = 3
-"""Minimum number of nodes of a client that is warned if its nodes keep no record."""
+"""Minimum number of nodes of a client that mentions that its nodes keep no record."""
 NAMED: Final = "asynclock:"
 """What the name of a connection begins with; the set that its client uses and a label follow."""
+UNRECORDED: Final = (
+    "the nodes keep no record of their set, so nothing notices a client with other nodes: "
+    "`asynclock nodes record` writes one"
+)
 LONGEST_LABEL = 100
 """Maximum length of the label in a connection's name."""
 
@@ -74,8 +78,8 @@ class SetGuard:
             self._judge(record)
             asyncio.get_running_loop().call_soon(self._tell, record, met, kept)
         elif len(self._nodes) >= FLEET:
-            self._say(logging.WARNING, "the nodes keep no record of their set, so nothing notices "
-                "a client with other nodes: `asynclock nodes record` writes one")  # fmt: skip
+            # Not a warning: most fleets never change, and each run of a program would repeat it.
+            self._say(logging.INFO, UNRECORDED)
 
     def _judge(self, record: NodeSet) -> None:
         if record.allows([self._names.get(node) for node in self._nodes]):

@@ -75,7 +75,7 @@ async def test_nobody_is_refused_without_a_record(
     asynclock_servers: StartServers, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b, c, d, e = await asynclock_servers(5)
-    with caplog.at_level(logging.WARNING, "asynclock.nodes"):
+    with caplog.at_level(logging.INFO, "asynclock.fleet"):
         for nodes in ((a, b, c), (a, d, e)):
             async with connect(*urls(*nodes), **QUICK).lock("x", timeout=5):
                 pass
