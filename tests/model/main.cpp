@@ -180,11 +180,11 @@ static const std::vector<Case> CASES = {
   SHORT(G7, CAUGHT, "F5, and replicas that are away are counted out", go(FAILOVER(3, 2, HEIR; c.belief = 2; c.quar = 3; c.failovers = 2; c.kept_in = false))),
   SHORT(G8, CAUGHT, "F4, and extensions need no acknowledgement, 2 servers", go(FAILOVER(2, 2, HEIR; c.ext_acks = false))),
   SHORT(G9, CAUGHT, "F5, and heirs don't wait until confirmations have run out", go(FAILOVER(3, 2, HEIR; c.belief = 2; c.quar = 3; c.failovers = 2; c.heir = 1))),
-  // ---- N, O: the set of nodes changes, {1 2 3} -> {1 2 3 4} -> {2 3 4} -----------------------------
-  SHORT(N1, HOLDS, "one node at a time, each step closed before the next", go(NODESET(c.belief = c.wait = 1))),
-  LARGE(N2, "the same, leases of 2 ticks", go(NODESET())),
-  LARGE(N3, "the last step, leases of 2 ticks, extensions", go(NODESET(c.first = 1; c.extend = true))),
-  LARGE(N4, "one node restarts empty, and is told again", go(NODESET(c.belief = c.wait = c.quar = 1; c.crashes = 1))),
+  // ---- B, O: the set of nodes changes, {1 2 3} -> {1 2 3 4} -> {2 3 4} -----------------------------
+  SHORT(B1, HOLDS, "one node at a time, each step closed before the next", go(NODESET(c.belief = c.wait = 1))),
+  LARGE(B2, "the same, leases of 2 ticks", go(NODESET())),
+  LARGE(B3, "the last step, leases of 2 ticks, extensions", go(NODESET(c.first = 1; c.extend = true))),
+  LARGE(B4, "one node restarts empty, and is told again", go(NODESET(c.belief = c.wait = c.quar = 1; c.crashes = 1))),
   SHORT(O1, CAUGHT, "NAIVE one step replaces a node", go(NODESET(c.belief = c.wait = 1; c.hop = true))),
   SHORT(O2, CAUGHT, "NAIVE the next step begins at once", go(NODESET(c.belief = 1; c.wait = 0))),
   SHORT(O3, CAUGHT, "clients that know nothing of the record", go(NODESET(c.belief = c.wait = 1; c.compare = false))),

@@ -1,4 +1,4 @@
-// Model N: a fleet whose set of nodes changes. Discrete time, as in timing.hpp.
+// Model B: a fleet whose set of nodes changes. Discrete time, as in timing.hpp.
 //
 //  * An operator leads the fleet from one set to the next. Each level of the record says which sets clients
 //    may use: one while no step is open, two while one is. The record reaches the nodes one by one, or never.
