@@ -23,6 +23,8 @@ SEEN: Final = "seen"
 """Kind of the key of the highest fence that a store has seen."""
 PRIMARY: Final = "primary"
 """Kind of the key of the mark that names the current primary; derived from the prefix alone."""
+SET: Final = "set"
+"""Kind of the key of the record of the fleet's set of nodes; derived from the prefix alone."""
 
 
 def lock_key(prefix: str, name: str) -> str:

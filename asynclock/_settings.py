@@ -58,6 +58,8 @@ class ConnectSettings(TypedDict, total=False):
     nodes that sync each write to a disk don't wait, because their disks are never lost."""
     clock_guard: bool
     """Whether nodes whose clock jumped wait before they vote (default: True)."""
+    set_guard: bool
+    """Whether other nodes than those of the fleet's record are an error (default: True)."""
     strict: bool
     """Whether a server that may evict keys is an error."""
     observers: Sequence[Observer]

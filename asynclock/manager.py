@@ -20,13 +20,15 @@ from ._engine.options import HandOff
 from ._inspect.access import NodeAccess
 from ._inspect.survey import survey
 from ._nodes.acks import Acks
-from ._nodes.deployment import NodeAddress, make_nodes, naming
+from ._nodes.deployment import NodeAddress, make_nodes, naming, record_key
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
+from ._nodes.record import KEEP, RECORD_KEY
 from ._primitives import lock as _lock
 from ._primitives.base import Defaults
 from ._primitives.catalogue import SCRIPTS, Catalogue
 from ._primitives.lock import Lock
+from ._primitives.register import Register
 from ._reports import NodeHealth, Statistics
 from ._rules import retention
 from ._settings import RestartGuard
@@ -47,6 +49,7 @@ def connect(
     label: str | None = None,
     restart_guard: RestartGuard = True,
     clock_guard: bool = True,
+    set_guard: bool = True,
     strict: bool = False,
     observers: Sequence[Observer] = (),
 ) -> LockManager:
@@ -74,6 +77,8 @@ def connect(
             promises that no disk of a node is lost or left out: then a node that syncs each write
             to its disk (`appendfsync always`) votes at once.
         clock_guard: whether nodes whose clock jumped wait before they vote.
+        set_guard: whether these nodes are compared with the set that the nodes keep a record of
+            (`asynclock nodes`); other nodes are a ConfigurationError.
         strict: whether a server that may evict keys is an error.
         observers: functions that are called with each event.
     """
@@ -89,6 +94,7 @@ def connect(
         label=label,
         restart_guard=restart_guard,
         clock_guard=clock_guard,
+        set_guard=set_guard,
         strict=strict,
         observers=observers,
     )
@@ -115,6 +121,7 @@ class LockManager(Catalogue):
         label: str | None,
         restart_guard: RestartGuard,
         clock_guard: bool,
+        set_guard: bool,
         strict: bool,
         observers: Sequence[Observer],
     ) -> None:
@@ -131,6 +138,7 @@ class LockManager(Catalogue):
             guard_first=len(nodes) > 1,
             clock_guard=bool(clock_guard),
             disks_kept=guard == "disk",
+            record_key=record_key(nodes, prefix) if set_guard else "",
         )
         longest = self._defaults.max_ttl
         engine_settings = EngineSettings(
@@ -144,7 +152,7 @@ class LockManager(Catalogue):
         def make_engine() -> Engine:
             made = make_nodes(nodes, settings, SCRIPTS, self._observers, acks=acks, prefix=prefix)
             background = Background()
-            multiplexer = Multiplexer(made, background, strict=strict, batch=batch)
+            multiplexer = Multiplexer(made, background, strict=strict, batch=batch, label=label)
             return Engine(multiplexer, background, engine_settings, self._observers)
 
         self._make_engine = make_engine
@@ -333,3 +341,8 @@ def node_access(locks: LockManager) -> NodeAccess:
     engine = locks._engine
     engine.ready()
     return NodeAccess(engine.multiplexer.nodes, engine.multiplexer.quorum, locks._defaults.prefix)
+
+
+def fleet_record(locks: LockManager) -> Register:
+    """Return the record of the fleet's set of nodes, for `asynclock.fleet`."""
+    return Register(locks._engine, "the set of nodes", locks._defaults.prefix + RECORD_KEY, KEEP)

@@ -34,6 +34,8 @@ nitpick_ignore_regex = [
     ("py:class", r"(collections\.abc|pathlib|os|ssl|logging|weakref|_?asyncio|contextlib)\..*"),
     ("py:class", r"(starlette|aiohttp|web|fastapi|opentelemetry|redis|Redis|FastAPI)(\..*)?"),
     ("py:class", r"AbstractAsyncContextManager|Path"),
+    # What the nodes keep, which FleetState describes.
+    ("py:class", r"asynclock\._rules\.nodeset\..*"),
     # Variables of types.
     ("py:class", r"(asynclock\..*\.)?[A-Z](_co)?"),
     # What a signature names and a reader need not call.

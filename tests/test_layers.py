@@ -46,7 +46,7 @@ LAYERS = [
         ),
     ),
     (6, ("asynclock.manager",)),
-    (7, ("asynclock._inspect",)),
+    (7, ("asynclock._inspect", "asynclock.fleet")),
     (8, ("asynclock",)),
 ]
 

@@ -17,6 +17,7 @@ from .link import Link
 from .mark import MARK_KEY, leave_mark
 from .node import Node, NodeLink, NodeSettings
 from .primary import PrimaryDialer
+from .record import RECORD_KEY
 from .script import Script
 from .sentinel import SentinelNode, Service
 from .server import ServerNode
@@ -72,6 +73,11 @@ def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int]:
     if "{" in prefix:
         raise ConfigurationError(f'on a Cluster prefix must not contain "{{": {prefix!r}')
     return prefix + HASH_TAG, 1
+
+
+def record_key(addresses: Sequence[object], prefix: str) -> str:
+    """Return the key of the record of the fleet's set; "" on a Cluster, which keeps none."""
+    return "" if any(map(is_cluster, addresses)) else prefix + RECORD_KEY
 
 
 def _node(
@@ -137,7 +143,8 @@ def _server(
 ) -> Node:
     async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
         timeout = settings.node_timeout
-        link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit)
+        key = settings.record_key
+        link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit, key)
         try:
             return link, await _lineage(link, facts, primaries.mark)
         except BaseException:

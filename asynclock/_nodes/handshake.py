@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import _clock
 from .._rules.trust import Facts
+from . import record
 from .endpoint import Endpoint
 from .info import read_facts
 from .link import Link, LinkListener
@@ -48,13 +49,17 @@ async def dial(
     scripts: Iterable[Script],
     node_timeout: float,
     limit: float,
+    record_key: str = "",
 ) -> tuple[Link, Facts]:
-    """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then."""
+    """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then.
+
+    With a `record_key`, the facts contain what the node keeps of the record of the fleet's set.
+    """
     async with _opening(limit) as opened:
         link = await endpoint.open(lambda: Link(listener, limit))
         opened.append(link)
         await _log_in(link, endpoint)
-        known = await _introduce(link, scripts)
+        known = await _introduce(link, scripts, record_key)
         link.answer_within(node_timeout)
     return link, known
 
@@ -131,7 +136,7 @@ def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:
         raise HandshakeError(Failure(cause, permanent=answer.permanent, code=answer.code))
 
 
-async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
+async def _introduce(link: Link, scripts: Iterable[Script], record_key: str) -> Facts:
     # A script that could not be loaded is sent with EVAL when it is first needed.
     loads = [Command.plain("SCRIPT", "LOAD", script.source) for script in scripts]
     questions = (
@@ -140,6 +145,7 @@ async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
         Command.plain("TIME"),
         Command.plain("INFO"),
         *loads,
+        *(record.reading(record_key) if record_key else ()),
     )
     sent = _clock.now()
     replies = await asyncio.gather(*map(link.ask, questions))
@@ -148,7 +154,8 @@ async def _introduce(link: Link, scripts: Iterable[Script]) -> Facts:
     if isinstance(clock, list):
         link.listener.on_clock(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
     known = read_facts(info, fsync, tracking=tracking == b"OK")
-    return replace(known, refused=_refused(questions, replies))
+    kept = record.kept(replies[-1] if record_key else None)
+    return replace(known, refused=_refused(questions, replies), kept=kept)
 
 
 def _refused(questions: Iterable[Command], replies: Iterable[Any]) -> tuple[str, ...]:

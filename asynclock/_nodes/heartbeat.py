@@ -1,4 +1,4 @@
-"""Watches an open link: reads the clock of an idle node, and closes a stalled link.
+"""Watches an open link: reads an idle node's clock, closes a stalled link, polls without pushes.
 
 So a jump of the clock between two locks is found, and a dead connection is noticed.
 """
@@ -22,11 +22,14 @@ FIRST_REPLICA_RECHECK, LONGEST_REPLICA_RECHECK = 0.1, 2.0
 """First and maximum seconds until a replica is asked for its role again; doubled each time."""
 
 
-async def watch(node: Node, link: NodeLink) -> None:
-    """Watch the link until it is closed."""
+async def watch(node: Node, link: NodeLink, poll: Callable[[], None]) -> None:
+    """Watch the link until it is closed.
+
+    If the node sends no pushes, `poll` is called every third of `max_ttl`.
+    """
     patience = max(1.0, HALF_OPEN * node.settings.node_timeout)
     idle = node.settings.max_ttl / 3
-    asked = 0.0
+    asked, polled = 0.0, _clock.now()
     while not link.closed.done():
         left = max(node.trust.last_reply, asked) + idle - _clock.now()
         pause = patience / 4 if link.stalled_since else min(max(left, TICK), patience)
@@ -37,6 +40,10 @@ async def watch(node: Node, link: NodeLink) -> None:
         elif not link.stalled_since and now - max(node.trust.last_reply, asked) >= idle:
             asked = now
             node.check_clock()
+        if now - polled >= idle:
+            polled = now
+            if not node.tracking:
+                poll()
 
 
 async def leave_replica(node: Node, link: NodeLink, times: int) -> None:

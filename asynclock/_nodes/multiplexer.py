@@ -17,6 +17,7 @@ from ..errors import ConfigurationError
 from .node import NOT_AFTER_GRACE, Node
 from .replies import Failure, Sink
 from .script import Command
+from .set_guard import SetGuard
 from .wakeup import Wakeups
 
 _log = logging.getLogger("asynclock.nodes")
@@ -29,7 +30,13 @@ class Multiplexer:
     """All nodes of a manager; each is one voter."""
 
     def __init__(
-        self, nodes: Sequence[Node], background: Background, *, strict: bool, batch: int
+        self,
+        nodes: Sequence[Node],
+        background: Background,
+        *,
+        strict: bool,
+        batch: int,
+        label: str | None,
     ) -> None:
         self.nodes: tuple[Node, ...] = tuple(nodes)
         self.everyone: range = range(len(self.nodes))
@@ -46,7 +53,8 @@ class Multiplexer:
         self._strict = strict
         self._untracked: set[Node] = set()
         self._standstill = StandStill(len(self.nodes), self.quorum)
-        self._flaws: dict[Node, ConfigurationError] = {}
+        self._set_guard = SetGuard(self.nodes, self.quorum, label)
+        self._flaws: dict[Node | SetGuard, ConfigurationError] = {}
         self._warned: set[str] = set()
         self._read_again = self._ahead = 0.0
         self._offset: float | None = None
@@ -127,6 +135,8 @@ class Multiplexer:
         primary no longer grants anything (F1 to F3, G5).
         """
         trust = self.nodes[index].trust
+        if self._set_guard.error is not None:
+            return False
         return sent >= trust.votes_from or (index in voters and sent >= trust.renews_from)
 
     def tracks(self) -> bool:
@@ -204,6 +214,16 @@ class Multiplexer:
             elif text not in self._warned:
                 self._warned.add(text)
                 _log.warning(text)
+        self._compare_sets(met)
+
+    def _compare_sets(self, met: Node) -> None:
+        guard = self._set_guard
+        guard.compare(met)
+        if guard.error is None:
+            self._flaws.pop(guard, None)
+        elif guard not in self._flaws:
+            self._flaws[guard] = guard.error
+            self.wakeups.wake(None)  # waiting calls learn it now
 
     def _reject(self, node: Node, text: str) -> None:
         node.rejected = Failure(text, permanent=True)

@@ -31,6 +31,8 @@ class NodeSettings:
     clock_guard: bool
     disks_kept: bool = False
     """Whether the operator promises that no node loses its disk, or runs without it."""
+    record_key: str = ""
+    """The key of the record of the fleet's set of nodes; "" if nodes are not compared with it."""
 
 
 class Node(Protocol):
@@ -39,7 +41,8 @@ class Node(Protocol):
     on_wake: Callable[[str | None], None]
     """Called with a key that changed, or None if all keys may have changed."""
     on_connect: Callable[[Node], None]
-    """Called when a connection is ready, before anything is sent on it."""
+    """Called when a connection is ready, before anything is sent on it, and whenever the record of
+    the fleet's set of nodes was read again."""
     on_jump: Callable[[Node, float], None]
     """Called with the seconds by which the node's clock jumped."""
     on_state: Callable[[], None]

@@ -56,7 +56,8 @@ class PrimaryDialer:
         back from one that was never replaced.
         """
         timeout = self.settings.node_timeout
-        link, facts = await dial(endpoint, listener, self.scripts, timeout, limit)
+        record_key = self.settings.record_key
+        link, facts = await dial(endpoint, listener, self.scripts, timeout, limit, record_key)
         try:
             known.counted(facts.replicas)
             self._check(facts, known, watched=replicas is not None)

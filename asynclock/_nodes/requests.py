@@ -18,12 +18,11 @@ from .backlog import ConnectBacklog
 from .node import NOT_AFTER_GRACE, NodeLink, NodeSettings
 from .node_log import NodeLog
 from .pending_releases import PendingReleases
+from .record import CACHING
 from .replies import NOBODY, Failure, Sink
 from .script import Command
 
 FORGOT: Final = Failure("it has forgotten its keys since this change began")
-CACHING = Command.plain("CLIENT", "CACHING", "YES")
-"""Requests a push for the keys that the next command on the connection reads."""
 TIME = Command.plain("TIME")
 
 

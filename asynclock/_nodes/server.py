@@ -12,13 +12,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from .. import _clock, _forks
+from .._rules.nodeset import Kept
 from .._rules.trust import Facts
 from ..events import Observers
+from . import record
 from .handshake import why_unready
 from .heartbeat import Reading, leave_replica, watch
 from .link import Link
 from .node import Node, NodeLink, NodeSettings
-from .replies import NO_TRUST, NOT_REDIS, READONLY, Failure
+from .replies import NO_TRUST, NOBODY, NOT_REDIS, READONLY, Failure
 from .requests import TIME, ServerRequests
 from .script import Command
 
@@ -47,6 +49,7 @@ class ServerNode(ServerRequests):
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
         self.random: Callable[[], float] = random.random
         self._dial = dial
+        self._record_key = settings.record_key.encode()
         self._reading: tuple[float, float, float] | None = None
         """The clock reading of the handshake, kept until the node's process is known."""
 
@@ -70,7 +73,10 @@ class ServerNode(ServerRequests):
                 failures = 0
                 self._opened(link, facts)
                 rejections = rejections + 1 if facts.replica else 0
-                await (leave_replica(self, link, rejections) if rejections else watch(self, link))
+                if rejections:
+                    await leave_replica(self, link, rejections)
+                else:
+                    await watch(self, link, self.read_record)
         finally:
             if self._link is not None:
                 self._link.close(LEFT)
@@ -126,6 +132,35 @@ class ServerNode(ServerRequests):
         if self._link is not None and not self._link.stalled_since:
             self._link.send(TIME, Reading(self.on_clock, _clock.now()), 0)
 
+    def read_record(self) -> None:
+        """Read what the node keeps of the fleet's record; older replies of the node don't count.
+
+        Replies come in order, so the record is known before any reply to a later request.
+        """
+        if self._link is not None and self.settings.record_key:
+            self.trust.doubt(_clock.now())
+            self._read_record(self._link)
+
+    def tell_record(self, newest: Kept, name: str) -> None:
+        """Tell the node the newest record and its name, and read again what the node keeps.
+
+        Our own change causes no push to us, and ends the request for the next push.
+        """
+        if self._link is not None:
+            self._link.send(record.telling(self.settings.record_key, newest, name), NOBODY, 0)
+            self._read_record(self._link)
+
+    def _read_record(self, link: NodeLink) -> None:
+        caching, reading = record.reading(self.settings.record_key)
+        link.send(caching, NOBODY, 0)
+        link.send(reading, _Record(self, link), 0)
+
+    def keeps(self, reply: Any) -> None:
+        """Take the reply to a reading of the record."""
+        if self.trust.facts is not None:
+            self.trust.facts = replace(self.trust.facts, kept=record.kept(reply))
+            self.on_connect(self)
+
     def forked(self) -> None:
         """In a forked child: never dial again."""
         self._finished = True
@@ -163,9 +198,12 @@ class ServerNode(ServerRequests):
             if self.settings.restart_guard:
                 cause = "its keys were flushed {ago}"
                 self._log.quarantined(self.trust.forgot(_clock.now(), cause))
+            self.read_record()
             self.on_wake(None)
             return
         for key in push[1]:
+            if key == self._record_key:
+                self.read_record()
             self.on_wake(key.decode("utf-8", "surrogateescape"))
 
     def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
@@ -201,3 +239,22 @@ class ServerNode(ServerRequests):
         if self._link.stalled_since:
             return "it does not answer in time"
         return "" if self.lack is None else self.lack.cause
+
+
+class _Record:
+    """Takes the reply to a reading of the record."""
+
+    __slots__ = ("_link", "_node")
+
+    def __init__(self, node: ServerNode, link: NodeLink) -> None:
+        self._node = node
+        self._link = link
+
+    def on_reply(self, _index: int, reply: Any) -> None:
+        """Pass the record on. If the node is slow, read again; only the next answers count then."""
+        if not isinstance(reply, Failure):
+            self._node.keeps(reply)
+        elif self._link.stalled_since:
+            self._node.read_record()
+        elif not reply.code:
+            self._link.close("its record of the fleet's nodes can't be read")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
+from .nodeset import NOTHING, Kept
 from .validity import quarantine
 
 ROUNDING = 2.0
@@ -46,6 +47,8 @@ class Facts:
     """The run_id of the process whose data this process started with, according to the mark."""
     refused: tuple[str, ...] = ()
     """The commands of our handshake that the node refused to run."""
+    kept: Kept = NOTHING
+    """What the node keeps of the record of the fleet's set of nodes."""
 
     @property
     def replica(self) -> bool:
@@ -171,6 +174,11 @@ class Trust:
         """Note that the node has lost keys (FLUSHALL); return the seconds without a vote."""
         self.remembers_from = now
         return self.quarantine(now, quarantine(self.max_ttl), cause)
+
+    def doubt(self, now: float) -> None:
+        """Discard replies to requests that were sent before `now`: the record has changed."""
+        self.votes_from = max(self.votes_from, now)
+        self.renews_from = max(self.renews_from, now)
 
     # clocks
 

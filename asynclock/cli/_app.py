@@ -26,6 +26,7 @@ COMMANDS = {
     "inspect": ".look.inspect",
     "top": ".look.top",
     "doctor": ".doctor.command",
+    "nodes": ".nodes",
     "release": ".look.release",
     "serve": ".look.serve",
     "bench": ".bench",

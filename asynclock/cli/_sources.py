@@ -29,6 +29,7 @@ _KEYS: Mapping[str, type | tuple[type, ...]] = {
     "label": str,
     "restart_guard": (bool, str),
     "clock_guard": bool,
+    "set_guard": bool,
     "strict": bool,
 }
 _KINDS = {

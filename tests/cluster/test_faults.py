@@ -60,6 +60,7 @@ class Stage:
         count: int,
         tasks: int,
         sabotage: str = "",
+        program: str = "worker",
     ) -> None:
         direct = [server.url for server in self.servers]
         for number in range(count):
@@ -76,7 +77,7 @@ class Stage:
                 options={"ttl": TTL, "max_ttl": TTL, "node_timeout": 0.25},
                 sabotage=sabotage,
             )
-            command = [sys.executable, "-m", "tests.cluster.worker", json.dumps(vars(orders))]
+            command = [sys.executable, "-m", f"tests.cluster.{program}", json.dumps(vars(orders))]
             env = {**os.environ, "PYTHONPATH": str(ROOT)}
             self.clients.append(subprocess.Popen(command, cwd=ROOT, env=env))
 

@@ -8,6 +8,7 @@
 #include "failover.hpp"
 #include "fences.hpp"
 #include "handover.hpp"
+#include "nodeset.hpp"
 #include "queue.hpp"
 #include "restore.hpp"
 #include "retention.hpp"
@@ -54,6 +55,7 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define FAILOVER(N, K, body) MODEL(FailModel<N COMMA K>, FailCfg, body)
 // A rule that the library does not use (README.md): heirs that wait only until confirmations have run out.
 #define HEIR c.belief = 3; c.quar = 4; c.acks_all = c.kept_in = c.next_term = true; c.heir = 2
+#define NODESET(body) MODEL(SetModel<2>, SetCfg, body)
 #define QUEUE(N, K, body) MODEL(QueueModel<N COMMA K>, QueueCfg, body)
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
 
@@ -221,6 +223,18 @@ static const std::vector<Case> CASES = {
   SHORT(B15, CAUGHT, "a turn that is not used is not passed on", go_all(QUEUE(3, 2, c.pass = false; c.turns = 1))),
   SHORT(B16, CAUGHT, "a rival gives up that heard its refusals before its grant", walk(QUEUE(3, 3, c.claims = true; c.tries = 7; c.lost = 3), 30000, 3000)),
   SHORT(B17, CAUGHT, "a rival gives up for a ticket that is first on a quorum", walk(QUEUE(3, 3, c.yield_head = true; c.tries = 7), 30000, 3000)),
+  // ---- S, U: the set of nodes changes, {1 2 3} -> {1 2 3 4} -> {2 3 4} -----------------------------
+  SHORT(S1, HOLDS, "one node at a time, each step closed before the next", go(NODESET(c.belief = c.wait = 1))),
+  LARGE(S2, "the same, leases of 2 ticks", go(NODESET())),
+  LARGE(S3, "the last step, leases of 2 ticks, extensions", go(NODESET(c.first = 1; c.extend = true))),
+  LARGE(S4, "one node restarts empty, and is told again", go(NODESET(c.belief = c.wait = c.quar = 1; c.crashes = 1))),
+  SHORT(U1, CAUGHT, "NAIVE one step replaces a node", go(NODESET(c.belief = c.wait = 1; c.hop = true))),
+  SHORT(U2, CAUGHT, "NAIVE the next step begins at once", go(NODESET(c.belief = 1; c.wait = 0))),
+  SHORT(U3, CAUGHT, "clients that know nothing of the record", go(NODESET(c.belief = c.wait = 1; c.compare = false))),
+  SHORT(U4, CAUGHT, "NAIVE compared on connect only", go(NODESET(c.belief = c.wait = 1; c.pushed = false))),
+  SHORT(U5, CAUGHT, "NAIVE a level is in force once any node keeps it", go(NODESET(c.belief = c.wait = 1; c.majority = false))),
+  SHORT(U6, CAUGHT, "NAIVE a node that restarted is not told again", go(NODESET(c.first = 1; c.belief = c.wait = c.quar = 1; c.crashes = 1; c.heal = false))),
+  SHORT(U7, CAUGHT, "NAIVE a refused client goes on extending", go(NODESET(c.first = 1; c.extend = true; c.renewals = false))),
   // ---- Z: zombie grants (liveness) ---------------------------------------------------------------
   SHORT(Z1, CAUGHT, "the release overtakes its own acquire (two connections, no deadline)", go(TIMING(3, 2, c.zcheck = true))),
   SHORT(Z2, HOLDS, "acquire and release travel on one connection, in order", go(TIMING(3, 2, c.zcheck = c.fifo = true))),

@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 from ... import _clock
 from ..acks import UNSUPPORTED
 from ..node import NodeSettings
+from ..record import CACHING
 from ..replies import NOBODY, Failure, Sink
-from ..requests import CACHING
 from ..script import GRANTED, Command, Word
 from ..server import ServerNode
 from ..voting import quarantined

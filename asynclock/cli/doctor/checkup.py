@@ -9,6 +9,7 @@ from ..._rules.quorum import majority
 from . import identity, state
 from .findings import Finding, Found, finding
 from .probe import Probe, Purpose
+from .record import record
 
 CHECKS: tuple[Callable[[Probe, Purpose], Found], ...] = (
     identity.version,
@@ -37,6 +38,7 @@ def examine(groups: Sequence[Sequence[Probe]], purpose: Purpose) -> list[Finding
     """Return all findings, the worst first. A node is a group of one server or several."""
     servers = [server for group in groups for server in group]
     found = [*_number(groups), *_duplicates(servers), *_one_machine(servers), *_versions(servers)]
+    found += record(groups)
     for server in servers:
         if server.down is not None:
             found += identity.reachable(server, purpose)

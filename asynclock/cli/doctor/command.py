@@ -103,6 +103,7 @@ def _print(servers: Sequence[Probe], findings: Sequence[Finding]) -> None:
         "clock",
         "keeps",
         "counters",
+        "epoch",
         "vote",
     )
     print_table(titles, [_row(server) for server in servers])
@@ -122,7 +123,7 @@ def _print(servers: Sequence[Probe], findings: Sequence[Finding]) -> None:
 def _row(server: Probe) -> tuple[str, ...]:
     facts, trip = server.facts, server.round_trip
     if server.down is not None:
-        return (server.address, "", "", "", "", "", "", "", "none: " + server.down.cause)
+        return (server.address, *[""] * 8, "none: " + server.down.cause)
     offset = "" if server.offset is None else f"{server.offset * 1000:+.0f} ms"
     vote = f"in {server.waits:.0f} s" if server.waits > 0 else "now"
     if facts.role not in (None, "master"):
@@ -137,6 +138,7 @@ def _row(server: Probe) -> tuple[str, ...]:
         offset,
         keeps if server.info.get("aof_enabled") == "1" else "nothing" if server.info else "?",
         "?" if server.counters is None else server.counters.shown,
+        "" if server.epoch is None else str(server.epoch),
         vote,
     )
 
@@ -178,6 +180,7 @@ def _as_json(servers: Sequence[Probe], findings: Sequence[Finding]) -> dict[str,
                 "votes_in": server.waits,
                 "counters": None if server.counters is None else server.counters.count,
                 "counters_bytes": None if server.counters is None else server.counters.size,
+                "epoch": server.epoch,
             }
             for server in servers
         ],

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import _clock
+from ..._inspect.fleet_state import CLIENTS
 from ..._nodes.acks import Acks
 from ..._nodes.endpoint import Endpoint
 from ..._nodes.handshake import HandshakeError, greet
 from ..._nodes.info import parse_info, read_facts
 from ..._nodes.link import Link
+from ..._nodes.record import RECORD_KEY, kept, reading
 from ..._nodes.redaction import redacted
 from ..._nodes.replies import Failure
 from ..._nodes.script import Command
 from ..._primitives.lock import SCRIPT
+from ..._rules.nodeset import NOTHING, Kept, NodeSet
 from ..._rules.trust import Facts, Trust
 from .counters import Counters, count_counters
 from .tls import diagnose
@@ -71,6 +74,10 @@ class Probe:
     """Seconds by which the server's clock jumped against ours during the probe."""
     counters: Counters | None = None
     """The fence counters; None if the server refuses to list its keys."""
+    kept: Kept = NOTHING
+    """What it keeps of the record of the fleet's set of nodes."""
+    clients: Any = None
+    """Its reply to CLIENT LIST."""
     rate: float = 0.0
     """Minimum drift of its clock in seconds per second, negative if slow; 0 if it may be good."""
 
@@ -94,6 +101,12 @@ class Probe:
         """Return a number in the configuration; 0 if there is none."""
         text = self.config.get(name, "")
         return int(text) if text.isdigit() else 0
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the record that it keeps; None without one."""
+        record = NodeSet.parse(self.kept.text)
+        return None if record is None else record.epoch
 
     @property
     def round_trip(self) -> float | None:
@@ -158,6 +171,8 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
         disks_kept=purpose.disks_kept,
     )
     found.waits_because = trust.why(_clock.now())
+    found.kept = kept(await link.ask(reading(purpose.prefix + RECORD_KEY)[1]))
+    found.clients = await link.ask(CLIENTS)
     await _read_settings(found, link)
     await _try_commands(found, link, purpose)
     found.counters = await count_counters(link, purpose.prefix)

@@ -89,7 +89,7 @@ async def use_everything(settings: Settings, url: str) -> dict[str, str]:
     without a vote has a finding of its own.
     """
     options = {**settings.options, "ttl": TTL, "strict": False}
-    options |= {"restart_guard": False, "clock_guard": False}
+    options |= {"restart_guard": False, "clock_guard": False, "set_guard": False}
     options["node_timeout"] = max(1.0, float(options.get("node_timeout", 1.0)))
     options["max_ttl"] = max(4 * options["node_timeout"], TTL, float(options.get("max_ttl", TTL)))
     run = f"doctor-{secrets.token_hex(8)}"

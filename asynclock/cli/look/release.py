@@ -80,7 +80,7 @@ async def _release(
 ) -> int:
     timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
     async with settings.connect(
-        node_timeout=timeout, restart_guard=False, clock_guard=False
+        node_timeout=timeout, restart_guard=False, clock_guard=False, set_guard=False
     ) as locks:
         leases = await _held(locks, name)
         wanted = _wanted(leases, owner)

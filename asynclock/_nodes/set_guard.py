@@ -1,0 +1,135 @@
+"""Compares a manager's nodes with the record of the fleet's set, which the nodes keep.
+
+Each new connection reads what its node keeps, and a push reports each change. The newest record
+counts, wherever it was read. A client whose nodes the record does not allow gets no lease and
+extends none. A client that meets a node with an older record tells it the newest one, so a node
+that restarted empty knows it again before it votes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from .. import _clock
+from .._rules.nodeset import Kept, NodeSet, shown
+from ..errors import ConfigurationError
+from .node import Node
+from .replies import NOBODY, Failure
+from .script import Command
+from .server import ServerNode
+
+_log = logging.getLogger("asynclock.fleet")
+
+FLEET: Final = 3
+"""Minimum number of nodes of a client that mentions that its nodes keep no record."""
+NAMED: Final = "asynclock:"
+"""What the name of a connection begins with; the set that its client uses and a label follow."""
+UNRECORDED: Final = (
+    "the nodes keep no record of their set, so nothing notices a client with other nodes: "
+    "`asynclock nodes record` writes one"
+)
+LONGEST_LABEL = 100
+"""Maximum length of the label in a connection's name."""
+
+
+def digest(names: Iterable[str]) -> str:
+    """Return a short text that stands for a set of nodes, in the names of connections."""
+    text = "\n".join(sorted(names))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+class SetGuard:
+    """What one manager knows of the record, and whether the record allows its nodes."""
+
+    def __init__(self, nodes: Sequence[Node], quorum: int, label: str | None) -> None:
+        self.error: ConfigurationError | None = None
+        """Why this client may use none of its nodes; None if it may."""
+        self._nodes = nodes
+        self._quorum = quorum
+        self._label = label
+        self._names: dict[Node, str] = {}
+        """What the record calls each node that was met; its address if the node doesn't know."""
+        self._newest = Kept()
+        self._told: dict[Node, tuple[Kept, Kept]] = {}
+        """For each node that was told: what it kept, and what it was told."""
+        self._failure: Failure | None = None
+        self._said = ""
+
+    def compare(self, met: Node) -> None:
+        """Compare all nodes met so far; `met` has just reported what it keeps."""
+        if not (isinstance(met, ServerNode) and met.settings.record_key and met.trust.facts):
+            return
+        kept = met.trust.facts.kept
+        if kept.name or met not in self._names:
+            self._names[met] = kept.name or met.address
+        self._newest = max(self._newest, kept)
+        # A quorum of answers is needed for each lease. Fewer readings may all be outdated.
+        if len(self._names) < self._quorum:
+            return
+        record = NodeSet.parse(self._newest.text)
+        if record is not None:
+            self._judge(record)
+            asyncio.get_running_loop().call_soon(self._tell, record, met, kept)
+        elif len(self._nodes) >= FLEET:
+            # Not a warning: most fleets never change, and each run of a program would repeat it.
+            self._say(logging.INFO, UNRECORDED)
+
+    def _judge(self, record: NodeSet) -> None:
+        if record.allows([self._names.get(node) for node in self._nodes]):
+            self._allow()
+            return
+        text = (
+            f"this client uses the nodes {shown(self._own())}, and the fleet uses "
+            f"{' or '.join(map(shown, record.usable))} (epoch {record.epoch}): two clients could "
+            "hold the same lock; connect to the fleet's nodes, see `asynclock nodes show`"
+        )
+        if record.epoch:
+            self._refuse(text)
+        else:
+            self._say(logging.WARNING, text)
+
+    def _own(self) -> list[str]:
+        return [self._names.get(node, node.address) for node in self._nodes]
+
+    def _refuse(self, text: str) -> None:
+        self._say(logging.ERROR, text)
+        self.error = ConfigurationError(text)
+        failure, self._failure = self._failure, Failure(text, permanent=True)
+        for node in self._nodes:
+            node.trust.doubt(_clock.now())
+            if node.rejected in (None, failure):
+                node.rejected = self._failure
+
+    def _allow(self) -> None:
+        if self.error is not None:
+            self._say(logging.INFO, "the fleet's record allows this client's nodes again")
+        for node in self._nodes:
+            if self._failure is not None and node.rejected == self._failure:
+                node.rejected = None
+        self.error = self._failure = None
+
+    def _tell(self, record: NodeSet, met: ServerNode, kept: Kept) -> None:
+        """Tell `met` what it does not know, and which set its client on this connection uses."""
+        name, newest = self._names[met], self._newest
+        untold = (newest.number, name) != (kept.number, kept.name)
+        if not untold:
+            self._told.pop(met, None)
+        elif name in record.nodes + record.other and self._told.get(met) != (kept, newest):
+            self._told[met] = kept, newest  # once: a node that can't be told must not be a loop
+            met.tell_record(newest, name)
+        label = self._label or f"{socket.gethostname()}:{os.getpid()}"
+        label = re.sub("[^!-~]", "-", label)[:LONGEST_LABEL]
+        words = f"{NAMED}{digest(self._own())}:{label}"
+        met.ask(Command.plain("CLIENT", "SETNAME", words), NOBODY, 0)
+
+    def _say(self, level: int, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            _log.log(level, "%s", text)

@@ -1,0 +1,163 @@
+"""`asynclock nodes`: the record of the fleet's set of nodes, and the steps that change the set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from .._rules.nodeset import CLOSING, OPEN, NodeSet, shown
+from ..errors import ConfigurationError
+from ..fleet import Fleet, FleetState
+from ._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
+from ._output import print_json, print_table
+from ._sources import Settings, load
+from ._text import log_to_stderr, say
+from .look.held import NODE_TIMEOUT
+
+
+class Action(StrEnum):
+    """What to do with the record."""
+
+    show = "show"
+    record = "record"
+    add = "add"
+    remove = "remove"
+    swap = "replace"
+    finish = "finish"
+    back = "back"
+
+
+NODES = {Action.add: 1, Action.remove: 1, Action.swap: 2}
+"""For each action that takes nodes: how many."""
+
+
+def nodes(
+    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.show,
+    changed: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE]...", help="add URL | remove NODE | replace NODE URL"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if clients still use other nodes.")
+    ] = False,
+    max_ttl: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="The longest ttl of all users of these nodes."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    node: NodeOption = None,
+    config: ConfigOption = None,
+    prefix: PrefixOption = None,
+    node_timeout: LongNodeTimeoutOption = None,
+) -> int:
+    """Show or change the set of nodes that all clients must use.
+
+    The nodes keep a record of their set, and refuse clients that use other nodes. `record` writes
+    it for the first time. Then the set changes one node at a time, while clients work:
+
+    1. `add URL` or `remove NODE` opens a step. From now on clients may use the old set or the new.
+    2. Start all clients with the new set. `show` lists those that still use the old one.
+    3. `finish` refuses clients of the old set, and waits until none of them can hold a lease.
+
+    `back` takes an open step back. `replace NODE URL` is two steps: it adds, and after `finish` the
+    same command removes. An interrupted command may be repeated. Give the same --max-ttl (or
+    max_ttl in the file) as your services. While a step is under way, --node may name either set.
+
+    Examples:
+
+        asynclock nodes show
+
+        asynclock nodes replace redis://10.0.0.3 redis://10.0.0.9
+    """
+    given = changed or []
+    if len(given) != NODES.get(action, 0):
+        raise ConfigurationError(f"`nodes {action}` takes {NODES.get(action, 0)} nodes: see --help")
+    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    log_to_stderr()
+    state = asyncio.run(_act(settings, action, given, max_ttl, force=force))
+    if json:
+        print_json(_as_json(state))
+    else:
+        _print(state)
+    return 0
+
+
+async def _act(
+    settings: Settings,
+    action: Action,
+    given: Sequence[str],
+    max_ttl: float | None,
+    *,
+    force: bool,
+) -> FleetState:
+    options: dict[str, Any] = {"node_timeout": NODE_TIMEOUT, **settings.options}
+    if max_ttl is not None:
+        options["max_ttl"] = max_ttl
+        # These commands hold no lease.
+        options["ttl"] = min(options.get("ttl", 10.0), max_ttl)
+        options["node_timeout"] = min(options["node_timeout"], max_ttl / 4)
+    async with Fleet(*settings.nodes, progress=say, **options) as fleet:
+        match action:
+            case Action.record:
+                return await fleet.record(force=force)
+            case Action.finish:
+                return await fleet.finish(force=force)
+            case Action.back:
+                return await fleet.back(force=force)
+            case Action.add:
+                return await fleet.add(given[0])
+            case Action.remove:
+                return await fleet.remove(given[0])
+            case Action.swap:
+                return await fleet.replace(given[0], given[1])
+        return await fleet.show()
+
+
+def _print(state: FleetState) -> None:
+    say_record(state.record)
+    rows = [
+        (node.node, node.name, "" if node.epoch is None else str(node.epoch), _keeps(state, node))
+        for node in state.nodes
+    ]
+    print_table(("node", "called", "epoch", "keeps"), rows)
+    if state.clients is None:
+        print("clients: no node shows them (CLIENT LIST)")
+    elif state.clients:
+        print_table(("client", "uses"), [(one.label, f"{one.uses} set") for one in state.clients])
+
+
+def _keeps(state: FleetState, node: Any) -> str:
+    if node.cause is not None:
+        return f"unknown: {node.cause}"
+    if node not in state.lagging:
+        return "the newest record" if node.number else ""
+    return "an older record" if node.number else "no record"
+
+
+def say_record(record: NodeSet | None) -> None:
+    """Print the record, and what can be done next."""
+    if record is None:
+        print("no record: write it with `asynclock nodes record`")
+        return
+    print(f"epoch {record.epoch}: {shown(record.nodes)}")
+    if not record.epoch:
+        print("clients that differ are only warned: `asynclock nodes record` refuses them")
+    elif record.phase == OPEN:
+        print(f"open step to {shown(record.other)}: start all clients with it, then")
+        print("`asynclock nodes finish`; or `asynclock nodes back`")
+    elif record.phase == CLOSING:
+        print(f"closing step from {shown(record.other)}: `asynclock nodes finish` goes on")
+
+
+def _as_json(state: FleetState) -> dict[str, Any]:
+    record, clients = state.record, state.clients
+    return {
+        "record": None if record is None else asdict(record),
+        "nodes": [{**asdict(node), "lags": node in state.lagging} for node in state.nodes],
+        "clients": None if clients is None else [asdict(client) for client in clients],
+    }

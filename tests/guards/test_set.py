@@ -1,0 +1,167 @@
+"""Clients whose nodes are not those that the fleet's record names."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+import asynclock
+from asynclock.fleet import Fleet
+from asynclock.testing import FaultProxy, LocalServer
+from asynclock.testing.plugin import StartServers
+from tests.guards.conftest import Connect
+from tests.waiting import until
+
+QUICK = {"ttl": 2.0, "max_ttl": 2.0, "node_timeout": 0.5, "restart_guard": False}
+
+
+def urls(*servers: LocalServer) -> list[str]:
+    return [server.url for server in servers]
+
+
+def fleet(*servers: LocalServer) -> Fleet:
+    return Fleet(*urls(*servers), **QUICK)
+
+
+async def recorded(*servers: LocalServer, force: bool = False) -> None:
+    async with fleet(*servers) as one:
+        await one.record(force=force)
+
+
+async def test_a_client_with_other_nodes_is_refused(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    servers = await asynclock_servers(5)
+    a, b, c, d, e = servers
+    await recorded(a, b, c)
+    with pytest.raises(asynclock.ConfigurationError, match=r"fleet uses .*epoch 1") as caught:
+        await connect(*urls(a, d, e), **QUICK).lock("x").acquire(timeout=5)
+    for server in servers:
+        assert f"{server.host}:{server.port}" in str(caught.value)
+    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+        await connect(a.url, **QUICK).lock("x").acquire(timeout=5)
+    async with connect(*urls(c, b, a), **QUICK).lock("x", timeout=5) as lease:
+        assert lease.held
+
+
+async def test_a_client_that_is_connected_already_is_refused_at_once(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    a, b, c, d, e = await asynclock_servers(5)
+    right, wrong = connect(*urls(a, b, c), **QUICK), connect(*urls(a, d, e), **QUICK)
+    held = await right.lock("held", timeout=5).acquire()
+    stray = await wrong.lock("stray", timeout=5).acquire()
+    assert await connect(*urls(a, d, e), **QUICK).lock("stray").try_acquire() is None
+    waiting = asyncio.create_task(_wait_for(connect(*urls(a, d, e), **QUICK), "stray"))
+    await recorded(a, b, c, force=True)
+    await until(lambda: wrong.nodes()[0].state == "rejected")
+    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+        await wrong.lock("y").try_acquire()
+    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+        await waiting
+    await stray.wait_lost()  # its renewals don't count any more
+    assert held.held
+    await held.release()
+
+
+async def _wait_for(locks: asynclock.LockManager, name: str) -> None:
+    async with locks.lock(name):
+        pass
+
+
+async def test_nobody_is_refused_without_a_record(
+    asynclock_servers: StartServers, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b, c, d, e = await asynclock_servers(5)
+    with caplog.at_level(logging.INFO, "asynclock.fleet"):
+        for nodes in ((a, b, c), (a, d, e)):
+            async with connect(*urls(*nodes), **QUICK).lock("x", timeout=5):
+                pass
+    assert "keep no record of their set" in caplog.text
+    caplog.clear()
+    async with fleet(a, b, c) as one:
+        other = connect(*urls(a, d, e), **QUICK)
+        await other.lock("x", timeout=5).acquire()
+        with pytest.raises(asynclock.ConfigurationError, match="1 connected clients still use"):
+            await one.record()
+        async with other.lock("y", timeout=5) as lease:  # warned, not refused
+            assert lease.held
+        assert "two clients could hold the same lock" in caplog.text
+        await one.record(force=True)
+    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+        await other.lock("z").acquire(timeout=5)
+
+
+async def test_the_guard_can_be_off(asynclock_servers: StartServers, connect: Connect) -> None:
+    a, b, c, d, e = await asynclock_servers(5)
+    await recorded(a, b, c)
+    async with connect(*urls(a, d, e), set_guard=False, **QUICK).lock("x", timeout=5) as lease:
+        assert lease.held
+
+
+async def test_another_address_of_a_node_is_no_difference(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    a, b, c = await asynclock_servers(3)
+    await recorded(a, b, c)
+    async with FaultProxy(a) as proxy:
+        locks = connect(proxy.url, b.url, c.url, **QUICK)
+        async with locks.lock("x", timeout=5) as lease:
+            assert lease.held
+
+
+async def test_a_node_that_forgot_is_told_again(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """By each client that knows the record, without any command, before the node votes."""
+    a, b, c = await asynclock_servers(3)
+    await recorded(a, b, c)
+    locks = connect(*urls(a, b, c), **QUICK)
+    async with locks.lock("x", timeout=5):
+        pass
+    await until(lambda: all(node.state == "up" for node in locks.nodes()))
+    key = "asynclock::#set"
+    for forget in (a.flush, lambda: a.restart(keep_data=False), lambda: a.command("DEL", key)):
+        before = await a.command("HGETALL", key)
+        await forget()
+        async with asyncio.timeout(10):
+            while await a.command("HGET", key, "name") != f"{a.host}:{a.port}":
+                await asyncio.sleep(0.01)
+        assert before
+        assert await a.command("HGET", key, "value") == await b.command("HGET", key, "value")
+
+
+async def test_a_client_without_pushes_asks(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    a, b, c, d, e = await asynclock_servers(5)
+    for server in (a, d, e):
+        await server.command("ACL", "SETUSER", "default", "-client|tracking", "-client|caching")
+    wrong = connect(*urls(a, d, e), **QUICK)
+    async with wrong.lock("x", timeout=5):
+        pass
+    await recorded(a, b, c, force=True)
+    await until(lambda: wrong.nodes()[0].state == "rejected", timeout=10)
+
+
+async def test_a_reply_to_a_request_from_before_the_change_does_not_count(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """The node may execute it after the change, which the client has not read yet."""
+    a, b, c = await asynclock_servers(3)
+    async with FaultProxy(a) as one, FaultProxy(b) as other:
+        locks = connect(one.url, other.url, c.url, **QUICK)
+        async with locks.lock("x", timeout=5):
+            pass
+        await c.kill()
+        await until(lambda: locks.nodes()[2].state == "down")
+        one.delay(0.2, 0.0)
+        other.delay(0.2, 0.0)
+        asked = asyncio.create_task(locks.lock("x").try_acquire())
+        await asyncio.sleep(0.05)
+        for server in (a, b):
+            await server.command("HSET", "asynclock::#set", "accepted", "1")
+        with pytest.raises(asynclock.QuorumUnavailableError, match="took its vote for a moment"):
+            await asked

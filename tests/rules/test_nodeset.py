@@ -1,0 +1,106 @@
+"""The record of a set of nodes: steps, and the clients that they allow."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from asynclock import ConfigurationError
+from asynclock._rules.nodeset import CLOSING, OPEN, SETTLED, NodeSet, apart
+from asynclock._rules.quorum import majority
+
+ABC, ABCD, BCD = ("a", "b", "c"), ("a", "b", "c", "d"), ("b", "c", "d")
+
+
+@pytest.mark.parametrize("size", range(3, 8))
+def test_majorities_of_sets_that_differ_by_one_node_meet(size: int) -> None:
+    nodes = range(size + 1)
+    for one in itertools.combinations(nodes[:size], majority(size)):
+        for other in itertools.combinations(nodes, majority(size + 1)):
+            assert set(one) & set(other)
+
+
+def test_majorities_of_sets_that_differ_by_a_replacement_may_not_meet() -> None:
+    assert not apart(ABC, BCD)
+    assert not {"a", "b"} & {"c", "d"}
+
+
+def test_a_set_grows_by_one_node() -> None:
+    record = NodeSet(1, ABC)
+    opened = record.begin(ABCD)
+    assert (opened.epoch, opened.usable) == (2, (ABC, ABCD))
+    closing = opened.finish()
+    assert (closing.epoch, closing.usable, closing.phase) == (3, (ABCD,), CLOSING)
+    assert closing.settle() == NodeSet(3, ABCD)
+    assert NodeSet.parse(closing.text()) == closing
+
+
+def test_a_step_can_be_taken_back() -> None:
+    closing = NodeSet(1, ABC).begin(ABCD).back()
+    assert (closing.epoch, closing.usable, closing.phase) == (3, (ABC,), CLOSING)
+    assert closing.settle() == NodeSet(3, ABC)
+
+
+def test_an_interrupted_step_goes_on() -> None:
+    opened = NodeSet(1, ABC).adding("d")
+    assert opened.adding("d") is opened
+    closing = opened.finish()
+    assert closing.finish() is closing
+    reopened = closing.removing("d")  # clients of the old set may work again
+    assert (reopened.usable, reopened.phase) == ((ABCD, ABC), OPEN)
+
+
+@pytest.mark.parametrize(
+    ("record", "target", "cause"),
+    [
+        (NodeSet(1, ABC), BCD, "differ by more"),
+        (NodeSet(1, ABC), (*ABCD, "e"), "differ by more"),
+        (NodeSet(1, ABC), (*ABC, "c"), "differ by more|already"),
+        (NodeSet(1, ABC), ABC, "already"),
+        (NodeSet(1, ABC), ("a", "b"), "at least 3 nodes"),
+        (NodeSet(1, ("a",)), ("a", "b"), "at least 3 nodes"),
+        (NodeSet(2, ABC, ABCD, OPEN), (*ABC, "e"), "another step is open"),
+        (NodeSet(3, ABCD, ABC, CLOSING), BCD, "another step is closing"),
+    ],
+)
+def test_steps_that_are_refused(record: NodeSet, target: tuple[str, ...], cause: str) -> None:
+    with pytest.raises(ConfigurationError, match=cause):
+        record.begin(target)
+
+
+def test_nothing_to_finish_or_to_take_back() -> None:
+    for step in (NodeSet.finish, NodeSet.back):
+        with pytest.raises(ConfigurationError, match="no step is open"):
+            step(NodeSet(1, ABC))
+    with pytest.raises(ConfigurationError, match="closing already"):
+        NodeSet(3, ABCD, ABC, CLOSING).back()
+
+
+def test_an_operator_with_other_nodes_changes_nothing() -> None:
+    assert NodeSet(2, ABC, ABCD, OPEN).known_to(("d", "c", "b", "a")).epoch == 2
+    with pytest.raises(ConfigurationError, match="the record"):
+        NodeSet(1, ABC).known_to(BCD)
+
+
+def test_which_clients_are_allowed() -> None:
+    opened = NodeSet(2, ABC, ABCD, OPEN)
+    for nodes in (ABC, ABCD, ("c", "a", "b")):
+        assert opened.allows(nodes)
+    for wrong in ("bcd", "a", "abe", "abb", "abcde"):
+        assert not opened.allows(tuple(wrong))
+    assert opened.allows(("a", "b", None))  # a node that was not met yet
+    assert not opened.allows(("a", "e", None))
+    closing = NodeSet(3, ABCD, ABC, CLOSING)
+    assert closing.allows(ABCD)
+    assert not closing.allows(ABC)
+
+
+@pytest.mark.parametrize("text", [None, "", "x", "[]", "{}", '{"epoch": 1}', "[" * 100_000])
+def test_a_text_that_is_no_record(text: str | None) -> None:
+    assert NodeSet.parse(text) is None
+
+
+def test_phases_are_words_in_the_data() -> None:
+    """Clients of other versions read them."""
+    assert (SETTLED, OPEN, CLOSING) == ("settled", "open", "closing")
