@@ -28,7 +28,7 @@ class UnfairError(Exception):
     """Somebody starved, or the waiters cost too much: nothing unsafe, but users notice it."""
 
 
-unfair_without_a_queue = pytest.mark.xfail(
+unfair_without_phases = pytest.mark.xfail(
     raises=UnfairError,
     strict=True,
     reason="readers and writers have no queue yet: writers come first",
@@ -70,14 +70,15 @@ async def test_nobody_of_sixteen_workers_starves(who: str, nodes: int) -> None:
 
 
 @ours
-async def test_each_of_fifty_managers_in_one_process_is_served(who: str, nodes: int) -> None:
+async def test_fifty_managers_in_one_process_take_turns(who: str, nodes: int) -> None:
     async with stage(who, nodes) as there:
         seen = await scenes.managers(there, 50, seconds=4)
-    assert seen.errors == 0
-    fair(min(seen.counts) > 0, seen.counts)
+    safe(seen)
+    # Two bodies of 2 ms begin within a turn of 5 ms, and the run may end within a round.
+    fair(max(seen.counts) <= 4 * (min(seen.counts) + 1), seen.counts)
 
 
-@unfair_without_a_queue
+@unfair_without_phases
 @ours
 async def test_readers_and_writers_both_get_their_turns(who: str, nodes: int) -> None:
     """In strict phases each reader goes after each writer: twice as often as one of two writers."""
