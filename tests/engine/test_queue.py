@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ from tests.waiting import until
 
 AT_ONCE = 0.05
 QUEUE = KEY + b":#queue"
+
+
+def was_refused(locks: asynclock.LockManager) -> bool:
+    return locks.statistics().refused >= 1
 
 
 async def refused(locks: asynclock.LockManager, more: int = 1) -> None:
@@ -86,7 +91,7 @@ def test_a_release_wakes_one_waiter(kind: str) -> None:
             held = await call(on.locks)
             tasks = [start(turn(locks)) for locks in others]
             for locks in others:
-                await until(lambda locks=locks: locks.statistics().refused >= 1)
+                await until(partial(was_refused, locks))
             await asyncio.sleep(0.01)
             before = sum(locks.statistics().attempts for locks in others)
             await (held.resign() if kind == "election" else held.release())
