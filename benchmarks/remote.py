@@ -117,6 +117,8 @@ class Remote:
         return answer
 
     def _last_words(self) -> str:
+        if self._errors.closed:
+            return "before this question"
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").splitlines()
         return next((line for line in reversed(lines) if line.strip()), "without a word")

@@ -162,14 +162,14 @@ class AcquireLoop:
             return other
         if self._ticket is not None and self._ticket.unsettled:
             return self._spec  # the nodes have different numbers: tell them which one counts
-        if self._arm():
+        if self._arm(attempt):
             return self._spec
         await self._pause(attempt)
         if self._late():
             raise refusals.too_long(attempt)
         return self._spec
 
-    def _arm(self) -> bool:
+    def _arm(self, attempt: Attempt) -> bool:
         """Watch for the next chance; return whether to ask again before we wait for it."""
         nodes, spec, ticket = self._engine.multiplexer, self._spec, self._ticket
         if ticket is None or not spec.queue:
@@ -184,7 +184,7 @@ class AcquireLoop:
         self._watch = watch = nodes.wakeups.watch(others, ticket=ticket.key)
         if nodes.tracks():
             look = Command.plain("MGET", *watch.keys, keys=watch.keys)
-            nodes.broadcast(look, Armed(watch), arm=True)
+            nodes.broadcast(look, Armed(watch, attempt.queued), arm=True)
         return False
 
     def _elsewhere(self, attempt: Attempt) -> LockSpec | None:

@@ -71,7 +71,7 @@ class Attempt:
         """For each refusing node: the seconds that the holder has left, or None, and its owner."""
         self.reserved: list[str] = []
         """For each node where the name is free: the ticket that goes first there."""
-        self.others = False
+        self.others: bool = False
         """Whether a node that granted knows of others who wait."""
         self.slot_votes: tuple[bytes, ...] = ()
         """What refusing nodes reported about the other slots of the name."""
@@ -80,7 +80,8 @@ class Attempt:
         self.ticket: Ticket | None = ticket
         """The caller's place in the queue; None if it has none."""
         self._waits = waits
-        self._told: list[int] = []
+        self._told: dict[int, int] = {}
+        """For each node where our ticket waits: its number there."""
         self._rank = 0
         self._nodes = context.multiplexer.nodes
         self._future: asyncio.Future[None] | None = None
@@ -136,7 +137,7 @@ class Attempt:
             enough = len(ballot.claims) + ballot.refused + ballot.quorum > len(self._nodes)
             # A node that let us in front of others has told no number: ask it for one.
             untold = first and len(self._waits) > 1 and bool(ballot.claims)
-            self.ticket.settle(self._told, self._rank, enough=enough and not untold)
+            self.ticket.settle(list(self._told.values()), self._rank, enough=enough and not untold)
             self.ticket.unsettled |= untold
         self.abandon(self.ticket)
         return False
@@ -203,7 +204,8 @@ class Attempt:
             else:
                 if self.spec.queue and reply[2]:
                     self.others = True
-                    self._wake(index, reply[2])
+                    if self.spec.neighbours:  # otherwise it was not woken: the name is taken
+                        self._wake(index, reply[2])
                 ballot.granted(index, int(reply[1]))
                 if ballot.behind:
                     self._write_back()
@@ -227,11 +229,15 @@ class Attempt:
         _, _, holder, number, rank, free, *more, _ = reply
         if number:
             self._rank = min(rank, self._rank) if self._told else rank
-            self._told.append(number)
+            self._told[index] = number
         if free:
             self.reserved.append(self.refusals[-1][1])
             self._wake(index, holder)
         self.slot_votes += tuple(more)
+
+    def queued(self, index: int) -> bool:
+        """Whether node `index` refused this attempt and keeps its ticket."""
+        return index in self._told
 
     def _wake(self, index: int, ticket: bytes) -> None:
         # The node woke this waiter. It may be ours: servers send no push for our own changes.
@@ -290,7 +296,8 @@ class Attempt:
             nodes, until = self._context.multiplexer, _clock.now() + self._ttl
             more = () if ticket is None else ticket.place()
             command = self.spec.release(self.owner, self.started, until, more)
-            sink = Left(nodes.wakeups, self.spec) if self.spec.queue else NOBODY
+            ours = None if ticket is None else ticket.key
+            sink = Left(nodes.wakeups, self.spec, ours) if self.spec.queue else NOBODY
             nodes.deliver(command, sink, maybe)
 
     # why it was lost

@@ -13,9 +13,11 @@ from .ticket import first
 class Left:
     """Wakes local waiters: servers send no push for changes by our own connection."""
 
-    __slots__ = ("_spec", "_wakeups")
+    __slots__ = ("_ours", "_spec", "_wakeups")
 
-    def __init__(self, wakeups: Wakeups, spec: LockSpec) -> None:
+    def __init__(self, wakeups: Wakeups, spec: LockSpec, ours: str | None = None) -> None:
+        self._ours = ours
+        """The key of the sender's own ticket: the sender asks again by itself."""
         self._spec = spec
         self._wakeups = wakeups
 
@@ -27,5 +29,5 @@ class Left:
         if not spec.queue:
             for key in (*spec.watched, *spec.neighbours):
                 self._wakeups.wake(key, index)
-        elif (ticket := first(spec, reply)) is not None:
+        elif (ticket := first(spec, reply)) is not None and ticket != self._ours:
             self._wakeups.wake(ticket, index)

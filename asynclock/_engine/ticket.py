@@ -8,6 +8,7 @@ first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .._nodes.replies import Failure
@@ -21,6 +22,8 @@ REFRESH = PATIENCE / 3
 """Seconds after which a waiter asks again, which keeps its ticket alive."""
 WAITING = b"1"
 """Value of the key of a ticket that is on a node and has not been woken."""
+WOKEN = b"go"
+"""Value of the key of a ticket to which a node has left the name."""
 
 
 class Ticket:
@@ -65,20 +68,26 @@ class Ticket:
 class Armed:
     """Takes the values of the ticket's key and of others, which the nodes watch for us from now."""
 
-    __slots__ = ("_watch",)
+    __slots__ = ("_queued", "_watch")
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, queued: Callable[[int], bool]) -> None:
         self._watch = watch
+        self._queued = queued
 
     def on_reply(self, index: int, reply: Any) -> None:
-        """Count node `index` as changed if the ticket was woken, or is gone.
+        """Count node `index` as changed if the ticket that it has was woken, or is gone.
 
-        If another key is gone the name is free, but nobody has woken us: a client without a queue
-        had it, or its holder crashed.
+        A node that did not refuse the last attempt has left the name to us, if it has the ticket at
+        all. That is no reason to ask before other nodes have changed. If another key is gone the
+        name is free, but nobody has woken us: a client without a queue had it, or its holder
+        crashed.
         """
         if type(reply) is Failure:
             return
-        if reply[0] != WAITING:
+        if not self._queued(index):
+            if reply[0] == WOKEN:
+                self._watch.count(index)
+        elif reply[0] != WAITING:
             self._watch.on_change(index)
         elif None in reply:
             self._watch.on_hint()

@@ -76,7 +76,8 @@ class Multiplexer:
         if self.loop is not loop:
             self._start(loop)
         if self._flaws:
-            raise next(iter(self._flaws.values()))
+            # A new error each time: one that is raised again and again keeps every caller's frames.
+            raise ConfigurationError(str(next(iter(self._flaws.values()))))
 
     @property
     def started(self) -> bool:

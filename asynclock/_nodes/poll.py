@@ -48,5 +48,5 @@ def source_node(endpoint: Endpoint, settings: NodeSettings) -> ServerNode:
     async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
         return await greet(endpoint, node, settings.node_timeout, limit), Facts()
 
-    unguarded = replace(settings, restart_guard=False)
+    unguarded = replace(settings, restart_guard=False, record_key="")
     return ServerNode(endpoint.address, open_link, unguarded, Observers())

@@ -76,7 +76,7 @@ class ServerNode(ServerRequests):
                 if rejections:
                     await leave_replica(self, link, rejections)
                 else:
-                    await watch(self, link, self.read_record)
+                    await watch(self, link, self.poll_record)
         finally:
             if self._link is not None:
                 self._link.close(LEFT)
@@ -139,6 +139,11 @@ class ServerNode(ServerRequests):
         """
         if self._link is not None and self.settings.record_key:
             self.trust.doubt(_clock.now())
+            self._read_record(self._link)
+
+    def poll_record(self) -> None:
+        """Read what the node keeps of the fleet's record, in case no push tells of a change."""
+        if self._link is not None and self.settings.record_key:
             self._read_record(self._link)
 
     def tell_record(self, newest: Kept, name: str) -> None:

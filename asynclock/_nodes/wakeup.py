@@ -101,6 +101,8 @@ class Watch:
 
     def on_change(self, node: int) -> None:
         """Note that one of the keys changed on `node`."""
+        if node in self._changed:
+            return
         self._changed.add(node)
         if len(self._changed) == (self._size if self.ticket is None else self._quorum):
             self.wake()
@@ -108,6 +110,12 @@ class Watch:
             self._wake_after(QUORUM_PUSH_WINDOW)
         elif self._timer is None:
             self._wake_after(PUSH_WINDOW)
+
+    def count(self, node: int) -> None:
+        """Count `node` for the quorum of pushes: it is ours for the asking, which is no news."""
+        self._changed.add(node)
+        if len(self._changed) == self._quorum:
+            self.wake()
 
     def on_hint(self) -> None:
         """Note that the name may be free, though nobody has woken us yet."""

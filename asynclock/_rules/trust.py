@@ -110,7 +110,8 @@ class Trust:
         if known is not None and facts.marked is not None and facts.run_id != known.run_id:
             self._as_of = 0.0  # another machine's clock: nothing jumped
         kept = known is not None and self._kept(known, facts, silent)
-        kept = kept or (disks_kept and facts.durable and not (known is not None and known.replica))
+        trusted = known is None or (known.durable and not known.replica)
+        kept = kept or (disks_kept and facts.durable and trusted)
         age = self._age(facts, silent if known is not None else inf)
         if not kept:
             self.remembers_from = now - age + facts.lag

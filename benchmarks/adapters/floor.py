@@ -23,7 +23,7 @@ from . import Adapter
 
 _PLAIN = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
 _SCRIPTS = Path(__file__).parents[2] / "asynclock" / "_primitives"
-_FILES = ("prelude.lua", "lock.lua")
+_FILES = ("prelude.lua", "queue.lua", "lock.lua", "mutex.lua")
 _RETENTION = b"86400000"
 
 
@@ -109,7 +109,8 @@ class Floor(Adapter):
             await self._eval(lease[0], b"release", lease[1])
 
     async def _eval(self, key: bytes, *args: bytes) -> None:
-        await self._ask(self.quorum, b"EVALSHA", self.sha, b"2", key, key + b":#fence", *args)
+        keys = (key, key + b":#fence", key + b":#queue")
+        await self._ask(self.quorum, b"EVALSHA", self.sha, b"3", *keys, *args)
 
     async def close(self) -> None:
         for link in self.links:

@@ -294,13 +294,31 @@ async def test_a_restarted_node_takes_the_tickets_back(on: Nodes) -> None:
         first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
         on.nodes[0].restart()
         await until(lambda: all(n.state != "down" for n in one.nodes()))
+        before = one.statistics().attempts + two.statistics().attempts
         await asyncio.sleep(TTL + 1)  # its quarantine
+        attempts = one.statistics().attempts + two.statistics().attempts - before
+        # A node without a vote has no tickets: that is no reason to ask.
+        assert attempts <= 2 * (TTL + 1) / (0.3 * PATIENCE) + 2
         assert await on.nodes[0].command("ZCARD", QUEUE) == 2
         await holder.release()
         lease = await asyncio.wait_for(first, 1.0)
         assert not second.done()
         await lease.release()
         await (await second).release()
+
+
+@virtual
+async def test_a_node_that_lacks_the_lock_is_no_reason_to_ask(on: Nodes) -> None:
+    """It leaves the name to the first waiter, who needs a quorum all the same."""
+    async with on.connect() as other:
+        holder = await on.locks.lock("a").acquire()
+        await on.nodes[2].command("DEL", KEY)  # as if the acquire had never come there
+        waiting = await line_up(other.lock("a"), other)
+        before = other.statistics().attempts
+        await asyncio.sleep(3.0)
+        assert other.statistics().attempts - before <= 3.0 / (0.3 * PATIENCE) + 1
+        await holder.release()
+        await (await asyncio.wait_for(waiting, AT_ONCE)).release()
 
 
 @virtual

@@ -56,6 +56,7 @@ async def test_a_setting_decides(on: Nodes) -> None:
         assert await left(on.nodes[0]) == pytest.approx(100, abs=0.1)
 
 
+QUEUE = KEY + b":#queue"
 AHEAD = 500.0
 """Seconds that a counter is ahead of the node's clock."""
 
@@ -64,7 +65,7 @@ async def take(node: MemoryNode, owner: str, floor: int = 0) -> int:
     """Acquire on one node, with a floor; return the fence."""
     source = lock.SCRIPT.source
     words = ("acquire", owner, 5000, floor, 0, int(KEPT * 1000))
-    reply = await node.command("EVAL", source, 2, KEY, COUNTER, *words)
+    reply = await node.command("EVAL", source, 3, KEY, COUNTER, QUEUE, *words)
     return int(reply[1])
 
 
