@@ -17,7 +17,7 @@ class Left:
 
     def __init__(self, wakeups: Wakeups, spec: LockSpec, ours: str | None = None) -> None:
         self._ours = ours
-        """The key of the sender's own ticket: the sender asks again by itself."""
+        """The key of the sender's own ticket, which goes on waiting: see `Watch.count`."""
         self._spec = spec
         self._wakeups = wakeups
 
@@ -29,5 +29,7 @@ class Left:
         if not spec.queue:
             for key in (*spec.watched, *spec.neighbours):
                 self._wakeups.wake(key, index)
-        elif (ticket := first(spec, reply)) is not None and ticket != self._ours:
+        elif (ticket := first(spec, reply)) is not None and ticket == self._ours:
+            self._wakeups.count(ticket, index)
+        elif ticket is not None:
             self._wakeups.wake(ticket, index)

@@ -60,6 +60,11 @@ class Wakeups:
             else:
                 watch.on_change(node)
 
+    def count(self, ticket: str, node: int) -> None:
+        """Report that `node` has left the name to this ticket's waiter: see `Watch.count`."""
+        for watch in list(self._watched.get(ticket, ())):
+            watch.count(node)
+
     def drop(self, watch: Watch) -> None:
         """Remove a watch from all its keys."""
         for key in watch.keys:

@@ -39,6 +39,7 @@ def heal(run: Run) -> None:
             node.restart()
         node.thaw()
     for process in run.world.processes:
+        process.traps.clear()
         if process not in run.paused:  # otherwise its clock would go on, and then be set back
             process.thaw()
         for route in process.routes:
