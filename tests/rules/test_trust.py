@@ -119,8 +119,15 @@ def test_where_disks_are_kept_a_durable_process_need_not_wait(facts: Facts) -> N
     waits = 0 if facts.durable else pytest.approx(D - 1.0)
     assert met(Trust(10.0), facts, 5000.0, disks_kept=True) == waits
     known = Trust(10.0)
-    met(known, OLD, 4000.0)
+    met(known, replace(OLD, durable=True), 4000.0)
     assert met(known, facts, 5000.0, disks_kept=True) == waits
+
+
+def test_a_durable_process_waits_after_one_that_was_not_though_disks_are_kept() -> None:
+    """The earlier one may have lost what it granted last, on whatever disk."""
+    known = Trust(10.0)
+    met(known, OLD, 4000.0)
+    assert met(known, replace(NEW, durable=True), 5000.0, disks_kept=True) > 0
 
 
 def test_a_durable_process_that_was_a_replica_waits_though_disks_are_kept() -> None:
