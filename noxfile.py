@@ -146,7 +146,7 @@ QUICK = [
     "tests/engine/test_closing.py",
     "tests/engine/test_interruption.py",
     "tests/engine/test_reservation.py",
-    "tests/engine/test_turns.py",
+    "tests/engine/test_queue.py",
     "tests/fencing/test_stamp.py",
     "tests/nodes/test_bad_input.py",
     "tests/nodes/test_shapes.py",
