@@ -171,6 +171,9 @@ SLACK = 3.0
 """Maximum per cent of a run above the floor: timing decides about some branches."""
 COVERED = [
     *QUICK,
+    "tests/engine/test_ready.py",
+    "tests/guards/test_set.py",
+    "tests/primitives/test_upgrade.py",
     "tests/simulation/test_simulation.py::test_a_seed_is_replayed_step_for_step",
     "tests/simulation/test_simulation.py::test_schedules_that_once_failed",
 ]
