@@ -350,7 +350,7 @@ class Queue(Machine):
 
     @rule(
         owner=owners,
-        floor=floors,
+        floor=floors.filter(lambda floor: floor >= 0),  # else a number is the server's clock
         patience=st.sampled_from([0, TTL, TTL]),
         number=numbers,
         barge=st.sampled_from([0, 0, 1]),
