@@ -123,7 +123,10 @@ async def test_nor_is_a_lock_on_real_servers(
         for proxy in proxies:
             proxy.delay(REAL_TRIP)
         found, took = await attempt(KINDS[kind](locks), timeout)
-        assert isinstance(found, asynclock.AcquireTimeoutError)
+        if isinstance(found, asynclock.Lease):
+            assert kind == "semaphore"  # the first look met the free place: chance decides
+        else:
+            assert isinstance(found, asynclock.AcquireTimeoutError)
         assert took < max(timeout, REAL_TIMEOUT) + BUSY
         assert taken
 
