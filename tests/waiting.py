@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from asynclock import LockManager
+from asynclock import LockManager, _clock
 
 PATIENCE = 30.0
 """Seconds for anything that must happen: the machine may be busy."""
@@ -54,3 +54,13 @@ async def sleeps(locks: LockManager, tasks: int = 1) -> None:
         return sum(watch._future is not None for watch in watches) >= tasks
 
     await until(asleep, f"{tasks} tasks wait for a push")
+
+
+def renew_now(locks: LockManager) -> None:
+    """Let the renewals of all leases be due, so that a test of a loss needs no short ttl.
+
+    A lease with a short ttl is lost on a busy machine before the test does anything to it.
+    """
+    renewals = locks._engine.renewals
+    for grant in renewals.grants():
+        renewals._set(grant, _clock.now())

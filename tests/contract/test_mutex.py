@@ -12,7 +12,7 @@ import asynclock
 from tests.contract.conftest import Connect
 from tests.contract.faces import Face
 from tests.contract.kinds import Kind
-from tests.waiting import PATIENCE, until, waits
+from tests.waiting import PATIENCE, renew_now, until, waits
 
 
 async def test_one_at_a_time(connect: Connect, of: Kind) -> None:
@@ -120,11 +120,13 @@ async def test_max_hold_ends_it(connect: Connect, of: Kind) -> None:
 async def test_a_loss_ends_the_body(
     face: Face, connect: Connect, caplog: pytest.LogCaptureFixture, of: Kind
 ) -> None:
-    locks = connect(ttl=0.9)
+    locks = connect()
     with caplog.at_level(logging.ERROR, "asynclock"), pytest.raises(asynclock.LeaseLostError) as e:
         async with of(locks):
             await face.command("FLUSHALL")
-            await asyncio.sleep(30)
+            renew_now(locks)
+            await asyncio.sleep(PATIENCE)
+            pytest.fail("the body goes on")
     assert e.value.name in of.names
     assert e.value.reason
     losses = [record for record in caplog.records if "lost the lease" in record.message]
@@ -136,11 +138,12 @@ async def test_a_loss_ends_the_body(
 async def test_a_loss_without_interrupt_raises_at_the_exit(
     face: Face, connect: Connect, of: Kind
 ) -> None:
-    locks = connect(ttl=0.6)
+    locks = connect()
     finished = False
     with pytest.raises(asynclock.LeaseLostError):
         async with of(locks, interrupt=False) as lease:
             await face.command("FLUSHALL")
+            renew_now(locks)
             await lease.wait_lost()
             assert not lease.held
             finished = True
@@ -148,10 +151,11 @@ async def test_a_loss_without_interrupt_raises_at_the_exit(
 
 
 async def test_a_bodys_own_error_is_never_replaced(face: Face, connect: Connect, of: Kind) -> None:
-    locks = connect(ttl=0.6)
+    locks = connect()
     with pytest.raises(KeyError):
         async with of(locks, interrupt=False) as lease:
             await face.command("FLUSHALL")
+            renew_now(locks)
             await lease.wait_lost()
             raise KeyError
 

@@ -187,7 +187,7 @@ async def test_the_background_has_no_callers_context(
         def emit(self, record: logging.LogRecord) -> None:
             seen.add(who.get())
 
-    locks = connect(asynclock_nodes, ttl=0.6, observers=[observe])
+    locks = connect(asynclock_nodes, ttl=1.5, observers=[observe])
     try:
 
         async def first(name: str, **settings: Any) -> asynclock.Lease:

@@ -12,7 +12,7 @@ import asynclock
 from asynclock import _clock
 from asynclock.testing import LocalServer
 from tests import patient
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, renew_now, until
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -94,13 +94,15 @@ async def test_observers_see_it_all_and_break_nothing(
         seen.append(type(event).__name__)
         raise RuntimeError
 
-    async with patient.connect(asynclock_nodes[0].url, observers=[failing], ttl=0.6) as locks:
+    async with patient.connect(asynclock_nodes[0].url, observers=[failing]) as locks:
         async with locks.lock("a"):
             pass
         with pytest.raises(asynclock.LeaseLostError):
             async with locks.lock("a"):
                 await asynclock_nodes[0].command("DEL", "asynclock:a")
-                await asyncio.sleep(30)
+                renew_now(locks)
+                await asyncio.sleep(PATIENCE)
+                pytest.fail("the body goes on")
     assert seen.count("Acquired") == 2
     assert seen.count("Lost") == 1
     assert {"NodeUp", "Released"} <= set(seen)

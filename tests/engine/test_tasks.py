@@ -12,7 +12,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 from tests import patient
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, renew_now, until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a"),
@@ -138,7 +138,7 @@ async def test_a_loss_ends_the_task_that_the_body_has_moved_to(
 ) -> None:
     by_name = kind == "name by name"
     prefix = "asynclock:{" if by_name else "asynclock:"
-    async with connect(asynclock_nodes, ttl=0.6, prefix=prefix) as locks:
+    async with connect(asynclock_nodes, prefix=prefix) as locks:
         entered = LOCKS["multi" if by_name else kind](locks).acquire()
         lease = await entered.__aenter__()
         moved = asyncio.Event()
@@ -156,6 +156,7 @@ async def test_a_loss_ends_the_task_that_the_body_has_moved_to(
         await moved.wait()
         for node in asynclock_nodes:
             await node.command("FLUSHALL")
+        renew_now(locks)
         with pytest.raises(asynclock.LeaseLostError):
             await task
         me = asyncio.current_task()
@@ -168,7 +169,7 @@ async def test_a_loss_ends_the_task_that_the_body_has_moved_to(
 async def test_left_in_another_task_a_later_loss_ends_nobody(
     asynclock_nodes: list[LocalServer],
 ) -> None:
-    async with connect(asynclock_nodes, ttl=0.6) as locks:
+    async with connect(asynclock_nodes) as locks:
         lease = await locks.lock("a").acquire()
         await lease.__aenter__()
         waiting = asyncio.create_task(lease.wait_lost())
@@ -183,7 +184,7 @@ async def test_left_in_another_task_a_later_loss_ends_nobody(
 async def test_only_what_is_entered_and_held_can_be_adopted(
     asynclock_nodes: list[LocalServer],
 ) -> None:
-    async with connect(asynclock_nodes, ttl=0.6) as locks:
+    async with connect(asynclock_nodes) as locks:
         for lock in (locks.lock("a"), locks.reentrant_lock("a")):
             lease = await lock.acquire()
             with pytest.raises(RuntimeError, match="not entered"):
