@@ -19,7 +19,7 @@ import hiredis
 
 from .. import _clock, _forks
 from .replies import NOBODY, NOT_REDIS, READONLY, Answer, Failure, ServerError, Sink, failure, lost
-from .script import WRITES, Command
+from .script import ACQUIRE, UNDOES, WRITES, Command
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.
@@ -245,11 +245,11 @@ class Link(asyncio.Protocol):
         if known.code == "NOSCRIPT" and command.script is not None:
             # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
             # well and are resent in the same order. But if another client has loaded the script in
-            # the meantime, a release behind ran before this acquire: send that release again.
-            later = [entry[3] for entry in self._in_flight if entry[3].retry_until]
+            # the meantime, a release or a leave behind ran before this acquire: send it again.
+            later = [entry[3] for entry in self._in_flight if entry[3].op in UNDOES]
             self.send(command.with_source(), sink, index)
             for other in later:
-                if other.owner in command.claims:
+                if command.op == ACQUIRE and other.owner in command.args:
                     self.send(other.with_source(), NOBODY, 0)
         else:
             sink.on_reply(index, known)

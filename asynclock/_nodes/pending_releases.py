@@ -49,7 +49,7 @@ class PendingReleases:
         # The deadline is checked on reconnect: the node's clock may have been set back by then.
         owner = release.owner
         if owner not in self._kept:
-            self._kept[owner] = PendingRelease(self, owner, release)
+            self._kept[owner] = PendingRelease(self, owner, release.again())
 
     def connection_broke(self, unanswered: Iterable[Command], asked_until: float) -> None:
         """Keep what matters of the unanswered commands; `asked_until` is when requests ended."""

@@ -17,7 +17,9 @@ from hiredis import pack_command
 Word = bytes | str | int
 
 ACQUIRE: Final = "acquire"
-"""The operation that may set an owner's key."""
+"""The operation that may set an owner's key, or leave a ticket."""
+UNDOES: Final = frozenset({"release", "leave"})
+"""Operations that undo an acquire, so they must not be executed before it."""
 WRITES: Final = frozenset({ACQUIRE, "raise", "extend", "prepare", "accept"})
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 GRANTED: Final = 1
@@ -96,6 +98,16 @@ class Command:
         command = cls(script, keys, ("release", owner, *more))
         command.asked_since, command.retry_until = asked_since, until
         return command
+
+    def again(self) -> Command:
+        """Return the release as it is sent again later: its owner is all that still holds then.
+
+        Its ticket may have left meanwhile, and nobody asks again for whom the name was kept.
+        """
+        if self.script is None or len(self.args) <= 2:
+            return self
+        release, since, until = Command.release, self.asked_since, self.retry_until
+        return release(self.script, self.keys, self.owner, since, until)
 
     @property
     def owner(self) -> Word:

@@ -13,7 +13,7 @@ import asynclock
 from asynclock import _clock
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.ticket import PATIENCE, REFRESH
-from asynclock._primitives.lock import spec
+from asynclock._primitives.lock import SCRIPT, spec
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import (
@@ -24,6 +24,7 @@ from tests.engine.virtual_nodes import (
     seconds_until,
     start,
     virtual,
+    virtual_single,
 )
 from tests.waiting import until
 
@@ -39,6 +40,10 @@ async def refused(locks: asynclock.LockManager, more: int = 1) -> None:
     """Wait until the nodes have refused this many more attempts."""
     before = locks.statistics().refused
     await until(lambda: locks.statistics().refused >= before + more, every=0.001)
+
+
+async def is_gone(node: MemoryNode) -> bool:
+    return not await node.command("EXISTS", KEY)
 
 
 async def line_up(lock: asynclock.Lock, locks: asynclock.LockManager) -> asyncio.Task[Any]:
@@ -259,6 +264,38 @@ async def test_a_first_attempt_that_is_cancelled_leaves_no_ticket(on: Nodes) -> 
         await asyncio.sleep(0.5)
         assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [0, 0, 0]
         await holder.release()
+
+
+@virtual
+async def test_a_release_that_is_sent_again_puts_no_ticket_back(on: Nodes) -> None:
+    """Its attempt failed at the quorum and was to go on waiting, but it has left since."""
+    await on.ghost(only="bc")
+    for way in on.ways[1:]:
+        way.seconds = 0.1
+    waiting = start(on.locks.lock("a").acquire())
+    first = on.nodes[0]
+    await until(lambda: first.command("EXISTS", KEY), every=0.001)
+    on.ways[0].go_mute()  # from now on the release gets nowhere
+    await refused(on.locks)
+    waiting.cancel()
+    await until(partial(is_gone, first), every=0.1)
+    assert await first.command("ZCARD", QUEUE) == 0
+
+
+@virtual_single
+async def test_a_ticket_that_overtook_its_leave_is_removed(on: Nodes) -> None:
+    """The node had forgotten its scripts, and another client taught it in between."""
+    node = on.nodes[0]
+    await on.ghost(only="a")
+    on.slow(0.1)
+    node.forget_scripts()
+    waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    await asyncio.sleep(0.075)  # the acquire was rejected, and the leave is on its way
+    await node.command("SCRIPT", "LOAD", SCRIPT.source)
+    await asyncio.sleep(0.5)
+    assert await node.command("ZCARD", QUEUE) == 0
 
 
 @virtual

@@ -145,7 +145,7 @@ class ClusterNode:
         now = _clock.now()
         while self._unsent and next(iter(self._unsent.values())).retry_until <= now:
             del self._unsent[next(iter(self._unsent))]
-        self._unsent[command.owner] = command
+        self._unsent[command.owner] = command.again()
 
     # the view
 
