@@ -68,6 +68,9 @@ NAMES = {
 }
 
 BLOCKING = {
+    "Barrier",
+    "FairLock",
+    "Latch",
     "Lease",
     "Lock",
     "LockManager",
@@ -75,6 +78,11 @@ BLOCKING = {
     "MultiLease",
     "MultiLock",
     "ReadWriteLock",
+    "ReentrantLease",
+    "ReentrantLock",
+    "Semaphore",
+    "SemaphorePermits",
+    "SharedEvent",
     "connect",
 }
 
@@ -159,9 +167,10 @@ def test_documented(module: ModuleType, name: str) -> None:
 
 
 MAKES_FOR_CODE_THAT_BLOCKS = [
-    *("fair_lock", "lock", "multi_lock", "reentrant_lock", "rwlock", "semaphore", "synchronized")
+    *("fair_lock", "lock", "multi_lock", "reentrant_lock", "rwlock", "semaphore", "synchronized"),
+    *("barrier", "event", "latch"),
 ]
-MAKES = [*MAKES_FOR_CODE_THAT_BLOCKS, "barrier", "election", "event", "latch"]
+MAKES = [*MAKES_FOR_CODE_THAT_BLOCKS, "election"]
 HELPERS: dict[ModuleType, list[str]] = {
     asynclock.contrib.aiohttp: ["cleanup_context", "locked", "locks_of", "problems", "setup"],
     asynclock.contrib.dashboard: ["dashboard"],
@@ -191,6 +200,9 @@ FACTORIES: dict[str, Callable[..., object]] = {
         *(getattr(asynclock.LockManager, name) for name in MAKES),
         *(asynclock.ReadWriteLock.upgrade, asynclock.ReadWriteLock.downgrade),
         asynclock.Semaphore.several,
+        asynclock.blocking.ReadWriteLock.upgrade,
+        asynclock.blocking.ReadWriteLock.downgrade,
+        asynclock.blocking.Semaphore.several,
         *(getattr(asynclock.blocking.LockManager, name) for name in MAKES_FOR_CODE_THAT_BLOCKS),
         *(getattr(module, name) for module, names in HELPERS.items() for name in names),
     )

@@ -15,11 +15,24 @@ to `lease.on_lost`, and expect LeaseLostError from `extend` and at the end of `w
 
 from __future__ import annotations
 
-from ._leases import Lease, MultiLease
-from ._locks import Lock, MultiLock, ReadWriteLock
-from ._manager import LockManager, LockSettings, connect
+from ._catalogue import LockSettings
+from ._kinds import (
+    FairLock,
+    MultiLock,
+    ReadWriteLock,
+    ReentrantLock,
+    Semaphore,
+    SemaphorePermits,
+)
+from ._leases import Lease, MultiLease, ReentrantLease
+from ._locks import Lock
+from ._manager import LockManager, connect
+from ._shared import Barrier, Latch, SharedEvent
 
 __all__ = [
+    "Barrier",
+    "FairLock",
+    "Latch",
     "Lease",
     "Lock",
     "LockManager",
@@ -27,5 +40,10 @@ __all__ = [
     "MultiLease",
     "MultiLock",
     "ReadWriteLock",
+    "ReentrantLease",
+    "ReentrantLock",
+    "Semaphore",
+    "SemaphorePermits",
+    "SharedEvent",
     "connect",
 ]

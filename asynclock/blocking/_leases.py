@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import anyio.to_thread
 
 from .._primitives.multi import MultiLease as AsyncMultiLease
 from .._primitives.protocols import AnyLease
+from .._primitives.reentrant import ReentrantLease as AsyncReentrantLease
 from ..errors import AsyncLockError
-
-if TYPE_CHECKING:
-    from ._manager import LockManager
+from ._bridge import Bridge
 
 _log = logging.getLogger("asynclock")
 
@@ -29,7 +28,7 @@ class Lease:
 
     __slots__ = ("__weakref__", "_lease", "_manager")
 
-    def __init__(self, manager: LockManager, lease: AnyLease) -> None:
+    def __init__(self, manager: Bridge, lease: AnyLease) -> None:
         self._manager = manager
         self._lease = lease
 
@@ -40,6 +39,11 @@ class Lease:
     def name(self) -> str:
         """The name that is locked, without the manager's prefix."""
         return self._lease.name
+
+    @property
+    def part(self) -> str | None:
+        """Which part of the name is held, for a store that tells them apart; None for the whole."""
+        return getattr(self._lease, "part", None)
 
     @property
     def owner(self) -> str:
@@ -139,7 +143,7 @@ class Lease:
 
 
 class MultiLease(Lease):
-    """The hold on several names, with a fence for each name."""
+    """The hold on several names or permits, with a fence for each."""
 
     __slots__ = ()
 
@@ -147,11 +151,29 @@ class MultiLease(Lease):
 
     @property
     def fences(self) -> dict[str, int]:
-        """The fence for each name."""
+        """The fence for each name, or for each slot of a semaphore."""
         return self._lease.fences
 
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The lease on all names; on Cluster one lease per name, of a semaphore one per permit."""
+        return tuple(Lease(self._manager, lease) for lease in self._lease.leases)
 
-def wrapped(manager: LockManager, lease: Any) -> Any:
+
+class ReentrantLease(Lease):
+    """One of the holds of a thread on a reentrant lock."""
+
+    __slots__ = ()
+
+    _lease: AsyncReentrantLease
+
+    @property
+    def depth(self) -> int:
+        """The number of holds on the lease at this moment."""
+        return self._lease.depth
+
+
+def wrapped(manager: Bridge, lease: Any) -> Any:
     """Return the blocking counterpart of an asynchronous lease."""
-    kind = MultiLease if isinstance(lease, AsyncMultiLease) else Lease
-    return kind(manager, lease)
+    kinds = {AsyncMultiLease: MultiLease, AsyncReentrantLease: ReentrantLease}
+    return kinds.get(type(lease), Lease)(manager, lease)

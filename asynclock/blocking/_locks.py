@@ -6,25 +6,22 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
 from .. import _settings
 from .._primitives.base import UNSET, Timeout
 from .._primitives.protocols import AnyLock
 from ..manager import LockManager as AsyncLockManager
-from ._leases import Lease, MultiLease, wrapped
-
-if TYPE_CHECKING:
-    from ._manager import LockManager
-
+from ._bridge import Bridge
+from ._leases import Lease, wrapped
 
 L = TypeVar("L", bound=Lease)
 
 
-class _Acquirable(Generic[L]):
+class Acquirable(Generic[L]):
     """A name and settings that can be acquired. Any number of threads may share it."""
 
-    def __init__(self, manager: LockManager, make: Callable[[AsyncLockManager], AnyLock]) -> None:
+    def __init__(self, manager: Bridge, make: Callable[[AsyncLockManager], AnyLock]) -> None:
         self._manager = manager
         self._make = make
         self._name = make(manager.asynchronous()).name
@@ -60,7 +57,7 @@ class _Acquirable(Generic[L]):
             lease = await lock.acquire(**given)
             return await lease.__aenter__() if enter else lease
 
-        found: L = self._get(work, enter=enter)
+        found: L = self.obtain(work, enter=enter)
         return found
 
     def try_acquire(self) -> L | None:
@@ -72,10 +69,10 @@ class _Acquirable(Generic[L]):
         async def work() -> Any:
             return await self._make(self._manager.asynchronous()).try_acquire()
 
-        found: L | None = self._get(work)
+        found: L | None = self.obtain(work)
         return found
 
-    def _get(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> Any:
+    def obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> Any:
         # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
         thread, lease, entry = threading.get_ident(), None, None
         try:
@@ -121,36 +118,8 @@ class _Acquirable(Generic[L]):
         raise RuntimeError(f"{self!r} is not entered")
 
 
-class Lock(_Acquirable[Lease]):
+class Lock(Acquirable[Lease]):
     """A lock of any kind with one name, for code that blocks."""
-
-
-class MultiLock(_Acquirable[MultiLease]):
-    """Mutexes on several names at once, for code that blocks."""
-
-
-class ReadWriteLock:
-    """A read-write lock for code that blocks; see `asynclock.ReadWriteLock`."""
-
-    def __init__(self, read: Lock, write: Lock) -> None:
-        self._read = read
-        self._write = write
-
-    def __repr__(self) -> str:
-        return f"<blocking ReadWriteLock {self.name!r}>"
-
-    @property
-    def name(self) -> str:
-        """The name that is locked, without the manager's prefix."""
-        return self._read.name
-
-    def read(self) -> Lock:
-        """Return the shared side, to be used like any lock."""
-        return self._read
-
-    def write(self) -> Lock:
-        """Return the exclusive side, to be used like any lock."""
-        return self._write
 
 
 async def _release(lease: Any) -> None:

@@ -276,10 +276,16 @@ async def tried() -> None:
 
 
 def block_on_all() -> None:
-    for lock in (waiting.reentrant_lock("a", ttl=3), waiting.fair_lock("a")):
-        assert_type(lock.acquire(timeout=1), blocking.Lease)
+    assert_type(waiting.reentrant_lock("a", ttl=3).acquire(timeout=1), blocking.ReentrantLease)
+    assert_type(waiting.fair_lock("a").acquire(timeout=1), blocking.Lease)
     assert_type(waiting.semaphore("a", 3).try_acquire(), blocking.Lease | None)
-    assert_type(waiting.rwlock("a").read().acquire(), blocking.Lease)
+    assert_type(waiting.semaphore("a", 3).several(2).acquire(), blocking.MultiLease)
+    reading = waiting.rwlock("a").read().acquire()
+    assert_type(reading, blocking.Lease)
+    with waiting.rwlock("a").upgrade(reading, timeout=1) as writing:
+        assert_type(writing, blocking.Lease)
+        assert_type(waiting.rwlock("a").downgrade(writing), blocking.Lease)
+    assert_type(waiting.barrier("a", 2).wait(timeout=1), int)
     assert_type(waiting.multi_lock("a", "b").acquire(), blocking.MultiLease)
     assert_type(waiting.inspect("a"), asynclock.Inspection)
     waiting.close()

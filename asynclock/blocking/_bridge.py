@@ -1,0 +1,86 @@
+"""How a thread calls the asynchronous manager, which works in the event loop of this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from ..errors import ConfigurationError
+from ..manager import LockManager as AsyncLockManager
+from . import _loop
+
+T = TypeVar("T")
+
+
+class Bridge:
+    """The part of a manager through which its locks and leases reach the event loop."""
+
+    def __init__(self, make: Callable[[], AsyncLockManager]) -> None:
+        self._make = make
+        self._locks = make()
+        self._pid = os.getpid()
+        self._used = False
+
+    def asynchronous(self) -> AsyncLockManager:
+        """Return the asynchronous manager; use it only in the event loop, as `run` does.
+
+        Raises ConfigurationError in a child that was forked after the first use.
+        """
+        if self._pid != os.getpid():
+            if self.inherited:
+                raise ConfigurationError(
+                    f"these locks were used by process {self._pid}, from which this one was "
+                    "forked: its connections and leases are not ours. Call connect() in the child "
+                    "(Celery: worker_process_init, gunicorn: post_fork), or only make the manager "
+                    "before the fork and use it after"
+                )
+            self._locks, self._pid = self._make(), os.getpid()
+        return self._locks
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process was forked after the first use."""
+        return self._used and self._pid != os.getpid()
+
+    def call(
+        self,
+        work: Callable[[], Awaitable[T]],
+        undo: Callable[[T], Awaitable[object]] | None = None,
+        *,
+        ends: bool = False,
+    ) -> T:
+        """Run `work` in the event loop for the calling thread; for the leases and locks.
+
+        Args:
+            work: makes the awaitable, in the event loop.
+            undo: undoes a result that comes after the thread was interrupted (KeyboardInterrupt).
+            ends: whether `work` ends something, and so runs to its end even then.
+        """
+        self.asynchronous()
+        self._used = True
+        return _loop.background().call(work, undo, ends=ends)
+
+    def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Start `work` in the event loop without waiting for it.
+
+        Args:
+            work: an async function.
+            args: its arguments.
+        """
+        self.asynchronous()
+        _loop.background().portal.start_task_soon(work, *args)
+
+    def drop(self, box: list[Any]) -> None:
+        """Empty `box` in the event loop, unless this process was forked."""
+        if self._pid == os.getpid():
+            _loop.soon(box.clear)
+
+    def run(self, function: Callable[[AsyncLockManager], Awaitable[T]]) -> T:
+        """Run an async function with the asynchronous manager, for calls without a method here.
+
+            leader = locks.run(lambda locks: locks.election("cron").leader())
+
+        The function must not block the event loop: all leases of the process are renewed there.
+        """
+        return self.call(lambda: function(self.asynchronous()))
