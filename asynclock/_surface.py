@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from ._connect import connect as connect
 from ._engine.acquiring import AcquireContext as AcquireContext
 from ._engine.inspection import Inspection as Inspection
 from ._engine.inspection import NodeView as NodeView
 from ._engine.lease import Lease as Lease
+from ._engine.reports import NodeHealth as NodeHealth
+from ._engine.reports import Statistics as Statistics
 from ._primitives.barrier import Barrier as Barrier
 from ._primitives.election import Election as Election
 from ._primitives.election import Leader as Leader
@@ -25,8 +28,6 @@ from ._primitives.reentrant import ReentrantLease as ReentrantLease
 from ._primitives.reentrant import ReentrantLock as ReentrantLock
 from ._primitives.semaphore import Semaphore as Semaphore
 from ._primitives.semaphore import SemaphorePermits as SemaphorePermits
-from ._reports import NodeHealth as NodeHealth
-from ._reports import Statistics as Statistics
 from .errors import AcquireTimeoutError as AcquireTimeoutError
 from .errors import AlreadyHeldError as AlreadyHeldError
 from .errors import AsyncLockError as AsyncLockError
@@ -37,4 +38,3 @@ from .errors import NotAcquiredError as NotAcquiredError
 from .errors import QuorumUnavailableError as QuorumUnavailableError
 from .errors import UnsupportedDeploymentError as UnsupportedDeploymentError
 from .manager import LockManager as LockManager
-from .manager import connect as connect

@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from . import _clock
+from ._access import fleet_record, node_access
+from ._connect import connect
 from ._inspect.fleet_state import Client, FleetState, NodeState, fleet_state
 from ._inspect.survey import ask
 from ._nodes.deployment import is_cluster
@@ -24,7 +26,7 @@ from ._rules.trust import Trust
 from ._rules.validity import quarantine
 from ._settings import ConnectSettings
 from .errors import ConfigurationError, UnsupportedDeploymentError
-from .manager import LockManager, connect, fleet_record, node_access
+from .manager import LockManager
 
 __all__ = ["Client", "Fleet", "FleetState", "NodeState"]
 

@@ -3,104 +3,36 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from copy import copy
-from dataclasses import replace
-from types import TracebackType
-from typing import Literal, Never
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Never, Unpack
 
-from . import _clock, _settings
-from ._background import Background
-from ._engine.context import EngineSettings
+from . import _settings
+from ._engine import reports
 from ._engine.engine import Engine
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.options import HandOff
+from ._engine.reports import NodeHealth, Statistics
 from ._inspect.access import NodeAccess
-from ._inspect.survey import survey
-from ._nodes.acks import Acks
-from ._nodes.deployment import NodeAddress, make_nodes, naming, record_key
-from ._nodes.multiplexer import Multiplexer
-from ._nodes.node import NodeSettings
-from ._nodes.record import KEEP, RECORD_KEY
-from ._primitives import lock as _lock
-from ._primitives.base import Defaults
-from ._primitives.catalogue import SCRIPTS, Catalogue
-from ._primitives.lock import Lock
-from ._primitives.register import Register
-from ._reports import NodeHealth, Statistics
-from ._rules import retention
-from ._settings import RestartGuard
-from .errors import QuorumUnavailableError
+from ._inspect.survey import held
+from ._primitives.barrier import Barrier
+from ._primitives.election import Election
+from ._primitives.event import SharedEvent
+from ._primitives.fair import FairLock
+from ._primitives.latch import Latch
+from ._primitives.lock import Lock, spec
+from ._primitives.multi import MultiLock
+from ._primitives.readwrite import ReadWriteLock
+from ._primitives.reentrant import ReentrantLock, Registry
+from ._primitives.register import KEEP
+from ._primitives.semaphore import Semaphore
+from ._primitives.settings import Defaults, LockSettings, WaitSettings
+from ._primitives.synchronized import P, R, synchronized
 from .events import Observer, Observers
 
 
-def connect(
-    *nodes: NodeAddress,
-    ttl: float = 10.0,
-    max_ttl: float | None = None,
-    node_timeout: float = 0.25,
-    turn: float = 0.005,
-    fence_retention: float | None = None,
-    acks: int | Literal["majority", "all"] = 0,
-    durable: bool = False,
-    prefix: str = "asynclock:",
-    label: str | None = None,
-    restart_guard: RestartGuard = True,
-    clock_guard: bool = True,
-    set_guard: bool = True,
-    strict: bool = False,
-    observers: Sequence[Observer] = (),
-) -> LockManager:
-    """Make a manager for locks on `nodes`: URLs, or `redis.asyncio.Redis` clients (for settings).
-
-    Pass one node, or at least three independent ones (Redlock). A node is a server, a group behind
-    Sentinels (`redis+sentinel://s1,s2,s3/service`) or a Cluster (`redis+cluster://h1,h2`). This
-    does no I/O: connections open on first use and reconnect by themselves; `async with` waits for
-    the first ones. Raises ConfigurationError.
-
-    Args:
-        nodes: URLs, or clients that are read for their settings and otherwise left alone.
-        ttl: seconds that a lease lives without renewal.
-        max_ttl: seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and
-            10), for which the guards wait.
-        node_timeout: seconds in which each node must answer.
-        turn: seconds that a process may keep a name, or take it again, while others wait.
-        fence_retention: seconds that nodes keep the fence counter of an unused name; the same in
-            the whole fleet (default: 1060 s and `max_ttl`; docs/tuning.md has the sum).
-        acks: number of replicas that must have a grant before it counts.
-        durable: whether a grant counts only once it is on disk (Redis 7.2).
-        prefix: what all keys begin with.
-        label: name of this process for people (default: host:pid).
-        restart_guard: whether nodes that may have forgotten leases wait before they vote. "disk"
-            promises that no disk of a node is lost or left out: then a node that syncs each write
-            to its disk (`appendfsync always`) votes at once.
-        clock_guard: whether nodes whose clock jumped wait before they vote.
-        set_guard: whether these nodes are compared with the set that the nodes keep a record of
-            (`asynclock nodes`); other nodes are a ConfigurationError.
-        strict: whether a server that may evict keys is an error.
-        observers: functions that are called with each event.
-    """
-    return LockManager(
-        nodes,
-        ttl=ttl,
-        max_ttl=max_ttl,
-        node_timeout=node_timeout,
-        turn=turn,
-        fence_retention=fence_retention,
-        acks=Acks.of(acks, durable),
-        prefix=prefix,
-        label=label,
-        restart_guard=restart_guard,
-        clock_guard=clock_guard,
-        set_guard=set_guard,
-        strict=strict,
-        observers=observers,
-    )
-
-
-class LockManager(Catalogue):
+class LockManager:
     """Makes locks on one set of nodes. `connect` makes it; `aclose` or `async with` closes it.
 
     Entering a closed manager opens it again, so `async with locks` also works in the next event
@@ -108,55 +40,14 @@ class LockManager(Catalogue):
     """
 
     def __init__(
-        self,
-        nodes: Sequence[NodeAddress],
-        *,
-        ttl: float,
-        max_ttl: float | None,
-        node_timeout: float,
-        turn: float,
-        fence_retention: float | None,
-        acks: Acks,
-        prefix: str,
-        label: str | None,
-        restart_guard: RestartGuard,
-        clock_guard: bool,
-        set_guard: bool,
-        strict: bool,
-        observers: Sequence[Observer],
+        self, make_engine: Callable[[], Engine], defaults: Defaults, observers: Observers
     ) -> None:
-        super().__init__()
-        defaults = Defaults.checked(ttl, max_ttl, node_timeout, prefix)
-        keys_begin, batch = naming(nodes, prefix)
-        self._defaults = replace(defaults, prefix=keys_begin)
-        self._observers = Observers(observers)
-        guard = _settings.restart_guard(restart_guard)
-        settings = NodeSettings(
-            node_timeout=self._defaults.node_timeout,
-            max_ttl=self._defaults.max_ttl,
-            restart_guard=bool(guard),
-            guard_first=len(nodes) > 1,
-            clock_guard=bool(clock_guard),
-            disks_kept=guard == "disk",
-            record_key=record_key(nodes, prefix) if set_guard else "",
-        )
-        longest = self._defaults.max_ttl
-        engine_settings = EngineSettings(
-            node_timeout,
-            longest,
-            retention.checked(fence_retention, longest),
-            _settings.seconds(turn, "turn", zero=True),
-            _settings.label(label),
-        )
-
-        def make_engine() -> Engine:
-            made = make_nodes(nodes, settings, SCRIPTS, self._observers, acks=acks, prefix=prefix)
-            background = Background()
-            multiplexer = Multiplexer(made, background, strict=strict, batch=batch, label=label)
-            return Engine(multiplexer, background, engine_settings, self._observers)
-
         self._make_engine = make_engine
+        """Makes the engine, now and when the manager is entered again after it was closed."""
         self._engine = make_engine()
+        self._defaults = defaults
+        self._observers = observers
+        self._nestings: Registry = {}
 
     def lock(
         self,
@@ -190,19 +81,135 @@ class LockManager(Catalogue):
         options = self._defaults.options(
             ttl=ttl, renew=renew, max_hold=max_hold, interrupt=interrupt, handoff=handoff
         )
-        spec = _lock.spec(self._defaults.prefix, _settings.name(name))
-        return Lock(self._engine, spec, options, timeout)
+        what = spec(self._defaults.prefix, _settings.name(name))
+        return Lock(self._engine, what, options, timeout)
 
-    def _another(self) -> LockManager:
-        """Return a manager with the same nodes and settings, and connections of its own."""
-        other = copy(self)
-        other._nestings = {}
-        other._engine = self._make_engine()
-        return other
+    def reentrant_lock(
+        self, name: str, *, inherit: bool = False, **settings: Unpack[LockSettings]
+    ) -> ReentrantLock:
+        """Make a mutex on `name` that its holder may acquire again. Raises ConfigurationError.
+
+        Args:
+            name: what is locked, as in `lock`.
+            inherit: whether tasks started while it is held may acquire it too.
+            settings: those of `lock`.
+        """
+        options, timeout = self._defaults.read(settings)
+        what = spec(self._defaults.prefix, _settings.name(name))
+        return ReentrantLock(self._engine, what, options, timeout, self._nestings, inherit=inherit)
+
+    def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
+        """Make a lock on all of `names` at once; each is the mutex of `lock(name)`.
+
+        Raises ConfigurationError.
+
+        Args:
+            names: what is locked; at most 64 names.
+            settings: those of `lock`.
+        """
+        defaults = self._defaults
+        return MultiLock(self._engine, defaults.prefix, names, *defaults.read(settings))
+
+    def synchronized(
+        self, template: str, *, lease: str | None = None, **settings: Unpack[LockSettings]
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """Decorate an async function: each call holds the mutex that `template` names.
+
+            @locks.synchronized("orders:{order_id}", timeout=2)
+            async def ship(order_id: int) -> None: ...
+
+        A call raises the errors of `acquire`; decorating raises ConfigurationError.
+
+        Args:
+            template: the name, with `{order_id}`, `{order.id}` and the like for the call's
+                arguments, defaults included.
+            lease: the name of a keyword-only parameter that gets the lease.
+            settings: those of `lock`.
+        """
+        self._defaults.read(settings)  # a wrong setting is an error now, not at the first call
+        return synchronized(partial(self.lock, **settings), template, lease)
+
+    def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
+        """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.
+
+        Raises ConfigurationError.
+
+        Args:
+            name: what is locked.
+            settings: those of `lock`; they apply to both sides.
+        """
+        defaults = self._defaults
+        return ReadWriteLock(self._engine, defaults.prefix, name, *defaults.read(settings))
+
+    def fair_lock(self, name: str, **settings: Unpack[WaitSettings]) -> FairLock:
+        """Make a mutex on `name` that goes to the longest waiter. Raises ConfigurationError.
+
+        Args:
+            name: what is locked, apart from the mutex of `lock`.
+            settings: those of `lock`, without `handoff`.
+        """
+        defaults = self._defaults
+        return FairLock(self._engine, defaults.prefix, name, *defaults.read(settings))
+
+    def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
+        """Make an election of the leader of `name`. Raises ConfigurationError.
+
+        Args:
+            name: what the leader leads.
+            settings: those of `lock`, without `handoff`. `ttl` is the maximum number of seconds
+                without a leader after a leader has crashed.
+        """
+        defaults = self._defaults
+        return Election(self._engine, defaults.prefix, name, *defaults.read(settings))
+
+    def event(self, name: str, *, keep: float = KEEP) -> SharedEvent:
+        """Make an event on `name`: a flag that every process sees. Raises ConfigurationError.
+
+        Args:
+            name: the name of the event.
+            keep: seconds after the last change at which the nodes forget the event.
+        """
+        return SharedEvent(self._engine, self._defaults.prefix, name, keep)
+
+    def latch(self, name: str, count: int, *, keep: float = KEEP) -> Latch:
+        """Make a latch on `name` that opens after `count` counts. Raises ConfigurationError.
+
+        Args:
+            name: the name of the latch.
+            count: number of counts that open it, 1 to 1000; the same in every process.
+            keep: seconds after the last count at which the nodes forget the latch.
+        """
+        return Latch(self._engine, self._defaults.prefix, name, count, keep)
+
+    def barrier(
+        self, name: str, parties: int, *, ttl: float | None = None, keep: float = KEEP
+    ) -> Barrier:
+        """Make a barrier on `name` for `parties` at a time. Raises ConfigurationError.
+
+        Args:
+            name: the name of the barrier.
+            parties: number of parties that pass together, 1 to 256; the same in every process.
+            ttl: seconds after which a party that crashed while it waited stops counting (default:
+                the manager's ttl).
+            keep: seconds after the last arrival at which the nodes forget the barrier.
+        """
+        checked = self._defaults.options(ttl=ttl).ttl
+        return Barrier(self._engine, self._defaults.prefix, name, parties, checked, keep)
+
+    def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
+        """Make a semaphore on `name` with `permits` permits. Raises ConfigurationError.
+
+        Args:
+            name: the name of the semaphore.
+            permits: maximum number of leases, 1 to 256; the same in every process.
+            settings: those of `lock`.
+        """
+        defaults = self._defaults
+        return Semaphore(self._engine, defaults.prefix, name, permits, *defaults.read(settings))
 
     async def inspect(self, name: str) -> Inspection:
         """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""
-        return await inspect(self._engine, _lock.spec(self._defaults.prefix, _settings.name(name)))
+        return await inspect(self._engine, spec(self._defaults.prefix, _settings.name(name)))
 
     async def inspect_all(self) -> AsyncIterator[Inspection]:
         """Find everything that is held on the nodes, by whatever process, sorted by name and part.
@@ -214,34 +221,12 @@ class LockManager(Catalogue):
         lease is yielded. A lease that too few nodes know has no `owner`. Raises
         QuorumUnavailableError if so few nodes answered that a lease may be missing.
         """
-        access = node_access(self)
-        found = await survey(access)
-        if found.shortfall(len(access.nodes)):
-            causes = "; ".join(f"{node}: {cause}" for node, cause in found.errors.items())
-            raise QuorumUnavailableError(
-                f"too few nodes answered to list leases: {causes}", nodes=found.errors
-            )
-        for lease in found.held:
+        for lease in await held(NodeAccess.of(self._engine, self._defaults.prefix)):
             yield lease
 
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""
-        now = _clock.now()
-        found = []
-        for node in self._engine.multiplexer.nodes:
-            facts = node.trust.facts
-            found.append(
-                NodeHealth(
-                    node=node.address,
-                    state=node.state(now),
-                    cause=node.cause(now),
-                    votes_in=max(0.0, node.votes_from - now),
-                    round_trip=node.round_trip,
-                    version=facts.version if facts else None,
-                    role=facts.role if facts else None,
-                )
-            )
-        return tuple(found)
+        return reports.health(self._engine)
 
     def leases(self) -> tuple[Lease, ...]:
         """Return the leases that are held through this manager, oldest first."""
@@ -250,28 +235,11 @@ class LockManager(Catalogue):
 
     def waiters(self) -> dict[str, int]:
         """Return the number of this manager's tasks that wait for each name that is held now."""
-        found = Counter(waiter.name for waiter in self._engine.refused)
-        for queue in self._engine.queues.values():
-            found[queue.name] += len(queue.waiters)
-        return {name: count for name, count in found.items() if count}
+        return reports.waiters(self._engine)
 
     def statistics(self) -> Statistics:
         """Return the manager's counts, without asking the nodes."""
-        engine, counts = self._engine, self._engine.counts
-        return Statistics(
-            held=len(self.leases()),
-            waiting=engine.searching + sum(len(queue.waiters) for queue in engine.queues.values()),
-            acquired=counts.acquired,
-            released=counts.released,
-            lost=counts.lost,
-            renewed=counts.renewed,
-            attempts=counts.attempts,
-            refused=counts.refused,
-            split_votes=counts.split_votes,
-            write_backs=counts.write_backs,
-            handovers=counts.handovers,
-            wakeups=dict(counts.wakeups),
-        )
+        return reports.statistics(self._engine, len(self.leases()))
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every event from now on."""
@@ -324,25 +292,5 @@ class LockManager(Catalogue):
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def node_access(locks: LockManager) -> NodeAccess:
-    """Return the nodes behind `locks`, which connect now if they have not yet.
-
-    Raises ConfigurationError if the manager is closed or its nodes can never work.
-    """
-    engine = locks._engine
-    engine.ready()
-    return NodeAccess(engine.multiplexer.nodes, engine.multiplexer.quorum, locks._defaults.prefix)
-
-
-def fleet_record(locks: LockManager) -> Register:
-    """Return the record of the fleet's set of nodes, for `asynclock.fleet`."""
-    return Register(locks._engine, "the set of nodes", locks._defaults.prefix + RECORD_KEY, KEEP)

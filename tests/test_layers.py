@@ -31,7 +31,7 @@ LAYERS = [
             "asynclock._forks",
         ),
     ),
-    (0, ("asynclock._keys", "asynclock._settings", "asynclock._reports")),
+    (0, ("asynclock._keys", "asynclock._settings")),
     (1, ("asynclock._rules",)),
     (2, ("asynclock._nodes",)),
     (3, ("asynclock._engine",)),
@@ -45,8 +45,8 @@ LAYERS = [
             "asynclock._inspect.survey",
         ),
     ),
-    (6, ("asynclock.manager",)),
-    (7, ("asynclock._inspect", "asynclock.fleet")),
+    (6, ("asynclock.manager", "asynclock._connect")),
+    (7, ("asynclock._access", "asynclock._inspect", "asynclock.fleet")),
     (8, ("asynclock",)),
 ]
 
@@ -70,7 +70,7 @@ BUILT_ON = {
     "asynclock.cli": {"asynclock.contrib", "asynclock.testing"},
     "asynclock.contrib": {"asynclock.fencing"},
 }
-# Tools that look at managers from outside, through `manager.node_access` and public names only.
+# Tools that look at managers from outside, through `_access` and public names only.
 OUTSIDERS = ("asynclock._inspect", "asynclock.cli", "asynclock.contrib")
 # Decisions are plain functions of what they are given.
 PURE = "asynclock._rules"

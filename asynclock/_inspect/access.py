@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .._engine.engine import Engine
 from .._nodes.node import Node
 
 
@@ -16,3 +17,12 @@ class NodeAccess:
     quorum: int
     prefix: str
     """Prefix of every key."""
+
+    @classmethod
+    def of(cls, engine: Engine, prefix: str) -> NodeAccess:
+        """Return the nodes of `engine`, which connect now if they have not yet.
+
+        Raises ConfigurationError if the engine is closed or its nodes can never work.
+        """
+        engine.ready()
+        return cls(engine.multiplexer.nodes, engine.multiplexer.quorum, prefix)

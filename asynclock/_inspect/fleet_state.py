@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._access import node_access
 from .._nodes.node import Node
 from .._nodes.record import RECORD_KEY, kept, reading
 from .._nodes.replies import Failure
 from .._nodes.script import Command
 from .._nodes.set_guard import NAMED, digest
 from .._rules.nodeset import NOTHING, Kept, Names, NodeSet
-from ..manager import LockManager, node_access
+from ..manager import LockManager
 from .survey import ask
 
 CLIENTS = Command.plain("CLIENT", "LIST", "TYPE", "NORMAL")

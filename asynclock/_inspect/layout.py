@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from .._keys import lock_key, split
 from .._nodes.script import Command
-from .._primitives.catalogue import KINDS
 from .._primitives.kind import NUMBER, Held, Kind, Part
+from .._primitives.kinds import KINDS
 
 PARTS: dict[str, tuple[Kind, Part]] = {
     part.suffix: (kind, part) for kind in KINDS for part in kind.parts

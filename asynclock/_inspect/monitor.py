@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .. import _clock
+from .._access import node_access
 from .._engine.inspection import Inspection
+from .._engine.reports import NodeHealth
 from .._nodes.info import parse_info
 from .._nodes.replies import Failure
 from .._nodes.script import Command
-from .._reports import NodeHealth
-from ..manager import LockManager, node_access
+from ..manager import LockManager
 from .health import Trouble, trouble
 from .survey import Survey, ask, survey
 from .views import Agreement

@@ -18,6 +18,7 @@ from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure
 from .._nodes.script import Command, Script
 from .._primitives.kind import Held, State, StateView, Waiting
+from ..errors import QuorumUnavailableError
 from .access import NodeAccess
 from .layout import KeyRef
 from .states import SharedState
@@ -79,6 +80,17 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
         if isinstance(part := key.part, State)
     ]
     return Survey(held, errors, waiting, states=states)
+
+
+async def held(access: NodeAccess) -> list[Inspection]:
+    """Find all leases. Raises QuorumUnavailableError if one may be missing."""
+    found = await survey(access)
+    if found.shortfall(len(access.nodes)):
+        causes = "; ".join(f"{node}: {cause}" for node, cause in found.errors.items())
+        raise QuorumUnavailableError(
+            f"too few nodes answered to list leases: {causes}", nodes=found.errors
+        )
+    return found.held
 
 
 def ask(node: Node, command: Command) -> asyncio.Future[Any]:

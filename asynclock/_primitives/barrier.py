@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import _clock
+from .. import _clock, _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
 from ..errors import (
@@ -101,12 +101,14 @@ class Barrier:
 
     __slots__ = ("_engine", "_register", "_ttl", "parties")
 
-    def __init__(self, engine: Engine, register: Register, parties: int, ttl: float) -> None:
-        self._engine = engine
-        self._register = register
-        self._ttl = ttl
-        self.parties: int = parties
+    def __init__(
+        self, engine: Engine, prefix: str, name: str, parties: int, ttl: float, keep: float
+    ) -> None:
+        self.parties: int = _settings.count(parties, "parties", MOST)
         """The number of parties that go on together."""
+        self._engine = engine
+        self._register = Register.of_kind(KIND, engine, prefix, name, keep)
+        self._ttl = ttl
 
     def __repr__(self) -> str:
         return f"<Barrier {self.name!r} parties={self.parties}>"

@@ -1,10 +1,9 @@
-"""The common part of all locks: their settings and the ways to acquire them."""
+"""The common part of all locks: the ways to acquire them."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Generic, Never, TypeVar
 
@@ -13,10 +12,9 @@ from .._engine.acquire import Acquire
 from .._engine.acquiring import AcquireContext, Enterable
 from .._engine.engine import Engine
 from .._engine.lease import Lease
-from .._engine.options import HandOff, LeaseOptions
+from .._engine.options import LeaseOptions
 from .._engine.spec import LockSpec
-from .._keys import MARKER
-from ..errors import ConfigurationError, NotAcquiredError
+from ..errors import NotAcquiredError
 
 L = TypeVar("L", bound=Enterable)
 
@@ -36,63 +34,6 @@ def limited(timeout: Timeout, default: float | None) -> float | None:
     if isinstance(timeout, _Unset):
         return default
     return _settings.optional_seconds(timeout, "timeout", zero=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """A manager's default settings for its locks; times in seconds."""
-
-    ttl: float
-    node_timeout: float
-    max_ttl: float
-    prefix: str
-    usual: LeaseOptions
-    """The options of a lock that is made without settings of its own."""
-
-    @classmethod
-    def checked(
-        cls, ttl: float, max_ttl: float | None, node_timeout: float, prefix: str
-    ) -> Defaults:
-        """Build the defaults from the arguments of `connect`. Raises ConfigurationError."""
-        if not isinstance(prefix, str):
-            raise ConfigurationError(f"prefix must be a str, not {type(prefix).__name__}")
-        if MARKER in prefix:
-            raise ConfigurationError(f"prefix must not contain {MARKER!r}: {prefix!r}")
-        timeout = _settings.seconds(node_timeout, "node_timeout")
-        longest = _settings.optional_seconds(max_ttl, "max_ttl")
-        usual = _settings.seconds(ttl, "ttl")
-        longest = max(usual, 10.0) if longest is None else longest
-        _settings.ttl(usual, node_timeout=timeout, max_ttl=longest)
-        if timeout > longest / 4:
-            # An attempt takes up to two node timeouts and must end well before every quarantine.
-            raise ConfigurationError(
-                f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
-            )
-        return cls(usual, timeout, longest, prefix, LeaseOptions(usual))
-
-    def options(
-        self,
-        *,
-        ttl: float | None,
-        renew: bool = True,
-        max_hold: float | None = None,
-        interrupt: bool = True,
-        handoff: HandOff = True,
-    ) -> LeaseOptions:
-        """Return checked options; `ttl=None` means the manager's ttl. Raises ConfigurationError."""
-        if ttl is max_hold is None and renew is interrupt is handoff is True:
-            return self.usual
-        return LeaseOptions(
-            ttl=_settings.ttl(
-                self.ttl if ttl is None else ttl,
-                node_timeout=self.node_timeout,
-                max_ttl=self.max_ttl,
-            ),
-            renew=bool(renew),
-            max_hold=_settings.optional_seconds(max_hold, "max_hold"),
-            interrupt=bool(interrupt),
-            handoff=_settings.handoff(handoff),
-        )
 
 
 class Entered(list[L]):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import ReferenceType
 
-from .. import _clock
+from .. import _clock, _settings
 from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
@@ -142,7 +142,7 @@ class Election:
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        key = lock_key(prefix, name)
+        key = lock_key(prefix, _settings.name(name, "an election's name"))
         keys = LEADER.keys(key)
         self._engine = engine
         self._options = options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import _clock, _settings
+from .._engine.engine import Engine
 from .._engine.inspection import Inspection
 from ..errors import ConfigurationError
 from .kind import Description
@@ -33,8 +34,8 @@ class SharedEvent:
 
     __slots__ = ("_register",)
 
-    def __init__(self, register: Register) -> None:
-        self._register = register
+    def __init__(self, engine: Engine, prefix: str, name: str, keep: float) -> None:
+        self._register = Register.of_kind(KIND, engine, prefix, name, keep)
 
     def __repr__(self) -> str:
         return f"<SharedEvent {self.name!r}>"

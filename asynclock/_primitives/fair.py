@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
 from .._engine.options import LeaseOptions
@@ -31,7 +32,7 @@ class FairLock(Lockable):
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        key = lock_key(prefix, name)
+        key = lock_key(prefix, _settings.name(name))
         keys = MUTEX.keys(key)
         spec = LockSpec(
             name,

@@ -43,11 +43,11 @@ class Latch:
 
     __slots__ = ("_engine", "_register", "count")
 
-    def __init__(self, engine: Engine, register: Register, count: int) -> None:
-        self._engine = engine
-        self._register = register
-        self.count: int = count
+    def __init__(self, engine: Engine, prefix: str, name: str, count: int, keep: float) -> None:
+        self.count: int = _settings.count(count, "count", MOST)
         """The number that the latch starts from."""
+        self._engine = engine
+        self._register = Register.of_kind(KIND, engine, prefix, name, keep)
 
     def __repr__(self) -> str:
         return f"<Latch {self.name!r} count={self.count}>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from .. import _clock
+from .. import _clock, _settings
 from .._engine.acquire import Acquire
 from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
@@ -15,6 +15,7 @@ from .._engine.options import LeaseOptions
 from .._engine.spec import LockSpec
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script
+from ..errors import ConfigurationError
 from .base import PRELUDE, Acquirable
 from .hold import Hold
 from .kind import Kind
@@ -85,7 +86,9 @@ class MultiLock(Acquirable[MultiLease]):
         options: LeaseOptions,
         timeout: float | None,
     ) -> None:
-        self.names: tuple[str, ...] = tuple(sorted(set(names)))
+        if not 1 <= len(names) <= MOST:
+            raise ConfigurationError(f"multi_lock takes from 1 to {MOST} names, not {len(names)}")
+        self.names: tuple[str, ...] = tuple(sorted({_settings.name(name) for name in names}))
         """The names, sorted and without duplicates."""
         self._parts = [spec(prefix, name) for name in self.names]
         keys = [lock_key(prefix, name) for name in self.names]

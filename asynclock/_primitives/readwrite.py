@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from .. import _settings
 from .._engine import ticket
 from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
@@ -89,7 +90,7 @@ class ReadWriteLock:
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        key = lock_key(prefix, name)
+        key = lock_key(prefix, _settings.name(name))
         lock, readers, intent, gate, _ = (part.keys(key)[0] for part in KIND.parts)
         self._engine = engine
         self._options = options

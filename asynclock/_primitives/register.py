@@ -14,11 +14,12 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, TypeVar
 
-from .. import _clock
+from .. import _clock, _settings
 from .._engine import refusals
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all
 from .._engine.spec import ms
+from .._keys import lock_key
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing, validity
@@ -60,6 +61,13 @@ class Register:
         self.key: str = key
         self._engine = engine
         self._keep = keep
+
+    @classmethod
+    def of_kind(cls, kind: Kind, engine: Engine, prefix: str, name: str, keep: float) -> Register:
+        """Make the register of an event, latch or barrier. Raises ConfigurationError."""
+        checked = _settings.name(name, f"the name of a {kind.name}")
+        (key,) = kind.parts[0].keys(lock_key(prefix, checked))
+        return cls(engine, checked, key, _settings.seconds(keep, "keep"))
 
     async def read(self, deadline: float | None) -> str | None:
         """Return the present value. Raises QuorumUnavailableError at the deadline; see `change`."""

@@ -63,8 +63,8 @@ class Semaphore(Lockable):
         options: LeaseOptions,
         timeout: float | None,
     ) -> None:
-        self.permits: int = permits
-        self._key = lock_key(prefix, name)
+        self.permits: int = _settings.count(permits, "permits", MOST)
+        self._key = lock_key(prefix, _settings.name(name, "a semaphore's name"))
         super().__init__(engine, self._slot(name, 0), options, timeout)
 
     def several(self, permits: int) -> SemaphorePermits:

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TypeVar, Unpack
 
+from .._connect import connect as connect_asynchronously
 from .._engine.inspection import Inspection
+from .._engine.reports import NodeHealth, Statistics
 from .._nodes.deployment import NodeAddress
-from .._reports import NodeHealth, Statistics
 from .._settings import ConnectSettings
 from ..events import Observer
 from ..manager import LockManager as AsyncLockManager
-from ..manager import connect as connect_asynchronously
 from . import _loop
 from ._catalogue import Catalogue
 from ._leases import Lease

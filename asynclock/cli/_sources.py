@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .._connect import connect
 from ..errors import ConfigurationError
-from ..manager import LockManager, connect
+from ..manager import LockManager
 
 NODES, CONFIG = "ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG"
 _KEYS: Mapping[str, type | tuple[type, ...]] = {

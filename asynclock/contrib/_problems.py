@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from .. import _settings
-from .._primitives.catalogue import LockSettings
-from .._reports import NodeHealth
+from .._engine.reports import NodeHealth
+from .._primitives.settings import LockSettings
 from ..errors import (
     AlreadyHeldError,
     AsyncLockError,

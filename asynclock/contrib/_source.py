@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
+from .._connect import connect
 from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
 from ..errors import ConfigurationError
-from ..manager import LockManager, connect
+from ..manager import LockManager
 from ._pace import Holds
 from ._problems import Contended, checked
 

@@ -35,7 +35,7 @@ except ImportError as _missing:
 from .. import _clock
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
-from .._primitives.catalogue import LockSettings
+from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
 from ..manager import LockManager

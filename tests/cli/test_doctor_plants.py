@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
-from asynclock._primitives.catalogue import SCRIPTS
+from asynclock._primitives.kinds import SCRIPTS
 from asynclock.cli.doctor.findings import Severity
 from asynclock.testing import LocalServer, make_certificates, until
 from asynclock.testing.plugin import StartServers

@@ -176,8 +176,8 @@ async def test_a_wait_for_a_cluster_of_pages_ends(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     """A node that dies in the middle of a survey is an error in it, no end of it."""
+    from asynclock._access import node_access
     from asynclock._inspect.survey import survey
-    from asynclock.manager import node_access
 
     urls = [node.url for node in asynclock_nodes]
     async with asynclock.connect(*urls, restart_guard=False, node_timeout=1.0) as locks:

@@ -8,16 +8,16 @@ import pytest
 
 import asynclock
 import asynclock._primitives
+from asynclock._access import node_access
 from asynclock._engine.spec import LockSpec
 from asynclock._inspect.layout import PARTS, KeyRef
 from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import ask, survey
 from asynclock._keys import lock_key
 from asynclock._primitives.base import Lockable
-from asynclock._primitives.catalogue import KINDS, SCRIPTS
 from asynclock._primitives.kind import Held, Kind, State, StateView
+from asynclock._primitives.kinds import KINDS, SCRIPTS
 from asynclock._primitives.lock import SCRIPT
-from asynclock.manager import node_access
 from asynclock.testing import LocalServer
 from tests import patient
 

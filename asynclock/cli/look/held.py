@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..._access import node_access
 from ..._engine.inspection import Inspection, NodeView
 from ..._inspect.states import SharedState
 from ..._inspect.survey import Survey, survey
 from ..._inspect.views import Agreement, as_json, origin, title
 from ...errors import ConfigurationError
-from ...manager import LockManager, node_access
+from ...manager import LockManager
 from .._arguments import COMMON, read_options
 from .._output import print_json, print_table
 from .._sources import Settings, load

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ..._access import node_access
 from ..._engine.inspection import Inspection
 from ..._inspect.layout import KeyRef
 from ..._inspect.survey import ask, survey
@@ -17,7 +18,7 @@ from ..._inspect.views import origin
 from ..._nodes.replies import Failure
 from ..._nodes.script import GRANTED
 from ...errors import ConfigurationError
-from ...manager import LockManager, node_access
+from ...manager import LockManager
 from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .._output import print_json, print_table
 from .._sources import Settings, load

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Unpack
 
+from asynclock._connect import connect
 from asynclock._engine.lease import Lease
 from asynclock._nodes.deployment import NodeAddress
 from asynclock._settings import ConnectSettings
 from asynclock.errors import ConfigurationError
-from asynclock.manager import LockManager, connect
+from asynclock.manager import LockManager
 
 TIMEOUT = 5.0
 """Maximum seconds to wait for the name: in a correct test its holder releases it soon."""
@@ -39,7 +40,8 @@ async def busy(
     if managers and (len(nodes) > 1 or settings):
         raise ConfigurationError("a LockManager has its nodes and settings already")
     if managers:
-        rival = managers[0]._another()  # noqa: SLF001 - made for this function
+        first = managers[0]
+        rival = LockManager(first._make_engine, first._defaults, first._observers)  # noqa: SLF001 - connections of its own
     else:
         rival = connect(*(addresses or ["memory://"]), **settings)
     async with rival, rival.lock(name, timeout=TIMEOUT, interrupt=False) as lease:

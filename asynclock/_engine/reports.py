@@ -1,8 +1,12 @@
-"""The reports of a manager: the health of its nodes, and its statistics."""
+"""What a manager reports without asking the nodes: their health, its waiters, its counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+
+from .. import _clock
+from .engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +55,50 @@ class Statistics:
     wakeups: dict[str, int]
     """Number of ended waits by cause: "push" (from a server), "expiry" (the holder's ttl was over),
     "pacing" (time to ask again), "turn" (in the local queue)."""
+
+
+def health(engine: Engine) -> tuple[NodeHealth, ...]:
+    """Return the health of each node."""
+    now = _clock.now()
+    found = []
+    for node in engine.multiplexer.nodes:
+        facts = node.trust.facts
+        found.append(
+            NodeHealth(
+                node=node.address,
+                state=node.state(now),
+                cause=node.cause(now),
+                votes_in=max(0.0, node.votes_from - now),
+                round_trip=node.round_trip,
+                version=facts.version if facts else None,
+                role=facts.role if facts else None,
+            )
+        )
+    return tuple(found)
+
+
+def waiters(engine: Engine) -> dict[str, int]:
+    """Return the number of tasks that wait for each name that is held now."""
+    found = Counter(waiter.name for waiter in engine.refused)
+    for queue in engine.queues.values():
+        found[queue.name] += len(queue.waiters)
+    return {name: count for name, count in found.items() if count}
+
+
+def statistics(engine: Engine, held: int) -> Statistics:
+    """Return the counts of a manager that holds `held` leases."""
+    counts = engine.counts
+    return Statistics(
+        held=held,
+        waiting=engine.searching + sum(len(queue.waiters) for queue in engine.queues.values()),
+        acquired=counts.acquired,
+        released=counts.released,
+        lost=counts.lost,
+        renewed=counts.renewed,
+        attempts=counts.attempts,
+        refused=counts.refused,
+        split_votes=counts.split_votes,
+        write_backs=counts.write_backs,
+        handovers=counts.handovers,
+        wakeups=dict(counts.wakeups),
+    )

@@ -1,0 +1,18 @@
+"""What the library's own tools get from a manager."""
+
+from __future__ import annotations
+
+from ._inspect.access import NodeAccess
+from ._nodes.record import KEEP, RECORD_KEY
+from ._primitives.register import Register
+from .manager import LockManager
+
+
+def node_access(locks: LockManager) -> NodeAccess:
+    """Return the nodes behind `locks`; see `NodeAccess.of`."""
+    return NodeAccess.of(locks._engine, locks._defaults.prefix)
+
+
+def fleet_record(locks: LockManager) -> Register:
+    """Return the record of the fleet's set of nodes, for `asynclock.fleet`."""
+    return Register(locks._engine, "the set of nodes", locks._defaults.prefix + RECORD_KEY, KEEP)
