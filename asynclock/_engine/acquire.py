@@ -153,7 +153,7 @@ class Acquire(AcquireContext[Lease]):
 
     async def _as_head(self, queue: LocalQueue[Grant], turn: Grant | Proceed) -> Lease:
         engine = self._engine
-        asking = not isinstance(turn, Grant)
+        asking, owed = not isinstance(turn, Grant), queue.kept is not None
         try:
             if engine.closed:
                 raise refusals.closed()
@@ -173,8 +173,11 @@ class Acquire(AcquireContext[Lease]):
                 loop.unanswered = queue.search.unanswered
             queue.search = loop
             attempt = await loop.run()
+            owed = False
             return self._won(attempt, queue, kept if loop.contended is None else None)
         finally:
+            if owed:  # perhaps nothing was sent that woke the waiter whom the release did not wake
+                engine.pass_on(self._spec)
             queue.asking -= asking
             engine.next_in_line(queue)
 

@@ -151,9 +151,13 @@ class Engine(Keeper):
     def _pass_on(self, queue: LocalQueue[Grant], spec: LockSpec) -> None:
         if queue.kept is not None:
             queue.kept = None
-            nodes = self.multiplexer
-            nodes.broadcast(spec.pass_on(), Left(nodes.wakeups, spec))
+            self.pass_on(spec)
             self.next_in_line(queue)
+
+    def pass_on(self, spec: LockSpec) -> None:
+        """Wake the waiter whom a release did not wake, because this process was to ask again."""
+        nodes = self.multiplexer
+        nodes.broadcast(spec.pass_on(), Left(nodes.wakeups, spec))
 
     def next_in_line(self, queue: LocalQueue[Grant]) -> None:
         """Let the next waiter ask, unless a task asks or all is held; drop the queue if unused."""

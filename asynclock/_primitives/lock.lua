@@ -62,19 +62,17 @@ if op == 'acquire' then
   elseif not joined then
     number = join(queue, ticket, ms, number, floor)
   end
-  free = free or not holder
-  if free and not ours then
+  local reserved = not ours and (free or not holder)
+  if reserved then
     wake(queue)
     taken = string.rep('1', #taken)
-  end
-  if holder then
+    holder, left = head, redis.call('PTTL', derived(queue, head))
+  else
     local pttl = redis.call('PTTL', KEYS[1])
     if not left or pttl < left then left = pttl end
-  else
-    holder, left = head, redis.call('PTTL', derived(queue, head))
   end
   local rank = number > 0 and redis.call('ZRANK', queue, ticket) or 0
-  free = free and not ours and 1 or 0
+  free = reserved and 1 or 0
   if KEYS[4] then return {0, left, holder, number, rank, free, taken, now} end
   return {0, left, holder, number, rank, free, now}
 elseif op == 'release' then

@@ -11,7 +11,9 @@ import pytest
 
 import asynclock
 from asynclock import _clock
+from asynclock._engine.acquire import Acquire
 from asynclock._engine.attempt import Attempt
+from asynclock._engine.options import LeaseOptions
 from asynclock._engine.ticket import PATIENCE, REFRESH
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock.testing import run_virtual
@@ -148,6 +150,24 @@ async def test_a_name_that_is_kept_and_not_wanted_passes_on(on: Nodes) -> None:
         await first.release()
         await (await mine).release()
         assert await seconds_until(waiting.done) < AT_ONCE
+        await (await waiting).release()
+
+
+@virtual
+async def test_a_name_that_is_kept_for_a_task_whose_time_is_over_passes_on(on: Nodes) -> None:
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        lease = await mine
+        # The loop was busy: the task's turn comes after its timeout, but before the timer.
+        late = start(Acquire(ours._engine, lease._grant.spec, LeaseOptions(5.0), 1.0, since=0.0))
+        await asyncio.sleep(0)
+        await lease.release()
+        assert await seconds_until(waiting.done) < AT_ONCE
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await late
         await (await waiting).release()
 
 
@@ -403,6 +423,22 @@ async def test_a_turn_that_is_lost_to_others_gives_no_place_before_them(on: Node
     assert not await after.decide(armed=False, limit=None)
     assert turn.ticket.number > later
     after.abandon()
+
+
+@virtual_single
+async def test_a_refusal_at_a_free_slot_names_the_waiter_that_it_is_left_to(on: Nodes) -> None:
+    node = on.nodes[0]
+    slot = on.locks.semaphore("a", 2)._slot("a", 0)
+    await node.command("SET", slot.keys[0], "holder", "PX", 60_000)
+    await node.command("ZADD", slot.queue, 1, "waiter")
+    await node.command("SET", slot.ticket_key("waiter"), "1", "PX", 2_000)
+    attempt = Attempt(on.locks._engine, slot, TTL)
+    assert not await attempt.decide(armed=False, limit=None)
+    assert (attempt.holder, attempt.reserved) == ("waiter", ["waiter"])
+    left, _ = attempt.refusals[0]
+    assert left is not None
+    assert 0 < left <= 2.0
+    assert await node.command("GET", slot.ticket_key("waiter")) == "go"
 
 
 def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
