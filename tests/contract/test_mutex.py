@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._engine.round import NO_LONGER
 from tests.contract.conftest import Connect
 from tests.contract.faces import Face
 from tests.contract.kinds import Kind
@@ -128,7 +129,7 @@ async def test_a_loss_ends_the_body(
             await asyncio.sleep(PATIENCE)
             pytest.fail("the body goes on")
     assert e.value.name in of.names
-    assert e.value.reason
+    assert e.value.reason == NO_LONGER  # not that its ttl ran out
     losses = [record for record in caplog.records if "lost the lease" in record.message]
     told = [record.getMessage().partition("(")[0] for record in losses]
     assert told
