@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from asynclock import LockManager, _clock
+from asynclock.testing import run_virtual
 
 PATIENCE = 30.0
 """Seconds for anything that must happen: the machine may be busy."""
@@ -64,3 +66,16 @@ def renew_now(locks: LockManager) -> None:
     renewals = locks._engine.renewals
     for grant in renewals.grants():
         renewals._set(grant, _clock.now())
+
+
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test with nodes in memory one that no busy machine makes late.
+
+    The test makes its nodes itself, because a fixture would read another clock.
+    """
+
+    @functools.wraps(test)
+    def play(*args: Any, **kwargs: Any) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return play

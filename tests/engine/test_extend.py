@@ -16,7 +16,7 @@ from asynclock.testing import FaultProxy, LocalServer, memory_node
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.plugin import StartServers
 from tests.nodes.test_late_acquires import Detour
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, in_virtual_time
 
 TTL, LONGEST = 5.0, 20.0
 
@@ -253,6 +253,7 @@ async def test_the_later_calls_ttl_stays_when_the_earlier_one_is_answered_last(
             assert lease.remaining() > LONGEST - 3
 
 
+@in_virtual_time
 async def test_a_node_that_may_still_shorten_it_does_not_prolong_it() -> None:
     """The request of a connection that broke may be executed after one that came later."""
     node, detour = MemoryNode("a"), Detour()
@@ -285,6 +286,7 @@ async def test_a_node_that_may_still_shorten_it_does_not_prolong_it() -> None:
         await lease.extend(2)
 
 
+@in_virtual_time
 async def test_the_shortest_request_that_a_node_missed_counts() -> None:
     """A later one that it missed, too, for a longer time, doesn't take the place of the first."""
     names = ("memory://a", "memory://b", "memory://c")

@@ -16,7 +16,7 @@ from asynclock.testing.memory import MemoryNode
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
 from tests.nodes.test_late_acquires import Detour, endpoints
-from tests.waiting import until
+from tests.waiting import in_virtual_time, until
 
 KEY = "asynclock:a"
 SHORT = {"ttl": 3.0, "max_ttl": 3.0, "node_timeout": 0.75}
@@ -179,6 +179,7 @@ async def test_a_reader_comes_back_while_a_writer_waits(
     await asyncio.wait_for(writing, 10)
 
 
+@in_virtual_time
 async def test_a_lease_that_ended_does_not_come_back() -> None:
     """The request to take the key back is executed after the release: that is repeated then."""
     nodes, detour = [MemoryNode(name) for name in "abc"], Detour()
@@ -194,7 +195,7 @@ async def test_a_lease_that_ended_does_not_come_back() -> None:
         slow = Slow(detour)
         locks._engine.renewals.restores.under_way = slow
         while not slow:
-            await asyncio.sleep(0)
+            await asyncio.sleep(1e-4)
         await asyncio.sleep(0)
         broken = first.link
         nodes[0].cut()

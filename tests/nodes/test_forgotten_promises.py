@@ -14,6 +14,7 @@ from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.register import SCRIPT
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from tests.waiting import in_virtual_time
 
 KEY = "asynclock:a:#latch"
 
@@ -37,6 +38,7 @@ def change(op: str, numbered_at: float) -> Command:
 
 @pytest.mark.parametrize("op", ["prepare", "accept"])
 @pytest.mark.parametrize("how", ["flushed", "restarted", "still being connected to"])
+@in_virtual_time
 async def test_a_change_from_before_does_not_reach_a_node_that_forgot(op: str, how: str) -> None:
     """how: what has happened to the node when it is asked."""
     memory = MemoryNode("a")
@@ -47,14 +49,17 @@ async def test_a_change_from_before_does_not_reach_a_node_that_forgot(op: str, h
             pass
         (node,) = locks._engine.multiplexer.nodes
         before, broken, answer = _clock.now(), node.link, Answer()
+        await asyncio.sleep(0.001)
         if how == "flushed":
             memory.flush()
             while node.trust.remembers_from <= before:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
         else:
             memory.restart(keep_data=False)
-            while node.link is broken or (how == "restarted" and node.link is None):
+            while node.link is broken:
                 await asyncio.sleep(0)
+            while how == "restarted" and node.link is None:
+                await asyncio.sleep(0.001)
         assert (node.link is None) is (how == "still being connected to")
         node.ask(change(op, before), answer, 0)
         reply = await answer.reply
@@ -66,6 +71,7 @@ async def test_a_change_from_before_does_not_reach_a_node_that_forgot(op: str, h
         assert (await later.reply)[0] == 1
 
 
+@in_virtual_time
 async def test_a_first_change_is_not_too_old_for_the_nodes_that_it_meets() -> None:
     """They have just started, so they may have forgotten anything from before they were met."""
     ends = [MemoryEndpoint(name, MemoryNode(name)) for name in "abc"]

@@ -13,6 +13,7 @@ from asynclock import _clock
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.wire import Route, Stream
+from tests.waiting import in_virtual_time
 
 LATE = 0.4
 NODE_TIMEOUT = 0.1
@@ -46,11 +47,6 @@ def connect(nodes: list[MemoryNode], detour: Detour, ttl: float) -> asynclock.Lo
     )
 
 
-@pytest.fixture
-def nodes() -> list[MemoryNode]:
-    return [MemoryNode(name) for name in "abc"]
-
-
 async def comes(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.001)
@@ -62,14 +58,13 @@ async def vanishes(node: MemoryNode) -> None:
 
 
 @pytest.mark.parametrize("back", [True, False])
-async def test_a_lease_released_before_its_own_request_arrives_leaves_no_key(
-    nodes: list[MemoryNode], back: bool
-) -> None:
+@in_virtual_time
+async def test_a_lease_released_before_its_own_request_arrives_leaves_no_key(back: bool) -> None:
     """Won by the others' votes, released on the next connection; then the old one delivers.
 
     back: whether the next connection is open when the release is made, or still being opened.
     """
-    detour = Detour()
+    nodes, detour = [MemoryNode(name) for name in "abc"], Detour()
     async with asyncio.timeout(20), connect(nodes, detour, ttl=60) as locks:
         async with locks.lock("warm"):
             pass
@@ -79,8 +74,10 @@ async def test_a_lease_released_before_its_own_request_arrives_leaves_no_key(
         lease = await locks.lock("a").acquire()
         detour.seconds = 0.0
         nodes[0].cut()
-        while node.link is broken or (back and node.link is None):
+        while node.link is broken:
             await asyncio.sleep(0)
+        while back and node.link is None:
+            await asyncio.sleep(0.001)
         assert (node.link is None) is not back
         await lease.release()
         while nodes[0].keys.get(KEY + b":#fence") is None:
@@ -142,10 +139,10 @@ def test_the_first_acquire_of_a_manager_is_not_executed_long_after(met: bool) ->
     run_virtual(scenario())
 
 
-async def test_a_release_is_kept_longer_for_a_node_whose_clock_was_set_back(
-    nodes: list[MemoryNode],
-) -> None:
+@in_virtual_time
+async def test_a_release_is_kept_longer_for_a_node_whose_clock_was_set_back() -> None:
     """It comes back when the lease would have ended by every other clock, not by its own."""
+    nodes = [MemoryNode(name) for name in "abc"]
     async with asyncio.timeout(20), connect(nodes, Detour(), ttl=0.5) as locks:
         lease = await locks.lock("a").acquire()
         assert nodes[0].keys.get(KEY) is not None

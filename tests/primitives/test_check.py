@@ -13,7 +13,7 @@ from asynclock.testing import memory_node
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
-from tests.waiting import until
+from tests.waiting import in_virtual_time, until
 
 Locks = asynclock.LockManager
 Pair = tuple[Locks, Locks]
@@ -90,6 +90,7 @@ async def test_a_released_lease_is_not_ours(pair: Pair) -> None:
     assert lease.lost_reason is None
 
 
+@in_virtual_time
 async def test_silent_nodes_say_nothing_about_a_lease() -> None:
     """The lease goes on until its deadline: an outage is no loss yet."""
     nodes = [memory_node(name) for name in "abc"]
@@ -108,6 +109,7 @@ async def test_silent_nodes_say_nothing_about_a_lease() -> None:
             assert await lease.check()
 
 
+@in_virtual_time
 async def test_a_node_in_quarantine_says_nothing_about_a_lease_won_without_it() -> None:
     """Its key may have replaced that of another owner, which it forgot."""
     nodes = a, b, c = [memory_node(name) for name in "abc"]

@@ -14,6 +14,7 @@ from asynclock.testing import memory_node
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
+from tests.waiting import in_virtual_time
 
 Locks = asynclock.LockManager
 Pair = tuple[Locks, Locks]
@@ -125,6 +126,7 @@ def test_what_says_nothing_about_the_time(owner: str | None, fence: int) -> None
     assert Inspection("a", views, 2).since is None
 
 
+@in_virtual_time
 async def test_a_list_that_may_lack_something_is_an_error() -> None:
     nodes = [memory_node(name) for name in "abc"]
     addresses = [f"memory://{node.name}" for node in nodes]

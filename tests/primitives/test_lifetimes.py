@@ -75,7 +75,7 @@ class Server:
     """A server in memory whose clock the test moves."""
 
     def __init__(self) -> None:
-        self.node = MemoryNode()
+        self.node = MemoryNode(clock=lambda: 1_700_000_000.0)
 
     async def call(self, script: Script, keys: str, *args: Any) -> list[Any]:
         """The reply without the clock at its end."""

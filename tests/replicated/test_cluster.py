@@ -600,7 +600,7 @@ async def test_what_a_server_of_the_cluster_answers_instead_of_votes_is_told_wit
     cluster: RedisCluster, connect: Connect
 ) -> None:
     name, elsewhere = name_on(cluster, 0), name_on(cluster, 1)
-    full = cluster.shards[0][0]
+    full = await cluster.primary(0)
     locks = connect(*cluster.addresses, restart_guard=False)
     async with locks.lock(name, timeout=20), locks.lock(elsewhere, timeout=20):
         pass
