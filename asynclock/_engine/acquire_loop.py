@@ -19,7 +19,7 @@ from . import refusals
 from .attempt import Attempt
 from .engine import Engine
 from .grant import FOREVER
-from .left import Left
+from .left import leave
 from .spec import LockSpec
 from .ticket import Armed, Ticket
 
@@ -310,4 +310,4 @@ class AcquireLoop:
         if self._watch is not None:
             self._watch.close()
         if ticket is not None:
-            nodes.broadcast(self._spec.leave(ticket.id), Left(nodes.wakeups, self._spec))
+            leave(nodes, self._spec, ticket.id, ticket.asked)

@@ -8,6 +8,7 @@ ignored.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from .. import _clock
@@ -19,7 +20,7 @@ from .._rules import validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
 from .context import Context
-from .left import Left
+from .left import Left, leave
 from .spec import LockSpec
 from .ticket import Ticket
 
@@ -120,19 +121,19 @@ class Attempt:
             won = self in deciding and self.ballot.verdict is WON
             if won and _clock.now() < self.valid_until:
                 if self._refusers or self.failures:
-                    for index in self._context.multiplexer.everyone:
-                        self._take_back(index)
+                    self._take_back(self._context.multiplexer.everyone)
                 return True
         except BaseException:
             self.abandon()
             if self.ticket is None and self._waits:  # later ones are the caller's to take back
-                self._context.multiplexer.broadcast(self.spec.leave(self.owner), NOBODY)
+                leave(self._context.multiplexer, self.spec, self.owner, self._asked)
             raise
         finally:
             deciding.pop(self, None)
         ballot, first = self.ballot, self.ticket is None
         if self.ticket is None and self._waits:
             self.ticket = Ticket(self.spec, self.owner)
+            self.ticket.asked.update(self._asked)
         if self.ticket is not None:
             enough = len(ballot.claims) + ballot.refused + ballot.quorum > len(self._nodes)
             # A node that let us in front of others has told no number: ask it for one.
@@ -166,6 +167,8 @@ class Attempt:
         if self.ballot.verdict is not OPEN:
             asked.clear()
             return
+        if self.ticket is not None:
+            self.ticket.asked.update(asked)
         for index in asked:
             self._open |= 1 << index
             self._nodes[index].ask(command, self, index, arm=armed)
@@ -222,7 +225,7 @@ class Attempt:
         if ballot.verdict is not OPEN:
             self._conclude()
             if ballot.verdict is WON:
-                self._take_back(index)
+                self._take_back((index,))
 
     def _queued(self, index: int, reply: Any) -> None:
         # Take what a node with a queue says: our number there, how many go first, and who.
@@ -272,14 +275,16 @@ class Attempt:
             self._raising |= 1 << index
             self._nodes[index].ask(command, sink, index)
 
-    def _take_back(self, index: int) -> None:
+    def _take_back(self, indices: Iterable[int]) -> None:
         # The vote is won: a node that did not grant would go on keeping others out for our ticket.
-        waits = self.ticket is not None or self._waits
-        if not waits or index in self.ballot.claims or self._open >> index & 1:
+        ticket, granted = self.ticket, self.ballot.claims
+        if ticket is None and not self._waits:
             return
-        ticket = self.owner if self.ticket is None else self.ticket.id
-        left = Left(self._context.multiplexer.wakeups, self.spec)
-        self._nodes[index].ask(self.spec.leave(ticket), left, index)
+        may_have = self._asked if ticket is None else ticket.asked
+        ident = self.owner if ticket is None else ticket.id
+        answered = (index for index in indices if not self._open >> index & 1)
+        still = [index for index in answered if index in may_have and index not in granted]
+        leave(self._context.multiplexer, self.spec, ident, still)
 
     def _conclude(self) -> None:
         future = self._future

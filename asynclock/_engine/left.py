@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from .._nodes.wakeup import Wakeups
 from .spec import LockSpec
@@ -33,3 +35,10 @@ class Left:
             self._wakeups.count(ticket, index)
         elif ticket is not None:
             self._wakeups.wake(ticket, index)
+
+
+def leave(nodes: Multiplexer, spec: LockSpec, ticket: str, indices: Iterable[int]) -> None:
+    """Remove a ticket from these nodes, which may have it."""
+    command, sink = spec.leave(ticket), Left(nodes.wakeups, spec)
+    for index in indices:
+        nodes.nodes[index].ask(command, sink, index)

@@ -29,7 +29,7 @@ WOKEN = b"go"
 class Ticket:
     """The ticket of one task that waits. Its id is the owner of the task's first attempt."""
 
-    __slots__ = ("_live", "_spec", "id", "number", "rank", "unsettled")
+    __slots__ = ("_live", "_spec", "asked", "id", "number", "rank", "unsettled")
 
     def __init__(self, spec: LockSpec, ident: str, *, waits: bool = True) -> None:
         self.id: str = ident
@@ -39,6 +39,8 @@ class Ticket:
         """How many wait before us, on the node where these are fewest."""
         self.unsettled: bool = False
         """Whether a node has another number than ours."""
+        self.asked: set[int] = set()
+        """The nodes that may have it."""
         self._spec = spec
         self._live = ms(spec.ticket_ttl) if waits else 0
 

@@ -15,6 +15,7 @@ from asynclock._engine.acquire import Acquire
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.options import LeaseOptions
 from asynclock._engine.ticket import PATIENCE, REFRESH
+from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
@@ -284,6 +285,30 @@ async def test_a_first_attempt_that_is_cancelled_leaves_no_ticket(on: Nodes) -> 
         await asyncio.sleep(0.5)
         assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [0, 0, 0]
         await holder.release()
+
+
+@virtual
+async def test_only_nodes_that_may_have_a_ticket_are_told_that_it_leaves(on: Nodes) -> None:
+    node, lock, told = on.locks._engine.multiplexer.nodes[2], on.locks.lock("a"), []
+    ask = node.ask
+
+    def note(command: Command, *more: Any, **arm: bool) -> None:
+        told.append(command.op)
+        ask(command, *more, **arm)
+
+    node.ask = note  # type: ignore[method-assign]
+    node.trust.quarantine(_clock.now(), 600.0, "it was restarted")
+    await (await lock.acquire()).release()
+    await on.ghost(ttl=1.0, only="ab")
+    waiting = await line_up(lock, on.locks)
+    waiting.cancel()  # it waits
+    on.slow(0.1)
+    waiting = start(lock.acquire())
+    await asyncio.sleep(0.05)
+    waiting.cancel()  # its first attempt has no answer yet
+    await (await lock.acquire()).release()  # it was refused first
+    assert "leave" not in told
+    assert await on.nodes[0].command("ZCARD", QUEUE) == 0
 
 
 @virtual
