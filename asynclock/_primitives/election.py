@@ -17,6 +17,7 @@ from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease
+from .._engine.lookout import Lookout
 from .._engine.options import LeaseOptions
 from .._engine.refusals import label
 from .._engine.spec import LockSpec, ms
@@ -229,23 +230,19 @@ class Election:
         Terms never go back; a short term may be missed. The iteration continues through outages.
         It ends only when it is closed or the manager is closed.
         """
-        engine, nodes = self._engine, self._engine.multiplexer
-        engine.ready()
-        watch = nodes.wakeups.watch((self._spec.keys[0], self._value_key))
+        self._engine.ready()
+        lookout = Lookout(self._engine, (self._spec.keys[0], self._value_key))
         last: Leader | None = None
         try:
-            while not engine.closed:
-                listening = nodes.tracks()
-                leader, left = await self._look(armed=listening)
+            while not self._engine.closed:
+                leader, left = await self._look(armed=lookout.begin())
                 if leader is not None and leader != last and leader.term >= (last or leader).term:
                     last = leader
                     yield leader
-                elif listening:
-                    await watch.wait(pacing.until_expiry(left, engine.random()))
                 else:
-                    await asyncio.sleep(pacing.LONGEST)
+                    await lookout.wait(left)
         finally:
-            watch.close()
+            lookout.close()
 
     async def _look(self, *, armed: bool = False) -> tuple[Leader | None, float | None]:
         # Returns the leader, and the seconds for which there is no need to ask again.

@@ -18,6 +18,7 @@ from .. import _clock, _settings
 from .._engine import refusals
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all
+from .._engine.lookout import Lookout
 from .._engine.spec import ms
 from .._keys import lock_key
 from .._nodes.replies import Failure
@@ -153,37 +154,28 @@ class Register:
         Returns None at the deadline, or after `longest` seconds. Raises the same errors as
         `change`. `since` is the start of a call whose change the nodes have answered already.
         """
-        nodes, random = self._engine.multiplexer, self._engine.random
         patience = _Patience(self._engine, self.name, deadline, since)
-        watch = nodes.wakeups.watch((self.key,))
+        lookout = Lookout(self._engine, (self.key,))
         ends = [] if deadline is None else [deadline]
         if longest is not None:
             ends.append(_clock.now() + longest)
         try:
-            for number in range(1 << 62):
-                listening = nodes.tracks()
+            while True:
                 try:
-                    found = ready(await self._read(patience, armed=listening))
+                    found = ready(await self._read(patience, armed=lookout.begin()))
                 except QuorumUnavailableError:
                     # The nodes have answered during this call, and had too little time this time.
-                    if patience.cut_short and (number or since is not None):
+                    if patience.cut_short and (lookout.waits or since is not None):
                         return None
                     raise
                 now = _clock.now()
                 if found is not None or any(now >= end for end in ends):
                     return found
-                blind = pacing.without_push(number, None, random())
-                pause = pacing.until_expiry(None, random()) if listening else blind
-                pause = min([pause, *(end - now for end in ends)])
-                if listening:
-                    await watch.wait(pause)
-                else:
-                    await asyncio.sleep(pause)
+                await lookout.wait(most=min((end - now for end in ends), default=inf))
                 if deadline is not None and _clock.now() >= patience.ends_at:
                     return None
-            return None
         finally:
-            watch.close()
+            lookout.close()
 
     async def inspect(self, kind: str) -> Inspection:
         """Return what each node stores, as `value` of its view."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._engine.lookout import Lookout
 from asynclock._primitives.register import Register
 from asynclock._primitives.round import Round
 from asynclock._rules import pacing
@@ -19,7 +20,7 @@ from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect
-from tests.waiting import PATIENCE, sleeps
+from tests.waiting import PATIENCE, sleeps, until
 
 
 async def test_event(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +38,40 @@ async def test_event(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     await there.event("go").clear()
     assert not await here.event("go").is_set()
     assert await here.event("go").wait(timeout=0.1) is False
+
+
+async def test_a_push_causes_one_look(
+    asynclock_servers: StartServers, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that does not end the wait wakes its waiters once: then they wait again."""
+    monkeypatch.setattr(pacing, "until_expiry", lambda _left, _random: 2 * PATIENCE)
+    servers = await asynclock_servers(1)
+    here, there = connect_to(servers), connect_to(servers)
+    begin, looks = Lookout.begin, 0
+
+    def count(self: Lookout) -> bool:
+        nonlocal looks
+        looks += 1
+        return begin(self)
+
+    async def observe() -> None:
+        async for _ in here.election("team").observe():
+            pass
+
+    monkeypatch.setattr(Lookout, "begin", count)
+    tasks = [asyncio.create_task(here.latch("done", 3).wait()), asyncio.create_task(observe())]
+    await sleeps(here, 2)
+    seen = looks
+    async with there.election("team").campaign("value"):
+        await there.latch("done", 3).count_down()
+        await until(lambda: looks >= seen + 2, "both were woken")
+        seen = looks
+        for _ in range(200):  # round trips: a task that does not wait looks about as often
+            await there.event("other").is_set()
+        assert looks - seen < 20
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_event_is_forgotten(face: Face, connect: Connect) -> None:
