@@ -170,7 +170,7 @@ async def held_while_nodes_restart(there: Stage, pause: float) -> tuple[Looped, 
 
 
 async def flapping(there: Stage, seconds: float) -> Looped:
-    """One node comes and goes all the time while three processes work."""
+    """One node comes and goes while three processes work, who go on for two seconds after that."""
     async with FaultProxy(there.servers[-1]) as link:
         urls = [*(server.url for server in there.servers[:-1]), link.url]
         processes = await there.processes(3, urls)
@@ -183,7 +183,8 @@ async def flapping(there: Stage, seconds: float) -> Looped:
                 link.heal()
                 await asyncio.sleep(0.15)
 
-        return await looping(there, processes, seconds=seconds, body=0.01, meanwhile=flap())
+        lasts = seconds + 2.0
+        return await looping(there, processes, seconds=lasts, body=0.01, meanwhile=flap())
 
 
 async def blocked_loop(there: Stage, seconds: float) -> dict[str, float]:

@@ -18,6 +18,7 @@ from benchmarks.install import command, command_here
 from benchmarks.nodes import Counters, Nodes
 from benchmarks.remote import Remote
 from benchmarks.systems import SYSTEMS, System
+from tests import patient
 
 READY = 0.5
 """Seconds from the order to begin to the common beginning of all processes."""
@@ -123,7 +124,8 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """Start servers and set the stage for a system; all processes end with the scene."""
     async with local_servers(nodes) as servers:
-        made = Stage(SYSTEMS[who], servers, ttl, settings or QUICK)
+        usual = {"node_timeout": patient.node_timeout(ttl=ttl, **settings)}
+        made = Stage(SYSTEMS[who], servers, ttl, {**usual, **(settings or QUICK)})
         async with made.stack:
             yield made
 
