@@ -248,9 +248,8 @@ class AcquireLoop:
             if attempt.cut and self._outage_since is None and took < 0.9 * settings.node_timeout:
                 raise self._out_of_time()
         self.unanswered = attempt
-        hopeless = refusals.hopeless(attempt, len(self._engine.multiplexer.nodes))
-        if hopeless is not None:
-            raise hopeless
+        if attempt.hopeless:
+            raise refusals.hopeless(attempt)
         if self._outage_since is None:
             self._outage_since = attempt.started
         patience = validity.longest_outage(settings.max_ttl)

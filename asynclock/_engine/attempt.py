@@ -15,7 +15,7 @@ from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import GRANTED, REFUSED, Word
-from .._nodes.voting import barred, quarantined
+from .._nodes.voting import quarantined
 from .._rules import validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
@@ -23,20 +23,18 @@ from .context import Context
 from .left import Left, leave
 from .spec import LockSpec
 from .ticket import Ticket
+from .vote import TOO_LATE, Vote
 
 OPEN, WON = Verdict.OPEN, Verdict.WON
-TOO_LATE = Failure("the request reached it too late")
-CUT = Failure("no answer before the caller's timeout")
 
 
-class Attempt:
+class Attempt(Vote):
     """A vote on one owner's request; `decide` returns whether it was won."""
 
     __slots__ = (
         "_asked",
         "_context",
         "_future",
-        "_nodes",
         "_open",
         "_raising",
         "_rank",
@@ -45,7 +43,6 @@ class Attempt:
         "_ttl",
         "_waits",
         "ballot",
-        "failures",
         "others",
         "owner",
         "refusals",
@@ -56,6 +53,8 @@ class Attempt:
         "ticket",
         "valid_until",
     )
+    AIM = "decide on"
+    NEVER = "be locked"
 
     def __init__(
         self,
@@ -85,13 +84,14 @@ class Attempt:
         """For each node where our ticket waits: its number there."""
         self._rank = 0
         self._nodes = context.multiplexer.nodes
+        self._quorum = context.multiplexer.quorum
         self._future: asyncio.Future[None] | None = None
         self._asked: list[int] = []
         # Sets of nodes, one bit per node:
         self._open = 0
         self._raising = 0
         self._refusers = 0
-        self.ballot: Ballot = Ballot(len(self._nodes), context.multiplexer.quorum)
+        self.ballot: Ballot = Ballot(len(self._nodes), self._quorum)
         self.started: float = _clock.now()
         self.valid_until: float = validity.valid_until(self.started, ttl)
 
@@ -184,9 +184,7 @@ class Attempt:
 
     def _expire(self) -> None:
         for index in self._asked:
-            # Its last answer says more than that it has not answered yet.
-            lack = self._nodes[index].lack
-            known = CUT if lack is None or lack.permanent else lack
+            known = self._unanswered(index)
             self.on_reply(index, known)
             self.on_raise_reply(index, known)
 
@@ -308,20 +306,9 @@ class Attempt:
     # why it was lost
 
     @property
-    def cut(self) -> bool:
-        """Whether the caller's timeout ended before some node had given any answer."""
-        return CUT in self.failures.values()
-
-    @property
-    def outage(self) -> bool:
-        """Whether too few nodes answered to be sure that others have the name."""
-        return len(self._nodes) - self.ballot.unknown < self.ballot.quorum
-
-    @property
-    def barred(self) -> float:
-        """Seconds until the guards let enough nodes for a quorum vote; 0 if they do now."""
-        known = [failure.votes_from for failure in self.failures.values()]
-        return barred(len(self._nodes), self.ballot.quorum, known, _clock.now())
+    def name(self) -> str:
+        """The name that is to be locked."""
+        return self.spec.name
 
     @property
     def split(self) -> bool:
@@ -373,10 +360,6 @@ class Attempt:
             else:
                 found[node.address] = "failed" if index in self.failures else "open"
         return found
-
-    def causes(self) -> dict[str, str]:
-        """Return the cause of each failure by the node's address."""
-        return {self._nodes[i].address: self.failures[i].cause for i in sorted(self.failures)}
 
 
 class _Raise:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-
 from .. import _clock
 from .._nodes.acks import UNSUPPORTED
-from .._nodes.replies import Failure
 from ..errors import (
     AcquireTimeoutError,
     AlreadyHeldError,
@@ -18,6 +15,7 @@ from ..errors import (
 )
 from .attempt import Attempt
 from .grant import Grant
+from .vote import Vote
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
     NotAcquiredError: "refused",
@@ -115,36 +113,20 @@ def already_held(name: str) -> AlreadyHeldError:
     )
 
 
-def hopeless(attempt: Attempt, size: int) -> ConfigurationError | None:
-    """Return the ConfigurationError if permanent failures rule out a quorum, else None."""
-    spare, failures = size - attempt.ballot.quorum, attempt.failures.values()
-    return ruled_out(attempt.spec.name, "be locked", failures, spare, attempt.causes)
-
-
-def ruled_out(
-    name: str,
-    what: str,
-    failures: Iterable[Failure],
-    spare: int,
-    causes: Callable[[], Mapping[str, str]],
-) -> ConfigurationError | None:
-    """Return the ConfigurationError if more than `spare` nodes have failed for good, else None."""
-    never = [failure for failure in failures if failure.permanent]
-    if len(never) <= spare:
-        return None
-    unsupported = any(failure.code == UNSUPPORTED for failure in never)
+def hopeless(vote: Vote) -> ConfigurationError:
+    """Return the error for permanent failures that rule out a quorum."""
+    unsupported = any(failure.code == UNSUPPORTED for failure in vote.failures.values())
     kind = UnsupportedDeploymentError if unsupported else ConfigurationError
-    return kind(f"{name!r} can't {what} here: {_listed(causes())}", name=name)
+    return kind(f"{vote.name!r} can't {vote.NEVER} here: {_listed(vote)}", name=vote.name)
 
 
-def outage(attempt: Attempt) -> QuorumUnavailableError:
+def outage(vote: Vote) -> QuorumUnavailableError:
     """Return the error for too few answers, with the cause at each node."""
-    causes, name = attempt.causes(), attempt.spec.name
     return QuorumUnavailableError(
-        f"too few nodes answered to decide on {name!r}: {_listed(causes)}",
-        name=name,
-        nodes=causes,
-        retry_after=max(1.0, attempt.barred),
+        f"too few nodes answered to {vote.AIM} {vote.name!r}: {_listed(vote)}",
+        name=vote.name,
+        nodes=vote.causes(),
+        retry_after=max(1.0, vote.barred),
     )
 
 
@@ -153,5 +135,6 @@ def closed() -> ConfigurationError:
     return ConfigurationError("the manager was closed while this call waited")
 
 
-def _listed(causes: Mapping[str, str]) -> str:
-    return "; ".join(f"{node}: {cause}" for node, cause in causes.items()) or "no node answered"
+def _listed(vote: Vote) -> str:
+    causes = vote.causes().items()
+    return "; ".join(f"{node}: {cause}" for node, cause in causes) or "no node answered"

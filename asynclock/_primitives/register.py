@@ -24,7 +24,7 @@ from .._keys import lock_key
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
 from .._rules import pacing, validity
-from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
+from ..errors import AsyncLockError, QuorumUnavailableError
 from .base import PRELUDE
 from .kind import Description, Kind, State, StateView
 from .round import Round
@@ -204,7 +204,8 @@ class Register:
         command.numbered_at = chosen
         # Only the replies to these two contain the stored value.
         told = op in ("read", "prepare")
-        round_ = Round(engine, now, now - validity.quarantine(self._keep) if told else inf)
+        since = now - validity.quarantine(self._keep) if told else inf
+        round_ = Round(engine, self.name, now, since)
         for index, node in enumerate(nodes.nodes):
             # A node that may have forgotten must not be asked: its "nothing" would count.
             obstacle = node.obstacle(now)
@@ -233,7 +234,7 @@ class _Patience:
         """The moment at which the call ends in any case; inf without a deadline."""
         self.cut_short = False
         """Whether the call ended while enough nodes might still have answered."""
-        self._failures: dict[str, str] = {}
+        self._failures: dict[int, Failure] = {}
         self._number = 0
 
     async def wait(self, round_: Round) -> None:
@@ -243,7 +244,7 @@ class _Patience:
             async with asyncio.timeout(left):
                 await round_.decided
         except TimeoutError:
-            round_.cut(self._failures)
+            round_.expire(self._failures)
             self.cut_short = round_.cut_short
 
     async def step_aside(self, seconds: float) -> None:
@@ -262,24 +263,12 @@ class _Patience:
         never end.
         """
         if self._engine.closed:
-            raise ConfigurationError("the manager was closed while this call waited")
-        nodes = self._engine.multiplexer
-        spare = len(nodes.nodes) - nodes.quorum
-        hopeless = refusals.ruled_out(
-            self._name, "be known", round_.reasons, spare, lambda: round_.failures
-        )
-        if hopeless is not None:
-            raise hopeless
+            raise refusals.closed()
+        if round_.hopeless:
+            raise refusals.hopeless(round_)
         left = self._until - _clock.now()
-        barred = round_.barred
-        if left <= 0 or (self.ends_at != inf and barred > left):
-            listed = "; ".join(f"{node}: {cause}" for node, cause in round_.failures.items())
-            raise QuorumUnavailableError(
-                f"too few nodes answered to know the state of {self._name!r}: {listed}",
-                name=self._name,
-                nodes=round_.failures,
-                retry_after=max(1.0, barred),
-            )
+        if left <= 0 or (self.ends_at != inf and round_.barred > left):
+            raise refusals.outage(round_)
         self._failures = round_.failures
         pause = pacing.without_push(self._number, None, self._engine.random())
         self._number += 1

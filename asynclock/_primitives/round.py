@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _clock
 from .._engine.engine import Engine
-from .._nodes.node import Node
+from .._engine.vote import TOO_LATE, Vote
 from .._nodes.replies import Failure
 from .._nodes.script import GRANTED, REFUSED
-from .._nodes.voting import barred, quarantined
+from .._nodes.voting import quarantined
 from .._rules.memory import countable, surely_empty
 
-FORGETFUL = "it has restarted and may have forgotten this name; the next change stores it again"
+FORGETFUL = Failure(
+    "it has restarted and may have forgotten this name; the next change stores it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +28,33 @@ class Found:
     """Whether a majority reported this value and no node forgot it; then no write is needed."""
 
 
-class Round:
+class Round(Vote):
     """Counts the replies of all nodes; decided once a majority has answered or no longer can."""
 
     __slots__ = (
         "_answered",
         "_empty",
-        "_nodes",
-        "_quorum",
         "_sent",
         "_since",
         "cut_short",
         "decided",
-        "failures",
         "granted",
         "left",
+        "name",
         "on_forgotten",
         "promised",
-        "reasons",
     )
+    AIM = "know the state of"
+    NEVER = "be known"
 
-    def __init__(self, engine: Engine, sent: float, since: float) -> None:
+    def __init__(self, engine: Engine, name: str, sent: float, since: float) -> None:
+        self.name: str = name
         self._nodes = engine.multiplexer.nodes
         self._quorum = engine.multiplexer.quorum
         self._sent = sent
         self._since = since
         """A node that has kept its memory since this moment can't have forgotten a value."""
-        self._empty: dict[str, tuple[float, Any]] = {}
+        self._empty: dict[int, tuple[float, Any]] = {}
         """The nodes without a value that may have forgotten one. For each: the start of its memory
         by its own clock (µs), and its reply."""
         self._answered: set[int] = set()
@@ -63,9 +64,7 @@ class Round:
         """Called if a reply after the decision shows that a node has forgotten the value."""
         self.left = len(self._nodes)
         self.granted: list[Any] = []
-        self.failures: dict[str, str] = {}
-        self.reasons: list[Failure] = []
-        """The same, with what is known besides."""
+        self.failures: dict[int, Failure] = {}
         self.promised = 0
         """The highest number that a refusing node has promised to another client."""
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -78,18 +77,18 @@ class Round:
         if node.lack is not answer and (answer is None or answer.code):
             node.note(answer)
         if type(reply) is Failure:
-            self._failed(node, reply)
+            self.failures[index] = reply
         elif self._sent < node.trust.votes_from:
-            self._failed(node, quarantined(node))
+            self.failures[index] = quarantined(node)
         elif reply[0] == GRANTED and node.trust.remembers_from > self._since and not reply[1]:
             kept = self._sent - node.trust.remembers_from
-            self._empty[node.address] = (reply[-1] - kept * 1_000_000, reply)
+            self._empty[index] = (reply[-1] - kept * 1_000_000, reply)
         elif reply[0] == GRANTED:
             self.granted.append(reply)
         elif reply[0] == REFUSED:
             self.promised = max(self.promised, reply[1])
         else:
-            self.failures[node.address] = "the request reached it too late"
+            self.failures[index] = TOO_LATE
         self.left -= 1
         self._believe()
         if not self.decided.done():
@@ -97,24 +96,14 @@ class Round:
         elif self._empty and self.on_forgotten is not None:
             self.on_forgotten()
 
-    def _failed(self, node: Node, failure: Failure) -> None:
-        self.failures[node.address] = failure.cause
-        self.reasons.append(failure)
-
-    @property
-    def barred(self) -> float:
-        """Seconds until the guards let a quorum vote; 0 if they do now."""
-        moments = [failure.votes_from for failure in self.reasons]
-        return barred(len(self._nodes), self._quorum, moments, _clock.now())
-
     def _believe(self) -> None:
         # A node whose memory reaches back to before the newest write has not forgotten that value.
         if self._empty and self.granted:
             newest = max(reply[1] for reply in self.granted)
-            for address, (since, reply) in list(self._empty.items()):
+            for index, (since, reply) in list(self._empty.items()):
                 if surely_empty(since, newest):
                     self.granted.append(reply)
-                    del self._empty[address]
+                    del self._empty[index]
 
     def _judge(self) -> None:
         sure, unsure = len(self.granted), len(self._empty)
@@ -126,19 +115,13 @@ class Round:
         if count >= self._quorum or sure + unsure + self.left < self._quorum or not self.left:
             self.decided.set_result(None)
 
-    def cut(self, before: Mapping[str, str]) -> None:
+    def expire(self, before: Mapping[int, Failure]) -> None:
         """End the round: missing nodes count as failed, with their cause from `before` if any."""
         self.cut_short = len(self.granted) + self.left >= self._quorum
         self.failures |= dict.fromkeys(self._empty, FORGETFUL)
-        for index, node in enumerate(self._nodes):
+        for index in range(len(self._nodes)):
             if index not in self._answered:
-                told = "no answer before the timeout" if node.lack is None else node.lack.cause
-                self.failures[node.address] = before.get(node.address, told)
-
-    @property
-    def outage(self) -> bool:
-        """Whether too few nodes answered to be sure that rival rounds are the reason."""
-        return len(self._nodes) - len(self.failures) < self._quorum
+                self.failures[index] = before.get(index) or self._unanswered(index)
 
     def found(self) -> Found:
         """Return the value with the highest number among the replies that count."""
