@@ -12,10 +12,11 @@ from benchmarks.__main__ import main
 from benchmarks.bars import judge
 from benchmarks.matrix import SCENARIOS
 from benchmarks.results import Case, Results
+from benchmarks.systems import SYSTEMS
 
 pytestmark = pytest.mark.timeout(180)  # worker processes on a busy machine start slowly
 
-TINY = "--rounds=1 --seconds=0.5 --ttl=1 --max-ttl=1 --votes=3 --handovers=3 --here".split()
+TINY = "--rounds=1 --seconds=0.5 --ttl=4 --max-ttl=4 --votes=3 --handovers=3 --here".split()
 
 
 class Lonely:
@@ -59,7 +60,10 @@ def test_rounds_count_by_their_winners() -> None:
     assert sample["violations"] == 1
 
 
-def test_a_run_of_every_scenario_with_processes(tmp_path: Path) -> None:
+def test_a_run_of_every_scenario_with_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SYSTEMS["asynclock"].options, "node_timeout", 1.0)  # for a busy machine
     out = tmp_path / "out"
     names = "workers2 workers0 managers pauses permits elections phases quitter together".split()
     chosen = "--system=asynclock --nodes=1 --tasks=4".split()

@@ -226,6 +226,39 @@ async def test_ctrl_c_at_any_moment_of_the_start(
         assert await node.command("EXISTS", "asynclock:j") == 0
 
 
+async def test_ctrl_c_in_the_moment_in_which_the_command_starts(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    """It is the command's, though the loop noted it while we still waited for the lock."""
+    program.use(asynclock_nodes, ttl=60.0, max_ttl=60.0)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", NOTED, "run", "j", "--", "sleep", "1000"),
+        env=environment(ASYNCLOCK_CONFIG=str(program.config)),
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=as_from_a_shell,
+    )
+    async with asyncio.timeout(PATIENCE):
+        _, said = await process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
+    assert not said, said.decode()
+    for node in asynclock_nodes:
+        assert await node.command("EXISTS", "asynclock:j") == 0
+
+
+NOTED = f"""
+import asyncio, signal, sys
+sys.path[:0] = {sys.path!r}
+from asynclock.cli import main
+from asynclock.cli.run.job import _Job
+under = _Job._under
+def under_then(*args):
+    asyncio.get_running_loop()._handle_signal(signal.SIGINT)  # its callback comes after us
+    return under(*args)
+_Job._under = under_then
+main()
+"""
+
+
 START = f"""
 import sys
 sys.path[:0] = {sys.path!r}

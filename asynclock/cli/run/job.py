@@ -108,7 +108,11 @@ class _Job:
     def _let_signals_end_the_wait(self) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-        def stop(number: int) -> None:
+        def stop(number: signal.Signals) -> None:
+            if self._child is not None:
+                # The loop had noted the signal before the command's own handlers were there.
+                self._child.send(number)
+                return
             self._stopped_by = number
             if task is not None:
                 task.cancel()
