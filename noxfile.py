@@ -198,8 +198,8 @@ def coverage(session: nox.Session) -> None:
 # ------------------------------------------------------------------ tests
 
 ORDINARY = "not cluster and not nightly and not containers"
-# Tests mostly wait for servers: with two workers, two cores are idle most of the time.
-WORKERS = "3"
+# Tests mostly wait for servers: with three workers, two cores are idle for half of the time.
+WORKERS = "4"
 
 # One Python runs everything, on the machine's own server. The others run what can depend on the
 # interpreter or on the server, each on another server: the oldest supported and the newest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,29 @@ import pytest
 import asynclock
 from tests.conftest import Connect
 from tests.contract.faces import Face
-from tests.contract.kinds import CASES, MUTEX, Kind
+from tests.contract.kinds import CASES, FEW, MUTEX, Kind
 from tests.contract.matrix import faces
 
 face = faces({name: face for name, (face, _) in CASES.items()})
+
+
+WAITS = {
+    "test_renewal_keeps_it_beyond_its_ttl",
+    "test_without_renewal_it_ends_by_itself",
+    "test_max_hold_ends_it",
+    "test_a_dead_holders_lock_is_free_after_its_ttl",
+}
+"""Tests that wait for a ttl. By day they run once for each kind of lock and each deployment."""
+ONCE = {*FEW, "5-frozen", "acksall-tcp-up", "durable-tcp-up"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ours = (item for item in items if item.path.parent == Path(__file__).parent)
+    for item in ours:
+        assert isinstance(item, pytest.Function)
+        deployment, _ = CASES[str(item.callspec.params["face"])]
+        if item.originalname in WAITS and deployment not in ONCE:
+            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture

@@ -296,7 +296,7 @@ async def test_only_nodes_that_may_have_a_ticket_are_told_that_it_leaves(on: Nod
         told.append(command.op)
         ask(command, *more, **arm)
 
-    node.ask = note  # type: ignore[method-assign]
+    node.ask = note  # type: ignore[assignment, method-assign]
     node.trust.quarantine(_clock.now(), 600.0, "it was restarted")
     await (await lock.acquire()).release()
     await on.ghost(ttl=1.0, only="ab")
