@@ -25,7 +25,7 @@ CASES: tuple[tuple[int, Acks], ...] = ((2, 1), (2, "all"), (1, 1))
 
 
 def deployment(kind: str, replicas: int) -> SentinelGroup | RedisCluster:
-    """Make a deployment whose primaries have so many replicas each."""
+    """Make a deployment with this number of replicas for each primary."""
     return SentinelGroup(replicas, 3) if kind == "sentinel" else RedisCluster(3, replicas)
 
 

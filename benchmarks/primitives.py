@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("section", nargs="?", choices=("cost", "writers"), default="cost")
     parser.add_argument("--cycles", type=int, default=20, help="cycles in one block")
     parser.add_argument("--blocks", type=int, default=75)
-    parser.add_argument("--writes", type=int, default=500, help="so often somebody writes in a run")
+    parser.add_argument("--writes", type=int, default=500, help="number of writes in a run")
     options = parser.parse_args()
     if options.section == "writers":
         return 0 if writers.measure(options.writes) else 1

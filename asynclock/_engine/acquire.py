@@ -176,7 +176,7 @@ class Acquire(AcquireContext[Lease]):
             owed = False
             return self._won(attempt, queue, kept if loop.contended is None else None)
         finally:
-            if owed:  # perhaps nothing was sent that woke the waiter whom the release did not wake
+            if owed:  # the release woke no waiter, and perhaps no request since then woke one
                 engine.pass_on(self._spec)
             queue.asking -= asking
             engine.next_in_line(queue)

@@ -179,7 +179,7 @@ class AcquireLoop:
             return True
         if self._watch is not None:
             self._watch.close()
-        # The first in line also watches the name, because not all who free it know the queue.
+        # The first in line also watches the name: some clients free it without knowing the queue.
         others = spec.watched if ticket.rank == 0 else ()
         self._watch = watch = nodes.wakeups.watch(others, ticket=ticket.key)
         if nodes.tracks():

@@ -136,7 +136,7 @@ class Attempt(Vote):
             self.ticket.asked.update(self._asked)
         if self.ticket is not None:
             enough = len(ballot.claims) + ballot.refused + ballot.quorum > len(self._nodes)
-            # A node that let us in front of others has told no number: ask it for one.
+            # A node that granted the name ahead of waiters gave us no number: ask for one.
             untold = first and len(self._waits) > 1 and bool(ballot.claims)
             self.ticket.settle(list(self._told.values()), self._rank, enough=enough and not untold)
             self.ticket.unsettled |= untold
@@ -226,7 +226,7 @@ class Attempt(Vote):
                 self._take_back((index,))
 
     def _queued(self, index: int, reply: Any) -> None:
-        # Take what a node with a queue says: our number there, how many go first, and who.
+        # Note what the node's queue contains: our number, how many go first, and the first one.
         _, _, holder, number, rank, free, *more, _ = reply
         if number:
             self._rank = min(rank, self._rank) if self._told else rank
@@ -323,9 +323,9 @@ class Attempt(Vote):
 
     @property
     def undecided(self) -> bool:
-        """Whether the refusals name nobody who has a quorum or goes first.
+        """Whether the refusals name no owner with a quorum and no waiter that goes first.
 
-        A rival may hear them before its own grants, so it can't take them for a defeat.
+        A rival may get refusals before its own grants, so such refusals don't mean that it lost.
         """
         return not self.reserved and not self.held
 

@@ -155,7 +155,7 @@ class Engine(Keeper):
             self.next_in_line(queue)
 
     def pass_on(self, spec: LockSpec) -> None:
-        """Wake the waiter whom a release did not wake, because this process was to ask again."""
+        """Wake the waiter that a release did not wake because this process might ask again."""
         nodes = self.multiplexer
         nodes.broadcast(spec.pass_on(), Left(nodes.wakeups, spec))
 

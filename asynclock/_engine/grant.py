@@ -17,7 +17,7 @@ from .spec import LockSpec
 
 FOREVER = float("inf")
 _NOWHERE: dict[int, float] = {}
-"""An empty dict that most grants share: no node forgot them, nobody shortened them. Read-only."""
+"""An empty, read-only dict that most grants share: no node forgot them, no call shortened them."""
 _NONE = range(0)
 
 

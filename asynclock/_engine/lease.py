@@ -63,10 +63,10 @@ class Lease(LeaseState):
         """Return whether the nodes still keep the lease for us, without renewing it.
 
         `held` answers from our own clock; this asks the nodes, for at most one node timeout. True
-        means that a quorum kept the lease at a moment of this call. If so many nodes no longer do
-        that no quorum can, the lease is lost at once: this returns False, and `lost_reason` says
-        why. A lease that has ended is False without a request. Raises QuorumUnavailableError if too
-        few nodes answered: that changes nothing, and the lease is held until its deadline.
+        means that a quorum kept the lease at a moment of this call. If too few nodes keep it for a
+        quorum, the lease is lost at once: this returns False, and `lost_reason` says why. For a
+        lease that has ended this returns False without a request. Raises QuorumUnavailableError if
+        too few nodes answered: that changes nothing, and the lease is held until its deadline.
         """
         self._check_loop()
         grant = self._grant

@@ -127,7 +127,7 @@ class LocalQueue(Generic[G]):
     def keep(self, grant: G, now: float) -> bool:
         """Whether to keep the freed name for a moment, in case this process asks for it again.
 
-        Without others who wait there is no need to: nobody else gets in between.
+        Without waiters in other processes there is no need: none gets in between.
         """
         if not grant.contended or self.permits > 1 or self.used_up(grant, now):
             return False

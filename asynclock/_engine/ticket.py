@@ -36,11 +36,11 @@ class Ticket:
         self.number: int = 0
         """The number that the nodes were told; 0 until enough of them have named one."""
         self.rank: int = 0
-        """How many wait before us, on the node where these are fewest."""
+        """Number of waiters before us, on the node with the fewest."""
         self.unsettled: bool = False
         """Whether a node has another number than ours."""
         self.asked: set[int] = set()
-        """The nodes that may have it."""
+        """The nodes that may have the ticket."""
         self._spec = spec
         self._live = ms(spec.ticket_ttl) if waits else 0
 
@@ -60,7 +60,7 @@ class Ticket:
         return self._spec.ticket_key(self.id)
 
     def settle(self, told: list[int], rank: int, *, enough: bool) -> None:
-        """Take the numbers that the nodes gave; `enough` of them to meet any quorum."""
+        """Take the numbers that the nodes gave; if `enough`, each quorum has one of them."""
         self.rank = rank
         if not self.number and enough and told:
             self.number = max(told)

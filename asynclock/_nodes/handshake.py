@@ -67,7 +67,7 @@ async def dial(
 async def greet(
     endpoint: Endpoint, listener: LinkListener, node_timeout: float, limit: float
 ) -> Link:
-    """Open a link that is only logged in, for a server that only reports which server is what."""
+    """Open a link that is only logged in, for a server that only reports the roles of others."""
     async with _opening(limit) as opened:
         link = await endpoint.open(lambda: Link(listener, limit))
         opened.append(link)

@@ -68,7 +68,7 @@ def failure(error: Exception) -> Failure:
 
 
 def lost(error: BaseException, *, greeted: bool) -> Failure:
-    """Return why a connection ended; a refused certificate of ours is told after the handshake."""
+    """Return why a connection ended: a server may refuse our certificate after the handshake."""
     refused = not greeted and refused_certificate(error)
     return Failure(f"connection lost: {error}", refused, NO_TRUST if refused else "")
 

@@ -84,8 +84,8 @@ class ServerRequests:
         return 0.0 < command.numbered_at < self.trust.remembers_from
 
     def _bounded(self, command: Command) -> Command:
-        # A manager's first acquires are made before it knows the nodes' clocks. Unbounded, one
-        # that its connection outlives would lock a name long after its release was executed.
+        # A manager's first acquires are made before it knows the nodes' clocks. Without a limit,
+        # an acquire could lock a name long after its release was executed.
         offset = self.trust.offset
         if not command.give_up_at or offset is None:
             return command

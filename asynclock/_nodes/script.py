@@ -100,9 +100,9 @@ class Command:
         return command
 
     def again(self) -> Command:
-        """Return the release as it is sent again later: its owner is all that still holds then.
+        """Return the release to send again later, with its owner alone.
 
-        Its ticket may have left meanwhile, and nobody asks again for whom the name was kept.
+        By then its ticket may have left, and the process that kept the name no longer asks for it.
         """
         if self.script is None or len(self.args) <= 2:
             return self

@@ -122,7 +122,7 @@ class SetGuard:
         if not untold:
             self._told.pop(met, None)
         elif name in record.nodes + record.other and self._told.get(met) != (kept, newest):
-            self._told[met] = kept, newest  # once: a node that can't be told must not be a loop
+            self._told[met] = kept, newest  # once, or a node that can't be told would cause a loop
             met.tell_record(newest, name)
         label = self._label or f"{socket.gethostname()}:{os.getpid()}"
         label = re.sub("[^!-~]", "-", label)[:LONGEST_LABEL]

@@ -32,8 +32,9 @@ class Wakeups:
     def watch(self, keys: tuple[str, ...], *, ticket: str | None = None) -> Watch:
         """Start to watch `keys`; call `close` when done.
 
-        `ticket` is a key more, by which this watch alone is woken: so a quorum is enough to try at
-        once. The others then count only if the ticket's key stays as it is for a moment.
+        `ticket` is another key, which wakes this watch alone, so changes on a quorum wake it at
+        once. A change of `keys` then wakes it a moment later, to let a push for the ticket come
+        first.
         """
         if ticket is not None:
             keys = (ticket, *keys)
@@ -117,7 +118,7 @@ class Watch:
             self._wake_after(PUSH_WINDOW)
 
     def count(self, node: int) -> None:
-        """Count `node` for the quorum of pushes: it is ours for the asking, which is no news."""
+        """Count `node`, which has left the name to this waiter, for the quorum; start no timer."""
         self._changed.add(node)
         if len(self._changed) == self._quorum:
             self.wake()

@@ -18,17 +18,17 @@ class Parkable(Protocol):
 
     @property
     def until(self) -> float:
-        """When its time is over."""
+        """The moment at which the command fails if it still waits."""
 
     @property
     def release(self) -> bool:
         """Whether it is a release."""
 
     def go(self) -> None:
-        """Send it."""
+        """Send the command."""
 
     def fail(self, failure: Failure) -> None:
-        """Give it up."""
+        """Answer the command with `failure`."""
 
 
 class ParkedCommands:
