@@ -1,5 +1,5 @@
--- The mutex on one node, with a queue (queue.lua); mutex.lua follows. Fences: docs/fencing.md; the
--- differential test is tests/model/.
+-- The mutex on one node, with a queue (queue.lua); uncontended.lua comes before it and mutex.lua
+-- follows. Fences: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention [ms [ticket number [barge]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;
@@ -27,7 +27,6 @@ local function slots()
 end
 
 if op == 'acquire' then
-  if too_late() then return {-1, now} end
   local owner, queue, ms = ARGV[2], KEYS[3], tonumber(ARGV[7] or 0)
   local ticket, number, barge = ARGV[8] or owner, tonumber(ARGV[9] or 0), ARGV[10] == '1'
   local floor, head, joined = tonumber(ARGV[4]), first(queue), false
@@ -75,12 +74,8 @@ if op == 'acquire' then
   free = reserved and 1 or 0
   if KEYS[4] then return {0, left, holder, number, rank, free, taken, now} end
   return {0, left, holder, number, rank, free, now}
-elseif op == 'release' then
-  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end
-  redis.call('DEL', KEYS[1])
-  local queue = KEYS[3]
-  if not queue then return {1, '', now} end
-  local ticket = ARGV[4]
+elseif op == 'release' then -- the key is deleted
+  local queue, ticket = KEYS[3], ARGV[4]
   if ticket then join(queue, ticket, ARGV[5], tonumber(ARGV[6]), now) end
   if ARGV[3] == '1' then return {1, first(queue) or '', now} end
   return {1, wake(queue), now}

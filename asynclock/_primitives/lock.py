@@ -11,7 +11,7 @@ from .._nodes.script import Script
 from .base import PRELUDE, Lockable
 from .kind import Held, Kind, Queue
 
-SCRIPT = Script.load(__package__, PRELUDE, "queue.lua", "lock.lua", "mutex.lua")
+SCRIPT = Script.load(__package__, PRELUDE, "uncontended.lua", "queue.lua", "lock.lua", "mutex.lua")
 QUEUE = "queue"
 MUTEX = Held(SCRIPT, queue=QUEUE)
 KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))

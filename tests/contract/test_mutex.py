@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._engine.lease import GONE
 from asynclock._engine.round import NO_LONGER
 from tests.contract.conftest import Connect
 from tests.contract.faces import Face
@@ -129,7 +130,8 @@ async def test_a_loss_ends_the_body(
             await asyncio.sleep(PATIENCE)
             pytest.fail("the body goes on")
     assert e.value.name in of.names
-    assert e.value.reason == NO_LONGER  # not that its ttl ran out
+    # Not that its ttl ran out. The others of a multi-lock may only find it out when they end.
+    assert e.value.reason in (NO_LONGER, GONE)
     losses = [record for record in caplog.records if "lost the lease" in record.message]
     told = [record.getMessage().partition("(")[0] for record in losses]
     assert told

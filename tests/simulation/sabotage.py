@@ -73,9 +73,9 @@ def _edit(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) 
     patch.setattr(owner, name, found[name])
 
 
-def _edit_script(patch: pytest.MonkeyPatch, old: str, new: str) -> None:
+def _edit_script(patch: pytest.MonkeyPatch, old: str, new: str, times: int = 1) -> None:
     source = lock.SCRIPT.source
-    assert source.count(old) == 1, f"the script has {old!r} {source.count(old)} times"
+    assert source.count(old) == times, f"the script has {old!r} {source.count(old)} times"
     patch.setattr(lock, "SCRIPT", Script(source.replace(old, new)))
 
 
@@ -89,8 +89,8 @@ def release_without_owner_check(patch: pytest.MonkeyPatch) -> None:
 
 @_sabotage()
 def acquire_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    old = "if not ours or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3]) then"
-    _edit_script(patch, old, "if not redis.call('SET', KEYS[1], owner, 'PX', ARGV[3]) then")
+    old = "redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3])"
+    _edit_script(patch, old, "redis.call('SET', KEYS[1], owner, 'PX', ARGV[3])", times=2)
 
 
 @_sabotage()
