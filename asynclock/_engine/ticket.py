@@ -18,8 +18,6 @@ from .spec import LockSpec, ms
 
 PATIENCE = 2.0
 """Seconds after which a silent waiter counts as dead, so that the next one may go."""
-REFRESH = PATIENCE / 3
-"""Seconds after which a waiter asks again, which keeps its ticket alive."""
 WAITING = b"1"
 """Value of the key of a ticket that is on a node and has not been woken."""
 WOKEN = b"go"

@@ -36,8 +36,6 @@ from tests.able_servers import need_clock_jumps
 
 from .conftest import PATIENCE, Program
 
-HEALTHY = {"aof": True}
-
 
 def codes(out: str) -> dict[str | None, set[str]]:
     """Node (None: the set) → codes of what was found."""

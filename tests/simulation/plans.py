@@ -13,8 +13,6 @@ from tests.simulation.faults import ALONE, FAULTS
 from tests.simulation.world import Nature
 
 EVERYTHING = tuple(kind for kind in FAULTS if kind not in ALONE)
-KEEPING = tuple(kind for kind in EVERYTHING if kind not in ("come_back_durable", "flap_node"))
-"""Faults under which a node that says that it forgets nothing does not."""
 
 
 @dataclass(frozen=True)
