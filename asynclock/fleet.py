@@ -19,6 +19,7 @@ from ._inspect.fleet_state import Client, FleetState, NodeState, fleet_state
 from ._inspect.survey import ask
 from ._nodes.deployment import is_cluster
 from ._nodes.endpoint import Endpoint, spelled
+from ._nodes.heartbeat import HALF_OPEN
 from ._nodes.node import Node
 from ._nodes.record import RECORD_KEY, kept, reading, telling
 from ._rules.nodeset import OPEN, SETTLED, NodeSet
@@ -79,15 +80,16 @@ class Fleet:
         """Write the first record: the set consists of the nodes of this object.
 
         At first clients only warn of a difference. They are refused once no connected client
-        differs, or with `force`.
+        differs, or with `force`. All get a second to read the record. If some connection gets no
+        pushes, that second begins once each client has asked by itself: every third of `max_ttl`.
         """
         ours = (await self.show()).names
 
         def note(found: NodeSet | None) -> NodeSet:
             return NodeSet(0, ours) if found is None else found.known_to(ours)
 
-        await self._change(note)
-        await asyncio.sleep(LOOK)
+        state = await self._change(note)
+        await asyncio.sleep(LOOK + (self._longest_poll() if state.silent else 0.0))
         await self._nobody_uses(("other",), force=force)
         return await self._change(lambda found: note(found).enforced())
 
@@ -176,8 +178,12 @@ class Fleet:
         # whose push comes before its reply. Where servers send no pushes, clients ask every third
         # of max_ttl (_nodes/heartbeat.py).
         settings = node_access(self._locks).nodes[0].settings
-        polled = settings.max_ttl / 3 + max(1.0, 4 * settings.node_timeout)
-        return quarantine(settings.max_ttl) + polled + settings.node_timeout
+        return quarantine(settings.max_ttl) + self._longest_poll() + settings.node_timeout
+
+    def _longest_poll(self) -> float:
+        # Seconds until a client without pushes has asked: it looks at its timer less often.
+        settings = node_access(self._locks).nodes[0].settings
+        return settings.max_ttl / 3 + max(1.0, HALF_OPEN * settings.node_timeout)
 
     async def _nobody_uses(self, sets: Sequence[str], *, force: bool) -> None:
         clients = (await self.show()).clients

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,8 @@ class FleetState:
     nodes: tuple[NodeState, ...]
     clients: tuple[Client, ...] | None
     """None if no node shows its clients: that takes the right to CLIENT LIST."""
+    silent: bool
+    """Whether a connection gets no pushes, so its client learns of a change only when it asks."""
 
     @property
     def names(self) -> Names:
@@ -91,21 +93,27 @@ def state_of(nodes: Sequence[Node], found: Sequence[Any], listed: Sequence[Any])
         name = one.name or node.address
         states.append(NodeState(node.address, name, epoch, one.number, bool(one.name), cause))
     record = NodeSet.parse(newest.text)
-    return FleetState(record, newest, tuple(states), clients_of(record, listed))
+    silent = any("t" not in one.get("flags", "") for one in _connections(listed))
+    return FleetState(record, newest, tuple(states), clients_of(record, listed), silent)
 
 
-def clients_of(record: NodeSet | None, listed: Iterable[Any]) -> tuple[Client, ...] | None:
+def clients_of(record: NodeSet | None, listed: Sequence[Any]) -> tuple[Client, ...] | None:
     """Return the clients in the replies to CLIENT LIST, each once."""
-    texts = [reply.decode("utf-8", "replace") for reply in listed if isinstance(reply, bytes)]
-    if not texts:
+    if not any(isinstance(reply, bytes) for reply in listed):
         return None
     found = set()
-    for line in (line for text in texts for line in text.splitlines()):
-        name = next((word[5:] for word in line.split(" ") if word.startswith("name=")), "")
+    for connection in _connections(listed):
+        name = connection.get("name", "")
         if name.startswith(NAMED):
             uses, _, label = name.removeprefix(NAMED).partition(":")
             found.add(Client(label, _uses(record, uses)))
     return tuple(sorted(found))
+
+
+def _connections(listed: Sequence[Any]) -> Iterator[dict[str, str]]:
+    for reply in listed:
+        for line in reply.decode("utf-8", "replace").splitlines() if type(reply) is bytes else ():
+            yield dict(word.split("=", 1) for word in line.split(" ") if "=" in word)
 
 
 def _uses(record: NodeSet | None, uses: str) -> str:

@@ -23,7 +23,9 @@ from .script import ACQUIRE, UNDOES, WRITES, Command
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.
-Releases are still accepted then: their number is bounded by the leases, and they must be sent."""
+Releases are still accepted then: their number is bounded by the leases, and they must be sent. So
+are readings of the fleet's record: a push asks for one, and it must be known before later replies
+count."""
 
 WRITE_AT = 50
 """Number of commands in one tick that are written at once, so that the node can begin with them."""
@@ -82,7 +84,7 @@ class Link(asyncio.Protocol):
         """Queue `command`; `sink` gets exactly one answer, within the timeout."""
         out, in_flight = self._out, self._in_flight
         lost = self._transport is None
-        if lost or (len(in_flight) >= MAX_IN_FLIGHT and not command.retry_until):
+        if lost or (len(in_flight) >= MAX_IN_FLIGHT and not command.unlimited):
             sink.on_reply(index, Failure("connection lost" if lost else "backlog"))
             return
         if not out:

@@ -24,7 +24,10 @@ CACHING: Final = Command.plain("CLIENT", "CACHING", "YES")
 
 def reading(key: str) -> tuple[Command, Command]:
     """Return the commands that ask for a push at the next change, and read the record."""
-    return CACHING, Command.plain("HMGET", key, "accepted", "value", "name")
+    words = ("CLIENT", "CACHING", "YES"), ("HMGET", key, "accepted", "value", "name")
+    caching, reading = (Command.plain(*some) for some in words)
+    caching.unlimited = reading.unlimited = True
+    return caching, reading
 
 
 def kept(reply: Any) -> Kept:

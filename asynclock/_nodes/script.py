@@ -50,6 +50,7 @@ class Command:
         "retry_until",
         "script",
         "sourced",
+        "unlimited",
     )
     asked_since: float
     """For a release: when the first node was asked for the lease. Unset for other commands."""
@@ -71,6 +72,8 @@ class Command:
         forgotten keys since then must not execute it. 0 for all other commands."""
         self.sourced: bool = False
         """Whether the command carries the script's source instead of its SHA-1."""
+        self.unlimited: bool = False
+        """Whether a link takes the command however many others have no reply yet."""
         self.packed: bytes = pack("EVALSHA", script.sha, len(keys), *keys, *args)
 
     @classmethod
@@ -80,7 +83,7 @@ class Command:
         command.script = None
         command.keys, command.args, command.op = keys, words, words[0]
         command.retry_until = command.give_up_at = command.numbered_at = 0.0
-        command.sourced = False
+        command.sourced = command.unlimited = False
         command.packed = pack(*words)
         return command
 
@@ -97,6 +100,7 @@ class Command:
         """Make a release, which is resent until `until` to nodes asked after `asked_since`."""
         command = cls(script, keys, ("release", owner, *more))
         command.asked_since, command.retry_until = asked_since, until
+        command.unlimited = True
         return command
 
     def again(self) -> Command:

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 import asynclock
+from asynclock._nodes.server import ServerNode
 from asynclock.fleet import Fleet
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
@@ -144,6 +145,41 @@ async def test_a_client_without_pushes_asks(
         pass
     await recorded(a, b, c, force=True)
     await until(lambda: wrong.nodes()[0].state == "rejected", timeout=10)
+
+
+async def test_a_client_without_pushes_is_counted_before_clients_are_refused(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    a, b, c, d, e = await asynclock_servers(5)
+    for server in (a, d, e):
+        await server.command("ACL", "SETUSER", "default", "-client|tracking", "-client|caching")
+    settings = {**QUICK, "max_ttl": 9.0}
+    other = connect(*urls(a, d, e), **settings)
+    async with other.lock("x", timeout=5):
+        pass
+    async with Fleet(*urls(a, b, c), **settings) as one:
+        with pytest.raises(asynclock.ConfigurationError, match="1 connected clients still use"):
+            await one.record()
+    async with other.lock("x", timeout=5) as lease:
+        assert lease.held
+
+
+async def test_the_record_is_read_behind_any_number_of_requests(
+    asynclock_servers: StartServers, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (server,) = await asynclock_servers(1)
+    locks = connect(server.url, **QUICK)
+    async with locks.lock("x", timeout=5):
+        pass
+    (node,) = locks._engine.multiplexer.nodes
+    assert isinstance(node, ServerNode)
+    link = node.link
+    assert link is not None
+    monkeypatch.setattr("asynclock._nodes.link.MAX_IN_FLIGHT", 0)
+    await server.command("HSET", node.settings.record_key, "accepted", "7")
+    node.poll_record()
+    await until(lambda: node.trust.facts is not None and node.trust.facts.kept.number == 7)
+    assert node.link is link
 
 
 async def test_a_reply_to_a_request_from_before_the_change_does_not_count(

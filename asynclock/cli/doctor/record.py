@@ -49,7 +49,7 @@ def _step(known: NodeSet) -> Found:
 
 
 def _clients(known: NodeSet, servers: Sequence[Probe]) -> Found:
-    found = clients_of(known, (server.clients for server in servers)) or ()
+    found = clients_of(known, [server.clients for server in servers]) or ()
     behind = sorted(client.label for client in found if client.uses in ("old", "other"))
     if behind:
         labels = ", ".join(behind[:MOST]) + ", …" * (len(behind) > MOST)
