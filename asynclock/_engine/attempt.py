@@ -222,7 +222,7 @@ class Attempt(Vote):
         self._open ^= bit
         if ballot.verdict is not OPEN:
             self._conclude()
-            if ballot.verdict is WON:
+            if ballot.verdict is WON and index not in ballot.claims:
                 self._take_back((index,))
 
     def _queued(self, index: int, reply: Any) -> None:
