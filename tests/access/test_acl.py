@@ -149,7 +149,7 @@ async def test_with_less_it_works_and_says_once_what_it_assumes(
         (["+evalsha"], "evalsha"),
         (["+set"], "script"),
         (["+time"], "script"),
-        (["+zrange"], "script"),
+        (["+pttl"], "script"),
     ],
 )
 async def test_without_scripts_it_says_so_at_the_first_acquire(
