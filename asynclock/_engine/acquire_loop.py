@@ -79,7 +79,7 @@ class AcquireLoop:
         self._waits = () if once else spec.waits
         self._barge = barge
         if spec.ticket_ttl and not spec.queue:
-            self._ticket = Ticket(spec, engine.new_owner(), waits=not once)
+            self._ticket = Ticket(spec, engine.new_owner(), asked, waits=not once)
         self._watch: Watch | None = None
         self._pauses = self._hops = 0
         self._outage_since: float | None = None
@@ -93,10 +93,15 @@ class AcquireLoop:
         """The name of the lock."""
         return self._spec.name
 
+    @property
+    def refused(self) -> bool:
+        """Whether the nodes replied that others have the lock."""
+        return self.contended is not None
+
     async def run(self) -> Attempt:
         """Return the attempt that was won, or raise the error that the caller is to get."""
         engine, spec = self._engine, self._spec
-        engine.searching += 1
+        engine.loops[self] = None
         try:
             while not engine.closed:
                 attempt = Attempt(engine, spec, self._ttl, self._ticket, self._waits)
@@ -130,9 +135,8 @@ class AcquireLoop:
                     spec = await self._wait_for_others(attempt)
             raise refusals.closed()
         finally:
-            engine.searching -= 1
-            if self._ticket is not None or self.contended is not None:
-                self._leave()
+            engine.loops.pop(self, None)
+            self.leave()
 
     def _limit(self, now: float) -> float | None:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before.
@@ -146,7 +150,6 @@ class AcquireLoop:
     async def _wait_for_others(self, attempt: Attempt) -> LockSpec:
         """Wait until it is time for the next attempt and return the spec to ask for."""
         engine = self._engine
-        engine.refused.add(self)
         self._outage_since, self.contended, self.unanswered = None, attempt, None
         other = self._elsewhere(attempt)
         if other is not None and self._hops < MAX_SLOT_HOPS and _clock.now() < self._until:
@@ -219,7 +222,7 @@ class AcquireLoop:
         if not spec.queue or attempt.held or _clock.now() >= self._until:
             return False
         if self._ticket is None and (attempt.split or attempt.undecided):
-            self._ticket = Ticket(spec, self._engine.new_owner())
+            self._ticket = Ticket(spec, self._engine.new_owner(), _clock.now())
         return self._ticket is not None
 
     def _forbid_waiting_for_ourselves(self, attempt: Attempt) -> None:
@@ -302,11 +305,11 @@ class AcquireLoop:
             pause = min(pause, self._spec.ticket_ttl * (0.3 + random / 10))
         return min(pause, max(0.0, self._until - _clock.now()))
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Wait no more: give the place in the queue up. It's no harm to do that twice."""
         nodes, ticket = self._engine.multiplexer, self._ticket
-        if self.contended is not None:
-            self._engine.refused.discard(self)
         if self._watch is not None:
             self._watch.close()
         if ticket is not None:
-            leave(nodes, self._spec, ticket.id, ticket.asked)
+            leave(nodes, self._spec, ticket.id, ticket.since, ticket.asked)
+            self._ticket = None

@@ -126,13 +126,13 @@ class Attempt(Vote):
         except BaseException:
             self.abandon()
             if self.ticket is None and self._waits:  # later ones are the caller's to take back
-                leave(self._context.multiplexer, self.spec, self.owner, self._asked)
+                leave(self._context.multiplexer, self.spec, self.owner, self.started, self._asked)
             raise
         finally:
             deciding.pop(self, None)
         ballot, first = self.ballot, self.ticket is None
         if self.ticket is None and self._waits:
-            self.ticket = Ticket(self.spec, self.owner)
+            self.ticket = Ticket(self.spec, self.owner, self.started)
             self.ticket.asked.update(self._asked)
         if self.ticket is not None:
             enough = len(ballot.claims) + ballot.refused + ballot.quorum > len(self._nodes)
@@ -279,10 +279,12 @@ class Attempt(Vote):
         if ticket is None and not self._waits:
             return
         may_have = self._asked if ticket is None else ticket.asked
-        ident = self.owner if ticket is None else ticket.id
+        ident, since = self.owner, self.started
+        if ticket is not None:
+            ident, since = ticket.id, ticket.since
         answered = (index for index in indices if not self._open >> index & 1)
         still = [index for index in answered if index in may_have and index not in granted]
-        leave(self._context.multiplexer, self.spec, ident, still)
+        leave(self._context.multiplexer, self.spec, ident, since, still)
 
     def _conclude(self) -> None:
         future = self._future

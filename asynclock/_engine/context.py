@@ -62,12 +62,19 @@ class Undecided(Protocol):
         """Send a release to each node that may have granted."""
 
 
-class Refused(Protocol):
-    """A task that the nodes refused, because others have the lock."""
+class Asking(Protocol):
+    """A task that asks the nodes for a lock, again and again."""
 
     @property
     def name(self) -> str:
         """The name of the lock."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the nodes replied that others have the lock."""
+
+    def leave(self) -> None:
+        """Give the place in the queue up."""
 
 
 class Context:
@@ -94,10 +101,8 @@ class Context:
         self.ready: Callable[[], None] = multiplexer.ready
         """Called before each request. Raises ConfigurationError if no request can succeed, or if
         the manager is closed. This is the nodes' own method, to keep each acquire fast."""
-        self.searching: int = 0
-        """Number of tasks that are asking the nodes for a lock."""
-        self.refused: set[Refused] = set()
-        """Those of these tasks to which the nodes replied that others have the lock."""
+        self.loops: dict[Asking, None] = {}
+        """The tasks that are asking the nodes for a lock, in order, so that simulations repeat."""
         self.deciding: dict[Undecided, None] = {}
         """Votes that are under way; a dict keeps their order, so that simulations repeat."""
         self.complaints: set[str] = set()

@@ -222,6 +222,8 @@ class Engine(Keeper):
         if self.closed:
             return
         super().close()
+        for loop in self.loops:  # now, because some wake up only when all connections are closed
+            loop.leave()
         cut_off: list[str] = []
         for grant in self.renewals.grants():
             if grant.reference is not None:

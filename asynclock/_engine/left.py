@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .. import _clock
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from .._nodes.wakeup import Wakeups
@@ -37,8 +38,13 @@ class Left:
             self._wakeups.wake(ticket, index)
 
 
-def leave(nodes: Multiplexer, spec: LockSpec, ticket: str, indices: Iterable[int]) -> None:
-    """Remove a ticket from these nodes, which may have it."""
+def leave(
+    nodes: Multiplexer, spec: LockSpec, ticket: str, since: float, indices: Iterable[int]
+) -> None:
+    """Remove a ticket from these nodes, which may have it since the moment `since`.
+
+    Like a release, this is sent again after a disconnect, until the ticket has died by itself.
+    """
     command, sink = spec.leave(ticket), Left(nodes.wakeups, spec)
-    for index in indices:
-        nodes.nodes[index].ask(command, sink, index)
+    command.asked_since, command.retry_until = since, _clock.now() + spec.ticket_ttl
+    nodes.deliver(command, sink, tuple(indices))

@@ -79,7 +79,7 @@ def health(engine: Engine) -> tuple[NodeHealth, ...]:
 
 def waiters(engine: Engine) -> dict[str, int]:
     """Return the number of tasks that wait for each name that is held now."""
-    found = Counter(waiter.name for waiter in engine.refused)
+    found = Counter(loop.name for loop in engine.loops if loop.refused)
     for queue in engine.queues.values():
         found[queue.name] += len(queue.waiters)
     return {name: count for name, count in found.items() if count}
@@ -90,7 +90,7 @@ def statistics(engine: Engine, held: int) -> Statistics:
     counts = engine.counts
     return Statistics(
         held=held,
-        waiting=engine.searching + sum(len(queue.waiters) for queue in engine.queues.values()),
+        waiting=len(engine.loops) + sum(len(queue.waiters) for queue in engine.queues.values()),
         acquired=counts.acquired,
         released=counts.released,
         lost=counts.lost,

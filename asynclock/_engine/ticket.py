@@ -27,10 +27,12 @@ WOKEN = b"go"
 class Ticket:
     """The ticket of one task that waits. Its id is the owner of the task's first attempt."""
 
-    __slots__ = ("_live", "_spec", "asked", "id", "number", "rank", "unsettled")
+    __slots__ = ("_live", "_spec", "asked", "id", "number", "rank", "since", "unsettled")
 
-    def __init__(self, spec: LockSpec, ident: str, *, waits: bool = True) -> None:
+    def __init__(self, spec: LockSpec, ident: str, since: float, *, waits: bool = True) -> None:
         self.id: str = ident
+        self.since: float = since
+        """The moment before which no node had it."""
         self.number: int = 0
         """The number that the nodes were told; 0 until enough of them have named one."""
         self.rank: int = 0

@@ -31,7 +31,8 @@ class PendingReleases:
     def __init__(self, node_timeout: float, send: Callable[[Command, Sink], None]) -> None:
         self._timeout = node_timeout
         self._send = send
-        self._kept: dict[Word, PendingRelease] = {}
+        self._kept: dict[tuple[Word, Word], PendingRelease] = {}
+        """By operation and owner: a release, or the leave of a ticket."""
         self._idle: asyncio.Future[None] | None = None
         self.on_redirect: Callable[[Command], None] | None = None
         """Called with a release whose key has moved to another server; None outside a Cluster."""
@@ -47,9 +48,8 @@ class PendingReleases:
     def keep(self, release: Command) -> None:
         """Keep `release`, to send it again when the node is back."""
         # The deadline is checked on reconnect: the node's clock may have been set back by then.
-        owner = release.owner
-        if owner not in self._kept:
-            self._kept[owner] = PendingRelease(self, owner, release.again())
+        if release.undoes not in self._kept:
+            self._kept[release.undoes] = PendingRelease(self, release.again())
 
     def connection_broke(self, unanswered: Iterable[Command], asked_until: float) -> None:
         """Keep what matters of the unanswered commands; `asked_until` is when requests ended."""
@@ -70,7 +70,7 @@ class PendingReleases:
         """Note that `command` is being sent; keep a release that a late acquire may follow."""
         if command.retry_until and command.owner in self.late_acquires:
             self.keep(command)
-            self._kept[command.owner].retry_later(self._timeout)
+            self._kept[command.undoes].retry_later(self._timeout)
 
     def resend(self) -> None:
         """Send everything that still matters, because the node is back."""
@@ -98,9 +98,9 @@ class PendingReleases:
 
     def answered(self, pending: PendingRelease, reply: object) -> None:
         """Handle the node's reply, or its Failure, to one release."""
-        if self._kept.get(pending.owner) is not pending:
+        if self._kept.get(pending.command.undoes) is not pending:
             return
-        left = self.late_acquires.get(pending.owner, 0.0) - _clock.now()
+        left = self.late_acquires.get(pending.command.owner, 0.0) - _clock.now()
         if isinstance(reply, Failure):
             if reply.code in REDIRECTS and self.on_redirect is not None:
                 self._drop(pending)
@@ -127,7 +127,7 @@ class PendingReleases:
 
     def _drop(self, pending: PendingRelease) -> None:
         pending.cancel_timer()
-        del self._kept[pending.owner]
+        del self._kept[pending.command.undoes]
         if not self._kept and self._idle is not None:
             if not self._idle.done():
                 self._idle.set_result(None)
@@ -142,10 +142,9 @@ class PendingReleases:
 class PendingRelease:
     """One release and its retry schedule; takes the node's answers."""
 
-    __slots__ = ("_pause", "_releases", "_timer", "command", "owner")
+    __slots__ = ("_pause", "_releases", "_timer", "command")
 
-    def __init__(self, releases: PendingReleases, owner: Word, command: Command) -> None:
-        self.owner = owner
+    def __init__(self, releases: PendingReleases, command: Command) -> None:
         self.command = command
         self._releases = releases
         self._pause = 1

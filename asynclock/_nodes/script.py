@@ -119,6 +119,11 @@ class Command:
         return self.args[1]
 
     @property
+    def undoes(self) -> tuple[Word, Word]:
+        """What names a release, or a leave, among those that are kept to be sent again."""
+        return self.op, self.args[1]
+
+    @property
     def claims(self) -> Sequence[Word]:
         """The owners whose key this command may set."""
         return (self.owner,) if self.op == ACQUIRE else ()

@@ -108,6 +108,20 @@ async def test_observers_see_it_all_and_break_nothing(
     assert {"NodeUp", "Released"} <= set(seen)
 
 
+@pytest.mark.parametrize("event", ["Voted", "Acquired"])
+async def test_an_observer_that_cancels_leaves_nothing_locked(
+    asynclock_nodes: list[LocalServer], event: str
+) -> None:
+    def cancelling(seen: object) -> None:
+        if type(seen).__name__ == event:
+            raise asyncio.CancelledError
+
+    async with patient.connect(asynclock_nodes[0].url, observers=[cancelling]) as locks:
+        async with locks.lock("a") as lease:
+            assert lease.held
+        assert await asynclock_nodes[0].command("EXISTS", "asynclock:a") == 0
+
+
 async def test_two_fifths_dead_works_three_is_an_outage(
     asynclock_nodes: list[LocalServer],
 ) -> None:

@@ -15,6 +15,7 @@ from asynclock._engine.acquire import Acquire
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.options import LeaseOptions
 from asynclock._engine.ticket import PATIENCE
+from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock.testing import run_virtual
@@ -342,6 +343,33 @@ async def test_a_ticket_that_overtook_its_leave_is_removed(on: Nodes) -> None:
     await node.command("SCRIPT", "LOAD", SCRIPT.source)
     await asyncio.sleep(0.5)
     assert await node.command("ZCARD", QUEUE) == 0
+
+
+@virtual
+async def test_a_waiter_leaves_although_its_connections_break_at_that_moment(on: Nodes) -> None:
+    async with on.connect() as others:
+        holder = await others.lock("a").acquire()
+        waiting = await line_up(on.locks.lock("a"), on.locks)
+        for node in on.nodes:
+            node.cut()
+        waiting.cancel()
+        await asyncio.sleep(PATIENCE / 4)  # connected again; the ticket hasn't died by itself
+        assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [0, 0, 0]
+        await holder.release()
+
+
+@virtual
+async def test_closing_a_manager_removes_the_tickets_of_its_waiters(on: Nodes) -> None:
+    """Without pushes, a waiter sleeps until it asks again, and closing doesn't wake it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Multiplexer, "tracks", lambda _: False)
+        holder = await on.locks.lock("a").acquire()
+        async with on.connect() as others:
+            waiting = await line_up(others.lock("a"), others)
+        assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [0, 0, 0]
+        with pytest.raises(asynclock.AsyncLockError):
+            await waiting
+        await holder.release()
 
 
 @virtual

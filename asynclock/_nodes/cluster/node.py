@@ -69,7 +69,7 @@ class ClusterNode:
         self.parked = ParkedCommands(lambda: self._cause)
         self.claiming: dict[Word, RoutedCommand] = {}
         """For each owner: the unanswered command that may set the owner's key."""
-        self._unsent: dict[Word, Command] = {}
+        self._unsent: dict[tuple[Word, Word], Command] = {}
         """For each owner: the release to send when the next view is known."""
         self._wanted = asyncio.Event()
         self._cause = Failure("the slots are not known yet")
@@ -145,7 +145,7 @@ class ClusterNode:
         now = _clock.now()
         while self._unsent and next(iter(self._unsent.values())).retry_until <= now:
             del self._unsent[next(iter(self._unsent))]
-        self._unsent[command.owner] = command.again()
+        self._unsent[command.undoes] = command.again()
 
     # the view
 
