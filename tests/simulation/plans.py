@@ -333,6 +333,18 @@ PLANS = (
         processes=(3,),
         nature=Nature(1, 2, settings={"clock_guard": False}),
     ),
+    Plan(
+        "order",
+        0,  # it has a test of its own
+        {"fairly": 1.0},
+        faults=MINORITY,
+        floors=True,  # numbers begin at the nodes' clocks
+        eagerness=5.0,
+        horizon=1.5,
+        pace=(0.7, 3.0),
+        nodes=(1, 3, 3, 5),
+        processes=(3, 4),
+    ),
 )
 _TURNS = tuple(plan for plan in PLANS for _ in range(plan.share))
 

@@ -29,7 +29,7 @@ from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.script import Script
 from asynclock._nodes.server import ServerNode
-from asynclock._primitives import base, lock
+from asynclock._primitives import base, fair, lock
 from asynclock._rules import validity
 from asynclock._rules.quorum import Ballot
 from asynclock._rules.trust import Trust
@@ -262,3 +262,19 @@ def a_lost_turn(patch: pytest.MonkeyPatch) -> None:
 @_sabotage(plan="waits")
 def a_late_timer_waits_as_long_again(patch: pytest.MonkeyPatch) -> None:
     _edit(patch, Link, "_check_time", "self._arm(min(late, self.timeout))", "self._arm(late)")
+
+
+# ---- who goes first -----------------------------------------------------------------------------
+
+
+@_sabotage(plan="order")
+def newcomers_are_granted_a_free_name(patch: pytest.MonkeyPatch) -> None:
+    _edit_script(patch, "barge or not head or head == ticket, nil", "true, nil")
+    patch.setattr(fair, "SCRIPT", lock.SCRIPT)
+
+
+@_sabotage(plan="order")
+def a_later_waiter_gets_a_smaller_number(patch: pytest.MonkeyPatch) -> None:
+    old = "number = math.max(floor, (tonumber(last) or 0) + 1)"
+    _edit_script(patch, old, "number = math.max(1, (tonumber(last) or floor) - 1)")
+    patch.setattr(fair, "SCRIPT", lock.SCRIPT)

@@ -15,6 +15,7 @@ from asynclock.testing.memory import MemoryNode
 from tests.simulation import faults, shapes, states, tasks  # noqa: F401  # they fill OPERATIONS
 from tests.simulation.clients import OPERATIONS
 from tests.simulation.coincidences import COINCIDENCES
+from tests.simulation.order import Order
 from tests.simulation.plans import Plan, plan_of
 from tests.simulation.records import Findings, Records
 from tests.simulation.states import States
@@ -48,6 +49,7 @@ class Run:
         self.records = Records(self.world, self.found, timely=plan.timely)
         self.accuse = self.records.accuse
         self.states = States()
+        self.order = Order(self)
         # What faults remember:
         self.healed = False
         """Whether faults have had their time."""
@@ -132,6 +134,7 @@ class Run:
         while True:
             await asyncio.sleep(0.1)
             self.records.look()
+            self.order.look()
             for node in self.world.nodes:
                 self._look_at_keys(node)
                 if self.world.nature.late > AFTERWARDS and not self.jumped:

@@ -60,6 +60,16 @@ def test_random_schedules(portion: int) -> None:
     play_portion(portion * count, count)
 
 
+@pytest.mark.parametrize("first", range(1000, 1100, 25))
+def test_whose_ticket_was_acknowledged_first_goes_first(first: int) -> None:
+    judged = 0
+    for seed in range(first, first + 25):
+        found = play(seed, "order")
+        judge(found)
+        judged += found.counts["in order"]
+    assert judged > 25, "too few waited for each other"
+
+
 @pytest.mark.parametrize(("plan", "seed", "nature"), FAILED_ONCE)
 def test_schedules_that_once_failed(plan: str, seed: int, nature: dict[str, Any]) -> None:
     judge(play(seed, plan, **nature))
