@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
@@ -53,8 +53,8 @@ class Attempt(Vote):
         "ticket",
         "valid_until",
     )
-    AIM = "decide on"
-    NEVER = "be locked"
+    AIM: ClassVar[str] = "decide on"
+    NEVER: ClassVar[str] = "be locked"
 
     def __init__(
         self,

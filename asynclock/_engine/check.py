@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import _clock
 from .._nodes.multiplexer import Multiplexer
@@ -39,7 +39,7 @@ class Check(Vote):
     """Counts the nodes' replies; decided once a quorum keeps the grant or no quorum can."""
 
     __slots__ = ("_grant", "_left", "_missing", "_multiplexer", "_sent", "decided", "kept")
-    AIM = "check"
+    AIM: ClassVar[str] = "check"
 
     def __init__(self, nodes: Multiplexer, grant: Grant) -> None:
         self._multiplexer = nodes

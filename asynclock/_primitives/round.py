@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .._engine.engine import Engine
 from .._engine.vote import TOO_LATE, Vote
@@ -44,8 +44,8 @@ class Round(Vote):
         "on_forgotten",
         "promised",
     )
-    AIM = "know the state of"
-    NEVER = "be known"
+    AIM: ClassVar[str] = "know the state of"
+    NEVER: ClassVar[str] = "be known"
 
     def __init__(self, engine: Engine, name: str, sent: float, since: float) -> None:
         self.name: str = name
