@@ -259,7 +259,8 @@ class AcquireLoop:
         waited_out = self._deadline is None and now - self._outage_since >= patience
         # Don't make the caller wait for votes that can't come in time.
         in_vain = self._deadline is not None and now + attempt.barred > self._until
-        if self._once or waited_out or in_vain or self._late():
+        only = self._once and not (now < self._until and refusals.discarded(attempt))
+        if only or waited_out or in_vain or self._late():
             raise refusals.outage(attempt)
 
     def _out_of_time(self) -> AsyncLockError:

@@ -48,6 +48,8 @@ class Renewals:
         self._renewed = renewed
         self._heap: list[tuple[float, int, Grant]] = []
         self._number = count()
+        self._errors: dict[int, Failure] = {}
+        """The error with which each node answered its last renewal, if it did."""
         self._alive: dict[str, Grant] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -158,6 +160,20 @@ class Renewals:
             grant.extended(validity.valid_until(sent, ttl) - missed, number, ttl)
             self._set(grant, self._next_look(grant, sent))
             self._renewed(grant)
+
+    def answered(self, index: int, error: Failure | None) -> None:
+        """Note for the health of node `index` that it answered with an error, such as NOREPLICAS.
+
+        A success ends only an error of a renewal: a server that is out of memory still renews.
+        """
+        node = self._multiplexer.nodes[index]
+        if error is None:
+            past = self._errors.pop(index, None)
+            if past is not None and node.lack is past:
+                node.note(None)
+        elif error.code:
+            self._errors[index] = error
+            node.note(error)
 
     def gone(self, grant: Grant) -> None:
         """Mark `grant` as lost: too few nodes still keep it for a quorum."""

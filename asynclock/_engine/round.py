@@ -36,6 +36,9 @@ class Renewer(Protocol):
     ) -> None:
         """Count an extension by a quorum: request `number`, sent when `stood_still` was that."""
 
+    def answered(self, index: int, error: Failure | None) -> None:
+        """Note for the health of node `index` that it answered, with this error if not None."""
+
     def gone(self, grant: Grant) -> None:
         """Mark `grant` as lost: too few nodes still keep it for a quorum."""
 
@@ -89,7 +92,9 @@ class Round:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` for the whole batch."""
-        if type(reply) is Failure:
+        failed = type(reply) is Failure
+        self._renewals.answered(index, reply if failed else None)
+        if failed:
             self._failures[index] = reply
             for grant in self._shortened:
                 grant.may_end_sooner(index, self._ttl)

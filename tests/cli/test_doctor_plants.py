@@ -161,6 +161,25 @@ async def test_one_replica_is_not_advised_to_be_waited_for(
     assert "add a second replica" in ended.out
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_writes_are_not_made_to_hang_on_a_single_replica(
+    program: Program, asynclock_servers: StartServers, count: int
+) -> None:
+    master, *replicas = await asynclock_servers(count + 1, aof=True, args=REPLICATION)
+    for replica in replicas:
+        await follow(replica, master)
+    await in_sync(master, replicas)
+    program.use([master])
+    ended = await program("doctor", "--json", "--watch", "0.2")
+    (fix,) = (
+        found["fix"]
+        for found in json.loads(ended.out)["findings"]
+        if found["code"] == "min-replicas-unset"
+    )
+    assert "min-replicas-to-write 1" in fix
+    assert fix.startswith("add a second replica first") is (count == 1)
+
+
 # ---- TLS -----------------------------------------------------------------------------------------
 
 

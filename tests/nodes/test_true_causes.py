@@ -22,6 +22,8 @@ from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
 
 NODE_TIMEOUT = 0.5
+PATIENT = 5.0
+"""Node timeout of tests in which no node is silent."""
 FULL = "OOM command not allowed"
 WRONG_TYPE = "WRONGTYPE Operation against a key"
 TIMEOUTS = (0.01, 0.3, 0.6, 1.2)
@@ -105,6 +107,37 @@ async def test_what_a_node_answers_instead_of_votes_is_shown_and_logged_once(
     where = health.node
     assert told == [f"{where} does not vote: {health.cause}", f"{where} votes again"]
     assert QUIET > 1
+    assert locks.nodes()[0].cause.startswith(FULL)
+
+
+async def test_what_a_node_answers_to_renewals_is_shown(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """Also to a process that has nothing else to ask for."""
+    (server,) = await asynclock_servers(1)
+    locks = connect(server.url, ttl=60, max_ttl=60, node_timeout=PATIENT)
+    lease = await locks.lock("a").acquire()
+    await server.command("CONFIG", "SET", "min-replicas-to-write", 1)
+    with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+        await lease.extend()
+    (cause,) = caught.value.nodes.values()
+    assert cause.startswith("NOREPLICAS")
+    assert locks.nodes()[0].cause == cause
+    await server.command("CONFIG", "SET", "min-replicas-to-write", 0)
+    await lease.extend()
+    assert locks.nodes()[0].cause == ""
+
+
+async def test_a_renewal_does_not_hide_that_a_node_grants_nothing(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    (server,) = await asynclock_servers(1)
+    locks = connect(server.url, ttl=60, max_ttl=60, node_timeout=PATIENT)
+    lease = await locks.lock("a").acquire()
+    await fill(server)
+    with pytest.raises(asynclock.QuorumUnavailableError, match=FULL):
+        await locks.lock("b").try_acquire()
+    await lease.extend()  # it takes no memory
     assert locks.nodes()[0].cause.startswith(FULL)
 
 

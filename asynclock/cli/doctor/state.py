@@ -133,7 +133,10 @@ def replicas(server: Probe, purpose: Purpose) -> Found:
             )
         yield about(server, "replicas-without-acks", count=count, fix=fix)
     if minimum == 0 and "min-replicas-to-write" in server.config:
-        yield about(server, "min-replicas-unset")
+        fix = set_for_good(server, "CONFIG SET min-replicas-to-write 1")
+        if count == 1:
+            fix = f"add a second replica first (with one, no writes while it is away), then {fix}"
+        yield about(server, "min-replicas-unset", fix=fix)
 
 
 def speed(server: Probe, purpose: Purpose) -> Found:

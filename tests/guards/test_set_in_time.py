@@ -1,0 +1,144 @@
+"""What a change of the set does to the acquires that it meets, in virtual time.
+
+One node is silent, and each message takes a moment, so each change of the record meets acquires
+that are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock.events import Event, Voted
+from asynclock.fleet import Fleet
+from asynclock.testing import run_virtual
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Way
+
+SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": NODE_TIMEOUT}
+TRIP = 0.1
+"""Seconds of a request and its reply."""
+USUAL = 4 * TRIP
+"""Maximum seconds of an acquire while nothing changes: a second request, and a pause before it."""
+
+
+class Traffic:
+    """Clients that lock and release all the time, and how long each acquire took."""
+
+    def __init__(self, nodes: list[Any]) -> None:
+        self._nodes = nodes
+        self.took: list[float] = []
+        self.errors: list[BaseException | None] = []
+
+    @asynccontextmanager
+    async def on(self, client: str, *names: str) -> AsyncIterator[None]:
+        """Use the nodes of these names until the end of the block."""
+        nodes = [node for node in self._nodes if node.name in names]
+        async with asynclock.connect(*nodes, **SETTINGS) as locks:
+            calls = (self._acquires, self._tries)
+            tasks = [asyncio.create_task(call(locks, client)) for call in calls]
+            try:
+                await asyncio.sleep(1.0)
+                yield
+                await asyncio.sleep(1.0)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+                self.errors += [
+                    error for error in ended if not isinstance(error, asyncio.CancelledError)
+                ]
+
+    async def _acquires(self, locks: asynclock.LockManager, client: str) -> None:
+        for number in range(1_000_000):
+            began = _clock.now()
+            async with locks.lock(f"{client}-a{number % 3}"):
+                self.took.append(_clock.now() - began)
+
+    async def _tries(self, locks: asynclock.LockManager, client: str) -> None:
+        for number in range(1_000_000):
+            began = _clock.now()
+            lease = await locks.lock(f"{client}-t{number % 3}").try_acquire()
+            self.took.append(_clock.now() - began)
+            assert lease is not None
+            await lease.release()
+
+
+def test_a_step_costs_each_acquire_at_most_one_node_timeout() -> None:
+    run_virtual(_steps())
+
+
+def far_nodes(names: str) -> tuple[list[MemoryNode], list[Any]]:
+    """Old nodes, and their addresses."""
+    servers = [MemoryNode(name) for name in names]
+    addresses: list[Any] = []
+    for server in servers:
+        server.born_ago(3600)
+        way = Way()
+        way.seconds = TRIP / 2
+        addresses.append(MemoryEndpoint(server.name, server, way))
+    return servers, addresses
+
+
+async def _steps() -> None:
+    servers, nodes = far_nodes("abcd")
+    *old, new = nodes
+    traffic = Traffic(nodes)
+    async with traffic.on("old", "a", "b", "c"):
+        async with Fleet(*old, **SETTINGS) as fleet:
+            await fleet.record()
+            assert max(traffic.took) <= USUAL
+            servers[2].freeze()
+            await fleet.add(new)
+            async with traffic.on("new", "a", "b", "c", "d"):
+                pass
+    async with traffic.on("newer", "a", "b", "c", "d"), Fleet(*nodes, **SETTINGS) as fleet:
+        state = await fleet.finish()
+        assert state.record is not None
+        assert state.record.phase == "settled"
+    assert traffic.errors == []
+    assert len(traffic.took) > 100
+    assert max(traffic.took) <= USUAL + NODE_TIMEOUT
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_reply_to_a_request_from_before_the_change_does_not_count(once: bool) -> None:
+    """The node may execute it after the change, which the client has not read yet.
+
+    So the client asks again, also in a try_acquire.
+    """
+    run_virtual(_change_meanwhile(once=once))
+
+
+async def _change_meanwhile(*, once: bool) -> None:
+    servers, nodes = far_nodes("abc")
+    attempts: list[set[str]] = []
+
+    def see(event: Event) -> None:
+        if isinstance(event, Voted):
+            attempts.append(set(event.votes.values()))
+
+    async with asynclock.connect(*nodes, **SETTINGS) as locks:
+        async with locks.lock("x"):
+            pass
+        servers[2].freeze()
+        locks.observe(see)
+        lock = locks.lock("y")
+        asked = asyncio.create_task(_lease(lock, once=once))
+        await asyncio.sleep(TRIP / 4)  # the request is under way
+        for server in servers[:2]:
+            await server.command("HSET", "asynclock::#set", "accepted", "1")
+        assert await asked
+    first, *_, last = attempts
+    assert "granted" not in first
+    assert "granted" in last
+
+
+async def _lease(lock: asynclock.Lock, *, once: bool) -> asynclock.Lease | None:
+    return await lock.try_acquire() if once else await lock.acquire(timeout=10)
