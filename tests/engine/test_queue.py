@@ -495,6 +495,17 @@ async def test_a_refusal_at_a_free_slot_names_the_waiter_that_it_is_left_to(on: 
     assert await node.command("GET", slot.ticket_key("waiter")) == "go"
 
 
+@virtual
+async def test_a_node_that_has_left_the_name_to_us_counts_once(on: Nodes) -> None:
+    watch = on.locks._engine.multiplexer.wakeups.watch((), ticket="mine")
+    watch.count(0)
+    watch.on_change(0)
+    assert not await watch.wait(1.0)
+    watch.on_change(1)
+    assert await watch.wait(1.0)
+    watch.close()
+
+
 def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
     async def play() -> None:
         on = Nodes([MemoryNode(name) for name in "abcde"], [Way() for _ in "abcde"])
