@@ -14,9 +14,8 @@ from ..errors import QuorumUnavailableError
 from .check import still_ours
 from .interruption import Interruption
 from .lease_state import LeaseState
+from .round import UNNOTICED
 
-UNNOTICED = "its time ran out while the event loop was busy"
-"""The reason of a loss that no timer reported in time, because the loop was busy for too long."""
 GONE = "the nodes no longer held it for us when it was released"
 
 

@@ -21,12 +21,14 @@ from .._nodes.script import Command, Word
 from .._rules import validity
 from .grant import FOREVER, Grant
 from .restoring import Restores
-from .round import NO_LONGER, Done, Round
+from .round import NO_LONGER, UNNOTICED, Done, Round
 from .spec import LockSpec, ms
 
 DROPPED = "its Lease was dropped without being released"
 """The reason of a loss when the Lease was garbage-collected without a release."""
 INHERITED = "it belongs to the process that forked this one"
+LATE = 0.25
+"""Seconds by which a timer is later than its moment only if the event loop was busy."""
 TOGETHER = 0.01
 """Seconds within which due renewals are sent as one batch."""
 
@@ -247,7 +249,7 @@ class Renewals:
         batches: dict[tuple[Any, int, float], list[Grant]] = {}
         for grant in due:
             if now >= grant.valid_until:
-                self._lose(grant, self._why_late(grant))
+                self._lose(grant, self._why_late(grant, now))
             elif grant.valid_until < grant.renew_until and not self._ends_next(grant, now):
                 grant.restore_asked()
                 # Until the round has its replies, the next check is at the deadline.
@@ -268,7 +270,7 @@ class Renewals:
         return grant.valid_until - now <= TOGETHER
 
     @staticmethod
-    def _why_late(grant: Grant) -> str:
+    def _why_late(grant: Grant, now: float) -> str:
         lease = grant.lease
         abandoned = lease is not None and lease._options.renew and not grant.renew_until
         if grant.dropped or abandoned:
@@ -277,6 +279,8 @@ class Renewals:
             return "its ttl ran out (renew=False)"
         if grant.valid_until >= grant.renew_until:
             return "its max_hold is over"
+        if now - grant.valid_until > LATE:
+            return UNNOTICED
         return "no quorum renewed it before its ttl ran out"
 
 

@@ -40,7 +40,7 @@ class SeenNode:
     cause: str
     """Why the node is not up, or did not answer INFO."""
     watched: str
-    """Number of names that clients wait for, by the server's own count."""
+    """Number of keys that clients watch, by the server's own count; each waiter watches some."""
     clients: str
 
 

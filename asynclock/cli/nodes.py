@@ -16,6 +16,7 @@ from ..fleet import Fleet, FleetState
 from ._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from ._output import print_json, print_table
 from ._sources import Settings, load
+from ._status import Status
 from ._text import log_to_stderr, say
 from .look.held import NODE_TIMEOUT
 
@@ -84,7 +85,7 @@ def nodes(
         print_json(_as_json(state))
     else:
         _print(state)
-    return 0
+    return 0 if _answered(state) else Status.UNREACHABLE
 
 
 async def _act(
@@ -118,8 +119,16 @@ async def _act(
         return await fleet.show()
 
 
+def _answered(state: FleetState) -> bool:
+    """Return whether a quorum of the nodes told what they keep."""
+    return 2 * sum(node.cause is None for node in state.nodes) > len(state.nodes)
+
+
 def _print(state: FleetState) -> None:
-    say_record(state.record)
+    if state.record is None and not _answered(state):
+        print("the record is unknown: too few nodes answered")
+    else:
+        say_record(state.record)
     rows = [
         (node.node, node.name, "" if node.epoch is None else str(node.epoch), _keeps(state, node))
         for node in state.nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,8 +67,14 @@ class FenceStamp:
         """Return the stamp of a lease. Raises ConfigurationError if its values are wrong.
 
         Args:
-            fenced: a lease of any kind, or another stamp.
+            fenced: a lease of any kind on one name, or another stamp.
         """
+        fences = getattr(fenced, "fences", None)
+        if isinstance(fences, Mapping):  # one record for all of them would protect none
+            raise ConfigurationError(
+                f"{fenced!r} has a fence for each of its parts: check each on its own, for example "
+                "FenceStamp(name, lease.fences[name]) for a name of a multi_lock"
+            )
         return cls(fenced.name, fenced.fence, getattr(fenced, "part", ""))
 
     @property

@@ -45,6 +45,19 @@ async def doctors(program: Program) -> set[str]:
     return {one["code"] for one in json.loads(ended.out)["findings"] if "set-" in one["code"]}
 
 
+async def test_a_record_that_no_quorum_tells_is_unknown(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    servers = await asynclock_servers(3)
+    program.use(servers, **FAST)
+    for server in servers[1:]:
+        await server.stop()
+    ended = await program("nodes", "show")
+    assert ended.status == 69
+    assert "the record is unknown: too few nodes answered" in ended.out
+    assert "nodes record" not in ended.out
+
+
 async def test_a_step_from_the_first_record_to_the_end(
     program: Program, asynclock_servers: StartServers
 ) -> None:

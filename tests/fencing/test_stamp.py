@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+import asynclock
 import asynclock.fencing
 from asynclock.errors import AsyncLockError, ConfigurationError
 from asynclock.fencing import FenceHeaderError, FenceStamp, MemoryFenceStore, StaleFenceError
@@ -27,6 +28,15 @@ def test_a_stamp_refuses_what_is_no_fence(fence: object) -> None:
 def test_a_stamp_refuses_what_is_no_name(name: object) -> None:
     with pytest.raises(ConfigurationError, match="a lock's name"):
         FenceStamp(name, 1)  # type: ignore[arg-type]  # what a caller may do wrong
+
+
+@pytest.mark.parametrize("many", ["multi_lock", "several"])
+async def test_a_lease_on_several_names_has_no_single_stamp(many: str) -> None:
+    async with asynclock.connect("memory://") as locks:
+        wanted = locks.multi_lock("a", "b")
+        async with wanted if many == "multi_lock" else locks.semaphore("a", 3).several(2) as lease:
+            with pytest.raises(ConfigurationError, match=r"lease\.fences\[name\]"):
+                FenceStamp.of(lease)
 
 
 @pytest.mark.parametrize(

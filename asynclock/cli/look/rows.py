@@ -9,7 +9,7 @@ from ..._inspect.views import Agreement, title
 from .._text import seconds
 
 COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "note")
-NODE_COLUMNS = ("node", "state", "round trip", "waited for", "clients", "version", "cause")
+NODE_COLUMNS = ("node", "state", "round trip", "tracked keys", "clients", "version", "cause")
 
 
 def cells(lease: SeenLease) -> tuple[str, ...]:

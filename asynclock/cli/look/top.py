@@ -50,8 +50,9 @@ def top(
     Keys: q quits, arrows, PgUp, PgDn, Home and End scroll, s sorts by the next column, r reverses,
     / filters by name or holder (Enter ends the filter, Esc drops it), space pauses.
 
-    "waited for" is the number of names with waiters, as each server counts them. "ran out" counts
-    locks whose holder neither renewed nor released them: the holder died, or lost them.
+    "tracked keys" and "clients" are each server's own counts: keys that clients watch (a waiter
+    watches some), and connections, with those of this command. "ran out" counts locks whose holder
+    neither renewed nor released them: the holder died, or lost them.
 
     Examples:
 
