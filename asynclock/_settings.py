@@ -157,7 +157,8 @@ def ttl(value: object, *, node_timeout: float, max_ttl: float) -> float:
         )
     if checked > max_ttl:
         raise ConfigurationError(
-            f"ttl={checked:g} is longer than max_ttl={max_ttl:g}: guards wait for max_ttl, "
-            "so pass connect(..., max_ttl=...) with the longest ttl of your whole fleet"
+            f"ttl={checked:g} is longer than max_ttl={max_ttl:g}: guards wait for max_ttl, so it "
+            f"must be the longest ttl of your whole fleet; ttl is in seconds (max_ttl={checked:g}, "
+            f"on the command line --max-ttl {checked:g})"
         )
     return checked

@@ -18,10 +18,11 @@ from ._connect import connect
 from ._inspect.fleet_state import Client, FleetState, NodeState, fleet_state
 from ._inspect.survey import ask
 from ._nodes.deployment import is_cluster
-from ._nodes.endpoint import Endpoint, spelled
+from ._nodes.endpoint import Endpoint
 from ._nodes.heartbeat import HALF_OPEN
 from ._nodes.node import Node
 from ._nodes.record import RECORD_KEY, kept, reading, telling
+from ._nodes.spelling import spelled
 from ._rules.nodeset import OPEN, SETTLED, NodeSet
 from ._rules.trust import Trust
 from ._rules.validity import quarantine

@@ -11,7 +11,7 @@ from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
 from .acks import Acks, KnownReplicas
-from .endpoint import Endpoint, Seeds, spelled
+from .endpoint import Endpoint, Seeds
 from .handshake import dial
 from .link import Link
 from .mark import MARK_KEY, leave_mark
@@ -21,6 +21,7 @@ from .record import RECORD_KEY
 from .script import Script
 from .sentinel import SentinelNode, Service
 from .server import ServerNode
+from .spelling import check_arguments, spelled
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -48,6 +49,7 @@ def make_nodes(
     """
     if not addresses:
         raise ConfigurationError("connect() needs at least one node: a URL or a redis client")
+    check_arguments(addresses)
     if len(addresses) == 2:
         raise ConfigurationError(
             "two nodes are worse than one: a quorum of two needs both; use 1, 3 or 5"

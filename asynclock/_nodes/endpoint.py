@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import ConfigurationError
 from .redaction import harmless, redacted
+from .spelling import check_shape, in_our_words
 
 if TYPE_CHECKING:
     # Importing redis-py takes longer than all the rest of a short program, and plain URLs don't
@@ -21,25 +22,6 @@ if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
 L = TypeVar("L", bound=asyncio.Protocol)
-
-
-SCHEMES = (
-    "redis://",
-    "rediss://",
-    "unix://",
-    "redis+sentinel://",
-    "rediss+sentinel://",
-    "redis+cluster://",
-    "rediss+cluster://",
-    "valkey://",
-    "valkeys://",
-)
-
-
-def spelled(url: str) -> str:
-    """Return `url` with Redis's scheme instead of Valkey's, which has the same protocol."""
-    url = url.strip()
-    return "redis" + url.removeprefix("valkey") if url.startswith("valkey") else url
 
 
 _PLAIN = re.compile(
@@ -141,13 +123,13 @@ class Endpoint:
         plain = PlainSettings.from_url(url.strip())
         if plain is not None:
             return cls(plain, like)
-        _check_shape(url.strip())
+        check_shape(url.strip())
         from redis.asyncio.connection import ConnectionPool
 
         try:
             pool = ConnectionPool.from_url(url.strip())
         except (ValueError, TypeError) as error:
-            cause = harmless(error)
+            cause = in_our_words(harmless(error))
         else:
             return cls.of_pool(pool, redacted(url), like)
         # Raised outside of the `except`, so that the error has no context that quotes the URL.
@@ -162,7 +144,7 @@ class Endpoint:
             connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
             return cls(connection, like)
         except (ValueError, TypeError, OSError, RedisError) as error:
-            cause = harmless(error)
+            cause = in_our_words(harmless(error))
         raise ConfigurationError(f"{shown} has a wrong setting: {cause}")
 
     async def open(self, make: Callable[[], L]) -> L:
@@ -203,29 +185,6 @@ class Endpoint:
         if len(found) == 1 or not found[0]:
             return ("default", str(found[-1] or ""))
         return (str(found[0]), str(found[1] or ""))
-
-
-def _check_shape(url: str) -> None:
-    """Reject URLs that redis-py would read as another server or database than the user meant."""
-    # redis-py reads `redis:/h` as localhost and `/notadb` as database 0.
-    if not url.startswith(SCHEMES):
-        scheme = url.partition(":")[0] if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", url) else ""
-        shown = f"{scheme}:…" if scheme else redacted(url)
-        known = ", ".join(SCHEMES)
-        raise ConfigurationError(f"{shown} is not a Redis address: it must begin with {known}")
-    path, _, query = url.partition("://")[2].partition("?")
-    path = path.partition("/")[2]
-    # With an unquoted # or ? in the password, the user would become the host.
-    if "#" in url or not all(re.fullmatch(r"\w+=.*", pair) for pair in query.split("&") if pair):
-        raise ConfigurationError(
-            f"{redacted(url)} is not a Redis address: in a password, write # as %23, ? as %3F, "
-            "/ as %2F and @ as %40"
-        )
-    if url.startswith(("redis://", "rediss://")) and not re.fullmatch(r"[0-9]*/?", path):
-        raise ConfigurationError(
-            f"{redacted(url)} is not a Redis address: after the host comes the number of a "
-            f"database, not {'this (in a password, write / as %2F)' if '@' in path else repr(path)}"
-        )
 
 
 def _tls_context(connection: Any) -> ssl.SSLContext | None:

@@ -25,6 +25,11 @@ from .redaction import without
 from .replies import NO_TRUST, Failure, refused_certificate
 from .script import Command, Script
 
+WANTS_LOGIN = (
+    "it wants a password (NOAUTH): write redis://:PASSWORD@host, for Sentinels "
+    "?sentinel_password=PASSWORD"
+)
+
 
 class HandshakeError(Exception):
     """The handshake failed; `failure` has the cause."""
@@ -130,7 +135,7 @@ async def _log_in(link: Link, endpoint: Endpoint) -> None:
 def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:
     if isinstance(answer, Failure):
         # A server that does not know HELLO repeats its arguments, which include the password.
-        cause = without(answer.cause, secrets)
+        cause = WANTS_LOGIN if answer.code == "NOAUTH" else without(answer.cause, secrets)
         if answer.code in ("ERR", "NOPROTO") and "HELLO" in cause.upper():
             cause = f"Redis 6.2 or later is needed: {cause}"
         raise HandshakeError(Failure(cause, permanent=answer.permanent, code=answer.code))

@@ -33,8 +33,8 @@ MOST = 64
 class MultiLease(Hold):
     """The hold on several names, or on several permits of a semaphore: like a `Lease`.
 
-    One lease covers all names; on Cluster each name has its own, and so has each permit. The loss
-    of any lease ends the hold.
+    Instead of `part` there are `fences`, which name each part. One lease covers all names; on
+    Cluster each name has its own, and so has each permit. The loss of any lease ends the hold.
     """
 
     __slots__ = ("_name", "fences")
@@ -49,7 +49,8 @@ class MultiLease(Hold):
         """The fence for each name, or for each slot of a semaphore."""
 
     def __repr__(self) -> str:
-        return f"<MultiLease {self.name!r} held={self.held}>"
+        state = "held" if self.held else (self.lost_reason or "released")
+        return f"<MultiLease {self.name!r} fence={self.fence} {state}>"
 
     @property
     def name(self) -> str:
@@ -86,6 +87,10 @@ class MultiLock(Acquirable[MultiLease]):
         options: LeaseOptions,
         timeout: float | None,
     ) -> None:
+        if len(names) == 1 and isinstance(names[0], list | tuple | set | frozenset):
+            raise ConfigurationError(
+                "each name is an argument of its own: write multi_lock(*names)"
+            )
         if not 1 <= len(names) <= MOST:
             raise ConfigurationError(f"multi_lock takes from 1 to {MOST} names, not {len(names)}")
         self.names: tuple[str, ...] = tuple(sorted({_settings.name(name) for name in names}))

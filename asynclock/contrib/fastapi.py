@@ -236,7 +236,10 @@ def locked(
 
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         if not inspect.iscoroutinefunction(function):
-            raise ConfigurationError(f"locked needs an async function; {function!r} is none")
+            raise ConfigurationError(
+                f"locked needs an async function; {function!r} is not one: for a `def` endpoint "
+                "use a parameter, Annotated[Lease, Locked(...)]"
+            )
         # Read like the framework does: annotations are resolved in the function's own module.
         signature = inspect.signature(function, eval_str=True)
         ours = inspect.Parameter(

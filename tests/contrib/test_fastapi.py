@@ -168,7 +168,7 @@ def test_forgotten_setup_is_said() -> None:
 
 
 def test_only_async_functions_are_decorated() -> None:
-    with pytest.raises(ConfigurationError, match="async function"):
+    with pytest.raises(ConfigurationError, match=r"async function.*Locked\(\.\.\.\)"):
 
         @locked("a")  # type: ignore[arg-type]  # on purpose
         def plain() -> None: ...

@@ -28,9 +28,19 @@ THREE = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
         (THREE[:2], "two nodes"),
         ((*THREE[:2], THREE[0]), "given twice"),
         (("http://localhost",), r"not a Redis address.*redis\+sentinel://"),
-        (("localhost:6379",), "not a Redis address"),
+        (("localhost:6379",), "not a Redis address.*write redis://localhost:6379$"),
+        (("localhost", 6379), "write redis://localhost:6379$"),
+        (("canary@localhost", 6379), "write redis://localhost:6379$"),
+        ((6379,), "write redis://localhost:6379$"),
+        ((["redis://a", "redis://b", "redis://c"],), r"write connect\(\*nodes\)"),
+        (("redis://h:port",), r"^'redis://h:\*\*\*' is not .*the port is not a number"),
+        (("redis://u:canary",), "the port is not a number"),
+        (("rediss://u:canary@h:port",), "the port is not a number"),
+        (("redis+cluster://h:canary,b",), "the port is not a number"),
+        (("redis://h?foo=canary",), "unknown setting 'foo' in the URL$"),
+        (("memory:/a",), "memory://$"),
         (("redis://a,b",), "several hosts"),
-        ((42,), "not int"),
+        ((None,), "not NoneType"),
         ((redis.Redis(),), "redis.asyncio.Redis"),
         (("redis://h:99999999",), "not a Redis address|wrong setting|port"),
         (("redis:/u:canary@h",), r"^redis:… is not a Redis address: it must begin with redis://"),
@@ -110,7 +120,7 @@ def test_settings(settings: dict[str, Any], said: str) -> None:
         ("#b", {}, "must not contain ':#'"),
         ("\ud800", {}, "UTF-8"),
         ("a", {"ttl": 0.1}, "ttl=0.1 must be longer than node_timeout=0.25"),
-        ("a", {"ttl": 60}, "max_ttl"),
+        ("a", {"ttl": 5000}, "max_ttl=10.*ttl is in seconds.*--max-ttl 5000"),
         ("a", {"timeout": -1}, "timeout"),
         ("a", {"timeout": math.nan}, "timeout"),
         ("a", {"max_hold": 0}, "max_hold"),
@@ -121,6 +131,12 @@ def test_locks(name: Any, settings: dict[str, Any], said: str) -> None:
     locks = asynclock.connect(URL)
     with pytest.raises(asynclock.ConfigurationError, match=said):
         locks.lock(name, **settings)
+
+
+def test_names_in_a_list() -> None:
+    locks = asynclock.connect(URL)
+    with pytest.raises(asynclock.ConfigurationError, match=r"write multi_lock\(\*names\)"):
+        locks.multi_lock(["a", "b"])  # type: ignore[arg-type]
 
 
 async def test_a_timeout_at_the_call_is_checked_too() -> None:
@@ -151,8 +167,10 @@ async def test_a_wrong_password(asynclock_servers: StartServers) -> None:
         with pytest.raises(asynclock.ConfigurationError, match="WRONGPASS"):
             await locks.lock("a").acquire()
     async with asynclock.connect(f"redis://127.0.0.1:{server.port}") as locks:
-        with pytest.raises(asynclock.ConfigurationError, match="NOAUTH"):
+        with pytest.raises(asynclock.ConfigurationError, match="NOAUTH") as caught:
             await locks.lock("a").acquire()
+        assert "wants a password" in str(caught.value)
+        assert "HELLO" not in str(caught.value)
     async with asynclock.connect(server.url, restart_guard=False) as locks:
         async with locks.lock("a") as lease:
             assert lease.held

@@ -151,7 +151,8 @@ def _print_finding(out: Console, finding: Finding) -> None:
             (f"{finding.severity.name.lower():8}", _STYLES[finding.severity]),
             clean(f"{where}{finding.what}"),
             (f"  [{finding.code}]", "dim"),
-        )
+        ),
+        soft_wrap=not out.is_terminal,
     )
     for word, text in (("why", finding.why), ("fix", finding.fix)):
         line = Text(f"{word + ':':6}{clean(text)}")

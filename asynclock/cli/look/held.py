@@ -51,7 +51,7 @@ def show(wanted: InspectArguments) -> int:
     """Print what was asked for, and return the exit status."""
     name, json = wanted.name, wanted.json
     if (name is None) == (not wanted.all):
-        raise ConfigurationError("name one lock, or say --all, but not both")
+        raise ConfigurationError("name a lock, or give --all")
     settings = load(
         wanted.node, wanted.config, prefix=wanted.prefix, node_timeout=wanted.node_timeout
     )
