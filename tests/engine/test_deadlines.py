@@ -126,7 +126,8 @@ async def test_nor_is_a_lock_on_real_servers(
         if isinstance(found, asynclock.Lease):
             assert kind == "semaphore"  # the first look met the free place: chance decides
         else:
-            assert isinstance(found, asynclock.AcquireTimeoutError)
+            # On a busy machine no node may have answered in time.
+            assert isinstance(found, asynclock.AcquireTimeoutError | asynclock.QuorumUnavailableError)
         assert took < max(timeout, REAL_TIMEOUT) + BUSY
         assert taken
 
