@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from asynclock import LockManager, _clock
+from asynclock import LockManager, QuorumUnavailableError, _clock
 from asynclock.testing import run_virtual
 
 PATIENCE = 30.0
@@ -34,6 +35,18 @@ async def until(
                 await asyncio.sleep(every)
     except TimeoutError:
         raise TimeoutError(f"not within {timeout:g} s: {what or condition}") from None
+
+
+async def refused(wanted: Any) -> bool:
+    """Return whether others have it; asks until the nodes answer.
+
+    On a busy machine a primary may be unconfirmed for a moment, so that nothing can be decided.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(QuorumUnavailableError):
+                return await wanted.try_acquire() is None
+            await asyncio.sleep(0.05)
 
 
 async def waits(locks: LockManager, tasks: int = 1) -> None:

@@ -127,7 +127,9 @@ async def test_nor_is_a_lock_on_real_servers(
             assert kind == "semaphore"  # the first look met the free place: chance decides
         else:
             # On a busy machine no node may have answered in time.
-            assert isinstance(found, asynclock.AcquireTimeoutError | asynclock.QuorumUnavailableError)
+            assert isinstance(
+                found, asynclock.AcquireTimeoutError | asynclock.QuorumUnavailableError
+            )
         assert took < max(timeout, REAL_TIMEOUT) + BUSY
         assert taken
 

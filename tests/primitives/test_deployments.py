@@ -17,7 +17,7 @@ import asynclock
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
-from tests.waiting import until
+from tests.waiting import refused, until
 
 Locks = asynclock.LockManager
 PATIENCE = 20.0
@@ -43,7 +43,7 @@ async def test_one_at_a_time(face: Face, pair: tuple[Locks, Locks], kind: str) -
     async with mine.acquire(timeout=PATIENCE) as first:
         await first.extend()
         assert await first.check()
-        assert await other.try_acquire() is None
+        assert await refused(other)
         before = there.statistics().refused
         waiter = asyncio.create_task(hold(other, timeout=PATIENCE))
         await until(lambda: there.statistics().refused > before, "the waiter is refused")
@@ -57,14 +57,14 @@ async def test_one_at_a_time(face: Face, pair: tuple[Locks, Locks], kind: str) -
 async def test_readers_share(face: Face, pair: tuple[Locks, Locks]) -> None:
     here, there = (locks.rwlock("a") for locks in pair)
     before = await hold(here.write(), timeout=PATIENCE)
-    assert await there.read().try_acquire() is None
+    assert await refused(there.read())
     await before.release()
     async with (
         here.read().acquire(timeout=PATIENCE) as one,
         there.read().acquire(timeout=PATIENCE) as two,
     ):
         assert before.fence < min(one.fence, two.fence)
-        assert await there.write().try_acquire() is None
+        assert await refused(there.write())
     async with there.write().acquire(timeout=PATIENCE) as after:
         assert after.fence > max(one.fence, two.fence)
     await face.empty()
@@ -75,8 +75,8 @@ async def test_semaphore(face: Face, pair: tuple[Locks, Locks]) -> None:
     one = await hold(here, timeout=PATIENCE)
     two = await hold(there, timeout=PATIENCE)
     assert {one.part, two.part} == {"0", "1"}
-    assert await here.try_acquire() is None
-    assert await there.try_acquire() is None
+    assert await refused(here)
+    assert await refused(there)
     assert await one.release()
     three = await hold(there, timeout=PATIENCE)
     assert three.part == one.part
@@ -90,8 +90,8 @@ async def test_names_of_several_locks(pair: tuple[Locks, Locks]) -> None:
     here, there = pair
     async with here.multi_lock("x", "y", "z").acquire(timeout=PATIENCE) as lease:
         assert lease.fences.keys() == {"x", "y", "z"}
-        assert await there.lock("y").try_acquire() is None
-        assert await there.multi_lock("w", "z").try_acquire() is None
+        assert await refused(there.lock("y"))
+        assert await refused(there.multi_lock("w", "z"))
         with pytest.raises(asynclock.AlreadyHeldError):
             await here.multi_lock("y", "w").acquire(timeout=PATIENCE)
         assert (await there.multi_lock("x", "w").inspect()).parts[1].owner == lease.leases[0].owner
@@ -103,7 +103,7 @@ async def test_reentrant_lock(pair: tuple[Locks, Locks]) -> None:
         async with here as inner:
             assert inner.fence == outer.fence
         assert outer.held
-        assert await there.try_acquire() is None
+        assert await refused(there)
 
 
 async def test_synchronized(pair: tuple[Locks, Locks]) -> None:

@@ -11,8 +11,7 @@ from asynclock._engine.round import UNNOTICED
 from asynclock._nodes.acks import Acks
 from asynclock.testing import Replicated, find_server
 from tests.replicated.conftest import Connect
-from tests.replicated.topologies import refused
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, refused
 
 
 async def left(group: Replicated) -> list[str]:

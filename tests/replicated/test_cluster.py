@@ -20,8 +20,7 @@ from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import LocalServer, RedisCluster, until
 from tests.replicated.conftest import Connect
-from tests.replicated.topologies import refused
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, refused
 
 SLOTS = 16_384
 

@@ -25,7 +25,8 @@ from asynclock.testing import (
 from asynclock.testing.topology import in_sync
 from asynclock.testing.topology.replicated import follow
 from tests.replicated.conftest import Connect
-from tests.replicated.topologies import Topologies, refused
+from tests.replicated.topologies import Topologies
+from tests.waiting import refused
 
 T = TypeVar("T")
 TTL = 1.0

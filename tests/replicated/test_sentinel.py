@@ -15,7 +15,8 @@ from asynclock._nodes import sentinel
 from asynclock._nodes.watched import CONFIRMED, POLL, poll_patience
 from asynclock.testing import FaultProxy, SentinelGroup, until
 from tests.replicated.conftest import Connect
-from tests.replicated.topologies import Topologies, refused
+from tests.replicated.topologies import Topologies
+from tests.waiting import refused
 
 
 async def test_the_primary_is_found(service: SentinelGroup, connect: Connect) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
-import asynclock
 from asynclock.testing import RedisCluster, Topology
 
 T = TypeVar("T", bound=Topology)
@@ -43,10 +41,3 @@ async def _empty(topology: Topology) -> None:
             replicas = 0 if isinstance(topology, RedisCluster) else len(topology.servers) - 1
             await server.command("WAIT", replicas, 2000)
             await server.command("CONFIG", "RESETSTAT")
-
-
-async def refused(lock: asynclock.Lock) -> bool:
-    """Return whether another owner has it; asks until there is an answer."""
-    while True:
-        with contextlib.suppress(asynclock.QuorumUnavailableError):
-            return await lock.try_acquire() is None

@@ -133,7 +133,8 @@ class Process:
         deliver, world = nodes.deliver, self.world
 
         def note(command: Command, sink: Sink, indices: Sequence[int]) -> None:
-            world.given_up.setdefault(str(command.owner).encode(), world.loop.now)
+            if command.op == "release":  # a ticket may have the id of an owner that has won
+                world.given_up.setdefault(str(command.owner).encode(), world.loop.now)
             deliver(command, sink, indices)
 
         nodes.deliver = note  # type: ignore[method-assign]  # on purpose
