@@ -74,7 +74,7 @@ class LockManager:
             handoff: how a released lock passes to a waiting task of this process. True or "block":
                 without asking the nodes, with a fence from a reserved block. "strict": with one
                 round trip; fences keep their order even after an unnoticed loss. False: never.
-            unknown: a setting that does not exist, which raises ConfigurationError.
+            unknown: a setting that does not exist, which raises TypeError.
         """
         if unknown:
             raise _settings.unknown(unknown)
@@ -253,9 +253,10 @@ class LockManager:
     async def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
         """Wait until each node is connected or has failed or, with `voting`, until a quorum votes.
 
-        For start-up and health checks. Raises ConfigurationError if this set of nodes can never
-        work and, with `voting`, QuorumUnavailableError if no quorum votes within the timeout: at
-        once, with `retry_after`, if the nodes' guards are known to wait for longer.
+        Without `voting` this also returns when nodes have failed, even all of them. Raises
+        ConfigurationError if this set of nodes can never work and, with `voting`,
+        QuorumUnavailableError if no quorum votes within the timeout: at once, with `retry_after`,
+        if the nodes' guards are known to wait for longer.
 
         Args:
             voting: whether to wait until locks can be granted.
@@ -274,6 +275,9 @@ class LockManager:
         another event loop than the one that used the manager.
         """
         await self._engine.aclose()
+
+    def __repr__(self) -> str:
+        return f"<LockManager on {', '.join(node.node for node in self.nodes())}>"
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)  # not set if the arguments were wrong

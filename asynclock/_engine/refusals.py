@@ -107,7 +107,7 @@ def _in_this_process(
 def already_held(name: str) -> AlreadyHeldError:
     """Return the error for a task that would wait for itself."""
     return AlreadyHeldError(
-        f"this task already holds {name!r}; waiting for it would never end "
+        f"this task or thread already holds {name!r}; waiting for it would never end "
         "(reentrant_lock may be nested)",
         name=name,
     )

@@ -83,4 +83,13 @@ class Bridge:
 
         The function must not block the event loop: all leases of the process are renewed there.
         """
-        return self.call(lambda: function(self.asynchronous()))
+        return self.call(lambda: _awaitable(function(self.asynchronous())))
+
+
+def _awaitable(made: Awaitable[T]) -> Awaitable[T]:
+    if not isinstance(made, Awaitable):
+        raise ConfigurationError(
+            "pass `run` a function that returns an awaitable, such as "
+            f"`lambda locks: locks.inspect('a')`; this one returned {type(made).__name__}"
+        )
+    return made

@@ -94,12 +94,17 @@ def test_threads_of_two_managers_exclude_each_other(
 
 def test_a_thread_does_not_wait_for_itself(locks: blocking.LockManager) -> None:
     with locks.lock("a"):
-        with pytest.raises(asynclock.AlreadyHeldError):
+        with pytest.raises(asynclock.AlreadyHeldError, match="this task or thread already holds"):
             locks.lock("a").acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:  # another thread may wait
             waiting = pool.submit(locks.lock("a").acquire, timeout=0.05)
             with pytest.raises(asynclock.AcquireTimeoutError):
                 waiting.result()
+
+
+def test_run_says_what_it_needs(locks: blocking.LockManager) -> None:
+    with pytest.raises(asynclock.ConfigurationError, match=r"an awaitable.* returned SharedEvent"):
+        locks.run(lambda manager: manager.event("a"))  # type: ignore[arg-type, return-value]  # on purpose
 
 
 def test_a_reentrant_lock_nests_in_a_thread(locks: blocking.LockManager) -> None:

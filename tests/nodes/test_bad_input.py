@@ -82,6 +82,11 @@ def test_valkey_may_be_called_so(url: str) -> None:
     assert locks.nodes()[0].node.endswith("a:1" if "," not in url else "a:1,b:1")
 
 
+def test_a_manager_shows_its_nodes_and_no_login() -> None:
+    locks = asynclock.connect("redis://u:canary@a:1", "redis://b:2", "redis://c:3")
+    assert repr(locks) == "<LockManager on a:1, b:2, c:3>"
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
