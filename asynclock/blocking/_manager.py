@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, Never, TypeVar, Unpack
 
 from .._connect import connect as connect_asynchronously
 from .._engine.inspection import Inspection
@@ -46,6 +46,14 @@ class LockManager(Catalogue):
     def __init__(self, make: Callable[[], AsyncLockManager]) -> None:
         super().__init__(make)
         _managers.add(self)
+
+    if not TYPE_CHECKING:  # or type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> Never:
+            text = f"blocking locks have no {name!r}"
+            if hasattr(AsyncLockManager, name) and not name.startswith("_"):
+                text += f": write locks.run(lambda locks: locks.{name}(...)...)"
+            raise AttributeError(text, name=name, obj=self)
 
     def inspect(self, name: str) -> Inspection:
         """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""

@@ -107,6 +107,12 @@ def test_run_says_what_it_needs(locks: blocking.LockManager) -> None:
         locks.run(lambda manager: manager.event("a"))  # type: ignore[arg-type, return-value]  # on purpose
 
 
+def test_an_election_needs_run(locks: blocking.LockManager) -> None:
+    with pytest.raises(AttributeError, match=r"'election': write locks\.run\(.*locks\.election\("):
+        _ = locks.election  # type: ignore[attr-defined]  # on purpose
+    assert not hasattr(locks, "elections")
+
+
 def test_a_reentrant_lock_nests_in_a_thread(locks: blocking.LockManager) -> None:
     lock = locks.reentrant_lock("a", timeout=0.05)
     with lock as outer:

@@ -19,8 +19,10 @@ from asynclock._nodes.acks import Acks
 from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.handshake import greet
 from asynclock.cli import doctor
+from asynclock.cli._output import console
 from asynclock.cli.doctor import counters
-from asynclock.cli.doctor.findings import TEXTS, Severity
+from asynclock.cli.doctor.command import _print_finding
+from asynclock.cli.doctor.findings import TEXTS, Finding, Severity
 from asynclock.cli.doctor.probe import NullListener, Probe, Purpose
 from asynclock.cli.doctor.state import clock
 from asynclock.cli.doctor.state import counters as weigh
@@ -304,3 +306,9 @@ def test_each_text_of_a_finding_is_used_and_gets_its_facts() -> None:
             assert wanted <= facts, (text, wanted - facts)
     tls = {text for text in TEXTS if text.startswith("tls-")}  # named by tls.py, without facts
     assert used | tls == TEXTS.keys()
+
+
+def test_a_line_for_a_file_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    what = "word " * 100 + "end"
+    _print_finding(console(), Finding("code", Severity.ERROR, "a:1", what, "why", "fix"))
+    assert f"a:1: {what}  [code]" in capsys.readouterr().out.splitlines()[1]
