@@ -247,8 +247,9 @@ class Link(asyncio.Protocol):
         if known.code == "NOSCRIPT" and command.script is not None:
             # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
             # well and are resent in the same order. But if another client has loaded the script in
-            # the meantime, a release or a leave behind ran before this acquire: send it again.
-            later = [entry[3] for entry in self._in_flight if entry[3].op in UNDOES]
+            # the meantime, a release or a leave behind ran before this acquire: send it again, but
+            # not what was sent again before, or their number would double with each acquire.
+            later = [one for *_, one in self._in_flight if one.op in UNDOES and not one.sourced]
             self.send(command.with_source(), sink, index)
             for other in later:
                 if command.op == ACQUIRE and other.owner in command.args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from asynclock._engine.attempt import Attempt
 from asynclock._engine.options import LeaseOptions
 from asynclock._engine.ticket import PATIENCE
 from asynclock._nodes.multiplexer import Multiplexer
+from asynclock._nodes.replies import NOBODY
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock.testing import run_virtual
@@ -370,6 +372,33 @@ async def test_closing_a_manager_removes_the_tickets_of_its_waiters(on: Nodes) -
         with pytest.raises(asynclock.AsyncLockError):
             await waiting
         await holder.release()
+
+
+@virtual_single
+async def test_a_node_that_forgot_its_scripts_gets_a_leave_once_for_each_acquire(on: Nodes) -> None:
+    """Many acquires with the same ticket are on their way."""
+    node, received = on.nodes[0], Counter[bytes]()
+    answer = node.answer
+
+    def count(client: Any, words: Any) -> Any:
+        received.update(word for word in words if word in (b"release", b"leave"))
+        return answer(client, words)
+
+    link = on.locks._engine.multiplexer.nodes[0].link  # type: ignore[attr-defined]  # its type
+    keys = ("asynclock:a", "asynclock:a:#fence", "asynclock:a:#queue")
+    node.answer = count  # type: ignore[method-assign]  # on purpose
+    node.forget_scripts()
+    on.slow(0.01)
+    attempts = 10
+    for number in range(attempts):
+        owner = "first" if number == 0 else f"owner-{number}"
+        words = ("acquire", owner, 10_000, 0, 0, 60_000, 2000, "first", number)
+        link.send(Command(SCRIPT, keys, words), NOBODY, 0)
+    for op in ("release", "leave"):
+        link.send(Command(SCRIPT, keys, (op, "first")), NOBODY, 0)
+    await asyncio.sleep(1)
+    assert max(received.values()) <= attempts + 2  # sent, rejected, and sent again
+    assert await node.command("ZCARD", QUEUE) == 0
 
 
 @virtual
