@@ -222,6 +222,7 @@ class Engine(Keeper):
         if self.closed:
             return
         super().close()
+        self.multiplexer.wakeups.wake(None)  # first, because `leave` ends each loop's watch
         for loop in self.loops:  # now, because some wake up only when all connections are closed
             loop.leave()
         cut_off: list[str] = []
@@ -241,7 +242,6 @@ class Engine(Keeper):
                 extra={"asynclock_names": tuple(cut_off)},
             )
         self.renewals.close()
-        self.multiplexer.wakeups.wake(None)
 
     def forked(self) -> None:
         """In a forked child: hold and send nothing."""

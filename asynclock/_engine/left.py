@@ -47,4 +47,5 @@ def leave(
     """
     command, sink = spec.leave(ticket), Left(nodes.wakeups, spec)
     command.asked_since, command.retry_until = since, _clock.now() + spec.ticket_ttl
+    command.unlimited = True
     nodes.deliver(command, sink, tuple(indices))

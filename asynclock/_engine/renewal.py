@@ -235,21 +235,22 @@ class Renewals:
     def _look(self) -> None:
         self._timer = None
         now = _clock.now()
+        late = now - self._timer_at > LATE
         due: dict[Grant, None] = {}  # the heap may have a grant twice with the same moment
         heap = self._heap
         while heap and (heap[0][0] <= now + TOGETHER or heap[0][0] != heap[0][2].alarm):
             at, _, grant = heapq.heappop(heap)
             if at == grant.alarm:
                 due[grant] = None
-        self._renew(list(due), now)
+        self._renew(list(due), now, late=late)
         if self._heap and (self._timer is None or self._heap[0][0] < self._timer_at):
             self._arm(self._heap[0][0])
 
-    def _renew(self, due: list[Grant], now: float) -> None:
+    def _renew(self, due: list[Grant], now: float, *, late: bool) -> None:
         batches: dict[tuple[Any, int, float], list[Grant]] = {}
         for grant in due:
             if now >= grant.valid_until:
-                self._lose(grant, self._why_late(grant, now))
+                self._lose(grant, self._why_late(grant, late=late))
             elif grant.valid_until < grant.renew_until and not self._ends_next(grant, now):
                 grant.restore_asked()
                 # Until the round has its replies, the next check is at the deadline.
@@ -270,7 +271,7 @@ class Renewals:
         return grant.valid_until - now <= TOGETHER
 
     @staticmethod
-    def _why_late(grant: Grant, now: float) -> str:
+    def _why_late(grant: Grant, *, late: bool) -> str:
         lease = grant.lease
         abandoned = lease is not None and lease._options.renew and not grant.renew_until
         if grant.dropped or abandoned:
@@ -279,7 +280,7 @@ class Renewals:
             return "its ttl ran out (renew=False)"
         if grant.valid_until >= grant.renew_until:
             return "its max_hold is over"
-        if now - grant.valid_until > LATE:
+        if late:
             return UNNOTICED
         return "no quorum renewed it before its ttl ran out"
 

@@ -1,11 +1,12 @@
-"""Releases that one node may not have executed: resent for as long as they can matter.
+"""Releases and leaves that one node may not have executed: resent for as long as they can matter.
 
 A release may be lost with a connection. Also, the server may execute an acquire from the old
-connection after a release from the new one. Releases are idempotent per owner, so a doubtful one is
-kept and resent when the node is back, until the node has answered and no late acquire of its owner
-can follow. There is one entry and one retry schedule per owner, and none for an owner whose
-requests never went to the node. So the number of entries is limited by the leases that were held or
-requested when a connection broke, however often that happens.
+connection after a release from the new one. Releases are idempotent per owner, and leaves per
+ticket, so a doubtful one is kept and resent when the node is back, until the node has answered and
+no late acquire can follow. There is one entry and one retry schedule per operation and owner (or
+ticket), and none for an owner whose requests never went to the node. So the number of entries is
+limited by the leases that were held or requested when a connection broke, however often that
+happens.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class PendingReleases:
         self.on_redirect: Callable[[Command], None] | None = None
         """Called with a release whose key has moved to another server; None outside a Cluster."""
         self.late_acquires: dict[Word, float] = {}
-        """The owners whose acquire the server may still read from a broken connection, and the
-        moment after which it no longer executes that acquire."""
+        """The owners and tickets that the server may still take from a broken connection, and the
+        moment after which it no longer executes those commands."""
         self.set_back = 0.0
         """Seconds by which the node's clock was set back; its keys live that much longer."""
 
@@ -59,8 +60,8 @@ class PendingReleases:
         for command in unanswered:
             if command.retry_until and command.asked_since <= asked_until:
                 self.keep(command)
-            for owner in command.claims:
-                late[owner] = now + LATE_TIMER_FACTOR * self._timeout + MARGIN
+            for word in command.puts:
+                late[word] = now + LATE_TIMER_FACTOR * self._timeout + MARGIN
         if late:
             self.late_acquires.update(late)
             loop = asyncio.get_running_loop()
@@ -82,6 +83,12 @@ class PendingReleases:
         kept = [pending.command for pending in self._kept.values() if not self._expired(pending)]
         self.clear()
         return kept
+
+    def drop_expired(self) -> None:
+        """Drop what no longer matters; no connection follows that would check it."""
+        for pending in list(self._kept.values()):
+            if self._expired(pending):
+                self._drop(pending)
 
     def clear(self) -> None:
         """Drop all entries."""

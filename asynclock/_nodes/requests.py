@@ -1,8 +1,8 @@
 """The requests to one server: each gets a reply or a Failure.
 
 While the server is known to be down, or its link is stalled, requests fail at once, so that it
-never costs an acquire a full timeout. Releases are different: a release that may have been lost
-with a connection is kept, and sent again as soon as the server is back.
+never costs an acquire a full timeout. Releases and leaves are different: one that may have been
+lost with a connection is kept, and sent again as soon as the server is back.
 """
 
 from __future__ import annotations
@@ -169,6 +169,7 @@ class ServerRequests:
 
     async def settle(self) -> None:
         """Wait until the node has executed all releases; the caller must limit the time."""
+        self.pending.drop_expired()
         while not self.settled:
             await self._backlog.wait_taken()
             await self.pending.wait_sent()

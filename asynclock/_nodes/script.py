@@ -18,7 +18,9 @@ Word = bytes | str | int
 
 ACQUIRE: Final = "acquire"
 """The operation that may set an owner's key, or leave a ticket."""
-UNDOES: Final = frozenset({"release", "leave"})
+RELEASE: Final = "release"
+"""The operation that deletes an owner's key; it may put a ticket back."""
+UNDOES: Final = frozenset({RELEASE, "leave"})
 """Operations that undo an acquire, so they must not be executed before it."""
 WRITES: Final = frozenset({ACQUIRE, "raise", "extend", "prepare", "accept"})
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
@@ -53,7 +55,8 @@ class Command:
         "unlimited",
     )
     asked_since: float
-    """For a release: when the first node was asked for the lease. Unset for other commands."""
+    """For a release or a leave: when the first node was asked for the lease, or was told of the
+    ticket. Unset for other commands."""
 
     def __init__(self, script: Script, keys: Sequence[str], args: Sequence[Word]) -> None:
         self.script: Script | None = script
@@ -63,7 +66,7 @@ class Command:
         """The first word: what a script is called for, such as "acquire", or the name of a server's
         own command. mark.lua does only one thing, so here its calls have the name of a process."""
         self.retry_until: float = 0.0
-        """Until when a release is resent if its connection breaks; 0 for all other commands."""
+        """Until when a release or leave is sent again if its connection breaks; 0 for others."""
         self.give_up_at: float = 0.0
         """For an acquire without a `not_after`: the moment, on our clock, after which no node may
         execute it. 0 for all other commands."""
@@ -98,7 +101,7 @@ class Command:
         more: tuple[Word, ...] = (),
     ) -> Command:
         """Make a release, which is resent until `until` to nodes asked after `asked_since`."""
-        command = cls(script, keys, ("release", owner, *more))
+        command = cls(script, keys, (RELEASE, owner, *more))
         command.asked_since, command.retry_until = asked_since, until
         command.unlimited = True
         return command
@@ -127,6 +130,12 @@ class Command:
     def claims(self) -> Sequence[Word]:
         """The owners whose key this command may set."""
         return (self.owner,) if self.op == ACQUIRE else ()
+
+    @property
+    def puts(self) -> list[Word]:
+        """The owners and tickets that stay on a server which executes this command late."""
+        words = self.args[1:] if self.op == ACQUIRE else self.args[3:] if self.op == RELEASE else ()
+        return [word for word in words if isinstance(word, str)]
 
     def not_after(self, moment: int) -> Command:
         """Return the same acquire, but a node refuses it after `moment` (node's clock, in µs)."""

@@ -61,9 +61,10 @@ def check_shape(url: str) -> None:
             "/ as %2F and @ as %40"
         )
     if url.startswith(("redis://", "rediss://")) and not re.fullmatch(r"[0-9]*/?", path):
+        shown, hint = redacted(url), "this (in a password, write / as %2F)"
         raise ConfigurationError(
-            f"{redacted(url)} is not a Redis address: after the host comes the number of a "
-            f"database, not {'this (in a password, write / as %2F)' if '@' in path else repr(path)}"
+            f"{shown} is not a Redis address: after the host comes the number of a "
+            f"database, not {repr(path) if f'/{path}' in shown else hint}"
         )
     named = _NAMED_PORT.fullmatch(url)
     if named:  # or a password: `redis://user:password`, without the host

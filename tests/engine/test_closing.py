@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import asynclock
+from asynclock import _clock
 from asynclock.testing import LocalServer, until
 from tests import patient
+from tests.waiting import in_virtual_time
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -39,3 +43,31 @@ async def test_closed_in_any_step_of_an_acquire(
         return not any([await node.command("EXISTS", "asynclock:a") for node in nodes])
 
     await until(free, "the key is gone")
+
+
+WAITED_FOR: dict[str, Callable[[asynclock.LockManager], Any]] = {
+    "lock": lambda locks: locks.lock("a"),
+    "fair_lock": lambda locks: locks.fair_lock("a"),
+    "multi_lock": lambda locks: locks.multi_lock("a", "b"),
+    "semaphore": lambda locks: locks.semaphore("a", 1),
+    "read": lambda locks: locks.rwlock("a").read(),
+    "write": lambda locks: locks.rwlock("a").write(),
+}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("kind", WAITED_FOR)
+@in_virtual_time
+async def test_closing_wakes_all_who_wait(kind: str, n: int) -> None:
+    urls = [f"memory://closing-{kind}-{n}-{number}" for number in range(n)]
+    async with asynclock.connect(*urls) as ours:
+        theirs = asynclock.connect(*urls)
+        await theirs.ready(voting=True)
+        async with WAITED_FOR["write" if kind == "read" else kind](ours):
+            waiting = asyncio.ensure_future(WAITED_FOR[kind](theirs).acquire())
+            await asyncio.sleep(1.05)
+            await theirs.aclose()
+            closed = _clock.now()
+            with pytest.raises(asynclock.ConfigurationError):
+                await waiting
+            assert _clock.now() - closed < 0.1

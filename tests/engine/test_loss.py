@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,10 @@ import asynclock
 from asynclock import _clock
 from asynclock._engine.round import UNNOTICED
 from asynclock.testing import LocalServer
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory.wire import Route
 from tests import patient
-from tests.waiting import PATIENCE, renew_now, until
+from tests.waiting import PATIENCE, in_virtual_time, renew_now, until
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -154,3 +158,19 @@ async def test_two_fifths_dead_works_three_is_an_outage(
         assert len(caught.value.nodes) == 3
         assert all(caught.value.nodes.values())
         assert took < 2 * node_timeout  # once, and the rest for a busy machine
+
+
+@in_virtual_time
+async def test_a_jump_of_the_nodes_clocks_is_not_blamed_on_the_event_loop() -> None:
+    nodes = [MemoryNode(name) for name in "abc"]
+    places: list[Any] = [MemoryEndpoint(node.name, node, Route()) for node in nodes]
+    async with asynclock.connect(*places, restart_guard=False, ttl=10) as locks:
+        lease = await locks.lock("a").acquire()
+        await asyncio.sleep(1)
+        for node in nodes:
+            node.jump_clock(20)
+        with contextlib.suppress(asynclock.QuorumUnavailableError):
+            await locks.lock("b").try_acquire()
+        await asyncio.sleep(1)
+        assert not lease.held
+        assert "busy" not in (lease.lost_reason or "")

@@ -45,6 +45,7 @@ THREE = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
         (("redis://h:99999999",), "not a Redis address|wrong setting|port"),
         (("redis:/u:canary@h",), r"^redis:… is not a Redis address: it must begin with redis://"),
         (("redis://h/notadb",), "number of a database, not 'notadb'"),
+        (("redis://user:abc/canary",), r"in a password, write / as %2F"),
         (("rediss://u:canary@h:6380/1/2?ssl_cert_reqs=none",), "number of a database, not '1/2'"),
     ],
 )

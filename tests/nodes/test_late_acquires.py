@@ -153,3 +153,54 @@ async def test_a_release_is_kept_longer_for_a_node_whose_clock_was_set_back() ->
         nodes[0].restart(keep_data=True)
         assert nodes[0].keys.get(KEY) is not None
         await vanishes(nodes[0])
+
+
+@pytest.mark.parametrize("refreshed", [False, True])
+@in_virtual_time
+async def test_a_ticket_stays_away_though_its_acquire_arrives_late(refreshed: bool) -> None:
+    """The task has left over a new connection, and the server reads the old one afterwards."""
+    node, detour = MemoryNode("a"), Detour()
+
+    def make(route: Route) -> asynclock.LockManager:
+        place: Any = MemoryEndpoint("a", node, route)
+        return asynclock.connect(place, restart_guard=False, ttl=60, node_timeout=NODE_TIMEOUT)
+
+    async with make(Route()) as ours, make(detour) as theirs:
+        lease = await ours.lock("a").acquire()
+        waiting = asyncio.ensure_future(theirs.lock("a").acquire())
+        if refreshed:  # the acquire has another owner than the first, and the same ticket
+            await asyncio.sleep(0.1)
+            before = theirs.statistics().attempts
+            detour.seconds = LATE
+            await comes(lambda: theirs.statistics().attempts > before)
+        else:
+            detour.seconds = LATE
+            await asyncio.sleep(0.01)
+        server: Any = theirs._engine.multiplexer.nodes[0]
+        broken, detour.seconds = server.link, 0.0
+        await asyncio.sleep(0.005)
+        node.cut()
+        await comes(lambda: server.link is not broken and server.link is not None)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.sleep(0.6)
+        assert node.keys.get(KEY + b":#queue") is None
+        await lease.release()
+
+
+@in_virtual_time
+async def test_what_no_longer_matters_does_not_delay_closing() -> None:
+    nodes, detour = [MemoryNode(name) for name in "abc"], Detour()
+    async with connect(nodes, detour, 60) as ours, connect(nodes, detour, 60) as theirs:
+        lease = await ours.lock("a").acquire()
+        waiting = asyncio.ensure_future(theirs.lock("a").acquire())
+        await asyncio.sleep(0.5)
+        nodes[0].kill()
+        await asyncio.sleep(0.3)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.sleep(60)
+        began = _clock.now()
+        await theirs.aclose()
+        assert _clock.now() - began < NODE_TIMEOUT
+        await lease.release()

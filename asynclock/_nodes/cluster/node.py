@@ -70,7 +70,7 @@ class ClusterNode:
         self.claiming: dict[Word, RoutedCommand] = {}
         """For each owner: the unanswered command that may set the owner's key."""
         self._unsent: dict[tuple[Word, Word], Command] = {}
-        """For each owner: the release to send when the next view is known."""
+        """By operation and owner: the release or leave to send when the next view is known."""
         self._wanted = asyncio.Event()
         self._cause = Failure("the slots are not known yet")
 
