@@ -87,6 +87,9 @@ async def hold(
         run.found.counts["lost"] += 1
     finally:
         run.records.leaves(body)
+        if process.on_left is not None and not process.stopped:
+            spring, process.on_left = process.on_left, None
+            spring()
     if completed and not held_at_end and not reported:
         run.accuse(f"{process.name}: a loss of fence {lease.fence} was not reported")
 

@@ -22,7 +22,13 @@ Fault = Callable[["Run"], None]
 FAULTS: dict[str, Fault] = {}
 AMNESIA = ("kill_node", "flush_node", "come_back_durable", "flap_node", "restart_in_turn")
 """Where fences rest on counters alone, these must not be lost."""
-ALONE = ("restart_in_turn", "stand_still", "forget_one_node", "jump_any_clock")
+ALONE = (
+    "restart_in_turn",
+    "stand_still",
+    "forget_one_node",
+    "jump_any_clock",
+    "freeze_after_a_body",
+)
 """Only where a plan asks for them."""
 
 
@@ -40,6 +46,7 @@ def heal(run: Run) -> None:
         node.thaw()
     for process in run.world.processes:
         process.traps.clear()
+        process.on_left = None
         if process not in run.paused:  # otherwise its clock would go on, and then be set back
             process.thaw()
         for route in process.routes:
@@ -286,6 +293,21 @@ def stand_still(run: Run) -> None:
             run.paused.remove(process)
 
     stop(run.random.randint(0, 4))
+
+
+@_fault
+def freeze_after_a_body(run: Run) -> None:
+    """A process stops when a task has left and another was handed its lease, until that is over."""
+    process = run.random.choice(run.world.processes)
+    seconds = run.random.uniform(1.0, 2.5)
+
+    def spring() -> None:
+        run.world.say(f"freeze {process.name} after a body")
+        process.freeze()
+        run.world.loop.call_later(seconds, process.thaw)
+
+    if not process.stopped:
+        process.on_left = spring
 
 
 @_fault

@@ -345,6 +345,16 @@ PLANS = (
         nodes=(1, 3, 3, 5),
         processes=(3, 4),
     ),
+    Plan(
+        "hand-overs",
+        0,  # for the sabotages that only a pause in the middle of a hand-over shows
+        {"mutex": 1.0},
+        faults=("freeze_after_a_body",),
+        names=("a",),
+        tasks=3,
+        eagerness=10.0,
+        nodes=(1, 3),
+    ),
 )
 _TURNS = tuple(plan for plan in PLANS for _ in range(plan.share))
 

@@ -70,6 +70,8 @@ class Process:
         self.world = world
         self.name = f"p{number}"
         self.stopped = False
+        self.on_left: Callable[[], None] | None = None
+        """Called once, when a task of the process has left a body."""
         self.frozen_until = 0.0
         """Since when it runs undisturbed."""
         self.stood_still_until = float("-inf")
