@@ -43,6 +43,7 @@ class LeaseState:
         now: float,
     ) -> None:
         self.name: str = grant.spec.name
+        """The name that is locked."""
         self.part: str = grant.spec.part
         """The part of the name that is held: a semaphore's slot, "read" or "write"; else ""."""
         self.owner: str = grant.owner

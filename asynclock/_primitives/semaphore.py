@@ -64,6 +64,7 @@ class Semaphore(Lockable):
         timeout: float | None,
     ) -> None:
         self.permits: int = _settings.count(permits, "permits", MOST)
+        """Maximum number of leases at a time."""
         self._key = lock_key(prefix, _settings.name(name, "a semaphore's name"))
         super().__init__(engine, self._slot(name, 0), options, timeout)
 

@@ -73,7 +73,8 @@ def setup(
     Args:
         app: the application; `app[LOCKS]` is the manager while it runs.
         nodes: those of `asynclock.connect`; or one LockManager, which is closed when the
-            application ends.
+            application ends and opened again by the next one that gets it (aiohttp starts an
+            application once, so a test makes a new one).
         contended: the status for a lock that another holder has: 409 or 423.
         settings: those of `asynclock.connect`; times are in seconds.
     """

@@ -23,9 +23,11 @@ from asynclock.cli._output import console
 from asynclock.cli.doctor import counters
 from asynclock.cli.doctor.command import _print_finding
 from asynclock.cli.doctor.findings import TEXTS, Finding, Severity
+from asynclock.cli.doctor.identity import OPTIONAL
 from asynclock.cli.doctor.probe import NullListener, Probe, Purpose
 from asynclock.cli.doctor.state import clock
 from asynclock.cli.doctor.state import counters as weigh
+from asynclock.cli.doctor.trial import USES
 from asynclock.testing import (
     FaultProxy,
     LocalServer,
@@ -35,6 +37,7 @@ from asynclock.testing import (
 from asynclock.testing.plugin import StartServers
 from asynclock.testing.topology import REPLICATION, follow, in_sync
 from tests.able_servers import need_clock_jumps
+from tests.docs.blocks import ROOT
 
 from .conftest import PATIENCE, Program
 
@@ -306,6 +309,16 @@ def test_each_text_of_a_finding_is_used_and_gets_its_facts() -> None:
             assert wanted <= facts, (text, wanted - facts)
     tls = {text for text in TEXTS if text.startswith("tls-")}  # named by tls.py, without facts
     assert used | tls == TEXTS.keys()
+
+
+def test_the_table_of_the_page_has_every_finding_and_no_other() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    table = page.partition("| about | findings |")[2].partition("\n\n")[0]
+    listed = re.findall(r"`([\w-]+)`", table)
+    codes = set(TEXTS) - {"cannot-use", "rights-optional"}  # texts of several findings
+    codes |= {f"cannot-{use.replace('_', '-')}" for use in USES}
+    codes |= {f"rights-{command.lower().replace(' ', '-')}" for command in OPTIONAL}
+    assert sorted(listed) == sorted(codes)
 
 
 def test_a_line_for_a_file_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:

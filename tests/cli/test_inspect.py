@@ -61,6 +61,30 @@ async def test_too_few_nodes_to_tell(program: Program, asynclock_nodes: list[Loc
         assert all(line.startswith("asynclock: ") for line in ended.err.splitlines())
 
 
+async def test_nodes_out_of_memory_are_read_all_the_same_and_run_names_the_cause(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    async with locks_of(asynclock_nodes) as locks:
+        lease = await locks.lock("report").acquire()
+        for node in asynclock_nodes[:2]:
+            await node.command("SET", "large", "x" * 3_000_000)
+            await node.command("CONFIG", "SET", "maxmemory", "1mb")
+        one, all_, run = await program.each(
+            ("inspect", "report", "--json"),
+            ("inspect", "--all", "--json"),
+            ("run", "other", "--no-wait", "--", "true"),
+        )
+        assert lease.held
+    found = json.loads(one.out)
+    assert (one.status, found["held"], found["owner"]) == (0, True, lease.owner)
+    assert [view["error"] for view in found["nodes"]] == [None, None, None]
+    assert [listed["name"] for listed in json.loads(all_.out)["locks"]] == ["report"]
+    assert run.status == 69
+    for node in asynclock_nodes[:2]:
+        assert f"{node.host}:{node.port}: OOM command not allowed" in run.err
+
+
 async def test_nothing_from_outside_reaches_the_terminal_raw(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:

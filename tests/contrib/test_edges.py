@@ -342,6 +342,31 @@ def test_what_is_no_template(make: Any, template: str) -> None:
 # ---- what OpenAPI tells --------------------------------------------------------------------------
 
 
+def assert_described(answer: dict[str, Any], status: int, kind: str) -> None:
+    schema = answer["content"]["application/problem+json"]["schema"]
+    assert schema["properties"]["type"]["const"] == f"urn:asynclock:{kind}"
+    assert schema["properties"]["status"]["const"] == status
+    assert {"title", "lock", "retry_after"} <= schema["properties"].keys()
+    assert schema["required"] == ["type", "title", "status"]
+    assert "Retry-After" in answer["headers"]
+
+
+def test_openapi_describes_contention_as_409_unless_told_otherwise() -> None:
+    app = FastAPI()
+    setup(app, *MEMORY)
+
+    @app.post("/orders/{order_id}")
+    @locked("orders:{order_id}")
+    async def ship(order_id: int) -> None: ...
+
+    with TestClient(app) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    answers = paths["/orders/{order_id}"]["post"]["responses"]
+    assert "423" not in answers
+    assert_described(answers["409"], 409, "contended")
+    assert_described(answers["503"], 503, "unavailable")
+
+
 def test_openapi_shows_what_a_lock_may_answer() -> None:
     app, router = FastAPI(), APIRouter()
     setup(app, *MEMORY, contended=423)
@@ -358,9 +383,8 @@ def test_openapi_shows_what_a_lock_may_answer() -> None:
         paths = client.get("/openapi.json").json()["paths"]
     answers = paths["/shop/orders/{order_id}"]["post"]["responses"]
     assert {"200", "423", "503"} <= answers.keys()
-    body = answers["423"]["content"]["application/problem+json"]["schema"]
-    assert body["properties"]["type"]["const"] == "urn:asynclock:contended"
-    assert "Retry-After" in answers["423"]["headers"]
+    assert_described(answers["423"], 423, "contended")
+    assert_described(answers["503"], 503, "unavailable")
     assert paths["/free"]["get"]["responses"]["503"] == {"description": "mine"}
     assert "423" not in paths["/free"]["get"]["responses"]
 

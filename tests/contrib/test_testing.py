@@ -162,3 +162,20 @@ async def test_aiohttp_too() -> None:
         async with busy("orders:42", app[for_aiohttp.LOCKS]):
             assert (await client.post("/orders/42")).status == 423
         assert await (await client.post("/orders/42")).json() == {"held": True}
+
+
+async def test_a_manager_survives_a_second_client_of_aiohttp() -> None:
+    """Each client has an application of its own, because aiohttp starts an application once."""
+    locks = asynclock.connect(*MEMORY)
+
+    @for_aiohttp.locked("orders:{order_id}", timeout=0.05)
+    async def ship(request: web.Request, lease: Lease) -> web.Response:
+        return web.json_response({"held": lease.held})
+
+    for _ in range(2):
+        app = web.Application()
+        for_aiohttp.setup(app, locks)
+        app.router.add_post("/orders/{order_id}", ship)
+        async with AiohttpClient(TestServer(app)) as client:
+            assert app[for_aiohttp.LOCKS] is locks
+            assert await (await client.post("/orders/42")).json() == {"held": True}

@@ -12,7 +12,9 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from redis.asyncio import Redis
 
 import asynclock
@@ -28,7 +30,16 @@ RUN = {
 ALL = {str(page.relative_to(blocks.ROOT)): page for page in blocks.pages()}
 SERVERS = 5
 # What a reader does next with the functions that a page defines.
-THEN_CALL = {"README.md": ("await buy(42)", "await work('mail')")}
+THEN_CALL = {
+    "README.md": (
+        "await buy(42)",
+        "await work('mail')",
+        "await thread(ship, 42) is None",
+        "await thread(waiting.close) is None",
+    ),
+    "docs/index.md": ("await buy(42)",),
+    "docs/web.md": ("(await post(app, '/orders/42/ship'))['fence'] > 0",),
+}
 BLOCKING = {"docs/blocking.md"}
 """Pages for programs without an event loop."""
 
@@ -38,6 +49,16 @@ def asyncio_free(block: blocks.Block, namespace: dict[str, object]) -> None:
     with contextlib.suppress(StopIteration):
         blocks.run(block, namespace).send(None)
         raise AssertionError(f"{block.place}: this page awaits nothing")
+
+
+async def post(app: FastAPI, path: str) -> Any:
+    """The answer of a page's application to a POST, in this task."""
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.post(path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 class StandIns:
@@ -95,6 +116,7 @@ async def test_the_code_of_a_page_runs(
             await asyncio.to_thread(asyncio_free, block, namespace)
         elif block.shown_by is None:
             await blocks.run(block, namespace)
+    namespace |= {"post": post, "thread": asyncio.to_thread}  # for THEN_CALL
     for call in THEN_CALL.get(page, ()):
         await blocks.run(blocks.Block(RUN[page], 1, "python", f"assert {call}", None), namespace)
 

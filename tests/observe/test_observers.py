@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import asynclock
 from asynclock import blocking, events
+from asynclock.fleet import Fleet
 from asynclock.observe import LogEvents
 from asynclock.observe.otel import Telemetry
 from asynclock.testing import LocalServer, until
@@ -322,3 +324,44 @@ def test_without_the_extra_there_is_one_clear_line() -> None:
         "else:\n    raise SystemExit(1)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)
+
+
+# ---- nodes that are up and give no votes ---------------------------------------------------------
+
+
+async def test_a_node_that_answers_with_errors_counts_as_voting_and_its_votes_as_failed(
+    asynclock_nodes: list[LocalServer], locks: asynclock.LockManager, otel: Otel
+) -> None:
+    await locks.ready()
+    for node in asynclock_nodes[:2]:
+        await node.command("SET", "large", "x" * 3_000_000)
+        await node.command("CONFIG", "SET", "maxmemory", "1mb")
+    with pytest.raises(asynclock.QuorumUnavailableError, match="OOM"):
+        await locks.lock("a").acquire(timeout=1)
+    for node in asynclock_nodes[:2]:
+        assert otel.total("asynclock.node.voting", **{"server.port": node.port}) == 1
+        failed = {"server.port": node.port, "asynclock.vote": "failed"}
+        assert otel.total("asynclock.node.votes", **failed) >= 1
+    assert otel.total("asynclock.acquire.duration", **{"asynclock.outcome": "outage"}) == 1
+
+
+async def rejected(locks: asynclock.LockManager) -> bool:
+    return locks.nodes()[0].state == "rejected"
+
+
+async def test_a_node_that_the_record_refuses_counts_as_voting_and_its_acquires_not_at_all(
+    asynclock_nodes: list[LocalServer], otel: Otel, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**SETTINGS, "ttl": 8.0, "max_ttl": 8.0}
+    first = asynclock_nodes[0]
+    async with asynclock.connect(first.url, **settings, observers=[otel.telemetry]) as locks:
+        await locks.ready()
+        async with Fleet(*(node.url for node in asynclock_nodes), **settings) as fleet:
+            await fleet.record(force=True)
+        await until(partial(rejected, locks), "the record refuses the client")
+        with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+            await locks.lock("a").try_acquire()
+        assert otel.total("asynclock.node.voting") == 1
+        assert otel.points("asynclock.acquire.duration") == []
+    levels = {record.levelname for record in caplog.records if record.name == "asynclock.fleet"}
+    assert "ERROR" in levels

@@ -15,7 +15,10 @@ from readme_renderer import markdown
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-FILES = "https://git.example/asynclock/blob/v1.2.3"
+SOURCE = "https://git.example/asynclock"
+FILES = f"{SOURCE}/blob/v1.2.3"
+PICTURES = f"{SOURCE}/raw/v1.2.3"
+OWN_PICTURES = re.findall(r"^!\[([^]]*)\]\((?!https?:)([^)]*)\)$", README, re.MULTILINE)
 
 
 @functools.cache  # nox wants each session to be registered once
@@ -39,35 +42,46 @@ def noxfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 # ---- the README on the package index -------------------------------------------------------------
 
 
-def shown(files: str | None) -> str:
-    html = markdown.render(load("hatch_build").for_index(README, "asynclock", files))
+def text_for_index(source: str | None) -> str:
+    text = load("hatch_build").for_index(README, "asynclock", "1.2.3", source)
+    assert isinstance(text, str)
+    return text
+
+
+def shown(source: str | None) -> str:
+    html = markdown.render(text_for_index(source))
     assert html is not None
     return html
 
 
-@pytest.mark.parametrize("files", [None, FILES])
-def test_the_index_shows_no_broken_link_or_picture(files: str | None) -> None:
-    html = shown(files)
-    sources = re.findall(r'<img[^>]* src="([^"]*)"', html)
-    assert sources
-    assert all(source.startswith("https://img.shields.io/") for source in sources)
+@pytest.mark.parametrize("source", [None, SOURCE])
+def test_the_index_shows_no_broken_link_or_picture(source: str | None) -> None:
+    html = shown(source)
+    images = re.findall(r'<img[^>]* src="([^"]*)"', html)
+    assert images
+    ours = [image for image in images if not image.startswith("https://img.shields.io/")]
+    assert len(ours) == (len(OWN_PICTURES) if source else 0)
+    for image in ours:
+        assert image.startswith(f"{PICTURES}/")
+        assert (ROOT / image.removeprefix(f"{PICTURES}/")).is_file(), image
     targets = [t for t in re.findall(r'<a href="([^"]*)"', html) if not t.startswith("#")]
-    assert all(target.startswith(f"{files}/") for target in targets)
-    assert bool(targets) == bool(files)
+    assert bool(targets) == bool(source)
     for target in targets:
-        assert (ROOT / target.removeprefix(f"{files}/")).exists(), target
+        assert target.startswith(f"{FILES}/")
+        assert (ROOT / target.removeprefix(f"{FILES}/")).exists(), target
     assert "](" not in html
 
 
-def test_pictures_give_way_to_their_words() -> None:
+def test_without_a_repository_pictures_give_way_to_their_words() -> None:
     html = shown(None)
-    for words in re.findall(r"^!\[([^]]*)\]\((?!https?:)", README, re.MULTILINE):
+    assert OWN_PICTURES
+    for words, _ in OWN_PICTURES:
         assert f"<p>{words}</p>" in html
 
 
 def test_the_index_installs_the_package_not_a_checkout() -> None:
     assert 'pip install ".[demo]"' in README
-    text = load("hatch_build").for_index(README, "asynclock", None)
+    text = text_for_index(None)
     assert 'pip install "asynclock[demo]"' in text
     assert ".[" not in text
 
@@ -75,9 +89,10 @@ def test_the_index_installs_the_package_not_a_checkout() -> None:
 def test_the_hook_links_to_the_tag_of_the_version_if_there_is_a_repository() -> None:
     hook = load("hatch_build").ReadmeHook(str(ROOT), {})
     with_source: dict[str, Any] = {"name": "asynclock", "version": "1.2.3"}
-    with_source["urls"] = {"Source": "https://git.example/asynclock"}
+    with_source["urls"] = {"Source": SOURCE}
     hook.update(with_source)
     assert f"]({FILES}/docs/quickstart.md)" in with_source["readme"]["text"]
+    assert f"]({PICTURES}/docs/_static/demo.svg)" in with_source["readme"]["text"]
     without: dict[str, Any] = {"name": "asynclock", "version": "1.2.3"}
     hook.update(without)
     assert "docs/quickstart.md" not in without["readme"]["text"]

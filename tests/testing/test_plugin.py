@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.docs.blocks import ROOT, python_blocks
+
 # A pytest inside a pytest: seconds of CPU each, and the machine may have other things to do.
 pytestmark = pytest.mark.timeout(120)
 MODES = pytest.mark.parametrize("mode", ["auto", "strict"])
@@ -111,9 +112,19 @@ def announce(folder: Path) -> Path:
     return site
 
 
+def printed() -> str:
+    """The test on the page, marked as the page says."""
+    page = ROOT / "docs" / "testing.md"
+    (block,) = [
+        one for one in python_blocks(page) if one.shown_by and "test_plugin" in one.shown_by
+    ]
+    return f"@pytest.mark.asyncio\n{block.text}\n"
+
+
 @MODES
 def test_servers_are_warm_empty_and_breakable_and_locks_work_on_them(tmp_path, mode):
-    assert "12 passed" in run(tmp_path, SUITE, f"--asyncio-mode={mode}")
+    assert "def test_an_order_survives_a_dead_node(" in printed()
+    assert "13 passed" in run(tmp_path, f"{SUITE}\n{printed()}", f"--asyncio-mode={mode}")
 
 
 def test_the_entry_point_is_enough(tmp_path):
