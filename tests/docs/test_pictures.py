@@ -16,11 +16,14 @@ from tests.contrib.browser import Page, binaries, browse
 from tests.docs.blocks import ROOT
 
 WIDTHS = {"phone": 390, "tablet": 900, "desktop": 1440}
-PAGES = ["index", "quickstart", "web", "blocking", "api", "observability"]
+PAGES = [
+    *("index", "quickstart", "web", "blocking", "api", "observability"),
+    *("guarantees", "deployments", "cli", "recipes", "testing"),
+]
 SCHEMES = ["light", "dark"]
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(binaries() is None, reason="no browser and its driver on PATH"),
 ]
 

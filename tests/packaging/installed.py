@@ -1,6 +1,6 @@
 """Run by `nox -s package` with the Python of a fresh environment: what a user gets works.
 
-    python -I installed.py bare|demo|fastapi|arq PAGE|oldest
+    python -I installed.py bare|demo|fastapi PAGE|arq PAGE|oldest
 
 Imports nothing of the test suite, and asynclock only as it was installed.
 """
@@ -108,35 +108,27 @@ async def check_blocking() -> None:
         await asyncio.to_thread(use, server.url)
 
 
-SHOP = """
-from typing import Annotated
-from fastapi import FastAPI, WebSocket
-from asynclock import Lease
-from asynclock.contrib.fastapi import Locked, setup
+SOCKET = """
+from fastapi import WebSocket
 
-app = FastAPI()
-setup(app, {url!r})
-
-@app.post("/orders/{{order_id}}/ship")
-async def ship(order_id: int, lease: Annotated[Lease, Locked("orders:{{order_id}}")]) -> int:
-    return lease.fence
-
-@app.websocket("/orders/{{order_id}}")
-async def watch(socket: WebSocket, lease: Annotated[Lease, Locked("orders:{{order_id}}")]) -> None:
+@app.websocket("/orders/{order_id}")
+async def watch(socket: WebSocket, lease: Annotated[Lease, Locked("orders:{order_id}")]) -> None:
     await socket.accept()
     await socket.send_text(str(lease.fence))
 """
 
 
-async def check_fastapi() -> None:
-    """The page about FastAPI, served by what the extra brings."""
+async def check_fastapi(page: str) -> None:
+    """The first program of docs/web.md, served by what the extra brings, and a WebSocket."""
     from asynclock.testing import local_servers
+
+    program = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0] + SOCKET
 
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
         free.close()
         async with local_servers(1) as [server]:
-            text = SHOP.format(url=server.url)
+            text = program.replace("redis://localhost:6379", server.url)
             await asyncio.to_thread(Path(folder, "shop.py").write_text, text)
             command = [sys.executable, "-m", "uvicorn", "--port", str(port), "shop:app"]
             process = subprocess.Popen(command, cwd=folder)
@@ -165,7 +157,7 @@ def ask(port: int) -> int:
         try:
             address = f"http://127.0.0.1:{port}/orders/42/ship"
             with opener.open(Request(address, method="POST"), timeout=10) as answer:
-                return int(answer.read())
+                return int(json.load(answer)["fence"])
         except URLError:
             assert time.monotonic() < end, "no answer"
             time.sleep(0.1)
@@ -207,7 +199,7 @@ def main() -> None:
     if mode == "arq":
         asyncio.run(check_arq(Path(sys.argv[2]).read_text()))
     if mode == "fastapi":
-        asyncio.run(check_fastapi())
+        asyncio.run(check_fastapi(Path(sys.argv[2]).read_text()))
     if mode in {"demo", "oldest"}:
         asyncio.run(check_locks())
         asyncio.run(check_blocking())
