@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, assert_type
+from pathlib import Path
+from typing import Annotated, Any, assert_type
 
 import redis.asyncio
 from aiohttp import web
@@ -27,6 +28,7 @@ from asynclock.contrib.dashboard import dashboard
 from asynclock.events import Acquired, Event
 from asynclock.fencing.aiohttp import fence_middleware
 from asynclock.fencing.fastapi import require_fence
+from asynclock.fleet import Client, Fleet, FleetState, NodeState
 from asynclock.observe import LogEvents
 from asynclock.observe.otel import Telemetry
 
@@ -289,3 +291,86 @@ def block_on_all() -> None:
     assert_type(waiting.multi_lock("a", "b").acquire(), blocking.MultiLease)
     assert_type(waiting.inspect("a"), asynclock.Inspection)
     waiting.close()
+
+
+async def of_a_lease(lease: Lease) -> None:
+    assert_type(await lease.check(), bool)
+    lease.adopt()
+    await lease.wait_lost()
+    assert_type(lease.task, asyncio.Task[Any] | None)
+    assert_type((lease.name, lease.part, lease.owner, lease.ttl), tuple[str, str, str, float])
+    assert_type((lease.held, lease.lost_reason), tuple[bool, str | None])
+    async for found in locks.inspect_all():
+        assert_type((found.name, found.since), tuple[str, float | None])
+
+
+async def several_and_upgraded() -> None:
+    assert_type(await locks.semaphore("a", 4).several(3).acquire(timeout=1), MultiLease)
+    assert_type(await locks.semaphore("a", 4).several(3).try_acquire(), MultiLease | None)
+    book = locks.rwlock("a")
+    async with book.read() as reading, book.upgrade(reading, timeout=1) as writing:
+        assert_type(writing, Lease)
+    assert_type(await book.upgrade(reading), Lease)
+    assert_type(await book.downgrade(writing), Lease)
+    barrier = locks.barrier("a", 2)
+    await barrier.abort(timeout=1)
+    await barrier.reset()
+    assert_type(await barrier.broken(), bool)
+    async with locks.election("cron").campaign() as term:
+        assert_type(await term.resign(), bool)
+
+
+def block_on_shared() -> None:
+    event, latch, barrier = waiting.event("a"), waiting.latch("a", 2), waiting.barrier("a", 2)
+    event.set(timeout=1)
+    event.clear()
+    assert_type((event.is_set(), event.wait(timeout=1)), tuple[bool, bool])
+    assert_type((latch.count_down(), latch.remaining()), tuple[int, int])
+    assert_type(latch.wait(timeout=1), bool)
+    assert_type((barrier.waiting(), barrier.broken()), tuple[int, bool])
+    barrier.abort()
+    barrier.reset()
+    assert_type(waiting.inspect_all(), list[asynclock.Inspection])
+
+
+async def change_the_set() -> None:
+    async with Fleet("redis://a", "redis://b", "redis://c", max_ttl=30) as fleet:
+        state = await fleet.show()
+        assert_type(state, FleetState)
+        assert_type(state.lagging, tuple[NodeState, ...])
+        assert_type(state.clients, tuple[Client, ...] | None)
+        if state.record is not None:
+            assert_type((state.record.epoch, state.record.nodes), tuple[int, tuple[str, ...]])
+        assert_type(await fleet.record(force=True), FleetState)
+        await fleet.add("redis://d")
+        await fleet.remove("a:6379")
+        await fleet.replace("a:6379", "redis://d")
+        assert_type(await fleet.finish(), FleetState)
+        await fleet.back(force=True)
+
+
+async def record_and_check(lease: Lease) -> None:
+    history = testing.History(Path("history.jsonl"))
+    began = history.now()
+    with history.body(lease, began=began):
+        pass
+    assert_type(testing.check(history), list[testing.Violation])
+
+
+def of_an_error(error: asynclock.AsyncLockError) -> None:
+    assert_type(error.name, str | None)
+    match error:
+        case asynclock.AcquireTimeoutError() | asynclock.NotAcquiredError():
+            assert_type((error.holder, error.owner), tuple[str | None, str | None])
+            assert_type((error.remaining, error.retry_after), tuple[float | None, float])
+            assert_type(error.votes, dict[str, int])
+        case asynclock.QuorumUnavailableError():
+            assert_type((error.nodes, error.retry_after), tuple[dict[str, str], float])
+        case asynclock.LeaseLostError():
+            assert_type((error.reason, error.owner, error.fence), tuple[str, str, int])
+        case fencing.StaleFenceError():
+            assert_type((error.fence, error.highest), tuple[int, int | None])
+        case fencing.FenceHeaderError():
+            assert_type((error.header, error.missing), tuple[str, bool])
+        case _:
+            pass
