@@ -8,6 +8,7 @@ met it. Everything else goes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from asynclock._nodes.server import ServerNode
@@ -314,10 +315,12 @@ def freeze_after_a_body(run: Run) -> None:
 def jump_clock(run: Run) -> None:
     minority = (len(run.world.nodes) - 1) // 2
     number = run.random.randrange(len(run.world.nodes))
-    # A client that never met the node before can't see its jump: only once all have met it.
+    # A client that never met the node before can't see its jump: only once all have met it. Nor can
+    # one that saw nothing of an earlier jump, if the clock now jumps back (docs/threats.md).
     if len(run.jumped | {number}) > minority or not all_met(run, number):
         return
-    _jump(run, number)
+    if all(seen() for seen in run.to_see.get(number, ())):
+        _jump(run, number)
 
 
 @_fault
@@ -326,11 +329,19 @@ def jump_any_clock(run: Run) -> None:
     _jump(run, run.random.randrange(len(run.world.nodes)))
 
 
+def _sees(view: ServerNode, offset: float) -> bool:
+    """Whether this client knows that the node's clock is ahead of its own by so much."""
+    known = view.trust.offset
+    return known is not None and abs(known - offset) < 0.5
+
+
 def _jump(run: Run, number: int) -> None:
     run.jumped.add(number)
     run.records.forgetful = True
     by = run.random.choice((-1, 1)) * run.random.choice((1.0, 5.0, 120.0))
     run.set_back = max(run.set_back, -by)
+    views = [view for process in run.world.processes for view in _views(process, number)]
+    run.to_see[number] = [partial(_sees, view, (view.trust.offset or 0.0) + by) for view in views]
     run.world.say(f"the clock of n{number} jumps by {by:+} s")
     run.world.nodes[number].jump_clock(by)
 

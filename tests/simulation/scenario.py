@@ -54,6 +54,8 @@ class Run:
         self.healed = False
         """Whether faults have had their time."""
         self.jumped: set[int] = set()
+        self.to_see: dict[int, list[Callable[[], bool]]] = {}
+        """For each node whose clock jumped: whether a client knows its new time."""
         self.set_back = 0.0
         """Maximum seconds by which a node's clock was set back."""
         self.forgot: set[int] = set()

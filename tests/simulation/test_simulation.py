@@ -30,6 +30,7 @@ FAILED_ONCE: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("", 99036, {}),
     ("", 302859, {}),
     ("", 4981, {}),
+    ("", 33691, {}),
     ("strays", 8, {}),
     ("tasks", 14469, {"nodes": 3, "processes": 3, "floors": True}),
     ("pauses", 30202, {"nodes": 1, "processes": 3, "floors": True}),
