@@ -57,8 +57,8 @@ class SetGuard:
         self._names: dict[Node, str] = {}
         """What the record calls each node that was met; its address if the node doesn't know."""
         self._newest = Kept()
-        self._told: dict[Node, tuple[Kept, Kept]] = {}
-        """For each node that was told: what it kept, and what it was told."""
+        self._told: dict[Node, tuple[Kept, Kept, object]] = {}
+        """For each node that was told: what it kept, what it was told, and on which link."""
         self._failure: Failure | None = None
         self._said = ""
 
@@ -76,7 +76,12 @@ class SetGuard:
         record = NodeSet.parse(self._newest.text)
         if record is not None:
             self._judge(record)
-            asyncio.get_running_loop().call_soon(self._tell, record, met, kept)
+            loop = asyncio.get_running_loop()
+            for node in self._names:  # those met before the record was known are told now
+                if isinstance(node, ServerNode) and node.trust.facts is not None:
+                    known = node.trust.facts.kept
+                    if node is met or known.number < self._newest.number:
+                        loop.call_soon(self._tell, record, node, known)
         elif len(self._nodes) >= FLEET:
             # Not a warning: most fleets never change, and each run of a program would repeat it.
             self._say(logging.INFO, UNRECORDED)
@@ -121,9 +126,12 @@ class SetGuard:
         untold = (newest.number, name) != (kept.number, kept.name)
         if not untold:
             self._told.pop(met, None)
-        elif name in record.nodes + record.other and self._told.get(met) != (kept, newest):
-            self._told[met] = kept, newest  # once, or a node that can't be told would cause a loop
-            met.tell_record(newest, name)
+        elif name in record.nodes + record.other and met.link is not None:
+            telling = kept, newest, met.link
+            if self._told.get(met) != telling:
+                # Once on a connection, or a node that can't be told would cause a loop.
+                self._told[met] = telling
+                met.tell_record(newest, name)
         label = self._label or f"{socket.gethostname()}:{os.getpid()}"
         label = re.sub("[^!-~]", "-", label)[:LONGEST_LABEL]
         words = f"{NAMED}{digest(self._own())}:{label}"

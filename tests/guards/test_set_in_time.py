@@ -20,6 +20,7 @@ from asynclock.fleet import Fleet
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Way
+from tests.waiting import until
 
 SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": NODE_TIMEOUT}
 TRIP = 0.1
@@ -142,3 +143,47 @@ async def _change_meanwhile(*, once: bool) -> None:
 
 async def _lease(lock: asynclock.Lock, *, once: bool) -> asynclock.Lease | None:
     return await lock.try_acquire() if once else await lock.acquire(timeout=10)
+
+
+async def _knows(node: MemoryNode) -> bool:
+    value, name = await node.command("HMGET", "asynclock::#set", "value", "name")
+    return value is not None and name is not None
+
+
+def test_a_node_that_was_met_before_the_record_is_told() -> None:
+    run_virtual(_met_first())
+
+
+async def _met_first() -> None:
+    servers, nodes = far_nodes("abc")
+    async with Fleet(*nodes, **SETTINGS) as fleet:
+        await fleet.record()
+    servers[0].kill()
+    servers[0].restart(keep_data=False)
+    for node in nodes[1:]:
+        node._route.seconds = 2 * TRIP
+    async with asynclock.connect(*nodes, **SETTINGS) as locks:
+        await locks.ready()
+        await asyncio.sleep(1)
+        assert await _knows(servers[0])
+
+
+def test_a_node_that_was_told_on_a_connection_that_broke_is_told_again() -> None:
+    run_virtual(_told_again())
+
+
+async def _told_again() -> None:
+    servers, nodes = far_nodes("abc")
+    async with Fleet(*nodes, **SETTINGS) as fleet:
+        await fleet.record()
+    async with asynclock.connect(*nodes, **SETTINGS) as locks:
+        await locks.ready()
+        await asyncio.sleep(1)
+        server: Any = locks._engine.multiplexer.nodes[0]
+        before = server.link
+        servers[0].kill()
+        servers[0].restart(keep_data=False)
+        await until(lambda: server.link not in (None, before), every=0.001)
+        nodes[0]._route.go_mute()  # what it is told now gets nowhere
+        await asyncio.sleep(10)
+        assert await _knows(servers[0])
