@@ -10,6 +10,7 @@ the three nodes is killed. Exit status 0 means that each order was charged once 
 to its end. The queue is a folder, so the example needs no broker (needs celery).
 
     tasks.py     the task; the manager is made before the fork and used after it
+    transport.py keeps the queue in a folder
     __main__.py  starts it all and counts
 
 The results are in the ledger of `examples/worker_queue`.

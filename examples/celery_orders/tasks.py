@@ -14,12 +14,13 @@ from typing import Any
 from celery import Celery
 
 from asynclock import AcquireTimeoutError, QuorumUnavailableError, blocking
+from examples.celery_orders import transport  # noqa: F401 - names folder://
 from examples.worker_queue.ledger import Ledger, OvertakenError
 
 TTL = 4.0
 
 folder = Path(os.environ["FOLDER"])
-app = Celery("orders", broker="filesystem://")
+app = Celery("orders", broker="folder://")
 app.conf.broker_transport_options = {
     "data_folder_in": str(folder / "queue"),
     "data_folder_out": str(folder / "queue"),
