@@ -69,7 +69,7 @@ class Looped:
     used: Counters
     fences: bool
     readers: int = 0
-    """The last so many processes read; they may be inside together."""
+    """Number of processes, the last ones, that read; readers may be inside together."""
 
     @property
     def violations(self) -> int:

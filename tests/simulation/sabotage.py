@@ -155,7 +155,7 @@ def extend_takes_any_ttl(patch: pytest.MonkeyPatch) -> None:
 
 
 @_sabotage(plan="tasks")
-def whoever_leaves_ends_the_last_that_entered(patch: pytest.MonkeyPatch) -> None:
+def each_leave_ends_the_last_that_entered(patch: pytest.MonkeyPatch) -> None:
     new = "if not mine and self:\n        return self.pop()\n    if not mine:"
     _edit(patch, base.Entered, "leave", "if not mine:", new)
 
