@@ -78,9 +78,6 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
     def __repr__(self) -> str:
         return f"<AcquireContext of {self._name!r}>"
 
-    def __bool__(self) -> Never:
-        raise TypeError(f"acquire of {self._name!r} is neither true nor false: await it first")
-
     if not TYPE_CHECKING:  # or type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> Never:

@@ -70,11 +70,10 @@ async def test_nodes_out_of_memory_are_read_all_the_same_and_run_names_the_cause
         for node in asynclock_nodes[:2]:
             await node.command("SET", "large", "x" * 3_000_000)
             await node.command("CONFIG", "SET", "maxmemory", "1mb")
-        one, all_, run = await program.each(
-            ("inspect", "report", "--json"),
-            ("inspect", "--all", "--json"),
-            ("run", "other", "--no-wait", "--", "true"),
+        one, all_ = await program.each(
+            ("inspect", "report", "--json"), ("inspect", "--all", "--json")
         )
+        run = await program("run", "other", "--no-wait", "--", "true")
         assert lease.held
     found = json.loads(one.out)
     assert (one.status, found["held"], found["owner"]) == (0, True, lease.owner)
