@@ -205,7 +205,7 @@ class Attempt(Vote):
             else:
                 if self.spec.queue and reply[2]:
                     self.others = True
-                    if self.spec.neighbours:  # otherwise it was not woken: the name is taken
+                    if self.spec.choose_slot:  # otherwise it was not woken: the name is taken
                         self._wake(index, reply[2])
                 ballot.granted(index, int(reply[1]))
                 if ballot.behind:

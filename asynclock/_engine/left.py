@@ -10,7 +10,7 @@ from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from .._nodes.wakeup import Wakeups
 from .spec import LockSpec
-from .ticket import first
+from .ticket import woken
 
 
 class Left:
@@ -32,10 +32,12 @@ class Left:
         if not spec.queue:
             for key in (*spec.watched, *spec.neighbours):
                 self._wakeups.wake(key, index)
-        elif (ticket := first(spec, reply)) is not None and ticket == self._ours:
-            self._wakeups.count(ticket, index)
-        elif ticket is not None:
-            self._wakeups.wake(ticket, index)
+            return
+        for ticket in woken(spec, reply):
+            if ticket == self._ours:
+                self._wakeups.count(ticket, index)
+            else:
+                self._wakeups.wake(ticket, index)
 
 
 def leave(

@@ -10,7 +10,7 @@ from typing import Any
 from .._nodes.replies import Failure
 from .._nodes.wakeup import Wakeups
 from .spec import LockSpec
-from .ticket import first
+from .ticket import woken
 
 _log = logging.getLogger("asynclock")
 
@@ -52,7 +52,7 @@ class Release:
                 self._complain(reply.cause)
         elif reply[0]:
             self._deleted += 1
-            if len(reply) > 2 and reply[1]:
+            if len(reply) > 2 and reply[1] and self.on_certain is None:
                 self._wake(index, reply)
         else:
             self._foreign += 1
@@ -66,8 +66,7 @@ class Release:
 
     def _wake(self, index: int, reply: Any) -> None:
         # The waiter may be ours: servers send no push for changes by our own connection.
-        ticket = first(self._spec, reply)
-        if ticket is not None and self.on_certain is None:
+        for ticket in woken(self._spec, reply):
             self._wakeups.wake(ticket, index)
 
     def _complain(self, cause: str) -> None:

@@ -18,8 +18,6 @@ from .spec import LockSpec, ms
 
 PATIENCE = 2.0
 """Seconds after which a silent waiter counts as dead, so that the next one may go."""
-WAITING = b"1"
-"""Value of the key of a ticket that is on a node and has not been woken."""
 WOKEN = b"go"
 """Value of the key of a ticket to which a node has left the name."""
 
@@ -89,14 +87,16 @@ class Armed:
         if not self._queued(index):
             if reply[0] == WOKEN:
                 self._watch.count(index)
-        elif reply[0] != WAITING:
+        elif reply[0] in (WOKEN, None):
             self._watch.on_change(index)
         elif None in reply:
             self._watch.on_hint()
 
 
-def first(spec: LockSpec, reply: Any) -> str | None:
-    """Return the key of the ticket that a release, leave or pass woke on a node."""
-    if type(reply) is list and len(reply) > 2 and type(reply[1]) is bytes and reply[1]:
-        return spec.ticket_key(reply[1].decode("utf-8", "replace"))
-    return None
+def woken(spec: LockSpec, reply: Any) -> list[str]:
+    """Return the keys of the tickets that a release, leave or pass woke on a node."""
+    if type(reply) is not list or len(reply) <= 2 or not reply[1]:
+        return []
+    if type(reply[1]) is list:  # of several names
+        return [key.decode("utf-8", "replace") for key in reply[1]]
+    return [spec.ticket_key(reply[1].decode("utf-8", "replace"))]

@@ -12,7 +12,7 @@
 -- release owner [keep [ticket ms number]]   {1 | 0, first, now}
 --         keep 1: wakes nobody, because the owner's process asks again or sends pass
 --         with a ticket: the attempt failed, but its ticket goes on waiting
--- leave   ticket   {1 = the lock is free | 0, first, now}: the ticket waits no more
+-- leave   ticket   {1 = the lock may be free | 0, first, now}: the ticket waits no more
 -- pass             {1 = the lock is free | 0, first, now}: if the lock is free, the first is woken
 local function slots()
   -- Which neighbours are taken, whether any is free, and ms until the first of them is.
@@ -24,6 +24,13 @@ local function slots()
     if other >= 0 and (not left or other < left) then left = other end
   end
   return table.concat(taken), free, left
+end
+
+-- Whether the first waiter, whose ticket has this value, may find a slot free where we find none: it
+-- asks about others than we do, or there are more than one request has room for.
+local WINDOW = 64
+local function may_find(value)
+  return value and (value ~= WAITS or #KEYS - 2 >= WINDOW)
 end
 
 if op == 'acquire' then
@@ -46,9 +53,10 @@ if op == 'acquire' then
     local next_one = ''
     if head then
       leave(queue, ticket)
-      next_one = first(queue) or ''
+      local waiter, value = first(queue)
       local _, free = slots()
-      if free then wake(queue) end
+      if free or may_find(value) then wake(queue) end
+      next_one = waiter or ''
     end
     return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), next_one, now}
   end
@@ -80,9 +88,15 @@ elseif op == 'release' then -- the key is deleted
   if ARGV[3] == '1' then return {1, first(queue) or '', now} end
   return {1, wake(queue), now}
 elseif op == 'leave' or op == 'pass' then
-  local queue = KEYS[3]
-  if op == 'leave' then leave(queue, ARGV[2]) end
+  local queue, value = KEYS[3], nil
+  if op == 'leave' then
+    local head = first(queue)
+    leave(queue, ARGV[2])
+    if head == ARGV[2] then value = select(2, first(queue)) end
+  end
   local _, other_free = slots()
-  if not other_free and redis.call('PTTL', KEYS[1]) ~= -2 then return {0, '', now} end
+  if not other_free and redis.call('PTTL', KEYS[1]) ~= -2 and not may_find(value) then
+    return {0, '', now}
+  end
   return {1, wake(queue), now}
 end

@@ -5,7 +5,8 @@
 -- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per group, 1 = all extended
--- release owner                                 {1 | 0, now}: 1 = the owner had all
+-- release owner                                 {1 | 0, woken, now}: 1 = the owner had all;
+--                                               woken: the keys of the tickets that were woken
 -- check   owner                                 {1 | 0, now}: 1 = the owner has all
 local function holders(first, last)
   local locks = {}
@@ -81,6 +82,11 @@ else -- release: delete the keys that the owner still has, even if others have e
     if holder == ARGV[2] then ours[#ours + 1] = locks[i] end
   end
   if #ours > 0 then redis.call('DEL', unpack(ours)) end
-  for _, lock in ipairs(ours) do wake(derived(lock, 'queue')) end
-  return {#ours == #locks and 1 or 0, now}
+  local woken = {}
+  for _, lock in ipairs(ours) do
+    local queue = derived(lock, 'queue')
+    local ticket = wake(queue)
+    if ticket ~= '' then woken[#woken + 1] = derived(queue, ticket) end
+  end
+  return {#ours == #locks and 1 or 0, woken, now}
 end

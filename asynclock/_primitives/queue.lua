@@ -1,8 +1,9 @@
 -- The queue of a name on one node; lock.lua or multi.lua follows. Protocol: docs/guarantees.md.
 -- The queue is a sorted set: each waiter's ticket and its number. A ticket is a key of its own, too:
 -- it expires unless its waiter asks again, and the waiter tracks it, so a change wakes that waiter
--- and nobody else. Its value is '1', or 'go' since the name was left to it.
-local WAITS, GO = '1', 'go'
+-- and nobody else. Its value is 'go' since the name was left to it; before that it is the number of
+-- slots that its waiter asks about, 1 for a whole name.
+local WAITS, GO = tostring(math.max(1, #KEYS - 2)), 'go'
 
 local function derived(key, kind)
   return key .. ':#' .. kind

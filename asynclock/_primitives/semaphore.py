@@ -49,7 +49,8 @@ class Semaphore(Lockable):
 
     All users of a name should use the same `permits`. While they differ, as during a rollout, at
     most the largest number is admitted. A user with a smaller number takes none of the higher
-    slots; a lease on a higher slot lasts until it is released or lost.
+    slots; a lease on a higher slot lasts until it is released or lost. All wait in one queue: while
+    such a user is the first, those behind it wait as well, even for a higher slot that is free.
     """
 
     __slots__ = ("_key", "permits")

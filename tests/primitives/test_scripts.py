@@ -278,7 +278,7 @@ class Several(Machine):
     @rule(owner=owners, names=names)
     def give_back(self, owner: str, names: list[str]) -> None:
         reply = self.call(multi.SCRIPT, self.keys(names), "release", owner)
-        assert reply == [int(all(self.held.get(name) == owner for name in names))]
+        assert reply == [int(all(self.held.get(name) == owner for name in names)), []]
         for name in names:
             if self.held.get(name) == owner:
                 del self.held[name]
