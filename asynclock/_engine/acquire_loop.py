@@ -39,6 +39,7 @@ class AcquireLoop:
         "_deadline",
         "_engine",
         "_hops",
+        "_in_vain",
         "_once",
         "_outage_since",
         "_pauses",
@@ -81,7 +82,7 @@ class AcquireLoop:
         if spec.ticket_ttl and not spec.queue:
             self._ticket = Ticket(spec, engine.new_owner(), asked, waits=not once)
         self._watch: Watch | None = None
-        self._pauses = self._hops = 0
+        self._pauses = self._hops = self._in_vain = 0
         self._outage_since: float | None = None
         self.contended: Attempt | None = None
         """The last attempt that was lost to other holders."""
@@ -109,8 +110,7 @@ class AcquireLoop:
                     attempt.barge()
                     self._barge = False
                 engine.counts.attempts += 1
-                # A try_acquire has no deadline, but begins no attempt after `until`.
-                limit = None if self._deadline is None else self._limit(attempt.started)
+                limit = self._limit(attempt.started)
                 watch = self._watch
                 if watch is not None:
                     watch.reset()
@@ -139,7 +139,10 @@ class AcquireLoop:
             self.leave()
 
     def _limit(self, now: float) -> float | None:
-        # An attempt needs a limit only near the deadline; otherwise it ends by itself before.
+        # An attempt needs a limit only near the deadline; otherwise it ends by itself before. The
+        # first one of a try_acquire has none: the links know better whether our loop was busy.
+        if self._deadline is None and not (self._once and self.refused):
+            return None
         left = self._until - now
         if left <= 0:
             raise self._out_of_time()
@@ -185,7 +188,7 @@ class AcquireLoop:
         # The first in line also watches the name: some clients free it without knowing the queue.
         others = spec.watched if ticket.rank == 0 else ()
         self._watch = watch = nodes.wakeups.watch(others, ticket=ticket.key)
-        if nodes.tracks():
+        if nodes.tracks() and self._in_vain < pacing.IN_VAIN:
             look = Command.plain("MGET", *watch.keys, keys=watch.keys)
             nodes.broadcast(look, Armed(watch, attempt.queued), arm=True)
         return False
@@ -260,6 +263,8 @@ class AcquireLoop:
         # Don't make the caller wait for votes that can't come in time.
         in_vain = self._deadline is not None and now + attempt.barred > self._until
         only = self._once and not (now < self._until and refusals.discarded(attempt))
+        if self._once and self.contended and attempt.cut:
+            raise refusals.refused(self.contended)
         if only or waited_out or in_vain or self._late():
             raise refusals.outage(attempt)
 
@@ -273,20 +278,26 @@ class AcquireLoop:
     async def _pause(self, attempt: Attempt) -> None:
         engine, watch = self._engine, self._watch
         listening = watch is not None and not attempt.outage and engine.multiplexer.tracks()
-        listening = listening and (bool(self._spec.queue) or not attempt.split)
+        if self._spec.queue:
+            listening = listening and self._in_vain < pacing.IN_VAIN
+        else:
+            listening = listening and not attempt.split
         pause = self._length(attempt, listening=listening)
         self._pauses += 1
         self._hops = 0
         if not listening or watch is None:
             engine.counts.wakeups["pacing"] += 1
+            self._in_vain = max(0, self._in_vain - 1)
             await asyncio.sleep(pause)
         elif await watch.wait(pause):
             engine.counts.wakeups["push"] += 1
+            self._in_vain += 1  # unless this wins
             if not self._spec.queue and len(engine.multiplexer.nodes) > 1:
                 # The same release woke our rivals: a random pause prevents a split vote.
                 await self._sleep(engine.spread.width * engine.random())
         else:
             engine.counts.wakeups["expiry"] += 1
+            self._in_vain = max(0, self._in_vain - 1)
 
     async def _sleep(self, seconds: float) -> None:
         if self._deadline is not None:
@@ -301,7 +312,8 @@ class AcquireLoop:
         elif listening:
             pause = pacing.until_expiry(remaining, random)
         else:
-            pause = pacing.without_push(self._pauses, remaining, random)
+            rank = 0 if self._ticket is None else self._ticket.rank
+            pause = pacing.without_push(self._pauses, remaining, random, rank=rank)
         if self._spec.ticket_ttl:
             pause = min(pause, self._spec.ticket_ttl * (0.3 + random / 10))
         return min(pause, max(0.0, self._until - _clock.now()))

@@ -14,6 +14,11 @@ from .ticket import woken
 
 _log = logging.getLogger("asynclock")
 
+KEPT = "a node refuses releases, so locks last for their whole ttl: %s"
+UNWOKEN = "a node can't wake who waits for a lock that was released: %s"
+WRONGTYPE = "WRONGTYPE"
+"""Code of a failure at a key that another program has written: by then the lock is deleted."""
+
 
 class Release:
     """One release; it is done once a quorum agrees or every node has answered."""
@@ -49,7 +54,7 @@ class Release:
         """Count the reply of one node."""
         if type(reply) is Failure:
             if reply.permanent:
-                self._complain(reply.cause)
+                self._complain(reply)
         elif reply[0]:
             self._deleted += 1
             if len(reply) > 2 and reply[1] and self.on_certain is None:
@@ -69,11 +74,11 @@ class Release:
         for ticket in woken(self._spec, reply):
             self._wakeups.wake(ticket, index)
 
-    def _complain(self, cause: str) -> None:
-        # Not an error, because the lease was ours until now. But others must wait for its ttl.
-        if cause not in self._complaints:
-            self._complaints.add(cause)
-            _log.warning("a node refuses releases, so locks last for their whole ttl: %s", cause)
+    def _complain(self, failure: Failure) -> None:
+        # Not an error, because the lease was ours until now.
+        if failure.cause not in self._complaints:
+            self._complaints.add(failure.cause)
+            _log.warning(UNWOKEN if failure.code == WRONGTYPE else KEPT, failure.cause)
 
     def _certain(self) -> bool:
         return not self._left or self._deleted >= self._quorum or self._foreign > self._spare

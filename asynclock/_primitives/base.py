@@ -110,7 +110,8 @@ class Acquirable(Generic[L]):
     async def try_acquire(self) -> L | None:
         """Get the lease if the lock is free now, else None. Too few answers raise an error.
 
-        That is QuorumUnavailableError, after one node timeout.
+        That is QuorumUnavailableError, after one node timeout. It takes longer only where a node is
+        being connected to, or has to be told the fence of another one: at most one more for each.
         """
         try:
             return await self._call(None, once=True)

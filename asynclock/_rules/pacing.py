@@ -35,9 +35,17 @@ def until_expiry(remaining: float | None, random: float) -> float:
     return max(remaining, 0.0) + GRACE + EXPIRY_SPREAD * random
 
 
-def without_push(attempt: int, remaining: float | None, random: float) -> float:
-    """Return the pause in seconds after refusal number `attempt` (from 0) where no push comes."""
-    pause = min(LONGEST, FIRST * 1.6 ** min(attempt, 16)) * (0.5 + random)
+IN_VAIN = 8
+"""Number of pushes in vain, more than refreshes, after which a waiter no longer counts on pushes: a
+server whose table of tracked keys is full sends them for keys that have not changed."""
+
+
+def without_push(attempt: int, remaining: float | None, random: float, *, rank: int = 0) -> float:
+    """Return the pause in seconds after refusal number `attempt` (from 0) where no push comes.
+
+    `rank` is the number of waiters that go first: the more there are, the longer it is.
+    """
+    pause = min(LONGEST, FIRST * 1.6 ** min(attempt, 16)) * (0.5 + random) * (1 + rank)
     return pause if remaining is None else min(pause, max(remaining, 0.0) + GRACE + FIRST * random)
 
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
+from unittest.mock import patch
+
+import pytest
 
 import asynclock
+from asynclock import _clock
+from asynclock._engine import release as release_module
 from asynclock._engine.ticket import PATIENCE
-from tests.engine.test_queue import AT_ONCE, line_up
+from asynclock._rules import pacing
+from asynclock.testing.memory import MemoryNode
+from tests.engine.test_queue import AT_ONCE, QUEUE, line_up
 from tests.engine.virtual_nodes import (
+    KEY,
+    NODE_TIMEOUT,
     Nodes,
     seconds_until,
+    start,
     virtual,
+    virtual_single,
 )
+from tests.waiting import until
 
 SOON = 0.1 * PATIENCE
 """Less than any refresh takes."""
@@ -100,3 +113,92 @@ async def test_a_grant_is_no_reason_for_the_next_waiter_to_ask(on: Nodes) -> Non
     assert on.locks.statistics().attempts == before + 1
     await lease.release()
     await (await second).release()
+
+
+@virtual
+async def test_a_name_that_nobody_waited_for_stays_in_the_process_for_a_tenth_of_a_second(
+    on: Nodes,
+) -> None:
+    """A turn is much shorter, but begins only when a process knows that others wait."""
+    lock, left = on.locks.lock("a"), 100
+
+    async def work() -> None:
+        nonlocal left
+        async with lock:
+            left -= 1
+            await asyncio.sleep(0.001)
+
+    async with on.connect() as other:
+        held, began = await lock.acquire(), _clock.now()
+        waiting = await line_up(other.lock("a"), other)
+        tasks = [start(work()) for _ in range(left)]
+        await asyncio.sleep(0)
+        await held.release()
+        theirs = await waiting
+        assert 0.1 <= _clock.now() - began < 0.11
+        before = left
+        await asyncio.sleep(1.0)
+        assert left == before > 0
+        await theirs.release()
+        await asyncio.gather(*tasks)
+
+
+@virtual
+async def test_pushes_for_keys_that_have_not_changed_are_not_counted_on(on: Nodes) -> None:
+    """A server whose table of tracked keys is full drops a key at random, with a push."""
+    for node in on.nodes:
+        watch = node._read
+
+        def read(key: bytes, node: MemoryNode = node, watch: Any = watch) -> None:
+            watch(key)
+            while len(node._watchers) > 1:
+                dropped = next(iter(node._watchers))
+                for client in node._watchers.pop(dropped):
+                    client.push([b"invalidate", [dropped]])
+
+        node.keys._on_read = read
+    on.slow(0.001)
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(on.connect()) for _ in range(4)]
+        held = await on.locks.lock("a").acquire()
+        waiting = [await line_up(locks.lock("a"), locks) for locks in others]
+        await asyncio.sleep(0.5)
+        before = [locks.statistics().attempts for locks in others]
+        await asyncio.sleep(2.0)
+        asked = [locks.statistics().attempts - n for locks, n in zip(others, before, strict=True)]
+        assert max(asked) <= 2 * 2.0 / (pacing.LONGEST / 2)  # a pause after each in vain
+        await held.release()
+        for task in waiting:
+            assert await seconds_until(task.done) < PATIENCE
+            await task.result().release()
+
+
+@virtual
+async def test_a_try_takes_one_node_timeout_also_if_it_asks_twice(on: Nodes) -> None:
+    await on.ghost("first", only="a")
+    await on.ghost("second", only="b")
+    on.slow(0.45 * NODE_TIMEOUT)
+    began = _clock.now()
+    trying = asyncio.create_task(on.locks.lock("a").try_acquire())
+    await asyncio.sleep(0.91 * NODE_TIMEOUT)  # a split vote; the second attempt is on its way
+    for way in on.ways:
+        way.go_mute()
+    assert await trying is None
+    assert _clock.now() - began <= NODE_TIMEOUT + 0.01
+
+
+@virtual_single
+async def test_a_queue_of_another_type_is_named(on: Nodes) -> None:
+    node = on.nodes[0]
+    held = await on.locks.lock("a").acquire()
+    await node.command("SET", QUEUE, "something else")
+    with pytest.raises(asynclock.ConfigurationError, match=r"asynclock:a:#queue .* is string"):
+        async with on.connect() as other:
+            await other.lock("a").acquire(timeout=1.0)
+    with patch.object(release_module._log, "warning") as warn:
+        await held.release()
+        await until(lambda: warn.called)
+    text = warn.call_args.args[0] % warn.call_args.args[1:]
+    assert "asynclock:a:#queue" in text
+    assert "ttl" not in text
+    assert not await node.command("EXISTS", KEY)

@@ -9,7 +9,7 @@ import fnmatch
 from collections.abc import Callable
 from typing import Any
 
-from asynclock.testing.memory.keyspace import OK, Keyspace, ReplyError, SortedSet, Words
+from asynclock.testing.memory.keyspace import OK, Keyspace, ReplyError, SortedSet, Status, Words
 
 Function = Callable[[Keyspace, Words], Any]
 COMMANDS: dict[bytes, tuple[Function, bool]] = {}
@@ -87,6 +87,12 @@ def _del(space: Keyspace, words: Words) -> int:
 @_command("EXISTS", reads=True)
 def _exists(space: Keyspace, words: Words) -> int:
     return sum(space.get(key) is not None for key in words)
+
+
+@_command("TYPE", reads=True)
+def _type(space: Keyspace, words: Words) -> Status:
+    names: dict[type, str] = {bytes: "string", dict: "hash", SortedSet: "zset", type(None): "none"}
+    return Status(names[type(space.get(words[0]))])
 
 
 @_command("PEXPIRE")
