@@ -39,7 +39,7 @@ end
 -- asks about others than we do, or there are more than one request has room for.
 local WINDOW = 64
 local function may_find(value)
-  return value and (value ~= WAITS or #KEYS - 2 >= WINDOW)
+  return value and value ~= GO and (value ~= WAITS or #KEYS - 2 >= WINDOW)
 end
 
 if op == 'acquire' then

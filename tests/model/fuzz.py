@@ -115,7 +115,10 @@ class ExpectedNode:
         return [1, self.wake()]
 
     def leave(self, ticket: str) -> list[object]:
+        was_first = self.first() == ticket
         self.remove(ticket)
+        if was_first:
+            self.first()
         return self.pass_()
 
     def pass_(self) -> list[object]:
