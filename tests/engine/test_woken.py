@@ -202,3 +202,20 @@ async def test_a_queue_of_another_type_is_named(on: Nodes) -> None:
     assert "asynclock:a:#queue" in text
     assert "ttl" not in text
     assert not await node.command("EXISTS", KEY)
+
+
+@virtual_single
+async def test_a_leave_that_is_sent_again_hands_over_to_a_waiter_of_the_same_process(
+    on: Nodes,
+) -> None:
+    """Its reply says whom it woke, but whoever connects again asks anyway."""
+    lock = on.locks.fair_lock("a")
+    async with on.connect() as other:
+        held = await other.fair_lock("a").acquire()
+        first = await line_up(lock, on.locks)  # type: ignore[arg-type]  # any lock will do
+        second = await line_up(lock, on.locks)  # type: ignore[arg-type]
+        on.nodes[0].cut()
+        first.cancel()
+        await held.release()
+        assert await seconds_until(second.done) < SOON
+        await (await second).release()

@@ -114,7 +114,7 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
         ("WAITS, 'PX', ms)", "WAITS)"),
         ("redis.call('PEXPIRE', queue, ms)", ""),
         ("redis.call('ZREM', queue, ticket)\n  redis.call('DEL'", "redis.call('DEL'"),
-        ("if op == 'leave' then leave(queue, ARGV[2]) end", ""),
+        ("    leave(queue, ARGV[2])\n", ""),
         ("if ticket then join(queue, ticket, ARGV[5]", "if false then join(queue, ticket, ARGV[5]"),
         ("if ARGV[3] == '1' then", "if false then"),
     ],
