@@ -79,8 +79,6 @@ class AcquireLoop:
         self._ticket: Ticket | None = None
         self._waits = () if once else spec.waits
         self._barge = barge
-        if spec.ticket_ttl and not spec.queue:
-            self._ticket = Ticket(spec, engine.new_owner(), asked, waits=not once)
         self._watch: Watch | None = None
         self._pauses = self._hops = self._in_vain = 0
         self._outage_since: float | None = None
@@ -220,9 +218,10 @@ class AcquireLoop:
             raise refusals.too_long(attempt)
 
     def _settles(self, attempt: Attempt) -> bool:
-        # A split vote is no refusal: nobody has the name. The order of tickets settles it.
+        # A split vote is no refusal: nobody has the name. The order of tickets settles it, unless
+        # the nodes name different readers, of whom each has a quorum.
         spec = self._spec
-        if not spec.queue or attempt.held or _clock.now() >= self._until:
+        if not spec.queue or spec.phased or attempt.held or _clock.now() >= self._until:
             return False
         if self._ticket is None and (attempt.split or attempt.undecided):
             self._ticket = Ticket(spec, self._engine.new_owner(), _clock.now())

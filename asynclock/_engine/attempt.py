@@ -319,7 +319,8 @@ class Attempt(Vote):
         Always False for holders that share the name, such as readers: they compete only with
         writers, so an extra back-off would only slow them down.
         """
-        if self.spec.queue_key is None and not self.spec.queue:
+        spec = self.spec
+        if spec.queue_key is None and (spec.phased or not spec.queue):
             return False
         return len(self.ballot.claims) > 0 and not self.held
 

@@ -138,7 +138,7 @@ class Engine(Keeper):
         if keep and grant.queue is not None:
             release.on_certain = partial(self._pass_soon, grant.queue, spec)
         nodes.deliver(command, release, nodes.everyone)
-        for key in spec.watched if spec.freed_by_release is None else spec.freed_by_release:
+        for key in spec.watched:
             nodes.wakeups.wake(key)  # servers send no push for changes by our own connection
         return release
 

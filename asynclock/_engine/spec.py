@@ -39,8 +39,6 @@ class LockSpec:
     """Maximum number of tasks in one local queue that may hold at the same time."""
     watched: tuple[str, ...] = ()
     """The keys whose change is worth a new attempt."""
-    freed_by_release: tuple[str, ...] | None = None
-    """The keys that a release changes; None: the watched keys."""
     part: str = ""
     """The part of the name that this locks, such as a semaphore's slot; "" for the whole name."""
     neighbours: tuple[str, ...] = ()
@@ -49,10 +47,12 @@ class LockSpec:
     """Called after a refusal to choose another slot of the name to try at once."""
     ticket_ttl: float = 0.0
     """Seconds the nodes remember a refused waiter's ticket. The waiter asks again within half of
-    that and removes the ticket when it stops; 0 disables tickets."""
+    that and removes the ticket when it stops. Unused without a queue."""
 
     shared: str = ""
     """First key of the holders that share the name; such a holder may not wait to have it alone."""
+    phased: bool = False
+    """Whether readers and writers take turns in the queue; then a release reads all keys."""
     queue: str = ""
     """Key of the queue in which the nodes keep the waiters in order; "" if they keep none."""
     all_keys: tuple[str, ...] = field(init=False)
@@ -75,6 +75,8 @@ class LockSpec:
         ticket: tuple[Word, ...] = (),
     ) -> Command:
         """Build an acquire for `ttl` seconds; the ticket names the waiter and how long it lasts."""
+        if self.exempt:
+            ticket += (0, owner, 0, 0)[len(ticket) :]
         args = ("acquire", owner, ms(ttl), floor, not_after, retention, *ticket, *self.exempt)
         return Command(self.script, self.all_keys, args)
 
@@ -85,7 +87,7 @@ class LockSpec:
 
         Its ticket stands for no waiter, so the tickets of others don't keep the owner out.
         """
-        barging = (0, owner, 0, 1) if self.queue else (owner, 0)
+        barging = (0, owner, 0, 1) if self.queue else ()
         return self.acquire(owner, ttl, fence, not_after, retention, barging)
 
     def leave(self, ticket: Word) -> Command:
@@ -112,6 +114,7 @@ class LockSpec:
         It is resent until `retry_until` to nodes that were asked after `asked_since`.
         """
         keys = (*self.keys, self.queue) if self.queue else self.keys
+        keys = self.all_keys if self.phased else keys
         return Command.release(self.script, keys, owner, asked_since, retry_until, more)
 
     def check(self, owner: str) -> Command:

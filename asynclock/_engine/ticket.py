@@ -44,13 +44,11 @@ class Ticket:
 
     def words(self) -> tuple[Word, ...]:
         """Return the arguments for an acquire."""
-        if self._spec.queue:
-            return self._live, self.id, self.number
-        return self.id, self._live
+        return self._live, self.id, self.number
 
     def place(self) -> tuple[Word, ...]:
         """Return the arguments for a release that leaves the ticket in the queue."""
-        return (0, self.id, self._live, self.number) if self._spec.queue else ()
+        return 0, self.id, self._live, self.number
 
     @property
     def key(self) -> str:
@@ -97,6 +95,6 @@ def woken(spec: LockSpec, reply: Any) -> list[str]:
     """Return the keys of the tickets that a release, leave or pass woke on a node."""
     if type(reply) is not list or len(reply) <= 2 or not reply[1]:
         return []
-    if type(reply[1]) is list:  # of several names
-        return [key.decode("utf-8", "replace") for key in reply[1]]
-    return [spec.ticket_key(reply[1].decode("utf-8", "replace"))]
+    found = reply[1] if type(reply[1]) is list else [reply[1]]
+    texts = [one.decode("utf-8", "replace") for one in found]
+    return [spec.ticket_key(text) for text in texts] if spec.queue else texts  # of several names

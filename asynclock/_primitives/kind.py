@@ -55,10 +55,12 @@ class Held(Part):
     single: ClassVar[bool] = True
     queue: str = ""
     """The end of the key of the queue whose first waiter a release wakes; "" for none."""
+    beside: tuple[str, ...] = ()
+    """The ends of further keys that a release reads."""
 
     def release(self, keys: tuple[str, ...], owner: str) -> Command:
         whole = keys[0].partition(MARKER)[0]
-        more = (derived(whole, self.queue),) if self.queue else ()
+        more = [derived(whole, end) for end in (self.queue, *self.beside) if end]
         return Command(self.script, (*keys, *more), ("release", owner))
 
     def views(self, node: str, reply: Any) -> Iterator[NodeView]:

@@ -1,11 +1,19 @@
--- A reader: any number of readers may hold a name together while there is no writer.
--- KEYS: readers (owner -> expiry in ms), counter; in acquire also: lock (the writer's), intent
--- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
---         with a ticket: puts a present reader's entry back, so the intent to write doesn't refuse
---         with an owner: its write lock doesn't refuse, nor does the intent (a downgrade)
+-- A reader: any number of readers may hold a name together while there is no writer. Readers and
+-- writers share a queue (phases.lua).
+-- KEYS: readers (owner -> expiry in ms), counter; in acquire, release and leave also: queue, lock
+-- acquire owner ttl floor not_after retention [ms ticket number [barge [writer]]]
+--         granted if there is no writer, and no writer's ticket waits or ours was told to go first
+--         or barge is 1 (a lease that is put back)
+--         with a writer: its downgrade, for which neither it nor any ticket is in the way
+--         if refused, the ticket waits for ms (0: it leaves no ticket)
+--   {1, fence, '', now} | {-1, now} | {0, left, holder, number, 0, free, now}
+--         left, holder: of the writer, or of the ticket that goes first; free 1: that was woken
+--         number: 1, the order of readers does not matter (0: our ticket doesn't wait here)
+-- release owner [keep [ticket ms number]]       {1 | 0, {ticket...}, now}: who was woken
+--         with a ticket: the attempt failed, but its ticket goes on waiting
+-- leave   ticket                                {1, {ticket...}, now}: the ticket waits no more
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
--- release owner                                 {1 | 0, now}
 -- check   owner                                 {1 = the owner reads | 0, now}
 -- inspect                                       {{owner, expiry, ...}, counter, now}
 local ms = math.floor(now / 1000)
@@ -20,15 +28,35 @@ local function keep_reader(key, owner, ttl)
   if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
 end
 
+local queue, lock = KEYS[3], KEYS[4]
+
+local function wait(ticket, patience)
+  local place = tonumber(redis.call('ZSCORE', queue, ticket)) or LATER + ms
+  join(queue, ticket, patience, place, 0)
+end
+
 if op == 'acquire' then
   if too_late() then return {-1, now} end
-  for i = 3, ARGV[7] and 3 or 4 do
-    local writer = redis.call('GET', KEYS[i])
-    if writer and writer ~= ARGV[7] then return {0, redis.call('PTTL', KEYS[i]), writer, now} end
+  local ticket, patience = ARGV[8] or ARGV[2], tonumber(ARGV[7] or 0)
+  local barge, exempt = ARGV[10] == '1', ARGV[11]
+  local writer, head, left = redis.call('GET', lock), first(queue), nil
+  local holder = writer ~= exempt and writer
+  if holder then
+    left = redis.call('PTTL', lock)
+  elseif head and not barge and not exempt
+    and tonumber(redis.call('ZSCORE', queue, ticket)) ~= READY then
+    holder = waiting_writer(queue)
+    left = holder and redis.call('PTTL', derived(queue, holder))
   end
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms)
-  keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3]))
-  return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), now}
+  if not holder then
+    if head then leave(queue, ticket) end
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms)
+    keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3]))
+    return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), '', now}
+  end
+  if patience > 0 then wait(ticket, patience) end
+  local free = wake_next(lock, queue, KEYS[1])[1] == holder and 1 or 0
+  return {0, left, holder, patience > 0 and 1 or 0, 0, free, now}
 elseif op == 'raise' then
   -- If other readers have raised the counter past our fence, take the raise all the same: no writer
   -- got in while we read here, so no writer has a fence above ours (docs/decisions/0015).
@@ -51,7 +79,12 @@ elseif op == 'extend' then
 elseif op == 'release' then
   local alive = reads(KEYS[1], ARGV[2])
   redis.call('ZREM', KEYS[1], ARGV[2])
-  return {alive and 1 or 0, now}
+  if not alive then return {0, {}, now} end
+  if ARGV[4] then wait(ARGV[4], ARGV[5]) end
+  return {1, wake_next(lock, queue, KEYS[1]), now}
+elseif op == 'leave' then
+  leave(queue, ARGV[2])
+  return {1, wake_next(lock, queue, KEYS[1]), now}
 elseif op == 'check' then
   return {reads(KEYS[1], ARGV[2]) and 1 or 0, now}
 else

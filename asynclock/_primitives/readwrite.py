@@ -8,24 +8,24 @@ from functools import partial
 from typing import Any, ClassVar
 
 from .. import _settings
-from .._engine import ticket
 from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
 from .._engine.lease import Lease
 from .._engine.options import LeaseOptions
 from .._engine.spec import LockSpec
+from .._engine.ticket import PATIENCE
 from .._keys import derived, lock_key
 from .._nodes.replies import Failure
 from .._nodes.script import Script
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Lockable, Timeout, limited
-from .kind import Held, Kind, Queue, Waiting
+from .kind import Held, Kind, Queue
 from .lock import SCRIPT as LOCK
 from .upgrade import downgrade, upgrade
 
-READ = Script.load(__package__, PRELUDE, "read.lua")
-WRITE = Script.load(__package__, PRELUDE, "write.lua", "mutex.lua")
+READ = Script.load(__package__, PRELUDE, "queue.lua", "phases.lua", "read.lua")
+WRITE = Script.load(__package__, PRELUDE, "queue.lua", "phases.lua", "write.lua", "mutex.lua")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,12 @@ class _Readers(Held):
             yield NodeView(node, owner.decode("utf-8", "replace"), left, fence, shared=True)
 
 
-WRITER = Held(WRITE, "write", "write")
-READERS = _Readers(READ, "readers", "read")
-INTENT = Waiting(WRITE, "intent")
+WAITERS = Queue(WRITE, "phases")
+WRITER = Held(WRITE, "write", "write", queue=WAITERS.suffix, beside=("readers",))
+READERS = _Readers(READ, "readers", "read", queue=WAITERS.suffix, beside=("write",))
 UPGRADERS = Queue(LOCK, "upgraders")
 UPGRADE = Held(LOCK, "upgrade", "upgrade", queue=UPGRADERS.suffix)
-KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, INTENT, UPGRADE, UPGRADERS))
-
-PATIENCE = 1.0
-"""Seconds a waiting writer keeps new readers out; it repeats its request within half of that.
-
-If this were longer, readers would wait longer for a crashed writer; if it were shorter, a waiting
-writer would send more requests.
-"""
+KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, WAITERS, UPGRADE, UPGRADERS))
 
 
 class ReadLock(Lockable):
@@ -74,10 +67,12 @@ class WriteLock(Lockable):
 class ReadWriteLock:
     """Any number of readers or one writer may hold the name, whatever fails, on every deployment.
 
-    Each reader has its own lease with its own renewal. Writers come first: while a writer waits, no
-    new reader gets in. So a writer waits at most for the longest reader, and readers wait as long
-    as writers keep coming. A task that reads must release before it writes, and the other way
-    round: inside an `async with` of one side, waiting for the other side raises AlreadyHeldError.
+    Each reader has its own lease with its own renewal. Readers and writers take turns: while a
+    writer waits, no new reader gets in, and after a writer all readers that waited go before the
+    next one. So neither side starves: a reader waits for one writer at most, and a writer for the
+    writers before it and one round of readers for each (docs/guarantees.md). A task that reads must
+    release before it writes, and the other way round: inside an `async with` of one side, waiting
+    for the other side raises AlreadyHeldError.
 
     A writer's fence is above the fences of all earlier readers and writers. A reader's fence is
     above those of all earlier writers; readers at the same time may share a fence.
@@ -91,7 +86,7 @@ class ReadWriteLock:
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         key = lock_key(prefix, _settings.name(name))
-        lock, readers, intent, gate, _ = (part.keys(key)[0] for part in KIND.parts)
+        lock, readers, queue, gate, _ = (part.keys(key)[0] for part in KIND.parts)
         self._engine = engine
         self._options = options
         self._timeout = timeout
@@ -100,20 +95,22 @@ class ReadWriteLock:
             WRITE,
             WRITER.keys(key),
             queue_key=lock,
-            watched=(lock, readers),
             part=WRITER.shown,
-            neighbours=(readers, intent),
+            neighbours=(readers,),
             ticket_ttl=PATIENCE,
             shared=readers,
+            phased=True,
+            queue=queue,
         )
         self._read = LockSpec(
             name,
             READ,
             READERS.keys(key),
-            watched=(lock, intent),
-            freed_by_release=(readers,),
             part=READERS.shown,
-            neighbours=(lock, intent),
+            neighbours=(lock,),
+            ticket_ttl=PATIENCE,
+            phased=True,
+            queue=queue,
         )
         self._gate = LockSpec(
             name,
@@ -122,7 +119,7 @@ class ReadWriteLock:
             watched=(gate,),
             part=UPGRADE.shown,
             queue=derived(key, UPGRADERS.suffix),
-            ticket_ttl=ticket.PATIENCE,
+            ticket_ttl=PATIENCE,
         )
 
     def __repr__(self) -> str:

@@ -1,44 +1,89 @@
--- The writer: a mutex with a gate (mutex.lua follows and does the rest).
--- KEYS: lock, counter; in acquire and leave also: readers (owner -> expiry in ms), intent
--- acquire owner ttl floor not_after retention ticket patience
---         {1, fence, now} | {0, pttl, holder, now} | {-1, now}
---                             refused while there are readers or a writer; then the intent keeps
---                             new readers out for patience ms (0: it doesn't)
---         … ticket patience reader    as above, but this reader doesn't count (an upgrade)
--- release owner               {1 | 0, now}
--- leave   ticket              {1 = readers are let in again | 0, now}
-if op == 'leave' then
-  local ours = redis.call('GET', KEYS[4]) == ARGV[2]
-  return {ours and redis.call('DEL', KEYS[4]) or 0, now}
-elseif op == 'acquire' then
+-- The writer: a mutex that shares a queue with readers (phases.lua; mutex.lua does the rest).
+-- KEYS: lock, counter, queue, readers (owner -> expiry in ms)
+-- acquire owner ttl floor not_after retention [ms ticket number [barge [reader]]]
+--         granted if nobody has the name and no ticket goes before ours, or barge is 1
+--         with a reader: its upgrade, which goes first, and for which it is not in the way
+--         if refused, the ticket waits for ms (0: it leaves no ticket)
+--   {1, fence, first, now} | {-1, now} | {0, left, holder, number, 0, free, now}
+--         first: the first ticket that still waits, '' for none
+--         left, holder: of the lock or a reader; if free is 1, these are the first ticket's
+--         number: of our ticket (0: it doesn't wait here)
+-- release owner [keep [ticket ms number]]   {1 | 0, {ticket...}, now}: the tickets that were woken
+--         keep 1: wakes nobody, because the owner's process asks again or sends pass
+--         with a ticket: the attempt failed, and was no turn; the ticket goes on waiting
+-- leave   ticket   {1, {ticket...}, now}: the ticket waits no more
+-- pass             {1, {ticket...}, now}: the turn of this process is over
+local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
+
+-- The number that the waiter has settled on, or the one that we gave, or a new one: the floor,
+-- which all nodes were sent alike, unless other writers have that already.
+local function numbered(ticket, number, floor)
+  if number > 0 then return number end
+  local stored = tonumber(redis.call('ZSCORE', queue, ticket))
+  if stored then return stored end
+  local others = redis.call('ZRANGEBYSCORE', queue, FIRST, '(' .. LATER, 'WITHSCORES')
+  local last = tonumber(others[#others]) or 0
+  return math.min(math.max(floor, FIRST, last + 1), LATER - 1)
+end
+
+if op == 'acquire' then
   if too_late() then return {-1, now} end
-  local ticket, patience = ARGV[7], tonumber(ARGV[8])
-  local holder, left = redis.call('GET', KEYS[1]), 0
-  if holder and holder ~= ARGV[2] then
-    left = redis.call('PTTL', KEYS[1])
+  local owner, ms = ARGV[2], tonumber(ARGV[7] or 0)
+  local ticket, number, barge, reader = ARGV[8] or owner, tonumber(ARGV[9] or 0), ARGV[10], ARGV[11]
+  local floor, head = tonumber(ARGV[4]), first(queue)
+  if floor < 0 then floor = now end
+  if head and number > 0 and ms > 0 then
+    -- We may be the first, on a node that forgot us or gave us another number; or no longer.
+    if tonumber(redis.call('ZSCORE', queue, ticket)) ~= number then
+      join(queue, ticket, ms, number, floor)
+      head = first(queue)
+    end
+  end
+  local holder, left = redis.call('GET', lock), nil
+  local ours = holder == owner or barge == '1' or reader or not head or head == ticket
+    or tonumber(redis.call('ZSCORE', queue, head)) >= LATER
+  if holder and holder ~= owner then
+    left = redis.call('PTTL', lock)
   else
     -- The reader with the latest expiry, unless it has expired.
-    local last = redis.call('ZREVRANGE', KEYS[3], 0, ARGV[9] and 1 or 0, 'WITHSCORES')
-    local at = last[1] == ARGV[9] and 3 or 1
+    local last = redis.call('ZREVRANGE', readers, 0, reader and 1 or 0, 'WITHSCORES')
+    local at = last[1] == reader and 3 or 1
     holder = nil
     if last[at] and tonumber(last[at + 1]) * 1000 > now then
       holder, left = last[at], math.ceil(last[at + 1] - now / 1000)
     end
   end
-  local intent = redis.call('GET', KEYS[4])
-  if holder then
-    -- Not written each time, because each write wakes every reader that waits for the intent to
-    -- go. A waiting writer asks again after half its patience, or a little later.
-    if patience > 0 and (not intent or redis.call('PTTL', KEYS[4]) < patience * 3 / 4) then
-      redis.call('SET', KEYS[4], ticket, 'PX', patience)
+  if ours and not holder then
+    if head then
+      leave(queue, ticket)
+      head = first(queue)
     end
-    return {0, left, holder, now}
+    redis.call('SET', lock, owner, 'PX', ARGV[3])
+    return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), head or '', now}
   end
-  if intent == ticket then redis.call('DEL', KEYS[4]) end
-  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-  return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), now}
+  if ms > 0 then
+    number = join(queue, ticket, ms, reader and AHEAD or numbered(ticket, number, floor), floor)
+  else
+    number = 0
+  end
+  if holder then return {0, left, holder, number, 0, 0, now} end
+  wake_next(lock, queue, readers)
+  return {0, redis.call('PTTL', derived(queue, head)), head, number, 0, 1, now}
 elseif op == 'release' then
-  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, now} end
-  redis.call('DEL', KEYS[1])
-  return {1, now}
+  if redis.call('GET', lock) ~= ARGV[2] then return {0, {}, now} end
+  redis.call('DEL', lock)
+  local ticket = ARGV[4]
+  if ARGV[3] == '1' then return {1, {}, now} end
+  if ticket then
+    join(queue, ticket, ARGV[5], numbered(ticket, tonumber(ARGV[6]), now), now)
+  else
+    end_turn(queue)
+  end
+  return {1, wake_next(lock, queue, readers), now}
+elseif op == 'leave' then
+  leave(queue, ARGV[2])
+  return {1, wake_next(lock, queue, readers), now}
+elseif op == 'pass' then
+  if not redis.call('GET', lock) then end_turn(queue) end
+  return {1, wake_next(lock, queue, readers), now}
 end

@@ -119,7 +119,7 @@ async def allowed(server: LocalServer, *words: str) -> bool:
         (["+client|tracking", "+client|caching"], "refuses CLIENT: waiters ask again"),
         (["+select"], None),
         (["+wait"], None),
-        (["+hset", "+zrevrange"], None),
+        (["+hset", "+zrevrange", "+zrangebyscore"], None),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -193,7 +193,7 @@ async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) 
         writer = asyncio.ensure_future(locks.rwlock("book").write().acquire())
         try:
             await _tells(asynclock_nodes[0], "asynclock:line:#waiters")
-            await _tells(asynclock_nodes[0], "asynclock:book:#intent")
+            await _tells(asynclock_nodes[0], "asynclock:book:#phases")
             all_, line, book = await program.each(
                 ("inspect", "--all", "--json"), ("inspect", "line"), ("inspect", "book", "--json")
             )

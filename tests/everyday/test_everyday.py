@@ -32,13 +32,6 @@ class UnfairError(Exception):
     """Somebody starved, or the waiters cost too much: nothing unsafe, but users notice it."""
 
 
-unfair_without_phases = pytest.mark.xfail(
-    raises=UnfairError,
-    strict=True,
-    reason="readers and writers have no queue yet: writers come first",
-)
-
-
 def fair(true: bool, seen: object) -> None:
     if not true:
         raise UnfairError(str(seen))
@@ -91,7 +84,13 @@ async def test_fifty_managers_in_one_process_take_turns(who: str, nodes: int) ->
     fair(max(seen.counts) <= 4 * (min(seen.counts) + 1), seen.counts)
 
 
-@unfair_without_phases
+@ours
+async def test_readers_and_writers_exclude_each_other(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        safe(await scenes.readers_and_writers(there, seconds=2))
+
+
+@quiet
 @ours
 async def test_readers_and_writers_both_get_their_turns(who: str, nodes: int) -> None:
     """In strict phases each reader goes after each writer: twice as often as one of two writers."""

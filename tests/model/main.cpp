@@ -9,6 +9,7 @@
 #include "fences.hpp"
 #include "handover.hpp"
 #include "nodeset.hpp"
+#include "phases.hpp"
 #include "queue.hpp"
 #include "restore.hpp"
 #include "retention.hpp"
@@ -59,6 +60,7 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define COUNTED c.belief = 2; c.quar = 3; c.acks_all = c.next_term = c.counts_out = true; c.heir = 2
 #define NODESET(body) MODEL(SetModel<2>, SetCfg, body)
 #define QUEUE(N, K, body) MODEL(QueueModel<N COMMA K>, QueueCfg, body)
+#define PHASES(N, K, body) MODEL(PhaseModel<N COMMA K>, PhaseCfg, body)
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
 
 static const std::vector<Case> CASES = {
@@ -230,6 +232,24 @@ static const std::vector<Case> CASES = {
   SHORT(B15, CAUGHT, "a turn that is not used is not passed on", go_all(QUEUE(3, 2, c.pass = false; c.turns = 1))),
   SHORT(B16, CAUGHT, "a rival gives up that heard its refusals before its grant", walk(QUEUE(3, 3, c.claims = true; c.tries = 7; c.lost = 3), 30000, 3000)),
   SHORT(B17, CAUGHT, "a rival gives up for a ticket that is first on a quorum", walk(QUEUE(3, 3, c.yield_head = true; c.tries = 7), 30000, 3000)),
+  // ---- I: the queue of readers and writers --------------------------------------------------------
+  SHORT(I1, HOLDS, "1 node, 2 writers, 2 readers", go_all(PHASES(1, 4, c.writers = 3))),
+  SHORT(I2, HOLDS, "3 nodes, a writer, a reader, a node dies", go_all(PHASES(3, 2, c.down = 1))),
+  SHORT(I3, HOLDS, "a client dies, what it leaves expires, others ask at intervals", go_all(PHASES(3, 2, c.timers = c.expiry = true; c.deaths = 1))),
+  SHORT(I4, HOLDS, "a waiter dies, 1 node, 2 writers, 2 readers", go_all(PHASES(1, 4, c.writers = 3; c.timers = c.expiry = true; c.deaths = 1))),
+  SHORT(I5, HOLDS, "3 nodes, a writer, 2 readers", go(PHASES(3, 3, c.writers = 1))),
+  SHORT(I6, HOLDS, "3 nodes, 2 writers, 2 readers, a node dies", walk(PHASES(3, 4, c.writers = 3; c.timers = true; c.down = 1), 3000, 3000)),
+  SHORT(I7, HOLDS, "3 nodes, 2 writers, 2 readers, everything that may go wrong", walk(PHASES(3, 4, c.writers = 3; c.timers = c.expiry = true; c.deaths = c.lapses = c.down = c.impatient = 1), 3000, 3000)),
+  SHORT(I8, HOLDS, "3 nodes, 2 writers, a reader", walk(PHASES(3, 3, c.writers = 3; c.timers = true), 3000, 3000)),
+  LARGE(I9, "3 nodes, 2 writers, a reader", go(PHASES(3, 3, c.writers = 3))),
+  SHORT(I11, CAUGHT, "NAIVE a writer doesn't look at readers", go_all(PHASES(1, 2, c.beside = true))),
+  SHORT(I12, CAUGHT, "NAIVE a reader doesn't look at waiting writers", go_all(PHASES(1, 3, c.barge = true))),
+  SHORT(I13, CAUGHT, "writers first: a writer's release lets no reader go before the next", go_all(PHASES(1, 3, c.writers = 3; c.ready = false))),
+  SHORT(I14, CAUGHT, "a writer doesn't wait for the readers whose turn it is", go_all(PHASES(1, 3, c.writers = 3; c.respect = false))),
+  SHORT(I15, CAUGHT, "a failed attempt ends a turn", walk(PHASES(3, 3, c.writers = 1; c.back_turn = true; c.impatient = 1), 200000, 3000)),
+  SHORT(I16, CAUGHT, "NAIVE a dead ticket is not skipped", go_all(PHASES(1, 3, c.writers = 3; c.skip = false; c.timers = c.expiry = true; c.deaths = 1))),
+  SHORT(I17, CAUGHT, "NAIVE the last reader wakes nobody", go_all(PHASES(1, 3, c.last = false))),
+  SHORT(I18, CAUGHT, "3 nodes, a reader's request is ahead of the writer's release on one of them", go(PHASES(3, 3, c.writers = 3; c.cross = true))),
   // ---- S, U: the set of nodes changes, {1 2 3} -> {1 2 3 4} -> {2 3 4} -----------------------------
   SHORT(S1, HOLDS, "one node at a time, each step closed before the next", go(NODESET(c.belief = c.wait = 1))),
   LARGE(S2, "the same, leases of 2 ticks", go(NODESET())),

@@ -101,7 +101,7 @@ async def server() -> Server:
 LATE: dict[str, tuple[Script, str, tuple[Any, ...]]] = {
     "lock": (lock.SCRIPT, "l c q", ()),
     "multi": (multi.SCRIPT, "l c", ()),
-    "read": (readwrite.READ, "r c w i", ()),
+    "read": (readwrite.READ, "r c q w", ()),
     "write": (readwrite.WRITE, "w c r i", ("ticket", 1000)),
     "queue": (lock.SCRIPT, "l c q", (1000, "ticket")),
 }
@@ -152,54 +152,74 @@ async def test_a_crashed_waiter_is_skipped_when_its_patience_is_over(server: Ser
     assert (await server.acquire(lock.SCRIPT, keys, "alive", TTL, "t2"))[0] == 1
 
 
-async def test_a_writer_keeps_its_intent_alive_and_writes_it_rarely(server: Server) -> None:
-    """Each write would wake every reader that waits for the intent to go."""
-    keys = "w c r i"
-    await server.acquire(readwrite.READ, "r c w i", "reader")
-    await server.acquire(readwrite.WRITE, keys, "writer", "t", 1000)
-    server.node.jump_clock(0.1)
-    await server.acquire(readwrite.WRITE, keys, "writer", "t", 1000)
-    assert await server.node.command("PTTL", "i") <= 900
-    server.node.jump_clock(0.4)
-    await server.acquire(readwrite.WRITE, keys, "writer", "t", 1000)
-    assert await server.node.command("PTTL", "i") > 900
-
-
 async def test_a_reader_that_has_expired_neither_reads_nor_is_in_the_way(server: Server) -> None:
     await server.node.command("SET", "c", 4)
-    await server.call(readwrite.READ, "r c w i", "acquire", "old", 1000, 5, 0, DAY)
-    await server.acquire(readwrite.READ, "r c w i", "other")
+    await server.call(readwrite.READ, "r c q w", "acquire", "old", 1000, 5, 0, DAY)
+    await server.acquire(readwrite.READ, "r c q w", "other")
     server.node.jump_clock(2)
     assert await server.call(readwrite.READ, "r c", "extend", TTL, DAY, "old") == ["0"]
     assert await server.call(readwrite.READ, "r c", "raise", "old", 90, DAY) == [0, 6]
-    assert await server.call(readwrite.READ, "r c", "release", "old") == [0]
-    assert await server.call(readwrite.READ, "r c", "release", "other") == [1]
+    assert await server.call(readwrite.READ, "r c q w", "release", "old") == [0, []]
+    assert await server.call(readwrite.READ, "r c q w", "release", "other") == [1, []]
 
 
 async def test_a_reader_that_has_expired_keeps_no_writer_out(server: Server) -> None:
     """It is still in the key, which lives as long as the reader who came with the longest ttl."""
-    await server.call(readwrite.READ, "r c w i", "acquire", "old", 1000, 5, 0, DAY)
-    await server.acquire(readwrite.READ, "r c w i", "other")
-    await server.call(readwrite.READ, "r c", "release", "other")
+    await server.call(readwrite.READ, "r c q w", "acquire", "old", 1000, 5, 0, DAY)
+    await server.acquire(readwrite.READ, "r c q w", "other")
+    await server.call(readwrite.READ, "r c q w", "release", "other")
     server.node.jump_clock(2)
     assert await server.node.command("EXISTS", "r") == 1
-    assert (await server.acquire(readwrite.WRITE, "w c r i", "writer", "t", 1000))[0] == 1
+    assert (await server.acquire(readwrite.WRITE, "w c q r", "writer", 1000, "t", 0))[0] == 1
 
 
-async def test_the_intent_to_write_keeps_new_readers_out_and_no_old_ones(server: Server) -> None:
-    await server.acquire(readwrite.READ, "r c w i", "reader")
-    await server.acquire(readwrite.WRITE, "w c r i", "writer", "t", 1000)
-    assert (await server.acquire(readwrite.READ, "r c w i", "newcomer"))[0] == 0
-    # With a ticket: a lease that is put back on a node which forgot it.
-    assert (await server.acquire(readwrite.READ, "r c w i", "reader", "reader", 0))[0] == 1
-    await server.call(readwrite.WRITE, "w c r i", "leave", "another")
-    assert await server.node.command("GET", "i") == "t"
+async def test_a_waiting_writer_keeps_new_readers_out_and_no_old_ones(server: Server) -> None:
+    await server.acquire(readwrite.READ, "r c q w", "reader")
+    await server.acquire(readwrite.WRITE, "w c q r", "writer", 1000, "t", 0)
+    assert (await server.acquire(readwrite.READ, "r c q w", "newcomer"))[0] == 0
+    # A lease that is put back on a node which forgot it.
+    assert (await server.acquire(readwrite.READ, "r c q w", "reader", 0, "reader", 0, 1))[0] == 1
+    await server.call(readwrite.WRITE, "w c q r", "leave", "another")
+    assert (await server.acquire(readwrite.READ, "r c q w", "newcomer"))[0] == 0
+    server.node.jump_clock(1.5)
+    assert (await server.acquire(readwrite.READ, "r c q w", "newcomer"))[0] == 1
+
+
+async def test_a_crashed_reader_holds_the_next_writer_up_until_its_ticket_expires(
+    server: Server,
+) -> None:
+    """A writer has released, so both readers go before the next one; one of them is no more."""
+    read, write = (readwrite.READ, "r c q w"), (readwrite.WRITE, "w c q r")
+    await server.acquire(*write, "first")
+    for reader, ms in (("alive", TTL), ("crashed", 1000)):
+        await server.acquire(*read, reader, ms, reader, 0)
+    await server.acquire(*write, "second", TTL, "second", 0)
+    released = await server.call(*write, "release", "first")
+    assert [released[0], sorted(released[1])] == [1, ["alive", "crashed"]]
+    assert (await server.acquire(*read, "alive", TTL, "alive", 1))[0] == 1
+    assert await server.call(*read, "release", "alive") == [1, ["crashed"]]
+    assert (await server.acquire(*write, "second", TTL, "second", 0))[0] == 0
+    server.node.jump_clock(1.5)
+    assert (await server.acquire(*write, "second", TTL, "second", 0))[0] == 1
+
+
+async def test_the_last_reader_wakes_a_writer_that_goes_before_readers(server: Server) -> None:
+    read, write = (readwrite.READ, "r c q w"), (readwrite.WRITE, "w c q r")
+    for reader in ("one", "two"):
+        await server.acquire(*read, reader)
+    await server.acquire(*write, "writer", TTL, "writer", 0)
+    await server.acquire(*read, "late", TTL, "late", 0)
+    assert await server.call(*read, "release", "one") == [1, []]
+    assert await server.call(*read, "release", "two") == [1, ["writer"]]
+    assert (await server.acquire(*write, "writer", TTL, "writer", 0))[0] == 1
+    await server.call(*write, "release", "writer", 1)
+    assert (await server.acquire(*write, "again"))[0] == 1, "no reader was told to go first"
 
 
 async def test_a_readers_raise_lowers_no_counter(server: Server) -> None:
     await server.node.command("SET", "c", 4)
     for owner in ("one", "two", "three"):
-        await server.acquire(readwrite.READ, "r c w i", owner)
+        await server.acquire(readwrite.READ, "r c q w", owner)
     assert await server.call(readwrite.READ, "r c", "raise", "one", 6, DAY) == [1, 7]
     assert await server.node.command("GET", "c") == "7"
 

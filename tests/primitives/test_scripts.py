@@ -132,68 +132,186 @@ class Slots(Machine):
 class ReadersAndWriter(Machine):
     """read.lua and write.lua."""
 
-    READ = ["r", "c", "w", "i"]
-    WRITE = ["w", "c", "r", "i"]
+    READ = ["r", "c", "q", "w"]
+    WRITE = ["w", "c", "q", "r"]
+    AHEAD = 1
 
     def __init__(self) -> None:
         super().__init__()
         self.readers: dict[str, int] = {}
         self.writer: str | None = None
-        self.intent: str | None = None
         self.beside: set[str] = set()
         """The readers that may read beside the writer: they were upgraded to it, or it to them."""
+        self.ready: set[str] = set()
+        """The tickets of readers that go before the next writer."""
+        self.writing: dict[str, int] = {}
+        """The tickets of writers and of an upgrade, by number."""
+        self.later: set[str] = set()
+        """The tickets of readers that go after the next writer."""
+        self.woken: set[str] = set()
 
-    @rule(owner=two, floor=floors, writer=st.sampled_from([None, *OWNERS]))
-    def read(self, owner: str, floor: int, writer: str | None) -> None:
-        """With `writer`: its downgrade."""
-        more = () if writer is None else (writer,)
-        reply = self.acquire(readwrite.READ, self.READ, owner, floor, *more)
-        blocker = self.writer or self.intent
-        if writer is not None:
-            blocker = None if self.writer == writer else self.writer
-            self.beside |= {owner} if self.writer == writer else set()
-        if blocker is not None:
-            assert [reply[0], reply[2]] == [0, blocker]
+    @property
+    def order(self) -> list[str]:
+        """The tickets of writers."""
+        return sorted(self.writing, key=lambda ticket: (self.writing[ticket], ticket))
+
+    @property
+    def first(self) -> set[str]:
+        """One of these is the first ticket."""
+        return {*sorted(self.ready)[:1]} or {*self.order[:1]} or self.later or {""}
+
+    def wake(self) -> set[str]:
+        if self.writer is not None:
+            return set()
+        if self.ready or not self.writing:
+            found = self.ready if self.writing else self.ready | self.later
         else:
+            upgrade = self.writing[self.order[0]] == self.AHEAD
+            found = set() if len(self.readers) > upgrade else {self.order[0]}
+        self.woken |= found
+        return found
+
+    def drop(self, ticket: str) -> None:
+        self.writing.pop(ticket, None)
+        for tickets in (self.ready, self.later, self.woken):
+            tickets.discard(ticket)
+
+    def wait_to_read(self, ticket: str) -> None:
+        if ticket not in self.ready:
+            self.later.add(ticket)
+        self.woken.discard(ticket)
+
+    def wait_to_write(self, ticket: str, number: int, floor: int) -> None:
+        last = max((n for n in self.writing.values() if n != self.AHEAD), default=0)
+        self.writing[ticket] = number or self.writing.get(ticket) or max(floor, last + 1, 2)
+        self.woken.discard(ticket)
+
+    def end_turn(self) -> None:
+        self.ready |= self.later
+        self.later.clear()
+
+    @rule(
+        owner=two,
+        floor=floors,
+        patience=st.sampled_from([0, TTL, TTL]),
+        barge=st.sampled_from([0, 0, 0, 1]),
+        writer=st.sampled_from([None, None, *OWNERS]),
+    )
+    def read(self, owner: str, floor: int, patience: int, barge: int, writer: str | None) -> None:
+        """With `writer`: its downgrade."""
+        ticket = f"{owner}:read"
+        more = (patience, ticket, 0, barge, *([writer] if writer else []))
+        reply = self.acquire(readwrite.READ, self.READ, owner, floor, *more)
+        blocker = self.writer if self.writer != writer else None
+        if blocker is None and not barge and not writer and ticket not in self.ready:
+            blocker = next(iter(self.order), None)
+        if blocker is None:
+            self.drop(ticket)
             self.readers[owner] = self.fence("c", floor)
-            assert reply == [1, self.readers[owner]]
+            self.beside |= {owner} if self.writer else set()
+            assert reply == [1, self.readers[owner], ""]
+            return
+        if patience:
+            self.wait_to_read(ticket)
+        woken = self.wake()
+        assert 0 <= reply[1] <= TTL
+        waits = int(patience > 0)
+        assert [reply[0], *reply[2:]] == [0, blocker, waits, 0, int(blocker in woken)]
 
     @rule(
         owner=owners,
-        floor=floors,
-        patience=st.sampled_from([0, TTL]),
-        reader=st.sampled_from([None, *OWNERS[:2]]),
+        floor=floors.filter(lambda floor: floor >= 0),  # else a number is the server's clock
+        patience=st.sampled_from([0, TTL, TTL]),
+        number=st.sampled_from([0, 0, 3, 7]),
+        barge=st.sampled_from([0, 0, 0, 1]),
     )
-    def write(self, owner: str, floor: int, patience: int, reader: str | None) -> None:
-        """With `reader`: its upgrade."""
-        ticket = f"{owner}:ticket"
-        more = (ticket, patience) if reader is None else (ticket, patience, reader)
+    def write(self, owner: str, floor: int, patience: int, number: int, barge: int) -> None:
+        ticket = f"{owner}:write"
+        more = (patience, ticket, number, barge)
         reply = self.acquire(readwrite.WRITE, self.WRITE, owner, floor, *more)
-        if self.writer not in (None, owner) or self.readers.keys() - {reader}:
-            if patience and self.intent is None:
-                self.intent = ticket
-            assert reply[0] == 0
-            assert 0 <= reply[1] <= TTL
-            others = self.readers.keys() - {reader}
-            assert reply[2] in ({self.writer} if self.writer not in (None, owner) else others)
-        else:
-            if self.intent == ticket:
-                self.intent = None
-            self.writer, self.beside = owner, {reader} if reader else set()
-            assert reply == [1, self.fence("c", floor)]
+        others = self.first != {""}
+        if others and number and patience and self.writing.get(ticket) != number:
+            self.wait_to_write(ticket, number, floor)
+        first = self.first
+        ours = barge or first == {ticket} or self.writer == owner
+        ours = ours or not (self.ready or self.writing)
+        self.judge_writer(reply, owner, ticket, floor, bool(ours), self.readers.keys())
+        if reply[0] == 0:
+            if patience:
+                self.wait_to_write(ticket, number, floor)
+            assert reply[3] == (self.writing[ticket] if patience else 0)
+            if reply[5]:
+                assert reply[2] in first
+                self.wake()
 
-    @rule(owner=two)
-    def leave(self, owner: str) -> None:
-        ticket = f"{owner}:ticket"
-        ours = self.intent == ticket
-        assert self.call(readwrite.WRITE, self.WRITE, "leave", ticket) == [int(ours)]
-        if ours:
-            self.intent = None
+    @rule(owner=owners, floor=floors, waits=st.booleans(), reader=two)
+    def upgrade(self, owner: str, floor: int, waits: bool, reader: str) -> None:
+        ticket = f"{owner}:upgrade"
+        more = (TTL if waits else 0, ticket, int(waits), 0, reader)
+        reply = self.acquire(readwrite.WRITE, self.WRITE, owner, floor, *more)
+        if waits and self.first != {""} and ticket not in self.writing:
+            self.wait_to_write(ticket, self.AHEAD, 0)
+        self.judge_writer(reply, owner, ticket, floor, True, self.readers.keys() - {reader})
+        if reply[0] == 1:
+            self.beside = {reader}
+        elif waits:
+            self.wait_to_write(ticket, self.AHEAD, 0)
 
-    @rule(owner=two)
-    def stop_reading(self, owner: str) -> None:
-        reply = self.call(readwrite.READ, ["r", "c"], "release", owner)
-        assert reply == [int(self.readers.pop(owner, None) is not None)]
+    def judge_writer(
+        self, reply: Any, owner: str, ticket: str, floor: int, ours: bool, readers: Any
+    ) -> None:
+        taken = {self.writer} if self.writer not in (None, owner) else readers
+        if ours and not taken:
+            self.drop(ticket)
+            self.writer, self.beside = owner, set()
+            assert reply[:2] == [1, self.fence("c", floor)]
+            assert reply[2] in self.first
+            return
+        assert reply[0] == 0
+        assert 0 <= reply[1] <= TTL
+        assert reply[5] == (not taken)
+        if taken:
+            assert reply[2] in taken
+
+    def judge_woken(self, reply: Any) -> None:
+        assert reply[0] == 1
+        assert {*reply[1]} == self.wake()
+
+    @rule(owner=owners, side=st.sampled_from(["read", "write", "upgrade"]))
+    def leave(self, owner: str, side: str) -> None:
+        self.drop(f"{owner}:{side}")
+        script, keys = (
+            (readwrite.READ, self.READ) if side == "read" else (readwrite.WRITE, self.WRITE)
+        )
+        self.judge_woken(self.call(script, keys, "leave", f"{owner}:{side}"))
+
+    @rule()
+    def pass_on(self) -> None:
+        if self.writer is None:
+            self.end_turn()
+        self.judge_woken(self.call(readwrite.WRITE, self.WRITE, "pass"))
+
+    @rule(owner=owners, side=st.sampled_from(["read", "write", "upgrade"]))
+    def a_waiter_dies(self, owner: str, side: str) -> None:
+        """The first one's ticket expires: it is skipped at the next request of anybody."""
+        ticket = f"{owner}:{side}"
+        if self.first == {ticket} and ticket not in self.later:
+            self.redis.delete(f"q:#{ticket}")
+            self.drop(ticket)
+            self.judge_woken(self.call(readwrite.WRITE, self.WRITE, "leave", "nobody"))
+
+    @rule(owner=two, waits=st.booleans())
+    def stop_reading(self, owner: str, waits: bool) -> None:
+        """With a ticket: of an attempt that failed elsewhere and goes on waiting."""
+        ticket = f"{owner}:read"
+        more = (0, ticket, TTL, 1) if waits else ()
+        reply = self.call(readwrite.READ, self.READ, "release", owner, *more)
+        if self.readers.pop(owner, None) is None:
+            assert reply == [0, []]
+            return
+        if waits:
+            self.wait_to_read(ticket)
+        self.judge_woken(reply)
 
     @rule(owner=two)
     def check(self, owner: str) -> None:
@@ -202,12 +320,24 @@ class ReadersAndWriter(Machine):
         reply = self.call(readwrite.WRITE, ["w", "c"], "check", owner)
         assert reply == [int(owner == self.writer)]
 
-    @rule(owner=owners)
-    def stop_writing(self, owner: str) -> None:
-        reply = self.call(readwrite.WRITE, ["w", "c"], "release", owner)
-        assert reply == [int(self.writer == owner)]
-        if reply == [1]:
-            self.writer = None
+    @rule(owner=owners, keep=st.sampled_from([0, 0, 1]), number=st.sampled_from([0, 3, 7]))
+    def stop_writing(self, owner: str, keep: int, number: int) -> None:
+        """With a number: the attempt failed elsewhere, and its ticket goes on waiting."""
+        ticket = f"{owner}:write"
+        more = (0, ticket, TTL, number) if number else (keep,)
+        reply = self.call(readwrite.WRITE, self.WRITE, "release", owner, *more)
+        if self.writer != owner:
+            assert reply == [0, []]
+            return
+        self.writer = None
+        if number:
+            self.wait_to_write(ticket, number, 0)
+        elif keep:
+            assert reply == [1, []]
+            return
+        else:
+            self.end_turn()
+        self.judge_woken(reply)
 
     @rule(owner=two)
     def a_reader_expires(self, owner: str) -> None:
@@ -236,7 +366,16 @@ class ReadersAndWriter(Machine):
     def nobody_reads_while_one_writes(self) -> None:
         assert not (self.writer and self.readers.keys() - self.beside)
         assert self.kept("w") == self.writer
-        assert self.kept("i") == self.intent
+
+    @invariant()
+    def the_queue_is_in_order(self) -> None:
+        pairs: Any = self.redis.zrange("q", 0, -1, withscores=True)
+        found = {ticket.decode(): score for ticket, score in pairs}
+        assert {ticket for ticket, score in found.items() if score == -1} == self.ready
+        assert {ticket: n for ticket, n in found.items() if 0 <= n < 4e15} == self.writing
+        assert {ticket for ticket, score in found.items() if score >= 4e15} == self.later
+        for ticket in found:
+            assert self.kept(f"q:#{ticket}") == ("go" if ticket in self.woken else "1")
 
 
 class Several(Machine):

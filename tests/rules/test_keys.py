@@ -38,7 +38,7 @@ def keys_of(locks: asynclock.LockManager, prefix: str, name: str) -> Iterator[tu
     both = locks.rwlock(name)
     yield from spec_keys(both._write, ("writer", key))
     yield both._read.keys[0], ("readers", key)
-    yield both._write.neighbours[1], ("intent", key)
+    yield both._write.queue, ("phases", key)
     yield from spec_keys(locks.fair_lock(name)._spec, ("fair", key))
     for one in locks.fair_lock(name)._spec.neighbours:
         yield one, ("queue or waiters", key, one)

@@ -133,7 +133,7 @@ PLANS = (
         {"reading": 4.0, "writing": 2.0, "short_lived": 0.2, "mutex": 1.0},
         faults=(),
         names=("a",),
-        strict=("intents",),
+        strict=("phases",),
         horizon=2.0,
         eagerness=6.0,
         nature=Nature(1, 2, late=0.1),

@@ -65,8 +65,8 @@ class Run:
         self.next_restart = 0.0
         # What operations remember:
         self.numbers = 0
-        self.writers = 0
-        self.last_writer = 0.0
+        self.waiting = 0
+        self.last_waiter = 0.0
         self.closed: dict[bytes, float] = {}
         """When each short-lived manager was closed, by its label."""
 
@@ -150,9 +150,9 @@ class Run:
             expiry = keys.expiries.get(key)
             if expiry is None:
                 self.accuse(f"{key!r} on {node.name} lives for ever")
-            elif "intents" in self.plan.strict and key.endswith(b"intent") and keys.now() < expiry:
-                if not self.writers and now - self.last_writer > SOON:
-                    self.accuse(f"{key!r} on {node.name} is left, and nobody waits to write")
+            elif "phases" in self.plan.strict and key.endswith(b":#phases") and keys.now() < expiry:
+                if not self.waiting and now - self.last_waiter > SOON:
+                    self.accuse(f"{key!r} on {node.name} is left, and nobody waits")
             elif calm and type(value) is bytes and keys.now() < expiry:
                 closed = self.closed.get(value.partition(b":")[2])
                 if closed is not None and now - closed > SOON:
@@ -208,7 +208,7 @@ class Run:
         await asyncio.sleep(AFTERWARDS)
         if self.jumped and self.world.lock_keys():
             # On a node whose clock was set back, a late request may still be executed, and the
-            # intent of a writer whose replies were lost stays: the node's clock ends both.
+            # ticket of a waiter whose replies were lost stays: the node's clock ends both.
             await asyncio.sleep(self.set_back + 2 * TTL)
         elif self.world.lock_keys():
             # A waiter whose last request was lost is in the queue until its ticket has expired.

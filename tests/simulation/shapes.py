@@ -68,14 +68,12 @@ async def writing(run: Run, process: Process) -> None:
 async def _use_side(run: Run, process: Process, lock: Any, *, shared: bool) -> None:
     patience = run.random.uniform(0.2, 2 * TTL)
     began = run.world.loop.now
-    if not shared:
-        run.writers += 1
+    run.waiting += 1
     try:
         lease = await obtain(run, process, lock.acquire(timeout=patience), patience)
     finally:
-        if not shared:
-            run.writers -= 1
-            run.last_writer = run.world.loop.now
+        run.waiting -= 1
+        run.last_waiter = run.world.loop.now
     if lease is not None:
         await hold(run, process, lease, began, be_inside, name="rw", shared=shared)
 
