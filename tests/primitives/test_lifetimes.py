@@ -216,6 +216,22 @@ async def test_the_last_reader_wakes_a_writer_that_goes_before_readers(server: S
     assert (await server.acquire(*write, "again"))[0] == 1, "no reader was told to go first"
 
 
+async def test_an_upgrade_sees_another_reader_on_a_node_that_forgot_its_own(
+    server: Server,
+) -> None:
+    await server.acquire(readwrite.READ, "r c q w", "other")
+    upgrade = await server.acquire(readwrite.WRITE, "w c q r", "writer", 0, "t", 0, 0, "mine")
+    assert (upgrade[0], upgrade[2]) == (0, "other")
+
+
+async def test_a_downgrade_sees_another_writer_on_a_node_that_forgot_its_own(
+    server: Server,
+) -> None:
+    await server.acquire(readwrite.WRITE, "w c q r", "other")
+    downgrade = await server.acquire(readwrite.READ, "r c q w", "reader", 0, "t", 0, 0, "mine")
+    assert (downgrade[0], downgrade[2]) == (0, "other")
+
+
 async def test_a_readers_raise_lowers_no_counter(server: Server) -> None:
     await server.node.command("SET", "c", 4)
     for owner in ("one", "two", "three"):
