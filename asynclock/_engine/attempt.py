@@ -252,10 +252,12 @@ class Attempt(Vote):
             return  # it was counted as failed before
         if type(reply) is Failure:
             self._failed(index, reply)
-        elif reply[0] == GRANTED and self.started >= self._nodes[index].trust.votes_from:
-            ballot.raised(index)
-        else:
+        elif reply[0] != GRANTED:
             ballot.refuse()
+        elif self.started < self._nodes[index].trust.votes_from:
+            self._failed(index, quarantined(self._nodes[index]))
+        else:
+            ballot.raised(index)
         self._raising ^= bit
         if ballot.verdict is not OPEN:
             self._conclude()
