@@ -183,11 +183,13 @@ COVERED = [
 def coverage(session: nox.Session) -> None:
     """Statements and branches of the core that the cheapest tests take, against a floor.
 
-    Measuring takes about twice the processor time. So it runs these tests only, in one process, and
-    the sessions of all tests measure nothing.
+    Measuring takes about twice the processor time. So it runs these tests only, and the sessions of
+    all tests measure nothing.
     """
     environment = Environment(session)
-    environment.pytest("-m", ORDINARY, *COVERED, under=("coverage", "run"))
+    environment.run("coverage", "erase")
+    environment.pytest("-n", WORKERS, "-m", ORDINARY, *COVERED, under=("coverage", "run"))
+    environment.run("coverage", "combine", "-q")
     environment.run("coverage", "report")
     environment.run("coverage", "json", "-q", "-o", ".nox/coverage.json")
     found = json.loads((ROOT / ".nox" / "coverage.json").read_text())["totals"]["percent_covered"]
