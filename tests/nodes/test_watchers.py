@@ -106,7 +106,8 @@ def test_a_primary_that_was_replaced_is_left(changed: SentinelView) -> None:
         assert node.obstacle(_clock.now()) is None
         node.said = changed
         await asyncio.sleep(POLL + 0.01)
-        assert node.end.causes == ["the Sentinels name another primary"]
+        # Two polls fit into the time, and this link stays.
+        assert set(node.end.causes) == {"the Sentinels name another primary"}
         looking.cancel()
 
     run_virtual(scenario())
