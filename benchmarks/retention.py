@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
@@ -34,11 +35,20 @@ class Memory:
     after: int
     keys_left: int
     fences_rise: bool
+    client_early: int
+    """Peak memory of this process, in bytes, after a tenth of the names."""
+    client_late: int
+    """The same at the end."""
 
     @property
     def back(self) -> bool:
         """Whether the memory is back where it was."""
         return abs(self.after - self.before) <= TOLERANCE * self.before
+
+
+def peak() -> int:
+    """Return the most memory that this process has had, in bytes (Linux counts KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 async def measure(names: int, retention: float, *, records: bool = False) -> Memory:
@@ -73,14 +83,17 @@ async def measure(names: int, retention: float, *, records: bool = False) -> Mem
             fences: dict[str, int] = {}
             numbers = iter(range(names))
             most = (0, 0)
+            early = 0
 
             async def work() -> None:
-                nonlocal most
+                nonlocal most, early
                 for number in numbers:
                     fence = await use(f"name:{number}")
                     if number % step == 0:
                         fences[f"name:{number}"] = fence
                         most = max(most, await used())
+                    if number == names // 10:
+                        early = peak()
 
             await asyncio.gather(*(work() for _ in range(TASKS)))
             most = max(most, await used())
@@ -88,7 +101,7 @@ async def measure(names: int, retention: float, *, records: bool = False) -> Mem
             await asyncio.sleep(5)  # the server gives memory of its tables back step by step
             after, _ = await used()
             rise = all([await use(name) > fence for name, fence in fences.items()])
-            return Memory(before, *most, after, left, rise)
+            return Memory(before, *most, after, left, rise, early, peak())
 
 
 def main() -> int:
@@ -104,6 +117,8 @@ def main() -> int:
     print(f"most memory             {found.most:,} bytes with {found.keys:,} keys")
     print(f"memory after            {found.after:,} bytes with {found.keys_left:,} keys")
     print(f"deviation               {found.after / found.before - 1:+.2%} (at most 5 %)")
+    early, late = found.client_early, found.client_late
+    print(f"client memory (peak)    {early:,} bytes at a tenth of the names, {late:,} at the end")
     print(f"fences of {AGAIN} names rise  {found.fences_rise}")
     return 0 if found.back and found.fences_rise else 1
 
