@@ -3,7 +3,8 @@
 Each new connection reads what its node keeps, and a push reports each change. The newest record
 counts, wherever it was read. A client whose nodes the record does not allow gets no lease and
 extends none. A client that meets a node with an older record tells it the newest one, so a node
-that restarted empty knows it again before it votes.
+that restarted empty knows it again before it votes. Until it votes, a node that doesn't know its
+name is left out of the comparison if a quorum of the others fits: its address may be a tunnel.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class SetGuard:
         self._label = label
         self._names: dict[Node, str] = {}
         """What the record calls each node that was met; its address if the node doesn't know."""
+        self._nameless: set[Node] = set()
+        """The nodes that were met and did not know their names."""
         self._newest = Kept()
         self._told: dict[Node, tuple[Kept, Kept, object]] = {}
         """For each node that was told: what it kept, what it was told, and on which link."""
@@ -67,8 +70,14 @@ class SetGuard:
         if not (isinstance(met, ServerNode) and met.settings.record_key and met.trust.facts):
             return
         kept = met.trust.facts.kept
-        if kept.name or met not in self._names:
+        before = self._names.get(met)
+        if kept.name:
+            self._nameless.discard(met)
+        elif before is None:
+            self._nameless.add(met)
+        if kept.name or before is None:
             self._names[met] = kept.name or met.address
+        renamed = before not in (None, self._names[met])
         self._newest = max(self._newest, kept)
         # A quorum of answers is needed for each lease. Fewer readings may all be outdated.
         if len(self._names) < self._quorum:
@@ -80,16 +89,23 @@ class SetGuard:
             for node in self._names:  # those met before the record was known are told now
                 if isinstance(node, ServerNode) and node.trust.facts is not None:
                     known = node.trust.facts.kept
-                    if node is met or known.number < self._newest.number:
+                    if renamed or node is met or known.number < self._newest.number:
                         loop.call_soon(self._tell, record, node, known)
         elif len(self._nodes) >= FLEET:
             # Not a warning: most fleets never change, and each run of a program would repeat it.
             self._say(logging.INFO, UNRECORDED)
 
     def _judge(self, record: NodeSet) -> None:
-        if record.allows([self._names.get(node) for node in self._nodes]):
-            self._allow()
-            return
+        unsure = self._unsure(record)
+        names = [None if node in unsure else self._names.get(node) for node in self._nodes]
+        if record.allows(names):
+            enough = not unsure or len(names) - names.count(None) >= self._quorum
+            if enough:
+                self._allow()
+            if enough or len(self._names) < len(self._nodes):  # the next node may settle it
+                for node, seconds in unsure.items():
+                    asyncio.get_running_loop().call_later(seconds, _compare_again, node)
+                return
         text = (
             f"this client uses the nodes {shown(self._own())}, and the fleet uses "
             f"{' or '.join(map(shown, record.usable))} (epoch {record.epoch}): two clients could "
@@ -99,6 +115,16 @@ class SetGuard:
             self._refuse(text)
         else:
             self._say(logging.WARNING, text)
+
+    def _unsure(self, record: NodeSet) -> dict[Node, float]:
+        """Return the nodes that may be nodes of the record under another address.
+
+        With each: for how many seconds it need not be compared, because it has no vote.
+        """
+        now = _clock.now()
+        strangers = [n for n in self._nameless if n.address not in record.nodes + record.other]
+        waits = {node: node.votes_from - node.settings.node_timeout - now for node in strangers}
+        return {node: seconds for node, seconds in waits.items() if seconds > 0}
 
     def _own(self) -> list[str]:
         return [self._names.get(node, node.address) for node in self._nodes]
@@ -141,3 +167,9 @@ class SetGuard:
         if text != self._said:
             self._said = text
             _log.log(level, "%s", text)
+
+
+def _compare_again(node: Node) -> None:
+    """Compare the nodes once more, before `node` votes. Without a link, it is met again first."""
+    if isinstance(node, ServerNode) and node.link is not None:
+        node.on_connect(node)

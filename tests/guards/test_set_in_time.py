@@ -15,6 +15,8 @@ import pytest
 
 import asynclock
 from asynclock import _clock
+from asynclock._nodes.script import Command
+from asynclock._nodes.set_guard import digest
 from asynclock.events import Event, Voted
 from asynclock.fleet import Fleet
 from asynclock.testing import run_virtual
@@ -187,3 +189,68 @@ async def _told_again() -> None:
         nodes[0]._route.go_mute()  # what it is told now gets nowhere
         await asyncio.sleep(10)
         assert await _knows(servers[0])
+
+
+def _names_given(locks: asynclock.LockManager) -> list[str]:
+    """Return a list that gets the name of the connection to the first node at each change."""
+    node: Any = locks._engine.multiplexer.nodes[0]
+    names: list[str] = []
+    ask = node.ask
+
+    def noting(command: Command, *rest: Any, **options: Any) -> None:
+        if command.args[1:2] == ("SETNAME",):
+            names.append(str(command.args[2]))
+        ask(command, *rest, **options)
+
+    node.ask = noting
+    return names
+
+
+def test_a_node_that_came_back_empty_refuses_no_client_that_has_another_address_of_it() -> None:
+    run_virtual(_tunnel())
+
+
+async def _tunnel() -> None:
+    servers, nodes = far_nodes("abc")
+    tunnel: Any = MemoryEndpoint("tunnel", servers[2], Way())
+    async with Fleet(*nodes, **SETTINGS) as fleet:
+        await fleet.record()
+    servers[2].kill()
+    servers[2].restart(keep_data=False)
+    async with asynclock.connect(*nodes[:2], tunnel, **SETTINGS) as locks:
+        await locks.ready()
+        await asyncio.sleep(1)
+        assert [node.state for node in locks.nodes()] == ["up", "up", "quarantined"]
+        names = _names_given(locks)
+        async with locks.lock("x", timeout=5):
+            pass
+        async with asynclock.connect(*nodes, **SETTINGS) as other:  # it tells the node its name
+            await other.ready()
+        await asyncio.sleep(2 * TTL)
+        assert [node.state for node in locks.nodes()] == ["up"] * 3
+        # Its connections are named after the right set, so no operator waits for this client.
+        assert any(digest(("memory://a", "memory://b", "memory://c")) in name for name in names)
+
+
+@pytest.mark.parametrize("empty", [1, 2])
+def test_it_is_compared_before_it_votes_and_while_no_quorum_fits(empty: int) -> None:
+    run_virtual(_strangers(empty))
+
+
+async def _strangers(empty: int) -> None:
+    """Nodes of nobody, which are as young as nodes that came back empty."""
+    _, nodes = far_nodes("abc")
+    async with Fleet(*nodes, **SETTINGS) as fleet:
+        await fleet.record()
+    strangers: list[Any] = [MemoryEndpoint(name, MemoryNode(name), Way()) for name in "de"[:empty]]
+    own = [*nodes[:-empty], *strangers]
+    locks = asynclock.connect(*own, **SETTINGS)
+    try:
+        if empty == 1:
+            async with locks.lock("x", timeout=5):  # the stranger has no vote yet
+                pass
+        await asyncio.sleep(TTL)
+        with pytest.raises(asynclock.ConfigurationError, match=r"a, .*://d.*the fleet uses"):
+            await locks.lock("x", timeout=5).acquire()
+    finally:
+        await locks.aclose()
