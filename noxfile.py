@@ -14,7 +14,9 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +103,10 @@ class Environment:
         (binary,) = self.folder.glob(f"lib/python*/site-packages/{place}")
         self.env["ASYNCLOCK_SERVER_BINARY"] = str(binary)
 
-    def run(self, program: str, *args: str, silent: bool = False) -> None:
-        """Run a program of this environment."""
+    def run(self, program: str, *args: str, silent: bool = False) -> Any:
+        """Run a program of this environment; with `silent`, return what it prints."""
         path = str(self.folder / "bin" / program)
-        self.session.run(path, *args, env=self.env, external=True, silent=silent)
+        return self.session.run(path, *args, env=self.env, external=True, silent=silent)
 
     def pytest(self, *args: str, under: tuple[str, ...] = ("python",)) -> None:
         """Run pytest with the options that all sessions share, `under` a command like `python`."""
@@ -322,7 +324,26 @@ def built(session: nox.Session) -> tuple[Path, Path]:
     environment.run("python", "-m", "build", "--outdir", str(dist), silent=True)
     environment.run("twine", "check", "--strict", *map(str, dist.iterdir()))
     (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    # `build` makes the wheel from the sdist, which has no checkout to take the links from.
+    links = [f"{label}, {url}" for label, url in links_of(environment).items()]
+    if links_in(wheel) != links:
+        session.error(f"the wheel has {links_in(wheel)}, and the checkout has {links}")
+    session.log("links for the index: " + ("; ".join(links) or "none, without a public `origin`"))
     return wheel, sdist
+
+
+def links_of(environment: Environment) -> dict[str, str]:
+    """Return the links that hatch_build.py takes from the checkout's `origin`."""
+    found = environment.run("hatchling", "metadata", "urls", silent=True)
+    links: dict[str, str] = json.loads(found)
+    return links
+
+
+def links_in(wheel: Path) -> list[str]:
+    """Return the links of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        return message_from_bytes(archive.read(metadata)).get_all("Project-URL", [])
 
 
 @nox.session
@@ -363,7 +384,7 @@ FRAGMENTS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed"
 def release(session: nox.Session) -> None:
     """`nox -s release -- 0.2.0`: changelog, a signed-off commit with a tag, wheel and sdist."""
     (version,) = session.posargs
-    if reason := not_releasable(PROJECT):
+    if reason := not_releasable(links_of(Environment(session))):
         session.error(reason)
     file = ROOT / "pyproject.toml"
     before = PROJECT["project"]["version"]
@@ -377,10 +398,13 @@ def release(session: nox.Session) -> None:
     session.log(f"look at it, push the commit and the tag, then: twine upload {wheel} {sdist}")
 
 
-def not_releasable(project: dict[str, Any]) -> str | None:
+def not_releasable(links: dict[str, str]) -> str | None:
     """Return what to do before a release, or None."""
-    if "Source" not in project["project"].get("urls", {}):
-        return "name the repository as Source in [project.urls]: the links of the index lead there"
+    if "Source" not in links:
+        return (
+            "the package would have no link to its repository: set the git remote `origin` to the"
+            " public address of the repository (https or ssh)"
+        )
     changes = ["git", "status", "--porcelain"]
     if subprocess.run(changes, cwd=ROOT, capture_output=True, check=True).stdout:
         return "commit or stash your changes first"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,16 +90,142 @@ def test_the_index_installs_the_package_not_a_checkout() -> None:
     assert ".[" not in text
 
 
-def test_the_hook_links_to_the_tag_of_the_version_if_there_is_a_repository() -> None:
-    hook = load("hatch_build").ReadmeHook(str(ROOT), {})
-    with_source: dict[str, Any] = {"name": "asynclock", "version": "1.2.3"}
-    with_source["urls"] = {"Source": SOURCE}
-    hook.update(with_source)
-    assert f"]({FILES}/docs/quickstart.md)" in with_source["readme"]["text"]
-    assert f"]({PICTURES}/docs/_static/demo.svg)" in with_source["readme"]["text"]
-    without: dict[str, Any] = {"name": "asynclock", "version": "1.2.3"}
-    hook.update(without)
+# ---- the links on the package index --------------------------------------------------------------
+
+GITHUB = "https://github.com/owner/name"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What hatchling needs of this project, as a repository without a remote."""
+    for variable in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(variable, os.devnull)  # settings may replace addresses
+    folder = tmp_path / "checkout"
+    (folder / "asynclock").mkdir(parents=True)
+    (folder / "asynclock" / "__init__.py").touch()
+    for name in ("hatch_build.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    git(folder, "init", "-q")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=folder, check=True)
+
+
+def filled_in(folder: Path) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": "asynclock", "version": "1.2.3"}
+    load("hatch_build").IndexHook(str(folder), {}).update(metadata)
+    return metadata
+
+
+@pytest.mark.parametrize(
+    ("remote", "source"),
+    [
+        ("https://github.com/owner/name", GITHUB),
+        ("https://github.com/owner/name.git", GITHUB),
+        ("https://user:secret@github.com/owner/name.git", GITHUB),
+        ("git@github.com:owner/name.git", GITHUB),
+        ("github.com:owner/name", GITHUB),
+        ("ssh://git@github.com/owner/name.git", GITHUB),
+        ("ssh://git@ssh.github.com:443/owner/name.git", GITHUB),
+        ("ssh://git@git.example:2222/team/part/name.git", "https://git.example/team/part/name"),
+        ("https://git.example:8443/owner/name/", "https://git.example:8443/owner/name"),
+        ("http://github.com/owner/name", None),
+        ("git://github.com/owner/name", None),
+        ("/srv/git/name.git", None),
+        ("../name", None),
+        ("file:///srv/git/name.git", None),
+        ("https://127.0.0.1:3000/owner/name", None),
+        ("https://[::1]/owner/name", None),
+        ("https://localhost/owner/name", None),
+        ("git@git.localhost:owner/name", None),
+        ("git@work:owner/name", None),
+        ("git@github.com-work:owner/name", None),
+        ("https://github.com", None),
+        ("https://github.com:port/owner/name", None),
+    ],
+)
+def test_the_source_is_the_public_address_of_origin(
+    checkout: Path, remote: str, source: str | None
+) -> None:
+    git(checkout, "remote", "add", "origin", remote)
+    assert filled_in(checkout).get("urls", {}).get("Source") == source
+
+
+def test_links_lead_to_the_tag_of_the_version_if_there_is_a_repository(checkout: Path) -> None:
+    without = filled_in(checkout)
+    assert "urls" not in without
     assert "docs/quickstart.md" not in without["readme"]["text"]
+    git(checkout, "remote", "add", "origin", f"{SOURCE}.git")
+    found = filled_in(checkout)
+    assert f"]({FILES}/docs/quickstart.md)" in found["readme"]["text"]
+    assert f"]({PICTURES}/docs/_static/demo.svg)" in found["readme"]["text"]
+    for url in found["urls"].values():
+        assert url == SOURCE or (ROOT / url.removeprefix(f"{FILES}/")).is_file(), url
+
+
+@pytest.mark.parametrize(
+    ("source", "readme", "issues"),
+    [
+        (GITHUB, "/blob/v1.2.3/README.md", "/issues"),
+        ("https://codeberg.org/owner/name", "/src/tag/v1.2.3/README.md", "/issues"),
+        ("https://bitbucket.org/owner/name", "/src/v1.2.3/README.md", None),
+        (SOURCE, "/blob/v1.2.3/README.md", None),
+    ],
+)
+def test_each_forge_has_its_own_paths(source: str, readme: str, issues: str | None) -> None:
+    hook = load("hatch_build")
+    assert hook.file_address(source, "1.2.3", "README.md") == source + readme
+    found = hook.project_urls(source, "1.2.3").get("Issues")
+    assert found == (issues and source + issues)
+
+
+def test_only_the_checkout_itself_is_asked(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(checkout, "remote", "add", "origin", GITHUB)
+    hook = load("hatch_build")
+    inside = checkout / "vendored"
+    inside.mkdir()
+    assert hook.origin(inside) is None
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))  # as in a hook of the other repository
+    assert hook.origin(checkout) == GITHUB
+    (checkout / "PKG-INFO").touch()  # somebody's repository of an sdist
+    assert hook.origin(checkout) is None
+
+
+def test_without_git_there_are_no_links(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(checkout, "remote", "add", "origin", GITHUB)
+    monkeypatch.setenv("PATH", str(checkout))
+    assert "urls" not in filled_in(checkout)
+
+
+@pytest.mark.parametrize("source", [None, GITHUB])
+def test_an_sdist_hands_its_links_on_to_the_wheel(
+    checkout: Path, source: str | None, noxfile: ModuleType
+) -> None:
+    """The sdist has no checkout: hatchling reads its PKG-INFO."""
+    if source:
+        git(checkout, "remote", "add", "origin", f"{source}.git")
+
+    def build(folder: Path, target: str) -> Path:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", "made"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        (made,) = (folder / "made").iterdir()
+        return made
+
+    with tarfile.open(build(checkout, "sdist")) as archive:
+        archive.extractall(checkout.parent, filter="data")
+    (unpacked,) = checkout.parent.glob("asynclock-*")
+    links = noxfile.links_in(build(unpacked, "wheel"))
+    version = unpacked.name.removeprefix("asynclock-")
+    wanted = load("hatch_build").project_urls(source, version)
+    assert bool(wanted) == bool(source)
+    assert links == [f"{label}, {url}" for label, url in wanted.items()]
 
 
 def test_the_figures_of_the_readme_stand_in_the_results_that_it_names() -> None:
@@ -139,10 +269,9 @@ def test_each_fragment_has_a_kind_that_the_changelog_knows(noxfile: ModuleType) 
 def test_a_release_wants_a_repository_and_no_loose_changes(
     tmp_path: Path, noxfile: ModuleType
 ) -> None:
-    project: dict[str, Any] = {"project": {}}
-    assert "Source" in noxfile.not_releasable(project)
-    project["project"]["urls"] = {"Source": "https://git.example/asynclock"}
+    assert "`origin`" in noxfile.not_releasable({})
+    links = {"Source": SOURCE}
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    assert noxfile.not_releasable(project) is None
+    assert noxfile.not_releasable(links) is None
     (tmp_path / "loose").touch()
-    assert "commit or stash" in noxfile.not_releasable(project)
+    assert "commit or stash" in noxfile.not_releasable(links)
