@@ -187,6 +187,17 @@ async def test_dropped_it_warns(locks: asynclock.LockManager, call: Call) -> Non
     assert [warning.filename for warning in told] == [__file__]
 
 
+async def test_asked_for_its_truth_it_warns(locks: asynclock.LockManager) -> None:
+    """`if lock.acquire():` is true, as with each coroutine that lacks its await."""
+    lock = locks.lock("a")
+    with pytest.warns(RuntimeWarning, match="acquire of 'a' was never awaited"):
+        assert lock.acquire()
+        gc.collect()
+    with pytest.warns(RuntimeWarning, match=r"coroutine '.*try_acquire' was never awaited"):
+        assert lock.try_acquire()
+        gc.collect()
+
+
 @each_call
 async def test_used_it_does_not_warn(locks: asynclock.LockManager, call: Call) -> None:
     with warnings.catch_warnings():

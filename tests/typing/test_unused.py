@@ -1,5 +1,8 @@
 """Type checkers report an `acquire` that is neither awaited nor entered, where they are asked to.
 
+So they do if its truth is asked for: mypy with "truthy-bool", as for each coroutine; pyright with
+reportUnnecessaryComparison for coroutines of `async def`, such as that of `try_acquire`.
+
 By default both report coroutines of one class only, that of `async def`, and no subclass: it could
 not be entered. So mypy needs "unused-awaitable", and pyright reportUnusedCallResult.
 """
@@ -40,10 +43,16 @@ async def main(locks: asynclock.LockManager) -> None:
     shielded: asynclock.Lease = await asyncio.shield(asyncio.wait_for(lock.acquire(), 1))
     future = asyncio.run_coroutine_threadsafe(lock.acquire(), asyncio.get_running_loop())
     print(number, task, other, both, shielded, future.result().fence)
+    if lock.acquire():
+        print("always")
+    if lock.try_acquire():
+        print("always")
 """
 pytestmark = pytest.mark.timeout(300)
 
 UNUSED = [8, 9, 10, 11, 12]
+TRUE_ACQUIRE, TRUE_TRY_ACQUIRE = 25, 27
+"""Lines that ask a call for its truth, which every coroutine has."""
 
 
 @pytest.fixture
@@ -54,7 +63,8 @@ def snippet(tmp_path: Path) -> Path:
 
 
 def test_mypy(snippet: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--strict", "--enable-error-code", "unused-awaitable"]
+    asked = ["--enable-error-code=unused-awaitable", "--enable-error-code=truthy-bool"]
+    command = [sys.executable, "-m", "mypy", "--strict", *asked]
     cache = f"--cache-dir={snippet.parent / 'cache'}"
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -66,8 +76,9 @@ def test_mypy(snippet: Path) -> None:
     )
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     errors = [one for one in found if one["severity"] == "error"]
-    assert [one["line"] for one in errors] == UNUSED, done.stdout + done.stderr
-    assert {one["code"] for one in errors} == {"unused-awaitable"}
+    unused = dict.fromkeys(UNUSED, "unused-awaitable")
+    true = dict.fromkeys([TRUE_ACQUIRE, TRUE_TRY_ACQUIRE], "truthy-bool")
+    assert {one["line"]: one["code"] for one in errors} == unused | true, done.stdout + done.stderr
 
 
 def test_pyright(snippet: Path) -> None:
@@ -75,6 +86,7 @@ def test_pyright(snippet: Path) -> None:
         json.dumps(
             {
                 "reportUnusedCallResult": "error",
+                "reportUnnecessaryComparison": "error",
                 "extraPaths": [str(Path(__file__).parents[2])],
                 "include": [str(snippet)],
             }
@@ -89,5 +101,8 @@ def test_pyright(snippet: Path) -> None:
     found = [
         one for one in json.loads(done.stdout)["generalDiagnostics"] if one["severity"] == "error"
     ]
-    assert [one["range"]["start"]["line"] + 1 for one in found] == UNUSED, done.stdout
-    assert {one["rule"] for one in found} == {"reportUnusedCallResult"}
+    unused = dict.fromkeys(UNUSED, "reportUnusedCallResult")
+    assert {one["range"]["start"]["line"] + 1: one["rule"] for one in found} == {
+        **unused,
+        TRUE_TRY_ACQUIRE: "reportUnnecessaryComparison",
+    }, done.stdout
