@@ -153,7 +153,9 @@ def _server(
             link.close("the handshake failed")
             raise
 
-    return ServerNode(endpoint.address, open_link, settings, observers)
+    node = ServerNode(endpoint.address, open_link, settings, observers)
+    node.late = endpoint.late
+    return node
 
 
 async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
@@ -170,4 +172,6 @@ def _primary(endpoint: Endpoint, primaries: PrimaryDialer, observers: Observers)
     async def open_link(node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
         return await primaries.dial(endpoint, node, limit, known)
 
-    return ServerNode(endpoint.address, open_link, primaries.settings, observers)
+    node = ServerNode(endpoint.address, open_link, primaries.settings, observers)
+    node.late = endpoint.late
+    return node

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import ConfigurationError
 from .redaction import harmless, redacted
+from .replies import Failure, no_connection
 from .spelling import check_shape, in_our_words
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Endpoint:
 
     _said: tuple[str, ...] = ()
     _tls: ssl.SSLContext | None = None
+    _in_tls = False
 
     def __init__(self, connection: Any, like: Iterable[Endpoint] = ()) -> None:
         self._settings = connection
@@ -150,23 +152,44 @@ class Endpoint:
     async def open(self, make: Callable[[], L]) -> L:
         """Open a connection with the protocol that `make` returns. Raises OSError."""
         loop = asyncio.get_running_loop()
+        self._in_tls = False
+
+        def made() -> L:
+            # asyncio makes the protocol between the connection and the handshake of TLS; uvloop
+            # makes it before both.
+            self._in_tls = self._tls is not None and isinstance(loop, asyncio.BaseEventLoop)
+            return make()
+
         # If create_connection is cancelled, it closes its socket; `make` is called once it is open.
         if self.path is not None:
             _, link = await loop.create_unix_connection(make, self.path)
             return link
         context = self.tls()
         _, link = await loop.create_connection(
-            make,
+            made,
             self.host,
             self.port,
             ssl=context,
             server_hostname=self.host if context is not None else None,
         )
+        self._in_tls = False
         return link
+
+    def late(self, seconds: float) -> Failure:
+        """Return why `open`, or what follows it, did not end within `seconds`."""
+        if self._in_tls:
+            text = f"no answer to the TLS handshake within {seconds:g} s: does this port speak TLS?"
+            return Failure(text)
+        return no_connection(seconds)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS context that redis-py would use, or None for a plain connection."""
         return self._tls
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is an address of TCP without TLS; a node in memory has no port."""
+        return self.path is None and self._tls is None and self.port > 0
 
     @property
     def rotates(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,13 +23,15 @@ from .info import read_facts
 from .link import Link, LinkListener
 from .patience import Patience
 from .redaction import without
-from .replies import NO_TRUST, Failure, refused_certificate
+from .replies import NO_TRUST, NOT_REDIS, Failure, refused_certificate
 from .script import Command, Script
 
 WANTS_LOGIN = (
     "it wants a password (NOAUTH): write redis://:PASSWORD@host, for Sentinels "
     "?sentinel_password=PASSWORD"
 )
+NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""Reasons of OpenSSL, before 3.2 and since then, for a reply that is not TLS."""
 
 
 class HandshakeError(Exception):
@@ -60,7 +63,7 @@ async def dial(
 
     With a `record_key`, the facts contain what the node keeps of the record of the fleet's set.
     """
-    async with _opening(limit) as opened:
+    async with _opening(endpoint, limit) as opened:
         link = await endpoint.open(lambda: Link(listener, limit))
         opened.append(link)
         await _log_in(link, endpoint)
@@ -73,7 +76,7 @@ async def greet(
     endpoint: Endpoint, listener: LinkListener, node_timeout: float, limit: float
 ) -> Link:
     """Open a link that is only logged in, for a server that only reports the roles of others."""
-    async with _opening(limit) as opened:
+    async with _opening(endpoint, limit) as opened:
         link = await endpoint.open(lambda: Link(listener, limit))
         opened.append(link)
         await _log_in(link, endpoint)
@@ -82,7 +85,7 @@ async def greet(
 
 
 @contextlib.asynccontextmanager
-async def _opening(limit: float) -> AsyncIterator[list[Link]]:
+async def _opening(endpoint: Endpoint, limit: float) -> AsyncIterator[list[Link]]:
     """Limit the time of a handshake, and close the links that it opened if it fails."""
     opened: list[Link] = []
     try:
@@ -94,10 +97,12 @@ async def _opening(limit: float) -> AsyncIterator[list[Link]]:
                 patience.cancel()
     except TimeoutError:
         _drop(opened)
-        raise HandshakeError(Failure(f"no connection within {limit:g} s")) from None
+        raise HandshakeError(endpoint.late(limit)) from None
     except OSError as error:
         _drop(opened)
         cause, refused = f"can't connect: {_reason(error)}", refused_certificate(error)
+        if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
+            cause = f"{cause}: does this port speak TLS?"
         code = NO_TRUST if refused else ""
         raise HandshakeError(Failure(cause, permanent=refused, code=code)) from None
     except BaseException:
@@ -127,9 +132,17 @@ async def _log_in(link: Link, endpoint: Endpoint) -> None:
     answer = await link.ask(hello)
     if isinstance(answer, Failure) and answer.code == "WRONGPASS" and endpoint.rotates:
         answer = replace(answer, permanent=False)  # the next password may be right
+    if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS):
+        answer = replace(answer, cause=answer.cause + _wants_tls(link, endpoint))
     _accept(answer, [word for word in login if word and word != "default"][-1:])
     if endpoint.db:
         _accept(await link.ask(Command.plain("SELECT", endpoint.db)))
+
+
+def _wants_tls(link: Link, endpoint: Endpoint) -> str:
+    # A server may also close a connection before its first reply because it is going down.
+    ended = link.closed.done() and endpoint.plain
+    return "; if this port wants TLS, write rediss://" if ended else ""
 
 
 def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:

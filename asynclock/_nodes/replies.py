@@ -34,6 +34,11 @@ class Failure:
     """The moment from which the node votes again, if a guard keeps it from voting; otherwise 0."""
 
 
+def no_connection(seconds: float) -> Failure:
+    """Return the Failure of a connection that is not there after that many seconds."""
+    return Failure(f"no connection within {seconds:g} s")
+
+
 class Sink(Protocol):
     """The receiver of the answer of node `index`: a reply or a Failure."""
 

@@ -19,7 +19,7 @@ from .node import NOT_AFTER_GRACE, NodeLink, NodeSettings
 from .node_log import NodeLog
 from .pending_releases import PendingReleases
 from .record import CACHING
-from .replies import NOBODY, Failure, Sink
+from .replies import NOBODY, Failure, Sink, no_connection
 from .script import Command
 
 FORGOT: Final = Failure("it has forgotten its keys since this change began")
@@ -42,6 +42,8 @@ class ServerRequests:
         self.pending = PendingReleases(settings.node_timeout, self._send_again)
         """Releases that the node may not have executed."""
         self.on_state: Callable[[], None] = lambda: None
+        self.late: Callable[[float], Failure] = no_connection
+        """Returns why there is no connection yet, after that many seconds."""
         self._log = NodeLog(address, self.trust, observers)
         self._link: NodeLink | None = None
         self._down: Failure | None = None
@@ -144,8 +146,7 @@ class ServerRequests:
                 link.send(self._bounded(command), sink, index)
 
     def _give_up_connecting(self) -> None:
-        cause = f"no connection within {self.settings.node_timeout:g} s"
-        self._fail(Failure(cause))
+        self._fail(self.late(self.settings.node_timeout))
 
     def _fail(self, failure: Failure) -> None:
         self._note_down(failure)

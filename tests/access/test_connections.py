@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -107,6 +109,58 @@ async def test_tls_with_a_stranger_is_refused(
         lenient = connect(f"{url}&ssl_check_hostname=false")
         await used(lenient)
         await lenient.aclose()
+
+
+async def comes_to_say(locks: asynclock.LockManager, words: str) -> None:
+    """The first attempts on a busy machine may fail for another reason: there is no connection."""
+    said = ""
+    while not re.search(words, said):
+        with pytest.raises(asynclock.AsyncLockError) as caught:
+            await locks.lock("a").try_acquire()
+        said = str(caught.value)
+        await asyncio.sleep(0.01)
+
+
+async def test_tls_to_a_plain_port_is_a_guess_in_the_cause(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    (server,) = await asynclock_servers()
+    await comes_to_say(connect(f"rediss://127.0.0.1:{server.port}"), r"does this port speak TLS\?")
+
+
+async def test_no_answer_to_the_handshake_of_tls_is_named(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the system takes connections for it
+        port = silent.getsockname()[1]
+        words = r"no answer to the TLS handshake within .* s: does this port speak TLS\?"
+        locks = connect(f"rediss://127.0.0.1:{port}")
+        await comes_to_say(locks, words)
+        await locks.aclose()
+
+
+async def test_a_server_that_answers_tls_with_text_is_named(connect: Connect) -> None:
+    async def error(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(b"-ERR unknown command\r\n")
+            await writer.drain()
+            await reader.read()
+        writer.close()
+
+    listener = await asyncio.start_server(error, "127.0.0.1", 0)
+    async with listener:
+        port = listener.sockets[0].getsockname()[1]
+        locks = connect(f"rediss://127.0.0.1:{port}")
+        await comes_to_say(locks, r"can't connect: .*: does this port speak TLS\?")
+        await locks.aclose()
+
+
+async def test_plain_text_to_a_tls_port_is_a_guess_in_the_cause(
+    asynclock_servers: StartServers, connect: Connect, certificates: Certificates
+) -> None:
+    (server,) = await asynclock_servers()
+    async with tls_in_front(server, certificates) as (port, _names):
+        locks = connect(f"redis://127.0.0.1:{port}")
+        await comes_to_say(locks, "if this port wants TLS, write rediss://")
+        await locks.aclose()
 
 
 def test_authorities_are_loaded_once_for_all_nodes_that_trust_the_same(
