@@ -42,7 +42,9 @@ async def main() -> int:
         for port in ports:
             arguments = ("examples.fastapi_orders.service:app", "--port", str(port))
             quiet = ("--log-level", "warning", "--no-access-log")
-            started = process("uvicorn", *arguments, *quiet, environment=environment)
+            # Longer than the clients keep idle connections, so that none is closed at a request.
+            keep = ("--timeout-keep-alive", "30")
+            started = process("uvicorn", *arguments, *quiet, *keep, environment=environment)
             await services.enter_async_context(started)
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         await asyncio.gather(*map(until_healthy, urls))

@@ -7,7 +7,7 @@ import contextvars
 import gc
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -33,6 +33,14 @@ LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "semaphore": lambda locks: locks.semaphore("a", 2).acquire(),
     "election": lambda locks: locks.election("a").campaign("me"),
 }
+
+
+@pytest.fixture(autouse=True)
+def small_heap() -> Iterator[None]:
+    """Let the collector look at the test's own objects only, or it may take longer than the ttl."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:

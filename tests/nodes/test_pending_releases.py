@@ -85,7 +85,11 @@ async def test_nothing_is_kept_for_a_node_that_was_sent_nothing(
 ) -> None:
     async with locks.lock("warm"):
         pass
-    assert (await locks.inspect("warm")).nodes[0].error is None
+
+    async def answered() -> bool:
+        return (await locks.inspect("warm")).nodes[0].error is None
+
+    await until(answered, "the first node has answered everything")
     proxy.partition()
     await is_seen(locks, "down")
     before = await releases(asynclock_nodes[0])

@@ -17,6 +17,8 @@ from asynclock.testing.plugin import StartServers
 from tests.primitives.conftest import Connect
 
 SECONDS = 2.5
+FEWEST = 3
+"""Bodies that there are in any case, once the trouble is over."""
 Locks = asynclock.LockManager
 
 # Which lock a task takes at its turn, on how many nodes, and how the history is to be judged.
@@ -62,7 +64,7 @@ async def test_history_is_clean(
     async def work(number: int) -> None:
         nonlocal done
         turn = number
-        while loop.time() < until:
+        while loop.time() < until or done < FEWEST:
             turn += 1
             began = history.now()
             with contextlib.suppress(asynclock.AsyncLockError):
@@ -77,4 +79,4 @@ async def test_history_is_clean(
     # One name for all: what multi_lock takes besides "a" does not matter here.
     events = [dataclasses.replace(event, name="a") for event in history]
     assert check(events, **rules) == []
-    assert done > 2
+    assert done >= FEWEST
