@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+_HELP = {"-h", "--help"}
 
 COMMANDS = {
     "run": ".run.command",
@@ -68,6 +69,16 @@ def _add_commands(arguments: Sequence[str]) -> None:
         app.command(name)(getattr(module, name))
 
 
+def _hide_types_of_flags(command: Any, parent: Any = None) -> None:
+    """Keep help from showing `<bool>` beside each flag, as typer does since about 0.29."""
+    context = command.make_context(command.name, [], parent, resilient_parsing=True)
+    for option in command.get_params(context):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(below, context)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the program through typer, and return its exit status."""
     if arguments[:1] == ["run"]:
@@ -79,8 +90,11 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> object:
     _add_commands(arguments)
     raise_on_ctrl_c()
+    program: Any = typer.main.get_command(app)
+    if not arguments or not _HELP.isdisjoint(arguments):
+        _hide_types_of_flags(program)
     try:
-        return app(list(arguments), prog_name="asynclock", standalone_mode=False)
+        return program(list(arguments), prog_name="asynclock", standalone_mode=False)
     except _MISTAKES as error:
         error.show()
         return Status.USAGE

@@ -29,6 +29,19 @@ async def test_help_names_every_command_and_has_no_colours(program: Program) -> 
     assert "\x1b" not in ended.out
 
 
+@pytest.mark.parametrize("command", [None, *COMMANDS, "nodes", "serve"])
+def test_help_shows_flags_without_a_type(
+    command: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from asynclock.cli._app import run
+
+    assert run([*filter(None, [command]), "-h"]) == 0
+    shown = capsys.readouterr().out
+    assert "--help" in shown
+    assert "-h" in shown
+    assert not re.search(r"(?i)<bool>|\bboolean\b", shown)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     from asynclock.cli._app import run
