@@ -38,6 +38,7 @@ from .._nodes.deployment import NodeAddress
 from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
+from ..fencing.fastapi import FenceRefused
 from ..manager import LockManager
 from . import _problems, _routes
 from ._disconnect import KEY, CancelOnDisconnect, Presence
@@ -96,7 +97,11 @@ def _answer_errors(app: Starlette, source: Source) -> None:
         source.holds.advise(cast(AsyncLockError, error))
         return _response(connection, cast(AsyncLockError, error), source.contended)
 
+    async def refuse(_: HTTPConnection, error: FenceRefused) -> ASGIApp:
+        return JSONResponse(error.detail, error.status_code, media_type=_problems.MEDIA_TYPE)
+
     app.add_exception_handler(AsyncLockError, cast(Any, answer))
+    app.add_exception_handler(FenceRefused, cast(Any, refuse))
     if isinstance(app, FastAPI):
         _routes.wrap_openapi(app, lambda: source.contended)
 

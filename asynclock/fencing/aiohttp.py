@@ -47,7 +47,7 @@ def fence_middleware(
             await check_fence(request.headers, store, expected)
         except (FenceHeaderError, StaleFenceError) as error:
             status, body = refusal(error)
-            return web.json_response(body, status=status)
+            return web.json_response(body, status=status, content_type="application/problem+json")
         return await handler(request)
 
     return middleware

@@ -12,6 +12,14 @@ from .stamp import FenceStamp, StaleFenceError
 from .store import FenceStore
 
 
+class FenceRefused(HTTPException):
+    """A request has no usable fence; `detail` is the body, as in RFC 9457.
+
+    With `asynclock.contrib.fastapi.setup` it becomes an `application/problem+json` answer. FastAPI
+    by itself puts the body inside of `detail`, as that of each HTTPException.
+    """
+
+
 def require_fence(
     store: FenceStore, name: str | Callable[[Request], str]
 ) -> Callable[[Request], Awaitable[FenceStamp]]:
@@ -37,6 +45,6 @@ def require_fence(
             return await check_fence(request.headers, store, expected)
         except (FenceHeaderError, StaleFenceError) as error:
             status, body = refusal(error)
-            raise HTTPException(status, body) from error
+            raise FenceRefused(status, body) from error
 
     return dependency

@@ -95,16 +95,21 @@ async def check_fence(headers: Headers, store: FenceStore, name: str) -> FenceSt
 
 
 def refusal(error: FenceHeaderError | StaleFenceError) -> tuple[int, dict[str, object]]:
-    """Return the HTTP status and the JSON body for a refused request.
+    """Return the HTTP status and the `application/problem+json` body for a refused request.
 
     Args:
         error: the error of `check_fence`.
     """
+    more: dict[str, object]
     if isinstance(error, StaleFenceError):
-        body = {"error": "stale_fence", "fence": error.fence, "highest": error.highest}
-        return 412, {**body, "detail": str(error)}
-    body = {"error": "bad_fence_header", "header": error.header, "detail": str(error)}
-    return 428 if error.missing else 400, body
+        status, kind, title = 412, "stale-fence", "A newer holder was here first"
+        more = {"fence": error.fence, "highest": error.highest}
+    else:
+        status, kind = 428 if error.missing else 400, "bad-fence-header"
+        title, more = "The request has no usable fence", {"header": error.header}
+    body = {"type": f"urn:asynclock:{kind}", "title": title, "status": status}
+    lock = {} if error.name is None else {"lock": error.name}
+    return status, {**body, **lock, **more, "detail": str(error)}
 
 
 def _read_part(pairs: list[tuple[str, str]]) -> str:

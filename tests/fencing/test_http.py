@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
+from asynclock.contrib.fastapi import setup
 from asynclock.errors import ConfigurationError
 from asynclock.fencing import (
     LOCK_FENCE_HEADER,
@@ -199,7 +200,8 @@ async def test_a_stale_request_is_refused_by_a_real_server(send: Send) -> None:
     refused = await send(fence_headers(stamp(8)))
     assert refused.status_code == 412
     told = reason(refused)
-    assert (told["error"], told["fence"], told["highest"]) == ("stale_fence", 8, 2**53 - 1)
+    assert (told["type"], told["status"]) == ("urn:asynclock:stale-fence", 412)
+    assert (told["lock"], told["fence"], told["highest"]) == ("orders:42", 8, 2**53 - 1)
     other = await send(fence_headers(stamp(8, "orders:43")), "/orders/43")
     assert other.status_code == 200
 
@@ -209,12 +211,28 @@ async def test_a_request_without_usable_headers_is_refused(send: Send) -> None:
     missing = await send({LOCK_NAME_HEADER: headers[LOCK_NAME_HEADER]})
     assert (missing.status_code, reason(missing)["header"]) == (428, LOCK_FENCE_HEADER)
     twice = await send([*headers.items(), (LOCK_FENCE_HEADER, "9")])
-    assert (twice.status_code, reason(twice)["error"]) == (400, "bad_fence_header")
+    assert (twice.status_code, reason(twice)["type"]) == (400, "urn:asynclock:bad-fence-header")
     nonsense = await send({**headers, LOCK_FENCE_HEADER: "seven"})
     assert (nonsense.status_code, reason(nonsense)["header"]) == (400, LOCK_FENCE_HEADER)
     foreign = await send(fence_headers(stamp(7, "orders:1")))
     assert (foreign.status_code, reason(foreign)["header"]) == (400, LOCK_NAME_HEADER)
     assert (await send(fence_headers(stamp(1)))).status_code == 200  # none of it was remembered
+
+
+async def test_it_answers_with_a_problem_as_all_errors_of_locks_do() -> None:
+    api, service = fastapi_app(MemoryFenceStore()), aiohttp_app(MemoryFenceStore())
+    setup(api, "memory://a")
+    for app in (api, service):
+        async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
+            missing = await http.put("/orders/42")
+            assert missing.headers["content-type"].startswith("application/problem+json")
+            assert missing.json() == {
+                "type": "urn:asynclock:bad-fence-header",
+                "title": "The request has no usable fence",
+                "status": 428,
+                "header": LOCK_NAME_HEADER,
+                "detail": f"no {LOCK_NAME_HEADER} header",
+            }
 
 
 async def test_reading_and_missing_pages_need_no_lock(send: Send) -> None:
