@@ -19,12 +19,12 @@ SHORT = ("-O1", "-DSHORT_ONLY")
 ALL = ("-O2",)
 
 HOLDS = "T1 T3 T7 L1 L2 P1 P2 P3 P4 R4 H3 M3 M11 V1 K1 K2 K6 C1 C2 D1 D3 F1 F2 F4 Z2 Z3".split(" ")
-HOLDS += "S1 O1 O2 O3 O4 O5 O6 O7 O8".split(" ")
+HOLDS += "F6 S1 O1 O2 O3 O4 O5 O6 O7 O8".split(" ")
 # Random schedules of worlds that are too large to exhaust.
 HOLDS_SAMPLED = "O12 O13 O14 O15".split(" ")
 HOLDS_NIGHTLY = (
     "T2 T4 T5 T6 T8 T9 T10 A1 A2 A3 A4 P5 P6 P7 P8 P9 R5 R6 H1 H2 H7 M1 M2 M4 M5 M6 M7 M8 M9 M10 "
-    "V2 V3 V4 V5 K3 K4 K5 K7 C3 D2 D4 F3 F5 S2 S3 S4 O9 O10 O11"
+    "V2 V3 V4 V5 K3 K4 K5 K7 C3 D2 D4 F3 F5 F7 F8 S2 S3 S4 O9 O10 O11"
 ).split(" ")
 
 # What the shortest counter-example violates, and how many steps it takes.
@@ -84,6 +84,8 @@ CAUGHT = {
     "G7": ("M", 12),
     "G8": ("M", 18),
     "G9": ("M", 15),
+    "G10": ("M", 16),
+    "G11": ("M", 21),
     "U1": ("M", 10),
     "U2": ("M", 16),
     "U3": ("M", 8),
