@@ -15,45 +15,51 @@ from tests.typing.conftest import pyright_command
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RIGHT, WRONG = HERE / "user_module.py", HERE / "wrong_module.txt"
+Found = dict[str, dict[int, str]]
+"""For each module: the errors by their lines."""
 
 
-def copied(file: Path, folder: Path) -> Path:
+def copied(folder: Path) -> dict[str, Path]:
     """Outside of the tree, where the project's own settings do not count."""
-    copy = folder / f"{file.stem}.py"
-    copy.write_text(file.read_text())
-    return copy
+    copies = {}
+    for file in (RIGHT, WRONG):
+        copies[file.stem] = folder / f"{file.stem}.py"
+        copies[file.stem].write_text(file.read_text())
+    return copies
 
 
-def mypy(file: Path, folder: Path) -> dict[int, str]:
-    copy = copied(file, folder)
+def mypy(folder: Path) -> Found:
+    copies = copied(folder)
     options = ["--strict", "--config-file=", f"--cache-dir={folder}", "--no-error-summary"]
-    found = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, str(copy)],
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *map(str, copies.values())],
         capture_output=True, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
-    lines = [line for line in found.stdout.splitlines() if ": error:" in line]
-    elsewhere = [line for line in lines if copy.name not in line]
-    assert not elsewhere
-    assert not found.stderr
-    return {int(re.search(rf"{copy.name}:(\d+):", line)[1]): line for line in lines}  # type: ignore[index]
+    assert not run.stderr
+    found: Found = {name: {} for name in copies}
+    for line in run.stdout.splitlines():
+        if ": error:" in line:
+            place = re.search(r"(\w+)\.py:(\d+):", line)
+            assert place is not None, line
+            found[place[1]][int(place[2])] = line  # KeyError: an error elsewhere
+    return found
 
 
-def pyright(file: Path, folder: Path) -> dict[int, str]:
-    include = [copied(file, folder).name]
+def pyright(folder: Path) -> Found:
+    include = [copy.name for copy in copied(folder).values()]
     settings = {"include": include, "typeCheckingMode": "strict", "extraPaths": [str(ROOT)]}
     config = folder / "pyrightconfig.json"
     config.write_text(json.dumps(settings))
     command = [*pyright_command(), "--outputjson", "-p", str(config)]
     command += ["--pythonpath", sys.executable]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    report = json.loads(found.stdout)
-    assert report["summary"]["filesAnalyzed"] == 1, found.stdout
-    said = report["generalDiagnostics"]
-    return {
-        one["range"]["start"]["line"] + 1: one["message"]
-        for one in said
-        if one["severity"] == "error"
-    }
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    report = json.loads(run.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(include), run.stdout
+    found: Found = {Path(name).stem: {} for name in include}
+    for one in report["generalDiagnostics"]:
+        if one["severity"] == "error":
+            found[Path(one["file"]).stem][one["range"]["start"]["line"] + 1] = one["message"]
+    return found
 
 
 CHECKERS = {"mypy": mypy, "pyright": pyright}
@@ -61,15 +67,12 @@ CHECKERS = {"mypy": mypy, "pyright": pyright}
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_a_right_module_is_right(checker: str, tmp_path: Path) -> None:
-    assert CHECKERS[checker](RIGHT, tmp_path) == {}
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_each_mistake_is_found(checker: str, tmp_path: Path) -> None:
+def test_a_right_module_is_right_and_each_mistake_found(checker: str, tmp_path: Path) -> None:
+    found = CHECKERS[checker](tmp_path)
+    assert found[RIGHT.stem] == {}
     lines = WRONG.read_text().splitlines()
     marked = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
-    found = CHECKERS[checker](WRONG, tmp_path)
-    assert marked - found.keys() == set(), "not found"
-    assert found.keys() - marked == set(), found
+    assert marked
+    mistakes = found[WRONG.stem]
+    assert marked - mistakes.keys() == set(), "not found"
+    assert mistakes.keys() - marked == set(), mistakes
