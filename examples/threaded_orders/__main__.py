@@ -51,8 +51,8 @@ async def kill_half_way(server: LocalServer, statuses: Counter[int]) -> None:
     print(f"node {server.url} is killed", flush=True)
 
 
-async def main() -> int:
-    """Run the example and return the exit status."""
+async def main(service: str = "examples.threaded_orders.service") -> int:
+    """Run the example with that server and return the exit status."""
     statuses: Counter[int] = Counter()
     async with stage(NODES) as (folder, nodes), contextlib.AsyncExitStack() as stack:
         database = str(folder / "orders.sqlite")
@@ -61,7 +61,7 @@ async def main() -> int:
         clients = []
         for port in [free_port() for _ in range(SERVICES)]:
             arguments = (str(port), database, *(node.url for node in nodes))
-            await stack.enter_async_context(process("examples.threaded_orders.service", *arguments))
+            await stack.enter_async_context(process(service, *arguments))
             client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60)
             clients.append(await stack.enter_async_context(client))
         await asyncio.gather(*map(until_ready, clients))

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = (
     "aiohttp_inventory",
     "celery_orders",
+    "django_orders",
     "fastapi_orders",
     "leader_cron",
     "migrate_with_cli",
