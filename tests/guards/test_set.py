@@ -8,6 +8,7 @@ import logging
 import pytest
 
 import asynclock
+from asynclock import events as events_of
 from asynclock._nodes.server import ServerNode
 from asynclock.fleet import Fleet
 from asynclock.testing import FaultProxy, LocalServer
@@ -45,6 +46,24 @@ async def test_a_client_with_other_nodes_is_refused(
         await connect(a.url, **QUICK).lock("x").acquire(timeout=5)
     async with connect(*urls(c, b, a), **QUICK).lock("x", timeout=5) as lease:
         assert lease.held
+
+
+async def test_observers_learn_that_an_acquire_is_refused(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    """`Failed` ends an acquire; `ready` only raises, because nothing was acquired."""
+    a, b, c, d, e = await asynclock_servers(5)
+    await recorded(a, b, c)
+    events: list[events_of.Event] = []
+    wrong = connect(*urls(a, d, e), **QUICK, observers=[events.append])
+    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+        await wrong.lock("x").acquire(timeout=5)
+    failed = [one for one in events if isinstance(one, events_of.Failed)]
+    assert [(one.name, one.outcome) for one in failed] == [("x", "error")]
+    events.clear()
+    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+        await wrong.ready()
+    assert not [one for one in events if isinstance(one, events_of.Failed)]
 
 
 async def test_a_client_that_is_connected_already_is_refused_at_once(

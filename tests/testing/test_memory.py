@@ -127,10 +127,10 @@ def test_waiting_for_ever_is_noticed() -> None:
 
 
 def test_the_page_about_testing() -> None:
-    """The block as it is printed; an earlier block of the page imports asyncio and asynclock."""
+    """The block as it is printed."""
     (block,) = [
         one for one in python_blocks(PAGE) if one.shown_by and "test_memory" in one.shown_by
     ]
-    names: dict[str, Any] = {"asyncio": asyncio, "asynclock": asynclock}
+    names: dict[str, Any] = {}
     exec(block.text, names)
     names["test_a_loss"]()
