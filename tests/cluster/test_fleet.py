@@ -1,7 +1,8 @@
 """The set of nodes changes under the traffic of four processes, while nodes fail.
 
-No two holders, fences rise, and no lease is lost. Each process moves to the new nodes at a moment
-of its own, so both sets of a step are in use at once.
+No two holders, fences rise, no lease is lost, and after each step and each fault all processes get
+locks again. Each process moves to the new nodes at a moment of its own, so both sets of a step are
+in use at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pytest
 
 import asynclock
 from asynclock.fleet import Fleet, FleetState
-from asynclock.testing import FaultProxy, LocalServer
+from asynclock.testing import FaultProxy, History, LocalServer
 from tests.able_servers import need_clock_jumps
 from tests.cluster.nemesis import FAULTS, Nemesis
 from tests.cluster.test_faults import Stage, ended, judge, running
@@ -72,6 +73,19 @@ class Moving:
 
         await until(all_moved, "all processes use the new nodes", timeout=120, every=0.05)
 
+    async def all_lock(self, when: str) -> None:
+        """Wait until each process has acquired a lock since this call."""
+        began = History.now()
+        wanted = {client.pid for client in self.stage.clients}
+
+        def all_have() -> bool:
+            history = self.stage.history()
+            return wanted <= {
+                one.pid for one in history if one.kind == "acquired" and one.began > began
+            }
+
+        await until(all_have, f"each process gets a lock {when}", timeout=120, every=0.5)
+
     async def change(self, old: Sequence[int], new: Sequence[int]) -> None:
         """One step, from the first command to the last."""
         (changed,) = set(old) ^ set(new)
@@ -80,8 +94,10 @@ class Moving:
             await _repeated(lambda: fleet.add(url) if changed in new else fleet.remove(url))
             self.use(*new)
             await self.moved(*new)
+            await self.all_lock(f"while clients of {old} may work beside {new}")
             # Connections of closed managers end a moment later.
             await _repeated(fleet.finish)
+        await self.all_lock(f"after the step to {new}")
 
 
 async def _repeated(command: Callable[[], Awaitable[FleetState]]) -> None:
@@ -126,8 +142,8 @@ async def traffic(folder: Path, seed: int) -> AsyncIterator[Moving]:
             await ended(moving.stage)
         finally:
             moving.stage.end_clients(0.1)
-    # Without a spare node each fault is an outage, and a key that nobody can release stays there.
-    # What a step itself costs is measured in tests/guards/test_set_in_time.py.
+    # The seconds without a grant depend on the machine: one process has all proxies. They are
+    # measured in virtual time, with the same faults: tests/guards/test_moves_in_time.py.
     judge(moving.stage, window=math.inf)
 
 
@@ -143,6 +159,7 @@ async def faults(
         for kind in itertools.cycle(kinds):
             number = nemesis.random.choice(numbers)
             await FAULTS[kind](nemesis, number)
+            await moving.all_lock(f"after {kind} {number}")
             # The next node must not forget a lease that this one lacks.
             await asyncio.sleep(PUT_BACK if kind != "flush_scripts" else 0.5)
             done.append(f"{kind} {number}")
