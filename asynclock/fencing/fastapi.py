@@ -19,6 +19,9 @@ class FenceRefused(HTTPException):
     by itself puts the body inside of `detail`, as that of each HTTPException.
     """
 
+    def __init__(self, status: int, body: dict[str, object]) -> None:
+        super().__init__(status, body)
+
 
 def require_fence(
     store: FenceStore, name: str | Callable[[Request], str]
