@@ -184,6 +184,7 @@ async def test_a_node_that_was_not_durable_before_it_came_back_may_have_forgotte
     async with locks.lock("b").acquire(timeout=2):
         pass
     node = locks._engine.multiplexer.nodes[1]
+    await _until(lambda: node.trust.facts is not None)
     before = node.trust.facts
     await servers[1].restart()
     await _reconnected(locks, 1, servers[1])
