@@ -103,10 +103,13 @@ class Multiplexer:
         Waits at most two node timeouts for the replies, and one more for a blocked connection.
         """
         patience = 2 * max(node.settings.node_timeout for node in self.nodes)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await asyncio.gather(*(node.settle() for node in self.nodes))
-        await asyncio.gather(*(node.finish() for node in self.nodes))
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await asyncio.gather(*(node.settle() for node in self.nodes))
+            await asyncio.gather(*(node.finish() for node in self.nodes))
+        finally:
+            self._set_guard.close()
 
     async def state_change(self) -> None:
         """Wait until the state of a node may have changed."""

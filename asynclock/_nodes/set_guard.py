@@ -63,6 +63,8 @@ class SetGuard:
         self._told: dict[Node, tuple[Kept, Kept, object]] = {}
         """For each node that was told: what it kept, what it was told, and on which link."""
         self._failure: Failure | None = None
+        self._again: asyncio.TimerHandle | None = None
+        """When a node without a name is compared once more."""
         self._said = ""
 
     def compare(self, met: Node) -> None:
@@ -103,8 +105,7 @@ class SetGuard:
             if enough:
                 self._allow()
             if enough or len(self._names) < len(self._nodes):  # the next node may settle it
-                for node, seconds in unsure.items():
-                    asyncio.get_running_loop().call_later(seconds, _compare_again, node)
+                self._compare_later(unsure)
                 return
         text = (
             f"this client uses the nodes {shown(self._own())}, and the fleet uses "
@@ -115,6 +116,19 @@ class SetGuard:
             self._refuse(text)
         else:
             self._say(logging.WARNING, text)
+
+    def _compare_later(self, unsure: dict[Node, float]) -> None:
+        self.close()
+        if unsure:  # the first one; that comparison decides about the next
+            node, seconds = min(unsure.items(), key=lambda item: item[1])
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(seconds, _compare_again, node)
+
+    def close(self) -> None:
+        """Cancel the next comparison."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
     def _unsure(self, record: NodeSet) -> dict[Node, float]:
         """Return the nodes that may be nodes of the record under another address.

@@ -254,3 +254,30 @@ async def _strangers(empty: int) -> None:
             await locks.lock("x", timeout=5).acquire()
     finally:
         await locks.aclose()
+
+
+def test_the_next_comparison_is_planned_once_and_not_after_closing() -> None:
+    run_virtual(_planned())
+
+
+async def _planned() -> None:
+    servers, nodes = far_nodes("abc")
+    tunnel: Any = MemoryEndpoint("tunnel", servers[2], Way())
+    async with Fleet(*nodes, **SETTINGS) as fleet:
+        await fleet.record()
+    servers[2].kill()
+    servers[2].restart(keep_data=False)
+    loop: Any = asyncio.get_running_loop()
+
+    def planned() -> int:
+        handles = (handle for handle in loop._scheduled if not handle.cancelled())
+        return sum("_compare_again" in repr(handle) for handle in handles)
+
+    async with asynclock.connect(*nodes[:2], tunnel, **SETTINGS) as locks:
+        await locks.ready()
+        for _ in range(3):
+            servers[0].kill()
+            servers[0].restart()
+            await asyncio.sleep(0.5)
+        assert planned() == 1
+    assert planned() == 0
