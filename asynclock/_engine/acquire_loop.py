@@ -277,25 +277,23 @@ class AcquireLoop:
     async def _pause(self, attempt: Attempt) -> None:
         engine, watch = self._engine, self._watch
         listening = watch is not None and not attempt.outage and engine.multiplexer.tracks()
-        if self._spec.queue:
-            listening = listening and self._in_vain < pacing.IN_VAIN
-        else:
+        if not self._spec.queue:
             listening = listening and not attempt.split
-        pause = self._length(attempt, listening=listening)
+        expecting = listening and self._in_vain < pacing.IN_VAIN
+        pause = self._length(attempt, listening=expecting)
         self._pauses += 1
         self._hops = 0
         if not listening or watch is None:
             engine.counts.wakeups["pacing"] += 1
-            self._in_vain = max(0, self._in_vain - 1)
             await asyncio.sleep(pause)
         elif await watch.wait(pause):
             engine.counts.wakeups["push"] += 1
-            self._in_vain += 1  # unless this wins
+            self._in_vain += watch.called  # unless this wins
             if not self._spec.queue and len(engine.multiplexer.nodes) > 1:
                 # The same release woke our rivals: a random pause prevents a split vote.
                 await self._sleep(engine.spread.width * engine.random())
         else:
-            engine.counts.wakeups["expiry"] += 1
+            engine.counts.wakeups["expiry" if expecting else "pacing"] += 1
             self._in_vain = max(0, self._in_vain - 1)
 
     async def _sleep(self, seconds: float) -> None:

@@ -105,6 +105,11 @@ class Watch:
         self.woken: bool = False
         self._future: asyncio.Future[None] | None = None
 
+    @property
+    def called(self) -> bool:
+        """Whether a node reported a change of the ticket, or of any key if there is no ticket."""
+        return len(self._changed) > 0
+
     def on_change(self, node: int) -> None:
         """Note that one of the keys changed on `node`."""
         if node in self._changed:

@@ -36,7 +36,7 @@ def until_expiry(remaining: float | None, random: float) -> float:
 
 
 IN_VAIN = 8
-"""Number of pushes in vain, more than refreshes, after which a waiter no longer counts on pushes: a
+"""Number of calls in vain, more than refreshes, after which a waiter no longer asks for pushes: a
 server whose table of tracked keys is full sends them for keys that have not changed."""
 
 

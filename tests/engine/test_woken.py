@@ -174,6 +174,26 @@ async def test_pushes_for_keys_that_have_not_changed_are_not_counted_on(on: Node
 
 
 @virtual
+async def test_the_first_in_line_notices_a_release_at_once_though_the_holder_renews(
+    on: Nodes,
+) -> None:
+    """It watches the name, too, and each renewal changes that."""
+    permits, ttl, holders = 8, 2.0, AsyncExitStack()
+    async with holders, on.connect() as other:
+        leases = []
+        for _ in range(permits):
+            locks = await holders.enter_async_context(on.connect())
+            leases.append(await locks.semaphore("a", permits, ttl=ttl).acquire())
+            await asyncio.sleep(ttl / 3 / permits)
+        for lease in leases[:3]:
+            waiting = start(other.semaphore("a", permits, ttl=ttl).acquire())
+            await asyncio.sleep(5.07 * ttl)
+            await lease.release()
+            assert await seconds_until(waiting.done) < AT_ONCE
+            await (await waiting).release()
+
+
+@virtual
 async def test_a_try_takes_one_node_timeout_also_if_it_asks_twice(on: Nodes) -> None:
     await on.ghost("first", only="a")
     await on.ghost("second", only="b")
