@@ -270,6 +270,8 @@ class AcquireLoop:
     def _out_of_time(self) -> AsyncLockError:
         if self.unanswered is not None:
             return refusals.outage(self.unanswered)
+        if self.contended is not None:
+            return (refusals.refused if self._once else refusals.too_long)(self.contended)
         return refusals.out_of_time(self._spec.name)
 
     # between two attempts

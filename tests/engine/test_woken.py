@@ -207,6 +207,33 @@ async def test_a_try_takes_one_node_timeout_also_if_it_asks_twice(on: Nodes) -> 
     assert _clock.now() - began <= NODE_TIMEOUT + 0.01
 
 
+@virtual
+async def test_a_try_that_no_vote_settles_is_refused_and_names_a_holder(on: Nodes) -> None:
+    await on.ghost("1" * 32 + ":one", only="a")
+    await on.ghost("2" * 32 + ":two", only="b")
+    with pytest.raises(asynclock.NotAcquiredError) as caught:
+        await on.locks.lock("a")._call(None, once=True)
+    assert not isinstance(caught.value, asynclock.AcquireTimeoutError)
+    assert caught.value.holder in ("one", "two")
+    assert caught.value.votes == {"granted": 1, "refused": 2, "unknown": 0}
+
+
+@virtual
+async def test_an_upgrade_does_not_wait_behind_another_one_whose_votes_are_split(
+    on: Nodes,
+) -> None:
+    for node, owner in zip(on.nodes, ("1" * 32 + ":one", "2" * 32 + ":two"), strict=False):
+        await node.command("SET", KEY + b":#upgrade", owner, "PX", 60_000)
+    lock = on.locks.rwlock("a")
+    reading = await lock.read().acquire()
+    began = _clock.now()
+    async with asyncio.timeout(30):
+        with pytest.raises(asynclock.NotAcquiredError, match="is being upgraded"):
+            await lock.upgrade(reading, timeout=None)
+    assert _clock.now() - began < NODE_TIMEOUT + 0.1
+    await reading.release()
+
+
 @virtual_single
 async def test_a_queue_of_another_type_is_named(on: Nodes) -> None:
     node = on.nodes[0]
