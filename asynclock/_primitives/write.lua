@@ -9,10 +9,11 @@
 --         left, holder: of the lock or a reader; if free is 1, these are the first ticket's
 --         number: of our ticket (0: it doesn't wait here)
 -- release owner [keep [ticket ms number]]   {1 | 0, {ticket...}, now}: the tickets that were woken
---         keep 1: wakes nobody, because the owner's process asks again or sends pass
+--         keep 1: wakes nobody, because the owner's process asks again or sends pass; its turn
+--         ends all the same, because others may ask first
 --         with a ticket: the attempt failed, and was no turn; the ticket goes on waiting
 -- leave   ticket   {1, {ticket...}, now}: the ticket waits no more
--- pass             {1, {ticket...}, now}: the turn of this process is over
+-- pass             {1, {ticket...}, now}: this process doesn't ask again
 local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
 
 -- The number that the waiter has settled on, or the one that we gave, or a new one: the floor,
@@ -73,17 +74,14 @@ elseif op == 'release' then
   if redis.call('GET', lock) ~= ARGV[2] then return {0, {}, now} end
   redis.call('DEL', lock)
   local ticket = ARGV[4]
-  if ARGV[3] == '1' then return {1, {}, now} end
   if ticket then
     join(queue, ticket, ARGV[5], numbered(ticket, tonumber(ARGV[6]), now), now)
   else
     end_turn(queue)
+    if ARGV[3] == '1' then return {1, {}, now} end
   end
   return {1, wake_next(lock, queue, readers), now}
-elseif op == 'leave' then
-  leave(queue, ARGV[2])
-  return {1, wake_next(lock, queue, readers), now}
-elseif op == 'pass' then
-  if not redis.call('GET', lock) then end_turn(queue) end
+elseif op == 'leave' or op == 'pass' then
+  if op == 'leave' then leave(queue, ARGV[2]) end
   return {1, wake_next(lock, queue, readers), now}
 end

@@ -242,6 +242,8 @@ static const std::vector<Case> CASES = {
   SHORT(I7, HOLDS, "3 nodes, 2 writers, 2 readers, everything that may go wrong", walk(PHASES(3, 4, c.writers = 3; c.timers = c.expiry = true; c.deaths = c.lapses = c.down = c.impatient = 1), 3000, 3000)),
   SHORT(I8, HOLDS, "3 nodes, 2 writers, a reader", walk(PHASES(3, 3, c.writers = 3; c.timers = true), 3000, 3000)),
   LARGE(I9, "3 nodes, 2 writers, a reader", go(PHASES(3, 3, c.writers = 3))),
+  SHORT(I10, HOLDS, "1 node, 2 writers, 2 readers, a release in two steps", go_all(PHASES(1, 4, c.writers = 3; c.keeps = true))),
+  SHORT(I20, HOLDS, "3 nodes, 2 writers, a reader, a release in two steps", walk(PHASES(3, 3, c.writers = 3; c.keeps = c.timers = true), 3000, 3000)),
   SHORT(I11, CAUGHT, "NAIVE a writer doesn't look at readers", go_all(PHASES(1, 2, c.beside = true))),
   SHORT(I12, CAUGHT, "NAIVE a reader doesn't look at waiting writers", go_all(PHASES(1, 3, c.barge = true))),
   SHORT(I13, CAUGHT, "writers first: a writer's release lets no reader go before the next", go_all(PHASES(1, 3, c.writers = 3; c.ready = false))),
@@ -250,6 +252,7 @@ static const std::vector<Case> CASES = {
   SHORT(I16, CAUGHT, "NAIVE a dead ticket is not skipped", go_all(PHASES(1, 3, c.writers = 3; c.skip = false; c.timers = c.expiry = true; c.deaths = 1))),
   SHORT(I17, CAUGHT, "NAIVE the last reader wakes nobody", go_all(PHASES(1, 3, c.last = false))),
   SHORT(I18, CAUGHT, "3 nodes, a reader's request is ahead of the writer's release on one of them", go(PHASES(3, 3, c.writers = 3; c.cross = true))),
+  SHORT(I19, CAUGHT, "the second step of a release ends the turn", go_all(PHASES(1, 3, c.writers = 3; c.keeps = c.late_turn = c.timers = true))),
   // ---- S, U: the set of nodes changes, {1 2 3} -> {1 2 3 4} -> {2 3 4} -----------------------------
   SHORT(S1, HOLDS, "one node at a time, each step closed before the next", go(NODESET(c.belief = c.wait = 1))),
   LARGE(S2, "the same, leases of 2 ticks", go(NODESET())),

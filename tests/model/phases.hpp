@@ -6,6 +6,8 @@
 //    is before it; to a reader if there is no writer, and it is READY or no writer waits.
 //  * The release of a writer that held makes all readers READY that wait at that node, and wakes them,
 //    or else the first writer.  The last reader's release wakes the first writer.
+//  * A writer whose process may write again releases in two steps: the first one makes readers READY,
+//    and the second one wakes.  In between others ask, and so may its process, ahead of them (a turn).
 //  * A failed attempt puts its ticket back: that ends no turn, and a reader is no longer READY there.
 //  * Requests travel in order on each client's link to each node.  Each client gets the lock once.
 //
@@ -33,12 +35,14 @@ struct PhaseCfg {
   bool back_turn = false;  // a failed attempt ends a turn
   bool skip = true;        // off: dead tickets are not skipped
   bool last = true;        // off: the last reader wakes nobody
+  bool keeps = false;      // writers release in two steps
+  bool late_turn = false;  // the second step ends the turn, unless somebody has the name by then
   bool cross = false;      // P also for a reader whose request is ahead of the release somewhere
 };
 
 template <int N, int C> struct PhaseModel {
   enum : uint8_t { IDLE, ASK, WAIT, HOLD, DONE, DEAD };
-  enum : uint8_t { NEW = 1, AGAIN, BACK, RELEASE, LEAVE };                    // requests
+  enum : uint8_t { NEW = 1, AGAIN, BACK, RELEASE, LEAVE, KEEP, PASS };        // requests
   enum : uint8_t { NOTHING, GRANTED, REFUSED, UNKNOWN };                      // answers
   enum : uint8_t { REGISTER = 1, UNEVEN = 2 };                                // flags of a client
   enum : uint8_t { GONE, WAITING, GO };                                       // a ticket's key
@@ -153,13 +157,18 @@ template <int N, int C> struct PhaseModel {
       return;
     }
     change(s, c);
+    if (op == PASS) {
+      if (cfg.late_turn && !d.lock) end_turn(d);
+      return wake(d);
+    }
     bool mine = writes(c) ? d.lock == c + 1 : d.readers >> c & 1;
     if (op == LEAVE) drop(d, c);
     else if (!mine) return;
     else if (writes(c)) d.lock = 0;
     else d.readers &= ~(1 << c);
     if (op == BACK) enqueue(d, c, num);
-    if (mine && writes(c) && (op == RELEASE || (op == BACK && cfg.back_turn))) end_turn(d);
+    if (mine && writes(c) && (op == RELEASE || (op == KEEP && !cfg.late_turn) || (op == BACK && cfg.back_turn))) end_turn(d);
+    if (op == KEEP) return;
     if (writes(c) || cfg.last || op == LEAVE) wake(d);
   }
 
@@ -237,9 +246,12 @@ template <int N, int C> struct PhaseModel {
       } else if (k.ph == WAIT && room(s, c, 2)) {
         uint32_t why = k.flags & REGISTER ? AGAIN_REG : go >= Q ? AGAIN_GO : AGAIN_TIMER;
         if (why != AGAIN_TIMER || cfg.timers) { S t = s; t.c[c].spin += why == AGAIN_GO; ask(t, c); emit(t, act(why, c)); }
-      } else if (k.ph == HOLD && room(s, c, 1)) {
+      } else if (k.ph == HOLD && room(s, c, writes(c) && cfg.keeps ? 2 : 1)) {
         S t = s; if (writes(c)) free_writer(t, c);
-        all(t, c, RELEASE); t.c[c].ph = DONE; emit(t, act(FREE, c));
+        bool keeps = writes(c) && cfg.keeps;
+        all(t, c, keeps ? KEEP : RELEASE);
+        if (keeps) all(t, c, PASS);
+        t.c[c].ph = DONE; emit(t, act(FREE, c));
       }
       if (s.deaths && k.ph != IDLE && k.ph < DONE) { S t = s; t.deaths--; t.c[c].ph = DEAD; emit(t, act(DIE, c)); }
       for (int j = 0; j < N; j++) {
@@ -280,7 +292,7 @@ template <int N, int C> struct PhaseModel {
   std::string show(uint32_t x, const S&, const S& after) const {
     static const char* acts[] = {"asks for the first time", "", "HOLDS (a quorum has granted)", "has lost this attempt", "asks again, to put its ticket everywhere",
                                  "was woken, asks again", "asks again (timer)", "releases", "dies", "(a node dies)", "has a ticket that expires", "is dead, and what it left expires"};
-    static const char* ops[] = {"", "ask", "ask", "release that puts the ticket back", "release", "leave"};
+    static const char* ops[] = {"", "ask", "ask", "release that puts the ticket back", "release", "leave", "release that wakes nobody", "pass"};
     int c = x >> 8 & 255, j = x >> 16 & 255, op = x >> 28;
     std::string o = std::string(writes(c) ? "writer " : "reader ") + (char)('A' + c) + " ", node = " on node " + std::to_string(j + 1);
     if ((x & 255) != EXEC) return o + acts[x & 255] + ((x & 255) >= GO_DOWN ? node : "");

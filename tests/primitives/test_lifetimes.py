@@ -102,7 +102,7 @@ LATE: dict[str, tuple[Script, str, tuple[Any, ...]]] = {
     "lock": (lock.SCRIPT, "l c q", ()),
     "multi": (multi.SCRIPT, "l c", ()),
     "read": (readwrite.READ, "r c q w", ()),
-    "write": (readwrite.WRITE, "w c r i", ("ticket", 1000)),
+    "write": (readwrite.WRITE, "w c q r", (1000, "ticket", 0)),
     "queue": (lock.SCRIPT, "l c q", (1000, "ticket")),
 }
 
@@ -213,7 +213,25 @@ async def test_the_last_reader_wakes_a_writer_that_goes_before_readers(server: S
     assert await server.call(*read, "release", "two") == [1, ["writer"]]
     assert (await server.acquire(*write, "writer", TTL, "writer", 0))[0] == 1
     await server.call(*write, "release", "writer", 1)
-    assert (await server.acquire(*write, "again"))[0] == 1, "no reader was told to go first"
+    assert await server.node.command("GET", "q:#late") == "1", "no reader was woken"
+
+
+async def test_readers_go_before_a_writer_that_asks_while_the_name_is_kept(
+    server: Server,
+) -> None:
+    """Its own request may come between a release that wakes nobody and the pass."""
+    read, write = (readwrite.READ, "r c q w"), (readwrite.WRITE, "w c q r")
+    await server.acquire(*write, "first")
+    await server.acquire(*read, "reader", TTL, "reader", 0)
+    await server.acquire(*write, "second", TTL, "second", 0)
+    assert await server.call(*write, "release", "first", 1) == [1, []]
+    assert (await server.acquire(*write, "second", TTL, "second", 0))[0] == 0
+    # Its process goes on while its turn lasts, and then passes the name on.
+    assert (await server.acquire(*write, "again", TTL, "again", 0, 1))[0] == 1
+    assert await server.call(*write, "release", "again", 1) == [1, []]
+    assert await server.call(*write, "pass") == [1, ["reader"]]
+    assert (await server.acquire(*write, "second", TTL, "second", 0))[0] == 0
+    assert (await server.acquire(*read, "reader", TTL, "reader", 0))[0] == 1
 
 
 async def test_an_upgrade_sees_another_reader_on_a_node_that_forgot_its_own(

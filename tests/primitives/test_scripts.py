@@ -287,8 +287,6 @@ class ReadersAndWriter(Machine):
 
     @rule()
     def pass_on(self) -> None:
-        if self.writer is None:
-            self.end_turn()
         self.judge_woken(self.call(readwrite.WRITE, self.WRITE, "pass"))
 
     @rule(owner=owners, side=st.sampled_from(["read", "write", "upgrade"]))
@@ -332,11 +330,11 @@ class ReadersAndWriter(Machine):
         self.writer = None
         if number:
             self.wait_to_write(ticket, number, 0)
-        elif keep:
-            assert reply == [1, []]
-            return
         else:
             self.end_turn()
+        if keep and not number:
+            assert reply == [1, []]
+            return
         self.judge_woken(reply)
 
     @rule(owner=two)
