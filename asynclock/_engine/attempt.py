@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.replies import NOBODY, Failure
-from .._nodes.script import GRANTED, REFUSED, Word
+from .._nodes.script import FAILED, GRANTED, REFUSED, Word
 from .._nodes.voting import quarantined
 from .._rules import validity
 from .._rules.pacing import free_in
@@ -301,7 +301,7 @@ class Attempt(Vote):
         maybe = [index for index in self._asked if not self._refusers >> index & 1]
         if maybe:
             nodes, until = self._context.multiplexer, _clock.now() + self._ttl
-            more = () if ticket is None else ticket.place()
+            more = (FAILED,) if ticket is None else ticket.place()
             command = self.spec.release(self.owner, self.started, until, more)
             ours = None if ticket is None else ticket.key
             sink = Left(nodes.wakeups, self.spec, ours) if self.spec.queue else NOBODY

@@ -20,6 +20,8 @@ ACQUIRE: Final = "acquire"
 """The operation that may set an owner's key, or leave a ticket."""
 RELEASE: Final = "release"
 """The operation that deletes an owner's key; it may put a ticket back."""
+FAILED: Final = 2
+"""Argument of a release: of an attempt that failed, so it was no turn of a read-write lock."""
 UNDOES: Final = frozenset({RELEASE, "leave"})
 """Operations that undo an acquire, so they must not be executed before it."""
 WRITES: Final = frozenset({ACQUIRE, "raise", "extend", "prepare", "accept"})
@@ -111,10 +113,11 @@ class Command:
 
         By then its ticket may have left, and the process that kept the name no longer asks for it.
         """
-        if self.script is None or len(self.args) <= 2:
+        if self.script is None or len(self.args) <= 2 or self.args[2] == FAILED:
             return self
         release, since, until = Command.release, self.asked_since, self.retry_until
-        return release(self.script, self.keys, self.owner, since, until)
+        failed = (FAILED,) if len(self.args) > 3 else ()
+        return release(self.script, self.keys, self.owner, since, until, failed)
 
     @property
     def owner(self) -> Word:

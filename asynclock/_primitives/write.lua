@@ -11,6 +11,7 @@
 -- release owner [keep [ticket ms number]]   {1 | 0, {ticket...}, now}: the tickets that were woken
 --         keep 1: wakes nobody, because the owner's process asks again or sends pass; its turn
 --         ends all the same, because others may ask first
+--         keep 2: the attempt failed, and was no turn
 --         with a ticket: the attempt failed, and was no turn; the ticket goes on waiting
 -- leave   ticket   {1, {ticket...}, now}: the ticket waits no more
 -- pass             {1, {ticket...}, now}: this process doesn't ask again
@@ -76,7 +77,7 @@ elseif op == 'release' then
   local ticket = ARGV[4]
   if ticket then
     join(queue, ticket, ARGV[5], numbered(ticket, tonumber(ARGV[6]), now), now)
-  else
+  elseif ARGV[3] ~= '2' then
     end_turn(queue)
     if ARGV[3] == '1' then return {1, {}, now} end
   end

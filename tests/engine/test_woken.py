@@ -219,6 +219,19 @@ async def test_a_try_that_no_vote_settles_is_refused_and_names_a_holder(on: Node
 
 
 @virtual
+async def test_a_writer_that_tries_in_vain_ends_no_turn(on: Nodes) -> None:
+    for node in on.nodes[1:]:
+        await node.command("SET", KEY + b":#write", "somebody", "PX", 60_000)
+    async with on.connect() as other:
+        reading = await line_up(on.locks.rwlock("a").read(), on.locks)  # type: ignore[arg-type]
+        assert await other.rwlock("a").write().try_acquire() is None
+        await asyncio.sleep(SOON)
+        places = await on.nodes[0].command("ZRANGE", KEY + b":#phases", 0, -1, "WITHSCORES")
+        assert float(places[1]) > 0, "its turn has not come"
+        reading.cancel()
+
+
+@virtual
 async def test_an_upgrade_does_not_wait_behind_another_one_whose_votes_are_split(
     on: Nodes,
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock._nodes.script import Script
+from asynclock._nodes.script import FAILED, Command, Script
 from asynclock._primitives import lock, multi, readwrite, register
 from asynclock._rules.retention import fence_retention
 from asynclock.testing import LocalServer
@@ -232,6 +232,20 @@ async def test_readers_go_before_a_writer_that_asks_while_the_name_is_kept(
     assert await server.call(*write, "pass") == [1, ["reader"]]
     assert (await server.acquire(*write, "second", TTL, "second", 0))[0] == 0
     assert (await server.acquire(*read, "reader", TTL, "reader", 0))[0] == 1
+
+
+async def test_a_writers_attempt_that_failed_elsewhere_ends_no_turn(server: Server) -> None:
+    """Of a try_acquire, of a call that was cancelled, or a release that is sent again."""
+    read, write = (readwrite.READ, "r c q w"), (readwrite.WRITE, "w c q r")
+    for more in ((FAILED,), (0, "try", TTL, 0)):
+        failed = Command.release(readwrite.WRITE, "w c q r".split(), "try", 0, 1, more).again()
+        await server.acquire(*write, "try")
+        await server.acquire(*read, "reader", TTL, "reader", 0)
+        await server.acquire(*write, "writer", TTL, "writer", 0)
+        assert await server.call(*write, *failed.args) == [1, ["writer"]]
+        assert (await server.acquire(*write, "writer", TTL, "writer", 0))[0] == 1
+        assert await server.call(*write, "release", "writer") == [1, ["reader"]]
+        await server.call(*read, "leave", "reader")
 
 
 async def test_an_upgrade_sees_another_reader_on_a_node_that_forgot_its_own(
