@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
-from .._nodes.replies import NOBODY, Failure
+from .._nodes.replies import Failure
 from .._nodes.script import FAILED, GRANTED, REFUSED, Word
 from .._nodes.voting import quarantined
 from .._rules import validity
@@ -304,8 +304,7 @@ class Attempt(Vote):
             more = (FAILED,) if ticket is None else ticket.place()
             command = self.spec.release(self.owner, self.started, until, more)
             ours = None if ticket is None else ticket.key
-            sink = Left(nodes.wakeups, self.spec, ours) if self.spec.queue else NOBODY
-            nodes.deliver(command, sink, maybe)
+            nodes.deliver(command, Left(nodes.wakeups, self.spec, ours), maybe)
 
     # why it was lost
 

@@ -25,15 +25,10 @@ class Left:
         self._wakeups = wakeups
 
     def on_reply(self, index: int, reply: Any) -> None:
-        """Wake the waiter whose turn it is, or all who watch the keys if there is no queue."""
-        spec = self._spec
+        """Wake the waiters whose turn it is."""
         if type(reply) is Failure or not reply[0]:
             return
-        if not spec.queue:
-            for key in (*spec.watched, *spec.neighbours):
-                self._wakeups.wake(key, index)
-            return
-        for ticket in woken(spec, reply):
+        for ticket in woken(self._spec, reply):
             if ticket == self._ours:
                 self._wakeups.count(ticket, index)
             else:

@@ -142,7 +142,7 @@ async def _log_in(link: Link, endpoint: Endpoint) -> None:
 def _wants_tls(link: Link, endpoint: Endpoint) -> str:
     # A server may also close a connection before its first reply because it is going down.
     ended = link.closed.done() and endpoint.plain
-    return "; if this port wants TLS, write rediss://" if ended else ""
+    return "; if this port wants TLS, the URL must begin with rediss" if ended else ""
 
 
 def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:

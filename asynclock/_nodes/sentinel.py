@@ -28,7 +28,7 @@ from .handshake import HandshakeError, why_unready
 from .node import NodeLink
 from .poll import poll, source_node
 from .primary import PrimaryDialer
-from .replies import Failure
+from .replies import Failure, no_connection
 from .script import Command
 from .server import ServerNode
 from .watched import POLL, WatchedNode, poll_patience
@@ -138,13 +138,15 @@ class SentinelNode(WatchedNode):
         await asyncio.gather(*(sentinel.finish() for sentinel in self._sentinels))
 
     async def _open(self, _node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
-        asked = _clock.now()
+        asked, self.late = _clock.now(), no_connection
         view = await self._ask_sentinels()
+        endpoint = self._service.data.at(view.host, view.port)
+        self.late = endpoint.late
         self._known.counted(view.known)
         # If the address is dead, the Sentinels may soon name another: ask again rather than wait.
         patience = min(limit, 2 * self.settings.node_timeout)
         link, facts = await self._primaries.dial(
-            self._service.data.at(view.host, view.port),
+            endpoint,
             self,
             patience,
             self._known,

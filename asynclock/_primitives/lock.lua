@@ -15,12 +15,8 @@
 -- leave   ticket   {1 = the lock may be free | 0, first, now}: the ticket waits no more
 -- pass             {1 = the lock is free | 0, first, now}: if the lock is free, the first is woken
 if op == 'acquire' or op == 'release' or op == 'leave' or op == 'pass' then
-  -- Redis's own error would not say which key has the wrong type.
-  local known = redis.pcall('ZSCORE', KEYS[3], '')
-  if type(known) == 'table' and string.find(known.err, 'WRONGTYPE') then
-    local kind = redis.pcall('TYPE', KEYS[3]).ok or 'another type'
-    return {err = 'WRONGTYPE ' .. KEYS[3] .. ' must be a sorted set (of waiters), but is ' .. kind}
-  end
+  local failure = mistyped(KEYS[3])
+  if failure then return failure end
 end
 
 local function slots()

@@ -82,11 +82,13 @@ else -- release: delete the keys that the owner still has, even if others have e
     if holder == ARGV[2] then ours[#ours + 1] = locks[i] end
   end
   if #ours > 0 then redis.call('DEL', unpack(ours)) end
-  local woken = {}
+  local woken, failure = {}, nil
   for _, lock in ipairs(ours) do
     local queue = derived(lock, 'queue')
-    local ticket = wake(queue)
+    local wrong = mistyped(queue)
+    local ticket = wrong and '' or wake(queue)
     if ticket ~= '' then woken[#woken + 1] = derived(queue, ticket) end
+    failure = failure or wrong
   end
-  return {#ours == #locks and 1 or 0, woken, now}
+  return failure or {#ours == #locks and 1 or 0, woken, now}
 end

@@ -7,6 +7,11 @@
 local READY, AHEAD, FIRST, LATER = -1, 1, 2, 4e15
 WAITS = '1' -- all wait for the whole name
 
+if op == 'acquire' or op == 'leave' or op == 'pass' then -- a release first gives the name back
+  local failure = mistyped(KEYS[3])
+  if failure then return failure end
+end
+
 -- Returns the first ticket of a writer that lives.
 local function waiting_writer(queue)
   for _, ticket in ipairs(redis.call('ZRANGEBYSCORE', queue, AHEAD, '(' .. LATER)) do

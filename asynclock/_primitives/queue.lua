@@ -9,6 +9,15 @@ local function derived(key, kind)
   return key .. ':#' .. kind
 end
 
+-- Returns an error that names the queue's key if that has the wrong type; Redis's own would not.
+local function mistyped(queue)
+  local known = redis.pcall('ZSCORE', queue, '')
+  if type(known) == 'table' and string.find(known.err, 'WRONGTYPE') then
+    local kind = redis.pcall('TYPE', queue).ok or 'another type'
+    return {err = 'WRONGTYPE ' .. queue .. ' must be a sorted set (of waiters), but is ' .. kind}
+  end
+end
+
 -- Returns the first ticket whose waiter lives, and its value; removes dead ones before it.
 local function first(queue)
   while true do

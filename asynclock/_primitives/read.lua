@@ -79,6 +79,8 @@ elseif op == 'extend' then
 elseif op == 'release' then
   local alive = reads(KEYS[1], ARGV[2])
   redis.call('ZREM', KEYS[1], ARGV[2])
+  local failure = mistyped(queue)
+  if failure then return failure end
   if not alive then return {0, {}, now} end
   if ARGV[4] then wait(ARGV[4], ARGV[5]) end
   return {1, wake_next(lock, queue, KEYS[1]), now}

@@ -74,7 +74,8 @@ if op == 'acquire' then
 elseif op == 'release' then
   if redis.call('GET', lock) ~= ARGV[2] then return {0, {}, now} end
   redis.call('DEL', lock)
-  local ticket = ARGV[4]
+  local failure, ticket = mistyped(queue), ARGV[4]
+  if failure then return failure end
   if ticket then
     join(queue, ticket, ARGV[5], numbered(ticket, tonumber(ARGV[6]), now), now)
   elseif ARGV[3] ~= '2' then

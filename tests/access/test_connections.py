@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock, patch
 from urllib.parse import quote
 
 import pytest
@@ -17,10 +18,12 @@ from redis.credentials import CredentialProvider
 
 import asynclock
 from asynclock._nodes.endpoint import Endpoint, Seeds
+from asynclock._nodes.sentinel import SentinelNode, SentinelView
 from asynclock.testing import Certificates, LocalServer, make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import server_with_tls
 from tests.access.conftest import Connect
+from tests.waiting import until
 
 
 async def used(locks: asynclock.LockManager) -> None:
@@ -137,6 +140,19 @@ async def test_no_answer_to_the_handshake_of_tls_is_named(connect: Connect) -> N
         await locks.aclose()
 
 
+async def test_the_handshake_of_tls_is_named_also_behind_sentinels(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        view = SentinelView("127.0.0.1", silent.getsockname()[1], epoch=0, replicas=0, known=0)
+        with patch.object(SentinelNode, "_ask_sentinels", AsyncMock(return_value=view)):
+            locks = connect("rediss+sentinel://127.0.0.1:1/group", node_timeout=2)
+            (node,) = locks._engine.multiplexer.nodes
+            assert isinstance(node, SentinelNode)
+            asking = asyncio.create_task(locks.lock("a").try_acquire())
+            await until(lambda: "TLS handshake" in node.late(1.0).cause)
+            asking.cancel()
+            await locks.aclose()
+
+
 async def test_a_server_that_answers_tls_with_text_is_named(connect: Connect) -> None:
     async def error(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -159,7 +175,7 @@ async def test_plain_text_to_a_tls_port_is_a_guess_in_the_cause(
     (server,) = await asynclock_servers()
     async with tls_in_front(server, certificates) as (port, _names):
         locks = connect(f"redis://127.0.0.1:{port}")
-        await comes_to_say(locks, "if this port wants TLS, write rediss://")
+        await comes_to_say(locks, "if this port wants TLS, the URL must begin with rediss")
         await locks.aclose()
 
 

@@ -101,6 +101,25 @@ async def test_a_release_of_several_names_wakes_a_waiter_of_the_same_process(on:
 
 
 @virtual
+async def test_an_attempt_at_several_names_that_failed_wakes_a_waiter_of_the_same_process(
+    on: Nodes,
+) -> None:
+    await on.ghost()
+    async with on.connect() as other:
+        first = await line_up(other.lock("a"), other)
+        ours = await line_up(on.locks.lock("a"), on.locks)
+        first.cancel()
+        await asyncio.sleep(AT_ONCE)
+        for node in on.nodes:  # the waiter watches its ticket, and not the name
+            await node.command("DEL", KEY)
+        for node in on.nodes[1:]:
+            await node.command("SET", b"asynclock:b", "somebody", "PX", 60_000)
+        assert await on.locks.multi_lock("a", "b").try_acquire() is None
+        assert await seconds_until(ours.done) < SOON
+        await (await ours).release()
+
+
+@virtual
 async def test_a_grant_is_no_reason_for_the_next_waiter_to_ask(on: Nodes) -> None:
     lock = on.locks.fair_lock("a")
     held = await lock.acquire()
@@ -262,6 +281,38 @@ async def test_a_queue_of_another_type_is_named(on: Nodes) -> None:
     assert "asynclock:a:#queue" in text
     assert "ttl" not in text
     assert not await node.command("EXISTS", KEY)
+
+
+@virtual_single
+async def test_a_queue_of_readers_and_writers_of_another_type_is_named(on: Nodes) -> None:
+    lock, queue = on.locks.rwlock("a"), KEY + b":#phases"
+    for side, key in ((lock.read(), b":#readers"), (lock.write(), b":#write")):
+        held = await side.acquire()
+        await on.nodes[0].command("SET", queue, "something else")
+        with pytest.raises(asynclock.ConfigurationError, match=r"asynclock:a:#phases .* is string"):
+            async with on.connect() as other:
+                await other.rwlock("a").write().acquire(timeout=1.0)
+        with patch.object(release_module._log, "warning") as warn:
+            on.locks._engine.complaints.clear()
+            await held.release()
+            await asyncio.sleep(AT_ONCE)
+        assert "asynclock:a:#phases" in warn.call_args.args[1]
+        assert not await on.nodes[0].command("EXISTS", KEY + key)
+        await on.nodes[0].command("DEL", queue)
+
+
+@virtual_single
+async def test_a_release_of_several_names_wakes_all_whose_queue_is_one(on: Nodes) -> None:
+    held = await on.locks.multi_lock("a", "b").acquire()
+    async with on.connect() as other:
+        waiting = await line_up(other.lock("b"), other)
+        await on.nodes[0].command("SET", QUEUE, "something else")
+        with patch.object(release_module._log, "warning") as warn:
+            await held.release()
+            assert await seconds_until(waiting.done) < SOON
+            await until(lambda: warn.called)
+        assert "asynclock:a:#queue" in warn.call_args.args[1]
+        await (await waiting).release()
 
 
 @virtual_single

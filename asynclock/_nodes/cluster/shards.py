@@ -91,6 +91,7 @@ class Shards:
 
         settings = self._primaries.settings
         node = WatchedNode(endpoint.address, open_link, settings, self._observers)
+        node.late = endpoint.late
         self._equip(node)
         return self._kept.start(node)
 
