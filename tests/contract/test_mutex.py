@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -182,11 +183,18 @@ async def test_extend(face: Face, connect: Connect, of: Kind) -> None:
     assert await lease.release() is False
 
 
-async def test_cancelled_waiting_leaves_nothing(
-    face: Face, connect: Connect, of: Kind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for kind in (lock, semaphore, readwrite):  # so that no ticket goes by expiring
+@pytest.fixture
+def lasting_tickets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no ticket go by expiring."""
+    for kind in (lock, semaphore, readwrite):
         monkeypatch.setattr(kind, "PATIENCE", 2 * PATIENCE, raising=False)
+    lock.spec.cache_clear()  # specs are kept for later calls, and here with the wrong ttl
+    yield
+    lock.spec.cache_clear()
+
+
+@pytest.mark.usefixtures("lasting_tickets")
+async def test_cancelled_waiting_leaves_nothing(face: Face, connect: Connect, of: Kind) -> None:
     here, there = connect(), connect()
     async with of(here):
         async with asyncio.TaskGroup() as group:
