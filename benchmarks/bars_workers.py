@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .bars import HAND, HAND_FIVE, ONE, ONE_SINGLE, OURS, Bar, Verdict, at_most, never, times_faster
+from .bars import HAND, HAND_FIVE, OURS, Bar, Verdict, at_most, never, times_faster
 from .results import Case, Results
 from .runner import Cell
 from .systems import PYTHON_REDLOCKS
@@ -37,11 +37,11 @@ def against_case(case: Case, other: Case, metric: str, factor: float) -> Bar:
 
 
 def handed_over(case: Case, reference: Case) -> Bar:
-    """Compare a hand-over with the floor's cycle, which is two round trips."""
+    """Compare a hand-over with the floor's acquire, which is one round trip."""
 
     def judge(results: Results) -> Verdict:
         value = results.median(case, OURS, "handover_p50_ms")
-        limit = 0.75 * results.median(reference, "floor", "cycle_p50_ms") + 0.5
+        limit = 1.5 * results.median(reference, "floor", "wait_p50_ms") + 0.5
         return f"{value:.3g} ms (limit {limit:.3g} ms)", value <= limit
 
     return Bar(f"{case}: median", "≤ 1.5 round trips + 0.5 ms", judge)
@@ -73,11 +73,12 @@ ORDERED = Case("ordered", 5, 8)
 NODE_TIMEOUT_MS = 250.0
 """Milliseconds that a node may take to answer: a failing one delays everybody by this at most."""
 
-# The floor's cycle is compared with a hand-over; the others last as long as their waits.
-_FLOOR = (("rounds", 3), ("seconds", 1.0))
+PACED, PACED_FIVE = Case("paced", 1, 1), Case("paced", 5, 1)
+
 _RUN = (("rounds", 1), ("seconds", 8.0))
 _VOTES = (("rounds", 1), ("votes", 1000))
 _ONCE = (("rounds", 1),)
+_HANDS = (("rounds", 3),)
 
 
 def _peers(nodes: int, processes: int) -> tuple[str, ...]:
@@ -88,10 +89,11 @@ def _peers(nodes: int, processes: int) -> tuple[str, ...]:
 
 
 CELLS = (
-    Cell(ONE_SINGLE, ("floor",), _FLOOR),
-    Cell(ONE, ("floor",), _FLOOR),
-    Cell(HAND, (OURS, "redis-py", "redis-semaphore"), _ONCE),
-    Cell(HAND_FIVE, (OURS, "redis-semaphore"), _ONCE),
+    # Each hand-over follows its round trip, on a machine that is as busy as then.
+    Cell(PACED, ("floor",), _HANDS),
+    Cell(HAND, (OURS, "redis-py", "redis-semaphore"), _HANDS),
+    Cell(PACED_FIVE, ("floor",), _HANDS),
+    Cell(HAND_FIVE, (OURS, "redis-semaphore"), _HANDS),
     *(Cell(case, (OURS, "redis-py"), _RUN) for (n, _), case in LONG.items() if n == 1),
     *(Cell(case, (OURS,), _RUN) for (n, _), case in LONG.items() if n == 3),
     *(Cell(case, (OURS, *_peers(*key)), _RUN) for key, case in SHORT.items()),
@@ -129,8 +131,8 @@ BARS = (
     at_most(PAUSES_THREE, "wait_p99_ms", 80, "ms"),
     at_least(TOGETHER, "one_percent", 99.9),
     never(TOGETHER, "violations"),
-    handed_over(HAND, ONE_SINGLE),
-    handed_over(HAND_FIVE, ONE),
+    handed_over(HAND, PACED),
+    handed_over(HAND_FIVE, PACED_FIVE),
     *(at_most(case, "late_ms", 2000, "ms") for case in QUITTERS),
     *(at_most(case, "frozen_late_ms", 2000, "ms") for case in QUITTERS),
     at_most(FAILING, "gap_ms", 2 * NODE_TIMEOUT_MS, "ms"),

@@ -19,6 +19,7 @@ from .scenarios import (
     memory,
     new,
     orphan,
+    paced,
     renewal,
     restarting,
     slow,
@@ -95,6 +96,7 @@ SCENARIOS = {
     ),
     "hot4": Scenario(hot4, "cycles_per_s", (1, 5), (100,), contends=True),
     "share": Scenario(hot4, "least_share", (1, 5), (100,), contends=True),
+    "paced": Scenario(paced, "wait_p50_ms", (1, 5), (1,)),
     "handover": Scenario(handover, "handover_p50_ms", (1, 5), (2,), contends=True),
     "orphan": Scenario(orphan, "late_ms", (1, 5), (2,), contends=True),
     "waiters": Scenario(waiters, "commands_per_s_and_node", (1, 5), (1000,), contends=True),
@@ -131,6 +133,7 @@ TELLS = {
     " peer behind a local lock; asynclock without hand-over and a peer.",
     "hot4": "How fast four processes share one name.",
     "share": "Whether each of four processes gets its part of a name that all of them want.",
+    "paced": "How long a free lock takes for a process that has not asked for one for some time.",
     "handover": "How long a name is unused between its release in one process and the next body in"
     " another process.",
     "orphan": "How long a name stays unused after the lease of a dead process has ended.",

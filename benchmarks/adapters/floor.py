@@ -23,7 +23,7 @@ from . import Adapter
 
 _PLAIN = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
 _SCRIPTS = Path(__file__).parents[2] / "asynclock" / "_primitives"
-_FILES = ("prelude.lua", "queue.lua", "lock.lua", "mutex.lua")
+_FILES = ("prelude.lua", "uncontended.lua", "queue.lua", "lock.lua", "mutex.lua")
 _RETENTION = b"86400000"
 
 

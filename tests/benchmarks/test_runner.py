@@ -26,7 +26,7 @@ TINY = (
 def test_a_whole_run(tmp_path: Path) -> None:
     """The limit, the plain client and asynclock beside each other, over every kind of scenario."""
     out = tmp_path / "2000-01-01"
-    scenarios = "cycle hot handover renewal cold frozen".split()
+    scenarios = "cycle hot paced handover renewal cold frozen".split()
     chosen = "--system=floor --system=asynclock --nodes=5 --tasks=4 --loop=asyncio"
     assert main(["run", *scenarios, *chosen.split(), *TINY, f"--out={out}"]) == 0
     assert latest(tmp_path) == out.with_suffix(".json")
@@ -40,6 +40,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     for system in ("floor", "asynclock"):
         check_cycles(measured, Case("cycle", 5, 4), system)
         assert measured.median(Case("cold", 5, 4), system, "cold_ms") > 0
+        assert measured.median(Case("paced", 5, 4), system, "wait_p50_ms") > 0
     hot = Case("hot", 5, 4)
     assert measured.systems(hot) == ["asynclock"]  # the floor does not wait for a held name
     assert measured.median(hot, "asynclock", "overlaps") == 0
