@@ -23,9 +23,8 @@ from .script import ACQUIRE, UNDOES, WRITES, Command
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.
-Releases are still accepted then: their number is bounded by the leases, and they must be sent. So
-are readings of the fleet's record: a push asks for one, and it must be known before later replies
-count."""
+A full link still takes releases, whose number is bounded by that of the leases, and readings of the
+fleet's record, which must be known before later replies count."""
 
 WRITE_AT = 50
 """Number of commands in one tick that are written at once, so that the node can begin with them."""
@@ -83,9 +82,9 @@ class Link(asyncio.Protocol):
     def send(self, command: Command, sink: Sink, index: int) -> None:
         """Queue `command`; `sink` gets exactly one answer, within the timeout."""
         out, in_flight = self._out, self._in_flight
-        lost = self._transport is None
-        if lost or (len(in_flight) >= MAX_IN_FLIGHT and not command.unlimited):
-            sink.on_reply(index, Failure("connection lost" if lost else "backlog"))
+        ended = self._transport is None
+        if ended or (len(in_flight) >= MAX_IN_FLIGHT and not command.unlimited):
+            sink.on_reply(index, Failure("connection lost" if ended else "backlog"))
             return
         if not out:
             # One clock reading per write: all commands of a tick share the send time of the first.
@@ -111,11 +110,9 @@ class Link(asyncio.Protocol):
         Nothing important may be in flight.
         """
         self.timeout, self._greeted = seconds, True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            if self._in_flight:
-                self._arm(seconds)
+        self._disarm()
+        if self._in_flight:
+            self._arm(seconds)
 
     @property
     def connection(self) -> Link:
@@ -153,9 +150,7 @@ class Link(asyncio.Protocol):
             if sock is not None and sock.fileno() >= 0:
                 _forks.close_copy(sock.fileno())
         self._out.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
 
     # out
 
@@ -192,8 +187,7 @@ class Link(asyncio.Protocol):
         """asyncio: bytes from the node."""
         received = _clock.now()
         replies = self._parse(data)
-        if replies:
-            self._tell_clock(replies, received)
+        self._tell_clock(replies, received)
         # A new primary may already have granted the same lock to another owner.
         doubt = None if self.doubted is None else self.doubted(received)
         for reply in replies:
@@ -265,6 +259,11 @@ class Link(asyncio.Protocol):
         self._due = _clock.now() + seconds
         self._timer = self._loop.call_later(seconds, self._check_time, context=self._context)
 
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _check_time(self) -> None:
         self._timer = None
         now = _clock.now()
@@ -289,15 +288,12 @@ class Link(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """asyncio: the connection has ended."""
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
         end = self._end if error is None else lost(error, greeted=self._greeted)
         entries, overdue = self._in_flight, self._overdue
         self._in_flight, self._overdue = deque(), 0
         self.listener.on_disconnect(self, end, [entry[3] for entry in entries])
-        for number, (sink, index, _, _) in enumerate(entries):
-            if number >= overdue:
-                sink.on_reply(index, end)
+        for sink, index, _, _ in list(entries)[overdue:]:
+            sink.on_reply(index, end)
         if not self.closed.done():
             self.closed.set_result(None)

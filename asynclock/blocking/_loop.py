@@ -24,7 +24,7 @@ from ..errors import ConfigurationError
 
 T = TypeVar("T")
 
-GRACE = 5.0
+EXIT_LIMIT = 5.0
 """Maximum seconds that the exit of the process, or an interrupted call, waits for the loop."""
 
 
@@ -93,7 +93,7 @@ class BackgroundLoop:
         self._ends = True
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             self.portal.start_task_soon(self.portal.stop, True)
-        self._thread.join(GRACE)
+        self._thread.join(EXIT_LIMIT)
 
 
 def _loop_runs_here() -> bool:
@@ -189,7 +189,7 @@ class _Caller:
                 # The call has not failed: this thread was interrupted.
                 self._loop.call_soon_threadsafe(self._abandon, call, inside)
                 with contextlib.suppress(Exception):
-                    call.outcome.result(GRACE)
+                    call.outcome.result(EXIT_LIMIT)
             raise
         finally:
             self._calling = inside

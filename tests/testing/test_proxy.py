@@ -8,7 +8,7 @@ import time
 import pytest
 
 from asynclock.testing import FaultProxy, LocalServer
-from asynclock.testing.servers.resp import Endpoint, ask
+from asynclock.testing.servers.resp import ServerAddress, ask
 from tests.waiting import until
 
 
@@ -84,7 +84,7 @@ async def test_it_passes_everything_on(proxy, server, connect):
     assert proxy.url == f"redis://127.0.0.1:{proxy.port}"
     assert proxy.connections == proxy.accepted == 1
     big = "x" * 300_000
-    assert await ask(Endpoint("127.0.0.1", proxy.port), "ECHO", big) == big
+    assert await ask(ServerAddress("127.0.0.1", proxy.port), "ECHO", big) == big
     client.writer.close()
 
     async def forgotten() -> bool:

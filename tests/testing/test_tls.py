@@ -8,7 +8,7 @@ import pytest
 
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer, all_servers, make_certificates
-from asynclock.testing.servers.resp import Endpoint, ask
+from asynclock.testing.servers.resp import ServerAddress, ask
 
 TLS_SERVERS = [binary for binary in all_servers() if binary.tls]
 PLAIN_SERVERS = [binary for binary in all_servers() if not binary.tls]
@@ -26,11 +26,11 @@ async def test_encrypted_and_nothing_else(certificates):
     async with LocalServer(binary=TLS_SERVERS[0], tls=certificates) as server:
         assert server.url.startswith(f"rediss://127.0.0.1:{server.port}?ssl_ca_certs=%2F")
         assert await server.command("PING") == "PONG"
-        stranger = Endpoint(server.host, server.port, tls=ssl.create_default_context())
+        stranger = ServerAddress(server.host, server.port, tls=ssl.create_default_context())
         with pytest.raises(ssl.SSLCertVerificationError):
             await ask(stranger, "PING")
         with pytest.raises(OSError, match=r"."):
-            await ask(Endpoint(server.host, server.port), "PING", timeout=2)
+            await ask(ServerAddress(server.host, server.port), "PING", timeout=2)
 
 
 @needs_tls
@@ -39,7 +39,7 @@ async def test_client_certificates_are_demanded(certificates):
     async with server:
         assert "ssl_keyfile" in server.url
         assert await server.command("PING") == "PONG"
-        nameless = Endpoint(server.host, server.port, tls=certificates.client_context())
+        nameless = ServerAddress(server.host, server.port, tls=certificates.client_context())
         with pytest.raises(OSError, match=r"."):
             await ask(nameless, "PING", timeout=2)
 

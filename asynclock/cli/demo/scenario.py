@@ -86,7 +86,7 @@ class DemoError(Exception):
     """A service of the demo failed; the message has the cause."""
 
 
-class Service:
+class ServiceProcess:
     """One service process, which gets its orders as lines on stdin."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
@@ -124,9 +124,9 @@ class Service:
 
 
 @contextlib.asynccontextmanager
-async def services(folder: Path, nodes: Sequence[str]) -> AsyncIterator[list[Service]]:
+async def services(folder: Path, nodes: Sequence[str]) -> AsyncIterator[list[ServiceProcess]]:
     """Start both service processes and wait until they are ready."""
-    running: list[Service] = []
+    running: list[ServiceProcess] = []
     try:
         for name in SERVICES:
             log = folder / f"{name}.log"
@@ -139,7 +139,7 @@ async def services(folder: Path, nodes: Sequence[str]) -> AsyncIterator[list[Ser
                     stderr=stderr,
                     start_new_session=True,
                 )
-            running.append(Service(name, process, log))
+            running.append(ServiceProcess(name, process, log))
         for service in running:
             await service.done()
         yield running
@@ -169,7 +169,7 @@ async def _act(
     number: int,
     orders: int,
     store: Store,
-    running: Sequence[Service],
+    running: Sequence[ServiceProcess],
     servers: Sequence[LocalServer],
     display: Display,
 ) -> Act:

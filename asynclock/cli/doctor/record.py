@@ -10,7 +10,7 @@ from ..._rules.nodeset import NOTHING, OPEN, SETTLED, NodeSet, shown
 from .findings import Found, about, finding
 from .probe import Probe
 
-MOST = 20
+CLIENTS_NAMED = 20
 """Maximum number of clients that a finding names."""
 
 
@@ -52,5 +52,5 @@ def _clients(known: NodeSet, servers: Sequence[Probe]) -> Found:
     found = clients_of(known, [server.clients for server in servers]) or ()
     behind = sorted(client.label for client in found if client.uses in ("old", "other"))
     if behind:
-        labels = ", ".join(behind[:MOST]) + ", …" * (len(behind) > MOST)
+        labels = ", ".join(behind[:CLIENTS_NAMED]) + ", …" * (len(behind) > CLIENTS_NAMED)
         yield finding("set-clients", count=len(behind), labels=labels)

@@ -15,10 +15,9 @@ from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOp
 from .._sources import Settings, load
 from .._status import Status
 from .._text import say
+from .held import NODE_TIMEOUT
 
 TOKEN = "ASYNCLOCK_TOKEN"  # noqa: S105 - the name of a variable
-NODE_TIMEOUT = 1.0
-"""Seconds for each node's replies: a page can wait longer than a lock."""
 STOP_TIMEOUT = 2
 """Maximum seconds at the end for open streams to close."""
 _EXTRA = ("starlette", "uvicorn")

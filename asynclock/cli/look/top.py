@@ -68,16 +68,16 @@ def top(
 async def _top(settings: Settings, interval: float, *, live: bool) -> int:
     timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
     async with settings.connect(node_timeout=timeout) as locks:
-        view = View(Monitor())
+        screen = Screen(Monitor())
         if live:
-            await view.run(locks, interval)
+            await screen.run(locks, interval)
         else:
-            await view.monitor.refresh(locks)
-            view.print()
+            await screen.monitor.refresh(locks)
+            screen.print()
     return 0
 
 
-class View:
+class Screen:
     """Shows the monitor's data on the screen: sorted, filtered, scrolled, paused."""
 
     def __init__(self, monitor: Monitor) -> None:

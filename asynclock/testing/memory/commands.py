@@ -9,7 +9,14 @@ import fnmatch
 from collections.abc import Callable
 from typing import Any
 
-from asynclock.testing.memory.keyspace import OK, Keyspace, ReplyError, SortedSet, Status, Words
+from asynclock.testing.memory.keyspace import (
+    OK,
+    Keyspace,
+    ReplyError,
+    SortedSet,
+    StatusReply,
+    Words,
+)
 
 Function = Callable[[Keyspace, Words], Any]
 COMMANDS: dict[bytes, tuple[Function, bool]] = {}
@@ -90,9 +97,9 @@ def _exists(space: Keyspace, words: Words) -> int:
 
 
 @_command("TYPE", reads=True)
-def _type(space: Keyspace, words: Words) -> Status:
+def _type(space: Keyspace, words: Words) -> StatusReply:
     names: dict[type, str] = {bytes: "string", dict: "hash", SortedSet: "zset", type(None): "none"}
-    return Status(names[type(space.get(words[0]))])
+    return StatusReply(names[type(space.get(words[0]))])
 
 
 @_command("PEXPIRE")

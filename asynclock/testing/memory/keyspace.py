@@ -14,13 +14,13 @@ class ReplyError(Exception):
     """An error reply, such as `ERR wrong number of arguments`."""
 
 
-class Status(str):
+class StatusReply(str):
     """A status reply, such as OK."""
 
     __slots__ = ()
 
 
-OK = Status("OK")
+OK = StatusReply("OK")
 _WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 Words = tuple[bytes, ...]

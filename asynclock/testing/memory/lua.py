@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asynclock.errors import ConfigurationError
-from asynclock.testing.memory.keyspace import ReplyError, Status
+from asynclock.testing.memory.keyspace import ReplyError, StatusReply
 
 Call = Callable[[tuple[bytes, ...]], Any]
 
@@ -105,7 +105,7 @@ class _Lua:
     def _to_lua(self, reply: Any) -> Any:
         if reply is None:
             return False
-        if isinstance(reply, Status):
+        if isinstance(reply, StatusReply):
             return self._runtime.table_from({b"ok": reply.encode()})
         if isinstance(reply, list):
             return self._runtime.table_from([self._to_lua(one) for one in reply])
@@ -126,7 +126,7 @@ class _Lua:
         if (error := value[b"err"]) is not None:
             raise ReplyError(error.decode())
         if (status := value[b"ok"]) is not None:
-            return Status(status.decode())
+            return StatusReply(status.decode())
         found: list[Any] = []
         while (one := value[len(found) + 1]) is not None:
             found.append(self._to_reply(one))

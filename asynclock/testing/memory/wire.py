@@ -8,7 +8,7 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from asynclock.testing.memory.keyspace import ReplyError, Status
+from asynclock.testing.memory.keyspace import ReplyError, StatusReply
 
 
 class Route:
@@ -118,7 +118,7 @@ def encode(reply: Any) -> bytes:
         return b"$%d\r\n%b\r\n" % (len(reply), reply)
     if reply is None:
         return b"_\r\n"
-    if isinstance(reply, Status):
+    if isinstance(reply, StatusReply):
         return b"+%b\r\n" % reply.encode()
     if isinstance(reply, ReplyError):
         return b"-%b\r\n" % str(reply).encode()

@@ -20,7 +20,7 @@ from asynclock.testing.servers.binaries import ServerBinary, find_server
 from asynclock.testing.servers.clock import ShiftedClock
 from asynclock.testing.servers.ports import ReservedPort
 from asynclock.testing.servers.process import ServerProcess
-from asynclock.testing.servers.resp import Endpoint, ServerReplyError, ask
+from asynclock.testing.servers.resp import ServerAddress, ServerReplyError, ask
 from asynclock.testing.servers.settings import (
     KEEPER,
     as_arguments,
@@ -229,12 +229,12 @@ class LocalServer:
         return await ask(self.endpoint, *command, timeout=timeout)
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> ServerAddress:
         """How this package itself connects to the server."""
         credentials = KEEPER if self._users else (self.password,) if self.password else ()
         context = self.tls.client_context(with_client_cert=True) if self.tls else None
         unix = str(self.unix_path) if self.unix_path else None
-        return Endpoint(self.host, self.port, unix, context, credentials)
+        return ServerAddress(self.host, self.port, unix, context, credentials)
 
     # ---- inside ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ class ServerReplyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServerAddress:
     """Address and login of a server: TCP, TLS or a Unix socket."""
 
     host: str = "127.0.0.1"
@@ -32,7 +32,7 @@ class Endpoint:
         return await asyncio.open_connection(self.host, self.port, ssl=self.tls)
 
 
-async def ask(endpoint: Endpoint, *command: str | bytes | float, timeout: float = 5.0) -> Any:
+async def ask(endpoint: ServerAddress, *command: str | bytes | float, timeout: float = 5.0) -> Any:
     """Send one command; an error reply is raised."""
     (reply,) = await ask_all(endpoint, [command], timeout=timeout)
     if isinstance(reply, ServerReplyError):
@@ -41,7 +41,7 @@ async def ask(endpoint: Endpoint, *command: str | bytes | float, timeout: float 
 
 
 async def ask_all(
-    endpoint: Endpoint,
+    endpoint: ServerAddress,
     commands: Sequence[Sequence[str | bytes | float]],
     *,
     timeout: float = 5.0,

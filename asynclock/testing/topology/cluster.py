@@ -66,7 +66,7 @@ class RedisCluster(Topology):
         ]
         super().__init__(primaries * (1 + replicas), **options)
         self._per_shard = 1 + replicas
-        self._views: list[_View] = []
+        self._views: list[_NodeReport] = []
         for server in self._nodes:
             server.remember(self._nodes_conf(server))
 
@@ -173,7 +173,7 @@ class RedisCluster(Topology):
 
 
 @dataclass(frozen=True)
-class _View:
+class _NodeReport:
     """What one node knows of those that run, and what it finds wrong."""
 
     node: str
@@ -181,14 +181,14 @@ class _View:
     doubts: tuple[str, ...] = ()
 
 
-async def _view(server: LocalServer, running: set[int]) -> _View:
+async def _view(server: LocalServer, running: set[int]) -> _NodeReport:
     name = f"{server.host}:{server.port}"
     try:
         state, *_ = (await server.command("CLUSTER", "INFO")).splitlines()
         lines = (await server.command("CLUSTER", "NODES")).splitlines()
         slots = await server.command("CLUSTER", "SLOTS")
     except (OSError, ServerReplyError) as error:
-        return _View(name, doubts=(f"can't be asked: {error}",))
+        return _NodeReport(name, doubts=(f"can't be asked: {error}",))
     doubts = [] if state == "cluster_state:ok" else [state]
     facts = set()
     for line in lines:
@@ -201,7 +201,7 @@ async def _view(server: LocalServer, running: set[int]) -> _View:
     # The view for clients, which leaves a replica out until the node knows that it has data.
     hidden = running - {node[1] for _, _, *nodes in slots for node in nodes}
     doubts += [f"does not show {port} to clients" for port in sorted(hidden)]
-    return _View(name, frozenset(facts), tuple(doubts))
+    return _NodeReport(name, frozenset(facts), tuple(doubts))
 
 
 def _moving(nodes: str) -> list[str]:
@@ -215,7 +215,7 @@ def _port(address: str) -> int:
     return int(address.split("@", maxsplit=1)[0].rsplit(":", maxsplit=1)[-1])
 
 
-def _differences(views: list[_View]) -> Iterator[str]:
+def _differences(views: list[_NodeReport]) -> Iterator[str]:
     """Yield what each node doubts, and what it says that not all say."""
     common = frozenset.intersection(*(view.facts for view in views)) if views else frozenset()
     for view in views:
