@@ -64,7 +64,9 @@ async def race(workers: Sequence[Remote], links: Links, name: str, turns: int) -
     replies = await asyncio.gather(*asks)
     await shaking
     await asyncio.gather(*(worker.ask("free") for worker in workers))
-    return outcome([reply["won"] for reply in replies])
+    # The worker of Node.js counts no errors: there a refused try is an error, too.
+    errors = sum(reply.get("errors", 0) for reply in replies)
+    return {**outcome([reply["won"] for reply in replies]), "errors": errors}
 
 
 async def _shake(links: Sequence[FaultProxy], moments: Sequence[float]) -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from benchmarks import bars_workers, judged, looping, votes
 from benchmarks.__main__ import main
+from benchmarks.adapters.asynclock_ import Asynclock
 from benchmarks.bars import judge
 from benchmarks.matrix import SCENARIOS
 from benchmarks.results import Case, Results
 from benchmarks.systems import SYSTEMS
+from benchmarks.worker import Worker
 
 pytestmark = pytest.mark.timeout(180)  # worker processes on a busy machine start slowly
 
@@ -58,6 +60,25 @@ def test_rounds_count_by_their_winners() -> None:
     assert sample["one_percent"] == pytest.approx(100 / 3)
     assert sample["nobody_percent"] == pytest.approx(100 / 3)
     assert sample["violations"] == 1
+
+
+async def test_an_error_in_a_race_is_a_defeat_and_the_race_goes_on() -> None:
+    class Once(Asynclock):
+        async def try_acquire(self, name: str) -> Any:
+            if name == "n:1":
+                raise OSError("no answer in time")
+            return name
+
+        async def release(self, lease: Any) -> None:
+            released.append(lease)
+
+    released: list[str] = []
+    worker = Worker("none")
+    worker.adapter = Once([], 1.0, {})
+    reply = await worker.race("n", [0.0, 0.0, 0.0], kept=1)
+    assert reply == {"won": [True, False, True], "errors": 1}
+    assert released == ["n:0"]
+    assert worker.leases == ["n:2"]
 
 
 def test_a_run_of_every_scenario_with_processes(
