@@ -234,6 +234,14 @@ async def test_readers_go_before_a_writer_that_asks_while_the_name_is_kept(
     assert (await server.acquire(*read, "reader", TTL, "reader", 0))[0] == 1
 
 
+async def test_a_writer_is_not_held_up_by_readers_that_go_after_it(server: Server) -> None:
+    read, write = (readwrite.READ, "r c q w"), (readwrite.WRITE, "w c q r")
+    await server.acquire(*write, "crashed")
+    assert (await server.acquire(*read, "reader", 2 * TTL, "reader", 0))[0] == 0
+    server.node.jump_clock(TTL / 1000 + 1)  # no release: that would have let the reader go first
+    assert (await server.acquire(*write, "writer", 0, "writer", 0))[0] == 1
+
+
 async def test_a_writers_attempt_that_failed_elsewhere_ends_no_turn(server: Server) -> None:
     """Of a try_acquire, of a call that was cancelled, or a release that is sent again."""
     read, write = (readwrite.READ, "r c q w"), (readwrite.WRITE, "w c q r")
@@ -300,6 +308,26 @@ async def test_a_winner_stands_in_no_queue(server: Server) -> None:
     await server.call(lock.SCRIPT, keys, "release", "holder")
     assert (await server.acquire(lock.SCRIPT, keys, "one", TTL, "t1"))[0] == 1
     assert await server.node.command("EXISTS", "q", "q:#t1") == 0
+    assert 0 < await server.node.command("PTTL", "l") <= TTL
+
+
+async def test_a_newcomer_gets_no_free_name_that_somebody_waits_for(server: Server) -> None:
+    keys = "l c q"
+    await server.acquire(lock.SCRIPT, keys, "holder", TTL, "t0")
+    await server.acquire(lock.SCRIPT, keys, "one", TTL, "t1")
+    assert await server.call(lock.SCRIPT, keys, "release", "holder") == [1, "t1"]
+    assert await server.node.command("GET", "q:#t1") == "go"
+    for patience in (0, TTL):
+        assert (await server.acquire(lock.SCRIPT, keys, "two", patience, "t2"))[0] == 0
+    assert (await server.acquire(lock.SCRIPT, keys, "one", TTL, "t1"))[0] == 1
+
+
+async def test_a_raise_lowers_no_counter(server: Server) -> None:
+    """Somebody who holds a node's lock may know a lower fence than the node has given out."""
+    assert (await server.acquire(lock.SCRIPT, "l c q", "me"))[0] == 1
+    await server.node.command("SET", "c", 9)
+    assert await server.call(lock.SCRIPT, "l c", "raise", "me", 7, DAY) == [0, 9]
+    assert await server.node.command("GET", "c") == "9"
 
 
 async def test_a_floor_far_ahead_is_ignored_and_an_unknown_one_is_the_servers(
