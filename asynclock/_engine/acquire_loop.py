@@ -70,7 +70,7 @@ class AcquireLoop:
         self._deadline = deadline
         self._once = once
         self._until = FOREVER
-        """When the caller gets an answer; the nodes have at least one node timeout to give it."""
+        """The latest moment for an answer: the deadline, but at least a node timeout from now."""
         if deadline is not None:
             self._until = max(deadline, asked + engine.settings.node_timeout)
         elif once:
@@ -183,7 +183,7 @@ class AcquireLoop:
             return True
         if self._watch is not None:
             self._watch.close()
-        # The first in line also watches the name: some clients free it without knowing the queue.
+        # Clients without tickets wake nobody when they release: the first waiter watches the name.
         others = spec.watched if ticket.rank == 0 else ()
         self._watch = watch = nodes.wakeups.watch(others, ticket=ticket.key)
         if nodes.tracks() and self._in_vain < pacing.IN_VAIN:
@@ -204,7 +204,7 @@ class AcquireLoop:
         engine.counts.refused += 1
         if attempt.split:
             engine.counts.split_votes += 1
-            if not self._spec.queue:  # there the order of tickets keeps rivals apart
+            if not self._spec.queue:  # in a queue, the order of tickets prevents the next split
                 engine.spread.split()
             if engine.observers:
                 engine.observers(SplitVote(name))
@@ -218,8 +218,8 @@ class AcquireLoop:
             raise refusals.too_long(attempt)
 
     def _settles(self, attempt: Attempt) -> bool:
-        # A split vote is no refusal: nobody has the name. The order of tickets settles it, unless
-        # the nodes name different readers, of whom each has a quorum.
+        # After a split vote nobody has the name, so try_acquire asks again: the order of tickets
+        # decides. That fails only if the nodes name different readers, each with a quorum.
         spec = self._spec
         if not spec.queue or spec.phased or attempt.held or _clock.now() >= self._until:
             return False
@@ -290,7 +290,7 @@ class AcquireLoop:
             await asyncio.sleep(pause)
         elif await watch.wait(pause):
             engine.counts.wakeups["push"] += 1
-            self._in_vain += watch.called  # unless this wins
+            self._in_vain += watch.called  # taken back if this attempt wins
             if not self._spec.queue and len(engine.multiplexer.nodes) > 1:
                 # The same release woke our rivals: a random pause prevents a split vote.
                 await self._sleep(engine.spread.width * engine.random())
@@ -318,7 +318,7 @@ class AcquireLoop:
         return min(pause, max(0.0, self._until - _clock.now()))
 
     def leave(self) -> None:
-        """Wait no more: give the place in the queue up. It's no harm to do that twice."""
+        """Give up the place in the queue; a second call does nothing."""
         nodes, ticket = self._engine.multiplexer, self._ticket
         if self._watch is not None:
             self._watch.close()

@@ -96,7 +96,7 @@ class Attempt(Vote):
         self.valid_until: float = validity.valid_until(self.started, ttl)
 
     def barge(self) -> None:
-        """Ask in front of all who wait: the turn of this process isn't over."""
+        """Ask ahead of all waiters, because the turn of this process isn't over."""
         if self._waits:
             self._waits = (*self._waits, self.owner, 0, 1)
 
@@ -125,7 +125,7 @@ class Attempt(Vote):
                 return True
         except BaseException:
             self.abandon()
-            if self.ticket is None and self._waits:  # later ones are the caller's to take back
+            if self.ticket is None and self._waits:  # the caller removes a ticket of its own
                 leave(self._context.multiplexer, self.spec, self.owner, self.started, self._asked)
             raise
         finally:
@@ -205,7 +205,7 @@ class Attempt(Vote):
             else:
                 if self.spec.queue and reply[2]:
                     self.others = True
-                    if self.spec.choose_slot:  # otherwise it was not woken: the name is taken
+                    if self.spec.choose_slot:  # a lock with one slot is taken now, so wake nobody
                         self._wake(index, reply[2])
                 ballot.granted(index, int(reply[1]))
                 if ballot.behind:
@@ -276,7 +276,7 @@ class Attempt(Vote):
             self._nodes[index].ask(command, sink, index)
 
     def _take_back(self, indices: Iterable[int]) -> None:
-        # The vote is won: a node that did not grant would go on keeping others out for our ticket.
+        # The vote is won. Remove our ticket where it still waits: it would keep others out there.
         ticket, granted = self.ticket, self.ballot.claims
         if ticket is None and not self._waits:
             return

@@ -1,4 +1,4 @@
-"""Takes the replies to requests after which another waiter of this process may have its turn."""
+"""Wakes waiters of this process whose turn comes with the reply to a request of this process."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class LocalQueue(Generic[G]):
     def keep(self, grant: G, now: float) -> bool:
         """Whether to keep the freed name for a moment, in case this process asks for it again.
 
-        Without waiters in other processes there is no need: none gets in between.
+        There is no need without waiters in other processes: nobody else would get the name.
         """
         if not grant.contended or self.permits > 1 or self.used_up(grant, now):
             return False
@@ -135,7 +135,7 @@ class LocalQueue(Generic[G]):
         return True
 
     def take_kept(self, now: float) -> float | None:
-        """Take the name that was kept, if the turn isn't over: return when the turn began."""
+        """Stop keeping the name. Return when the turn began; None if the turn is over."""
         since, self.kept = self.kept, None
         return since if since is not None and now - since < self.turn else None
 

@@ -35,7 +35,7 @@ class Patience:
         self._arm()
 
     def cancel(self) -> None:
-        """Never call `over`."""
+        """End the limit without calling `over`."""
         self._timer.cancel()
 
     def _arm(self) -> None:

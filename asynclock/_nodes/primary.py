@@ -74,8 +74,9 @@ class PrimaryDialer:
 
     def _check(self, facts: Facts, known: KnownReplicas, *, watched: bool) -> None:
         if facts.role not in (None, "master"):
-            # Watchers will name the primary. Without them only an address that has led to a
-            # primary before may do so again, as those of managed services do (`PASSING`).
+            # With watchers (Sentinels, a Cluster) this passes: they will name the primary. Without
+            # them it passes only if the address has led to a primary before (`PASSING`), as the
+            # address of a managed service does.
             cause = "it is a replica, not the primary"
             raise HandshakeError(Failure(cause, permanent=not watched, code=READONLY))
         lack = known.lack(self.acks)

@@ -102,7 +102,7 @@ class _Nobody:
     """A sink that ignores all answers."""
 
     def on_reply(self, _index: int, _reply: Any) -> None:
-        """Ignore the answer."""
+        """Do nothing with the answer."""
 
 
 NOBODY: Sink = _Nobody()

@@ -106,7 +106,7 @@ class ServerRequests:
 
     def note(self, answer: Failure | None) -> None:
         """Take in the node's last answer to a request for a vote: an error, or None for a vote."""
-        if answer is None or self._link is not None:  # a node that is down says why by itself
+        if answer is None or self._link is not None:  # otherwise `_down` already has the cause
             self.lack = answer
             self._log.answered(answer)
 

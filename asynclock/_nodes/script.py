@@ -21,7 +21,7 @@ ACQUIRE: Final = "acquire"
 RELEASE: Final = "release"
 """The operation that deletes an owner's key; it may put a ticket back."""
 FAILED: Final = 2
-"""Argument of a release: of an attempt that failed, so it was no turn of a read-write lock."""
+"""Argument of a release after a failed attempt, which is no turn of a read-write lock."""
 UNDOES: Final = frozenset({RELEASE, "leave"})
 """Operations that undo an acquire, so they must not be executed before it."""
 WRITES: Final = frozenset({ACQUIRE, "raise", "extend", "prepare", "accept"})
@@ -65,10 +65,10 @@ class Command:
         self.keys: Sequence[str] = keys
         self.args: Sequence[Word] = args
         self.op: Word = args[0]
-        """The first word: what a script is called for, such as "acquire", or the name of a server's
-        own command. mark.lua does only one thing, so here its calls have the name of a process."""
+        """The first argument: the operation of a script, such as "acquire", or the name of a
+        server's command. mark.lua has one operation only: its calls have a process's name."""
         self.retry_until: float = 0.0
-        """Until when a release or leave is sent again if its connection breaks; 0 for others."""
+        """The moment until which a lost release or leave is sent again; 0 for other commands."""
         self.give_up_at: float = 0.0
         """For an acquire without a `not_after`: the moment, on our clock, after which no node may
         execute it. 0 for all other commands."""
@@ -78,7 +78,7 @@ class Command:
         self.sourced: bool = False
         """Whether the command carries the script's source instead of its SHA-1."""
         self.unlimited: bool = False
-        """Whether a link takes the command however many others have no reply yet."""
+        """Whether a link with MAX_IN_FLIGHT unanswered commands still takes this one."""
         self.packed: bytes = pack("EVALSHA", script.sha, len(keys), *keys, *args)
 
     @classmethod

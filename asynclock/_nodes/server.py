@@ -80,13 +80,13 @@ class ServerNode(ServerRequests):
         finally:
             if self._link is not None:
                 self._link.close(LEFT)
-            self._finished = True  # don't report from here on that the node is down
+            self._finished = True  # the end of this node is no fault to report
             self._log.close()
             self._fail(Failure(LEFT))
 
     def _hopeful(self, failure: Failure) -> Failure:
-        # What was right before will be right again: a proxy in front of the server that had its
-        # certificate replaced, or an address that moves to the next primary.
+        # A fault that a server shows after a success may pass: a proxy gets a new certificate, or
+        # the address moves to the next primary.
         passing = failure.code in PASSING and self.trust.facts is not None
         return replace(failure, permanent=False) if passing else failure
 
@@ -125,7 +125,7 @@ class ServerNode(ServerRequests):
         self.on_state()
         self._send_waiting(link)
         if known is not None and accepted:
-            self.on_wake(None)  # the pushes that were requested on the last connection are lost
+            self.on_wake(None)  # the last connection's push requests are lost
 
     def check_clock(self) -> None:
         """Ask for the node's clock now, unless the link is down or stalled."""

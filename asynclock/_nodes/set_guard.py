@@ -88,7 +88,7 @@ class SetGuard:
         if record is not None:
             self._judge(record)
             loop = asyncio.get_running_loop()
-            for node in self._names:  # those met before the record was known are told now
+            for node in self._names:  # including those met before the record was known
                 if isinstance(node, ServerNode) and node.trust.facts is not None:
                     known = node.trust.facts.kept
                     if renamed or node is met or known.number < self._newest.number:
@@ -104,7 +104,7 @@ class SetGuard:
             enough = not unsure or len(names) - names.count(None) >= self._quorum
             if enough:
                 self._allow()
-            if enough or len(self._names) < len(self._nodes):  # the next node may settle it
+            if enough or len(self._names) < len(self._nodes):  # the next node may decide
                 self._compare_later(unsure)
                 return
         text = (
@@ -119,7 +119,7 @@ class SetGuard:
 
     def _compare_later(self, unsure: dict[Node, float]) -> None:
         self.close()
-        if unsure:  # the first one; that comparison decides about the next
+        if unsure:  # for the node that votes first; its comparison plans the next
             node, seconds = min(unsure.items(), key=lambda item: item[1])
             loop = asyncio.get_running_loop()
             self._again = loop.call_later(seconds, _compare_again, node)

@@ -85,7 +85,7 @@ class Presence:
         await self._send(message)
 
     async def aclose(self) -> None:
-        """End the listener."""
+        """End the task that listens for a disconnect."""
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait([self._listener])

@@ -57,7 +57,7 @@ class Holds:
             return
         pace = self._paces.pop(event.name, None) or Pace(None)
         pace.held(event.held)
-        self._paces[event.name] = pace  # the most recent name is last, and the first is dropped
+        self._paces[event.name] = pace  # names are in order of use: drop the one unused for longest
         if len(self._paces) > MOST_NAMES:
             del self._paces[next(iter(self._paces))]
 

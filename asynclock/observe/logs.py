@@ -35,7 +35,7 @@ class LogEvents:
         self._logger = logger or logging.getLogger("asynclock.events")
 
     def __call__(self, event: Event) -> None:
-        """Log `event`."""
+        """Log `event`, unless the level of its record is off."""
         kind = type(event)
         if kind in _LOGGED_ANYWAY:
             return

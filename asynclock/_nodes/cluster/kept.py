@@ -48,5 +48,5 @@ class KeptNodes:
         then(node)
 
     async def aclose(self) -> None:
-        """End all tasks."""
+        """End every task and wait until it has ended."""
         await self._background.aclose()

@@ -67,7 +67,7 @@ class Act:
 
 
 class Display(Protocol):
-    """Shows the demo."""
+    """Shows the acts, the servers and the progress to the user."""
 
     def nodes(self, states: Sequence[str]) -> None:
         """Show the state of each server: "up", "killed" or "frozen"."""

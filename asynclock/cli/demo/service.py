@@ -90,7 +90,7 @@ async def serve(folder: Path, service: str, users: int, ttl: float, nodes: Seque
 
 
 def main() -> None:
-    """Run one service."""
+    """Run one service until its stdin ends, with the arguments of this process."""
     # On Ctrl-C the demo itself ends its services.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Nodes fail on purpose here; the library's warnings about them would only clutter the screen.

@@ -36,7 +36,7 @@ class Store:
         return int(found.fetchone()[0])
 
     def sell(self, act: int, order: int, buyer: str, fence: int) -> None:
-        """Record a sale."""
+        """Record the sale of one order; the store does not check for an earlier one."""
         self._db.execute("INSERT INTO sales VALUES (?, ?, ?, ?)", (act, order, buyer, fence))
 
     def close(self) -> None:

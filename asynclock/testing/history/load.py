@@ -22,7 +22,7 @@ class Subject(Protocol):
         """Wait until the name is held, and return the argument for ``release``."""
 
     async def release(self, lease: Any) -> None:
-        """Release the lock."""
+        """Release the lock that `acquire` returned ``lease`` for."""
 
 
 Body = tuple[float, float, float, int]
@@ -47,7 +47,7 @@ class Load:
     gap: float = 0.0
     """The longest time in which no cycle ended."""
     overlaps: int = 0
-    """The maximum number of bodies of one name at the same time in this process."""
+    """How often a body began in this process while another body of the same name ran."""
     unfinished: int = 0
     """Number of tasks that were still inside a call when the grace ended; they were cancelled."""
     errors: Counter[str] = field(default_factory=Counter)

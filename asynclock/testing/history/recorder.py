@@ -43,7 +43,7 @@ class LeaseLike(Protocol):
 
     @property
     def fence(self) -> int:
-        """Fencing token."""
+        """Number that rises with every lease on the name."""
 
     @property
     def held(self) -> bool:

@@ -59,7 +59,7 @@ class MemoryClient:
             self._replies.send(b"".join(replies))
 
     def push(self, words: Sequence[Any]) -> None:
-        """Send a push."""
+        """Send the client a message without a request."""
         if not self._over:
             self._replies.send(encode(Push(words)))
 

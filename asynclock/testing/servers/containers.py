@@ -66,7 +66,7 @@ class ContainerImage(ServerBinary):
     def launch(
         self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]
     ) -> ServerProcess:
-        """Start a container."""
+        """Start a container with the server, whose files are in `folder`."""
         if env:
             raise ConfigurationError("a server's clock cannot jump in a container")
         return _ContainerProcess(str(self.path), arguments, folder)

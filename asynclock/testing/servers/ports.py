@@ -53,7 +53,7 @@ class ReservedPort:
         return number
 
     def release(self) -> None:
-        """Release the port."""
+        """Close the reserving socket, so that any process may use the port again."""
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()

@@ -94,14 +94,14 @@ class Topology:
 
 
 class Single(Topology):
-    """One server."""
+    """One server without replicas, for `connect` with one address."""
 
     def __init__(self, **options: Unpack[ServerOptions]) -> None:
         super().__init__(1, **options)
 
 
 class Quorum(Topology):
-    """`n` independent primaries."""
+    """`n` independent primaries: the nodes of a quorum."""
 
     def __init__(self, n: int = 3, **options: Unpack[ServerOptions]) -> None:
         super().__init__(n, **options)
