@@ -33,6 +33,8 @@ SETTLE = TTL * 1.01 + 0.5
 """A node that was restarted, flushed or whose clock jumped is out of the vote for so long."""
 WINDOW = 5.0
 HAMMER = ("kill", "freeze", "restart")
+MOST_ROUNDS = 8
+"""Maximum number of rounds until a sabotage is caught."""
 
 
 @contextlib.asynccontextmanager
@@ -223,7 +225,14 @@ async def test_three_names_hammered_while_nodes_fail(tmp_path: Path, seconds: fl
     "sabotage", ["acquire_without_owner_check", "release_without_owner_check", "quorum_minus_one"]
 )
 async def test_a_sabotage_is_caught(tmp_path: Path, sabotage: str) -> None:
-    stage = await play(
-        tmp_path, seed=3, seconds=4, kinds=HAMMER, tasks=6, nodes=3, aof=True, sabotage=sabotage
-    )
-    assert {violation.rule for violation in check(stage.history())} & {"overlap", "fence repeats"}
+    broken: set[str] = set()
+    for seed in range(3, 3 + MOST_ROUNDS):  # on a busy machine a few faults may meet no lease
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        stage = await play(
+            folder, seed=seed, seconds=4, kinds=HAMMER, tasks=6, nodes=3, aof=True, sabotage=sabotage
+        )
+        broken = {violation.rule for violation in check(stage.history())}
+        if broken & {"overlap", "fence repeats"}:
+            return
+    pytest.fail(f"{sabotage} broke no promise: {broken}")
