@@ -230,7 +230,14 @@ async def test_a_sabotage_is_caught(tmp_path: Path, sabotage: str) -> None:
         folder = tmp_path / str(seed)
         folder.mkdir()
         stage = await play(
-            folder, seed=seed, seconds=4, kinds=HAMMER, tasks=6, nodes=3, aof=True, sabotage=sabotage
+            folder,
+            seed=seed,
+            seconds=4,
+            kinds=HAMMER,
+            tasks=6,
+            nodes=3,
+            aof=True,
+            sabotage=sabotage,
         )
         broken = {violation.rule for violation in check(stage.history())}
         if broken & {"overlap", "fence repeats"}:
