@@ -22,8 +22,10 @@ def test_a_table_that_does_not_fit_is_an_error() -> None:
     fits = load("rules")[0]
     lost = Change(fits.area, fits.file, "no such text", "", "nothing", fits.tests)
     assert "0 times" in next(lost.faults())
-    unreadable = Change(fits.area, fits.file, fits.old, "(", "the syntax", fits.tests)
-    assert "can't read" in next(unreadable.faults())
+    for area in ("rules", "scripts"):
+        fits = load(area)[0]
+        unreadable = Change(fits.area, fits.file, fits.old, "(", "the syntax", fits.tests)
+        assert "nothing can read" in next(unreadable.faults())
 
 
 @pytest.mark.timeout(600)

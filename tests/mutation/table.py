@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from lupa.lua51 import LuaRuntime, LuaSyntaxError
+
 ROOT = Path(__file__).resolve().parents[2]
 CHANGES = Path(__file__).with_name("changes")
 RULES = "asynclock/_rules/"
+READERS: dict[str, Callable[[str], object]] = {".py": ast.parse, ".lua": LuaRuntime().compile}
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,12 @@ class Change:
         for test in self.tests:
             if not (ROOT / test.partition("::")[0]).exists():
                 yield f"there is no {test}"
-        if self.found == 1 and self.file.endswith(".py"):
+        if self.found == 1:
+            changed = (ROOT / self.file).read_text("utf-8").replace(self.old, self.new)
             try:
-                text = (ROOT / self.file).read_text("utf-8")
-                ast.parse(text.replace(self.old, self.new))
-            except SyntaxError as error:
-                yield f"it leaves a file that Python can't read: {error}"
+                READERS[Path(self.file).suffix](changed)
+            except (SyntaxError, LuaSyntaxError) as error:
+                yield f"it leaves a file that nothing can read: {error}"
 
     def __str__(self) -> str:
         return f"{self.file}: {self.breaks}"
