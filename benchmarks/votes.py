@@ -65,8 +65,8 @@ async def race(workers: Sequence[Remote], links: Links, name: str, turns: int) -
     await shaking
     await asyncio.gather(*(worker.ask("free") for worker in workers))
     # The worker of Node.js counts no errors: there a refused try is an error, too.
-    errors = sum(reply.get("errors", 0) for reply in replies)
-    return {**outcome([reply["won"] for reply in replies]), "errors": errors}
+    counts = {what: sum(reply.get(what, 0) for reply in replies) for what in ("errors", "late")}
+    return {**outcome([reply["won"] for reply in replies]), **counts}
 
 
 async def _shake(links: Sequence[FaultProxy], moments: Sequence[float]) -> None:

@@ -182,15 +182,21 @@ const OPERATIONS = {
   },
   async race({ name, moments, kept }) {
     const won = [], held = [];
+    let late = 0;
     for (const [turn, moment] of moments.entries()) {
       while (held.length && held[0][0] <= turn - kept) await held.shift()[1].release().catch(() => {});
       await sleep(moment - monotonic());
+      if (monotonic() > (moments[turn + Math.floor(kept / 2)] ?? Infinity)) {
+        late += 1;
+        won.push(false);
+        continue;
+      }
       const lease = await adapter.tryAcquire(`${name}:${turn}`);
       won.push(lease !== null);
       if (lease !== null) held.push([turn, lease]);
     }
     leases.push(...held.map(([, lease]) => lease));
-    return { won };
+    return { won, late };
   },
   async take({ name }) {
     const begin = monotonic();

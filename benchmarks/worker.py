@@ -154,11 +154,12 @@ class Worker:
     async def race(self, name: str, moments: list[float], kept: int) -> dict[str, Any]:
         """Try once at each moment, each time for another name; keep a name for `kept` moments.
 
-        The last names are kept until `free`: a process that is late must lose. So must one that
-        gets an error, such as too few answers in time on a busy machine; errors are counted.
+        The last names are kept until `free`: a process that is late must lose. If it is so late
+        that the winner may have released, it does not ask. An error, such as too few answers in
+        time on a busy machine, is a defeat too. Both are counted.
         """
         won: list[bool] = []
-        errors = 0
+        errors = late = 0
         held: deque[tuple[int, Any]] = deque()
         for turn, moment in enumerate(moments):
             while held and held[0][0] <= turn - kept:
@@ -166,7 +167,11 @@ class Worker:
                     self.adapter.release(held.popleft()[1]), return_exceptions=True
                 )
             await asyncio.sleep(moment - time.monotonic())
-            lease = None
+            lease, still_kept = None, turn + kept // 2
+            if still_kept < len(moments) and time.monotonic() > moments[still_kept]:
+                late += 1
+                won.append(False)
+                continue
             try:
                 lease = await self.adapter.try_acquire(f"{name}:{turn}")
             except Exception:
@@ -175,7 +180,7 @@ class Worker:
             if lease is not None:
                 held.append((turn, lease))
         self.leases += [lease for _, lease in held]
-        return {"won": won, "errors": errors}
+        return {"won": won, "errors": errors, "late": late}
 
     async def take(self, name: str) -> dict[str, Any]:
         begin = time.monotonic()

@@ -62,23 +62,30 @@ def test_rounds_count_by_their_winners() -> None:
     assert sample["violations"] == 1
 
 
-async def test_an_error_in_a_race_is_a_defeat_and_the_race_goes_on() -> None:
-    class Once(Asynclock):
-        async def try_acquire(self, name: str) -> Any:
-            if name == "n:1":
-                raise OSError("no answer in time")
-            return name
+class Free(Asynclock):
+    """A name that everybody gets, but for one that makes an error."""
 
-        async def release(self, lease: Any) -> None:
-            released.append(lease)
+    async def try_acquire(self, name: str) -> Any:
+        if name == "error:1":
+            raise OSError("no answer in time")
+        return name
 
-    released: list[str] = []
+    async def release(self, lease: Any) -> None:
+        """Nothing to release."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "won", "late"),
+    [("error", 6, [True, False, True], 0), ("late", 4, [False, True, True], 1)],
+    ids=["error", "late"],
+)
+async def test_in_a_race_an_error_is_a_defeat_and_who_is_late_does_not_ask(
+    name: str, kept: int, won: list[bool], late: int
+) -> None:
     worker = Worker("none")
-    worker.adapter = Once([], 1.0, {})
-    reply = await worker.race("n", [0.0, 0.0, 0.0], kept=1)
-    assert reply == {"won": [True, False, True], "errors": 1}
-    assert released == ["n:0"]
-    assert worker.leases == ["n:2"]
+    worker.adapter = Free([], 1.0, {})
+    reply = await worker.race(name, [0.0, 0.0, 0.0], kept=kept)
+    assert reply == {"won": won, "errors": int(name == "error"), "late": late}
 
 
 def test_a_run_of_every_scenario_with_processes(
