@@ -113,6 +113,14 @@ def _pause(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
+class RouteSettings(LockSettings, total=False):
+    """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
+
+    retry_after: float | None
+    """Seconds to advise a client that found the lock held (default: how long this route recently
+    held its locks)."""
+
+
 def declared(name: object, settings: dict[str, Any]) -> tuple[Pace, dict[str, Any]]:
     """Return the advice of a route and the settings of its lock, checked without a manager.
 

@@ -28,14 +28,13 @@ except ImportError as _missing:
 from .. import _clock
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
-from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
 from ..fencing._naming import check_template
 from ..manager import LockManager
 from . import _problems
 from ._pace import Holds
-from ._problems import Contended, declared, health_of, name_for, problem_of
+from ._problems import Contended, RouteSettings, declared, health_of, name_for, problem_of
 from ._source import Source
 from ._while_present import WhilePresent
 
@@ -223,14 +222,6 @@ def _lookup(request: web.Request, key: web.AppKey[T]) -> T | None:
         if key in app:
             return app[key]
     return None
-
-
-class RouteSettings(LockSettings, total=False):
-    """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
-
-    retry_after: float | None
-    """Seconds to advise a client that found the lock held (default: how long this route recently
-    held its locks)."""
 
 
 def locked(

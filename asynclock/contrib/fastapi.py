@@ -35,7 +35,6 @@ except ImportError as _missing:
 from .. import _clock
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
-from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
 from ..fencing.fastapi import FenceRefused
@@ -43,7 +42,7 @@ from ..manager import LockManager
 from . import _problems, _routes
 from ._disconnect import KEY, CancelOnDisconnect, Presence
 from ._middleware import AnswerErrors
-from ._problems import Contended, declared, health_of, name_for, problem_of
+from ._problems import Contended, RouteSettings, declared, health_of, name_for, problem_of
 from ._routes import Name
 from ._source import Source
 
@@ -170,14 +169,6 @@ def locks_of(connection: HTTPConnection) -> LockManager:
 
 Locks = Annotated[LockManager, Depends(locks_of)]
 """The annotation of a parameter that gets the manager: `async def handler(locks: Locks)`."""
-
-
-class RouteSettings(LockSettings, total=False):
-    """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
-
-    retry_after: float | None
-    """Seconds to advise a client that found the lock held (default: how long this route recently
-    held its locks)."""
 
 
 def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 - as `Depends`

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.mutation.runner import CAUGHT, SURVIVED, Outcome
 
 INTRODUCTION = """\
-# Do the tests catch what is changed?
+# Deliberate changes, and the tests that catch them
 
 A test that can't fail proves nothing. So the project keeps a table of deliberate changes to the
 library, `tests/mutation/changes`: each replaces a few words by others that break something, and
