@@ -205,15 +205,21 @@ async def test_a_node_that_is_stalled_costs_no_time(on: Nodes) -> None:
     assert _clock.now() - began < AT_ONCE
 
 
-@pytest.mark.parametrize(("heard", "within"), [(1, 0.021), (2, 0.002), (3, 0.0001)])
-def test_any_push_is_heeded(heard: int, within: float) -> None:
-    """The more nodes push, the sooner: all of them free the name one after the other."""
+@pytest.mark.parametrize(
+    ("ticket", "heard", "within"),
+    [(None, 1, 0.021), (None, 2, 0.002), (None, 3, 0.0001), ("t", 1, 0.021), ("t", 2, 0.0001)],
+)
+def test_any_push_is_heeded(ticket: str | None, heard: int, within: float) -> None:
+    """The more nodes push, the sooner: all of them free the name one after the other.
+
+    The name was left to a ticket once a quorum has told so.
+    """
 
     async def scenario() -> None:
         wakeups = Wakeups(3, 2)
-        watch = wakeups.watch(("a",))
+        watch = wakeups.watch(("a",), ticket=ticket)
         for node in range(heard):
-            wakeups.wake("a", node)
+            wakeups.wake(ticket or "a", node)
         began = _clock.now()
         assert await watch.wait(5.0)
         assert _clock.now() - began <= within
