@@ -135,10 +135,13 @@ def types(session: nox.Session) -> None:
     environment.run("pyright", "--verifytypes", "asynclock", "--ignoreexternal", silent=True)
 
 
+LAYERS = ["tests/test_layers.py", "tests/test_surface.py"]
+
+
 @nox.session
 def layers(session: nox.Session) -> None:
     """Imports run one way; the public surface is the one that is written down."""
-    Environment(session).pytest("tests/test_layers.py", "tests/test_surface.py")
+    Environment(session).pytest(*LAYERS)
 
 
 # The cheapest cases of each part: they touch a server for milliseconds, or none.
@@ -246,6 +249,9 @@ def add_tests(version: str, python: str | None) -> None:
         # Paths on the command line replace the list; `pytest -k` and the like narrow it.
         given = any(Path(one.split("::")[0]).exists() for one in session.posargs)
         chosen = [] if version == MAIN or given else ON_EACH_PYTHON
+        # CI runs `layers` and `coverage` on the same Python: their tests are left out here.
+        if IN_CI and version == MAIN and not given:
+            chosen = [f"--deselect={test}" for test in (*COVERED, *LAYERS)]
         environment.pytest("-n", WORKERS, "-m", ORDINARY, *chosen)
 
     what = "All ordinary tests" if version == MAIN else "What can depend on the interpreter,"
@@ -259,7 +265,7 @@ for _version, _python in PYTHONS.items():
 @nox.session
 def cluster(session: nox.Session) -> None:
     """Traffic from several processes under faults, the recorded history checked."""
-    Environment(session).pytest("-m", "cluster and not nightly")
+    Environment(session).pytest("-n", "2", "-m", "cluster and not nightly")
 
 
 @nox.session

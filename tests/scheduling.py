@@ -1,4 +1,4 @@
-"""Which tests run on one worker of xdist: those that share servers.
+"""Which tests run on one worker of xdist, those that share servers, and which begin first.
 
 A Cluster or a group behind Sentinels takes seconds to start. Each is started once per worker, and
 by default every worker gets tests of every deployment, so each worker would start all of them.
@@ -7,12 +7,20 @@ by default every worker gets tests of every deployment, so each worker would sta
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 DEPLOYMENT = re.compile(r"[\[-]((?:\d|acks\w+|sentinel|cluster|durable)-(?:tcp|unix|tls)-)(.+)\]")
 """The first two parts and the rest of a parameter set that names a face of tests/contract."""
 FILE_OF_TOPOLOGIES = re.compile(r"tests/replicated/\w+\.py")
+LONG = re.compile(
+    r"test_the_rules_tests_catch|test_pages_look_well|test_a_night_with_the_page|tests/typing/"
+    r"|test_a_rolling_restart_|test_a_step_from_the_first|tests/replicated/test_set"
+    r"|test_applications\.py::test_it_goes_right|tests/model/.*\[(K6|J2)\]"
+)
+"""Tests that take half a minute, and two that wait for the compiler. Each begins early: begun last,
+one of them would run alone while the other workers have nothing left to do."""
 
 
 class ByServers(LoadScopeScheduling):  # type: ignore[misc]
@@ -20,6 +28,12 @@ class ByServers(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return shared(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if not self.assigned_work.get(node):
+            for scope in [scope for scope in self.workqueue if LONG.search(scope)]:
+                self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
 
 
 def shared(nodeid: str) -> str:
