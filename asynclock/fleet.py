@@ -32,9 +32,9 @@ from .manager import LockManager
 
 __all__ = ["Client", "Fleet", "FleetState", "NodeState"]
 
-LOOK = 1.0
+READING_TIME = 1.0
 """Seconds in which a connected client reads a change and names its connections anew."""
-UNRECORDED = "the nodes keep no record of their set: write it with `asynclock nodes record`"
+NO_RECORD = "the nodes keep no record of their set: write it with `asynclock nodes record`"
 
 
 class Fleet:
@@ -90,7 +90,7 @@ class Fleet:
             return NodeSet(0, ours) if found is None else found.known_to(ours)
 
         state = await self._change(note)
-        await asyncio.sleep(LOOK + (self._longest_poll() if state.silent else 0.0))
+        await asyncio.sleep(READING_TIME + (self._longest_poll() if state.silent else 0.0))
         await self._nobody_uses(("other",), force=force)
         return await self._change(lambda found: note(found).enforced())
 
@@ -232,7 +232,7 @@ class Fleet:
 
 def _recorded(found: NodeSet | None) -> NodeSet:
     if found is None:
-        raise ConfigurationError(UNRECORDED)
+        raise ConfigurationError(NO_RECORD)
     return found
 
 

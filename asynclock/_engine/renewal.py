@@ -87,7 +87,7 @@ class Renewals:
         return self._alive.get(owner)
 
     def close(self) -> None:
-        """Stop all renewals."""
+        """End the timer, and drop all renewals that are due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

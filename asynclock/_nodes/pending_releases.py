@@ -91,7 +91,7 @@ class PendingReleases:
                 self._drop(pending)
 
     def clear(self) -> None:
-        """Drop all entries."""
+        """Drop all entries and their retry schedules."""
         for pending in list(self._kept.values()):
             self._drop(pending)
 

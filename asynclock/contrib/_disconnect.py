@@ -13,13 +13,13 @@ from collections import deque
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-KEY = "asynclock.presence"
+PRESENCE = "asynclock.presence"
 AHEAD = 65_536
 """Maximum bytes of a request's body that are read before the application asks for them."""
 
 
 class CancelOnDisconnect:
-    """The middleware; a request's `Presence` is in its scope under KEY."""
+    """The middleware; a request's `Presence` is in its scope under PRESENCE."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -29,7 +29,7 @@ class CancelOnDisconnect:
             await self.app(scope, receive, send)
             return
         presence = Presence(receive, send)
-        scope[KEY] = presence
+        scope[PRESENCE] = presence
         try:
             with presence.scope:
                 await self.app(scope, presence.receive, presence.send)

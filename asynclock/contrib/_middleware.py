@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from ..errors import AsyncLockError
 from ._problems import KEY
 
-KINDS = {"http": Request, "websocket": WebSocket}
+CONNECTIONS = {"http": Request, "websocket": WebSocket}
 
 
 class AnswerErrors:
@@ -35,7 +35,7 @@ class AnswerErrors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         accepted = answered = False
-        if scope["type"] in KINDS and hasattr(self._state, KEY):
+        if scope["type"] in CONNECTIONS and hasattr(self._state, KEY):
             scope.setdefault("state", {}).setdefault(KEY, getattr(self._state, KEY))
 
         async def watch(message: Message) -> None:
@@ -47,9 +47,9 @@ class AnswerErrors:
         try:
             await self.app(scope, receive, watch)
         except AsyncLockError as error:
-            if answered or scope["type"] not in KINDS:
+            if answered or scope["type"] not in CONNECTIONS:
                 raise
-            connection = KINDS[scope["type"]](scope, receive, send)
+            connection = CONNECTIONS[scope["type"]](scope, receive, send)
             if accepted and isinstance(connection, WebSocket):
                 connection.application_state = WebSocketState.CONNECTED
             response = await self._answer(connection, error)

@@ -11,7 +11,7 @@ from types import TracebackType
 import anyio
 from aiohttp import hdrs, web
 
-LOOK = 0.05
+PRESENCE_INTERVAL = 0.05
 """Seconds between checks whether the client is still connected: aiohttp doesn't report it, except
 (with `handler_cancellation`) to every handler of the application."""
 
@@ -49,7 +49,7 @@ class WhilePresent:
         if transport is None or transport.is_closing():
             self._scope.cancel()
         else:
-            self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
+            self._timer = asyncio.get_running_loop().call_later(PRESENCE_INTERVAL, self._look)
 
 
 def _is_open_socket(request: web.Request) -> bool:

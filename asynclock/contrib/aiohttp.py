@@ -54,7 +54,7 @@ S = TypeVar("S", bound=web.Request | web.View)
 Name = str | Callable[[web.Request], str]
 _names: WeakKeyDictionary[Callable[..., Any], Name] = WeakKeyDictionary()
 """The lock name of each decorated handler."""
-GONE = 499
+CLIENT_GONE = 499
 """The status in the access log for a client that disconnected before the answer, as in nginx."""
 
 
@@ -267,7 +267,7 @@ def locked(
                 finally:
                     pace.held(_clock.now() - entered)
             if scope.cancelled_caught:
-                return web.Response(status=GONE, reason="Client Closed Request")
+                return web.Response(status=CLIENT_GONE, reason="Client Closed Request")
             raise RuntimeError("the handler was left without an answer")
 
         _names[wrapper] = name

@@ -40,7 +40,7 @@ from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
 from ..fencing.fastapi import FenceRefused
 from ..manager import LockManager
 from . import _problems, _routes
-from ._disconnect import KEY, CancelOnDisconnect, Presence
+from ._disconnect import PRESENCE, CancelOnDisconnect, Presence
 from ._middleware import AnswerErrors
 from ._problems import Contended, RouteSettings, declared, health_of, name_for, problem_of
 from ._routes import Name
@@ -195,7 +195,7 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
     async def hold(connection: HTTPConnection, locks: Locks) -> AsyncIterator[Lease]:
         wanted = name_for(cast(Any, name), connection, connection.path_params, locks)
         lock = locks.lock(wanted, **given)
-        presence = connection.scope.get(KEY)
+        presence = connection.scope.get(PRESENCE)
         if isinstance(presence, Presence):
             presence.insist()
         entered: float | None = None

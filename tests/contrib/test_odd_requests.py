@@ -21,7 +21,7 @@ from starlette.routing import Route
 from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib._disconnect import Presence
-from asynclock.contrib._while_present import LOOK
+from asynclock.contrib._while_present import PRESENCE_INTERVAL
 from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, Query
 from asynclock.contrib.fastapi import Locked, locked, locks_of, setup
 from asynclock.errors import ConfigurationError, NotAcquiredError
@@ -93,7 +93,7 @@ async def test_after_its_socket_has_closed_a_handler_of_aiohttp_may_clean_up() -
         await socket.prepare(request)
         async for _ in socket:
             pass
-        await asyncio.sleep(4 * LOOK)
+        await asyncio.sleep(4 * PRESENCE_INTERVAL)
         cleaned.set()
         return socket
 

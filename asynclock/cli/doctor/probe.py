@@ -26,7 +26,7 @@ from .tls import diagnose
 
 TIMEOUT = 2.0
 """Seconds for the connection, and for each reply."""
-STEP = 0.1
+CLOCK_PAUSE = 0.1
 """Seconds between two readings of the server's clock."""
 SECOND = "a second connection"
 """Key in `Probe.refused` for a second connection that failed."""
@@ -240,7 +240,7 @@ async def _watch_clock(found: Probe, link: Link, trust: Trust, seconds: float) -
             found.rate = max(0.0, (low - first[1]) / span) or min(0.0, (high - first[0]) / span)
         if received >= until:
             break
-        await asyncio.sleep(STEP)
+        await asyncio.sleep(CLOCK_PAUSE)
     found.offset = (low + high) / 2 + received - _clock.wall()
     jumps = [step for step in steps if step]
     if len(jumps) == 1:

@@ -8,7 +8,7 @@ from .probe import Probe, Purpose
 
 FULL = 0.9
 """Share of memory or connections in use from which on a warning is due."""
-SPARE = 16
+SPARE_CONNECTIONS = 16
 """Minimum number of connections that should be left on a server."""
 OFFSET = 1.0
 """Seconds that a clock may be off without a finding."""
@@ -151,7 +151,7 @@ def speed(server: Probe, purpose: Purpose) -> Found:
 def connections(server: Probe, _: Purpose) -> Found:
     """Room for clients, and connections that stay open."""
     most, clients = server.setting("maxclients"), server.number("connected_clients")
-    if most and (clients > FULL * most or most - clients < SPARE):
+    if most and (clients > FULL * most or most - clients < SPARE_CONNECTIONS):
         what = f"{clients} of {most} connections are in use"
         yield about(server, "maxclients", what=what, wanted=max(10_000, 2 * most))
     if seconds := server.setting("timeout"):

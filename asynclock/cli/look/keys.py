@@ -10,7 +10,7 @@ import termios
 import tty
 from collections.abc import Iterator
 
-NAMED = {
+SEQUENCES = {
     **dict.fromkeys(("\x1b[A", "\x1bOA"), "up"),
     **dict.fromkeys(("\x1b[B", "\x1bOB"), "down"),
     "\x1b[5~": "page up",
@@ -36,8 +36,8 @@ def pressed() -> Iterator[asyncio.Queue[str]]:
             keys.put_nowait("q")
         # An arrow or function key sends a sequence, which must not count as Escape and letters.
         elif data.startswith("\x1b") and len(data) > 1:
-            if data in NAMED:
-                keys.put_nowait(NAMED[data])
+            if data in SEQUENCES:
+                keys.put_nowait(SEQUENCES[data])
             return
         for key in data:
             keys.put_nowait(key)

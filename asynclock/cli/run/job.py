@@ -31,7 +31,7 @@ GRACE_SHARE = 4
 """That time is at most the ttl divided by this: by then three rounds of renewal have failed."""
 GRACE_WHEN_LOST = 0.5
 """Seconds between SIGTERM and SIGKILL when the lease has been lost already."""
-MARGIN = 0.02
+KILL_MARGIN = 0.02
 """Share of the ttl by which SIGKILL comes before the lease's end, because a busy machine is late.
 The guardian's SIGKILL comes halfway between the two."""
 ENDS_WAIT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -163,7 +163,7 @@ class _Job:
 
     async def _under(self, lease: Lease, locks: LockManager) -> int:
         whole_group = self._wanted.wait_for == "group"
-        self._margin = MARGIN / 2 * lease.ttl
+        self._margin = KILL_MARGIN / 2 * lease.ttl
         deadline = self._deadline(lease.remaining())
         try:
             child = self._child = Child(
@@ -245,7 +245,7 @@ class _Job:
         left = lease.remaining()
         if left:
             say(f"{self._name!r} can't be renewed: ending the command")
-        grace = max(0.0, left - MARGIN * lease.ttl) if left else GRACE_WHEN_LOST
+        grace = max(0.0, left - KILL_MARGIN * lease.ttl) if left else GRACE_WHEN_LOST
         child.wait_for_all()
         child.end(signal.SIGTERM)
         await asyncio.wait([child.done], timeout=grace)
