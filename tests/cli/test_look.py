@@ -202,7 +202,7 @@ def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return list(rows.ordered(monitor, *how))
 
     monkeypatch.setattr(top, "ordered", ordered)
-    view = top.Screen(Monitor())
+    view = top.TopScreen(Monitor())
     for key in ("down", "end", "s", "up", "r", "page down", "/", "x", "\r", "home"):
         view._key(key)
         view._render()

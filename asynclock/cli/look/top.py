@@ -68,7 +68,7 @@ def top(
 async def _top(settings: Settings, interval: float, *, live: bool) -> int:
     timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
     async with settings.connect(node_timeout=timeout) as locks:
-        screen = Screen(Monitor())
+        screen = TopScreen(Monitor())
         if live:
             await screen.run(locks, interval)
         else:
@@ -77,7 +77,7 @@ async def _top(settings: Settings, interval: float, *, live: bool) -> int:
     return 0
 
 
-class Screen:
+class TopScreen:
     """Shows the monitor's data on the screen: sorted, filtered, scrolled, paused."""
 
     def __init__(self, monitor: Monitor) -> None:
