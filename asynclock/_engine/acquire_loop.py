@@ -12,7 +12,7 @@ import asyncio
 from .. import _clock
 from .._nodes.script import Command
 from .._nodes.wakeup import Watch
-from .._rules import pacing, validity
+from .._rules import validity
 from ..errors import AsyncLockError
 from ..events import Contended, SplitVote, Voted
 from . import refusals
@@ -20,6 +20,7 @@ from .attempt import Attempt
 from .engine import Engine
 from .grant import FOREVER
 from .left import leave
+from .pauses import Pauses
 from .spec import LockSpec
 from .ticket import Armed, Ticket
 
@@ -39,7 +40,6 @@ class AcquireLoop:
         "_deadline",
         "_engine",
         "_hops",
-        "_in_vain",
         "_once",
         "_outage_since",
         "_pauses",
@@ -80,7 +80,8 @@ class AcquireLoop:
         self._waits = () if once else spec.waits
         self._barge = barge
         self._watch: Watch | None = None
-        self._pauses = self._hops = self._in_vain = 0
+        self._hops = 0
+        self._pauses: Pauses | None = None
         self._outage_since: float | None = None
         self.contended: Attempt | None = None
         """The last attempt that was lost to other holders."""
@@ -160,7 +161,7 @@ class AcquireLoop:
         if other is not None:
             # There is a free slot, but rivals competed with us for it: back off at random.
             engine.spread.split()
-            await self._sleep(engine.spread.width * engine.random())
+            await self._pausing().sleep(engine.spread.width * engine.random())
             if self._late():
                 raise refusals.too_long(attempt)
             return other
@@ -186,7 +187,7 @@ class AcquireLoop:
         # Clients without tickets wake nobody when they release: the first waiter watches the name.
         others = spec.watched if ticket.rank == 0 else ()
         self._watch = watch = nodes.wakeups.watch(others, ticket=ticket.key)
-        if nodes.tracks() and self._in_vain < pacing.IN_VAIN:
+        if nodes.tracks() and self._pausing().expecting:
             look = Command.plain("MGET", *watch.keys, keys=watch.keys)
             nodes.broadcast(look, Armed(watch, attempt.queued), arm=True)
         return False
@@ -276,46 +277,16 @@ class AcquireLoop:
 
     # between two attempts
 
+    def _pausing(self) -> Pauses:
+        # Most calls win their first attempt and never need it.
+        if self._pauses is None:
+            self._pauses = Pauses(self._engine, self._spec, self._deadline, self._until)
+        return self._pauses
+
     async def _pause(self, attempt: Attempt) -> None:
-        engine, watch = self._engine, self._watch
-        listening = watch is not None and not attempt.outage and engine.multiplexer.tracks()
-        if not self._spec.queue:
-            listening = listening and not attempt.split
-        expecting = listening and self._in_vain < pacing.IN_VAIN
-        pause = self._length(attempt, listening=expecting)
-        self._pauses += 1
         self._hops = 0
-        if not listening or watch is None:
-            engine.counts.wakeups["pacing"] += 1
-            await asyncio.sleep(pause)
-        elif await watch.wait(pause):
-            engine.counts.wakeups["push"] += 1
-            self._in_vain += watch.called  # taken back if this attempt wins
-            if not self._spec.queue and len(engine.multiplexer.nodes) > 1:
-                # The same release woke our rivals: a random pause prevents a split vote.
-                await self._sleep(engine.spread.width * engine.random())
-        else:
-            engine.counts.wakeups["expiry" if expecting else "pacing"] += 1
-            self._in_vain = max(0, self._in_vain - 1)
-
-    async def _sleep(self, seconds: float) -> None:
-        if self._deadline is not None:
-            seconds = min(seconds, max(0.0, self._deadline - _clock.now()))
-        await asyncio.sleep(seconds)
-
-    def _length(self, attempt: Attempt, *, listening: bool) -> float:
-        random = self._engine.random()
-        remaining = None if attempt.outage else attempt.remaining
-        if attempt.split and not listening:
-            pause = self._engine.spread.width * random
-        elif listening:
-            pause = pacing.until_expiry(remaining, random)
-        else:
-            rank = 0 if self._ticket is None else self._ticket.rank
-            pause = pacing.without_push(self._pauses, remaining, random, rank=rank)
-        if self._spec.ticket_ttl:
-            pause = min(pause, self._spec.ticket_ttl * (0.3 + random / 10))
-        return min(pause, max(0.0, self._until - _clock.now()))
+        rank = 0 if self._ticket is None else self._ticket.rank
+        await self._pausing().wait(attempt, self._watch, rank)
 
     def leave(self) -> None:
         """Give up the place in the queue; a second call does nothing."""

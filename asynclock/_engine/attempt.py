@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
@@ -17,44 +17,33 @@ from .._nodes.replies import Failure
 from .._nodes.script import FAILED, GRANTED, REFUSED, Word
 from .._nodes.voting import quarantined
 from .._rules import validity
-from .._rules.pacing import free_in
-from .._rules.quorum import Ballot, Verdict
+from .._rules.quorum import Verdict
 from .context import Context
 from .left import Left, leave
 from .spec import LockSpec
+from .tally import Tally
 from .ticket import Ticket
-from .vote import TOO_LATE, Vote
+from .vote import TOO_LATE
 
 OPEN, WON = Verdict.OPEN, Verdict.WON
 
 
-class Attempt(Vote):
+class Attempt(Tally):
     """A vote on one owner's request; `decide` returns whether it was won."""
 
     __slots__ = (
         "_asked",
         "_context",
         "_future",
-        "_open",
         "_raising",
-        "_rank",
-        "_refusers",
-        "_told",
         "_ttl",
         "_waits",
-        "ballot",
         "others",
         "owner",
-        "refusals",
-        "reserved",
-        "slot_votes",
-        "spec",
         "started",
         "ticket",
         "valid_until",
     )
-    AIM: ClassVar[str] = "decide on"
-    NEVER: ClassVar[str] = "be locked"
 
     def __init__(
         self,
@@ -64,34 +53,19 @@ class Attempt(Vote):
         ticket: Ticket | None = None,
         waits: tuple[Word, ...] = (),
     ) -> None:
-        self.spec: LockSpec = spec
+        super().__init__(spec, context.multiplexer)
         self.owner: str = context.new_owner()
-        self.failures: dict[int, Failure] = {}
-        self.refusals: list[tuple[float | None, str]] = []
-        """For each refusing node: the seconds that the holder has left, or None, and its owner."""
-        self.reserved: list[str] = []
-        """For each node where the name is free: the ticket that goes first there."""
         self.others: bool = False
         """Whether a node that granted knows of others who wait."""
-        self.slot_votes: tuple[bytes, ...] = ()
-        """What refusing nodes reported about the other slots of the name."""
         self._context = context
         self._ttl = ttl
         self.ticket: Ticket | None = ticket
         """The caller's place in the queue; None if it has none."""
         self._waits = waits
-        self._told: dict[int, int] = {}
-        """For each node where our ticket waits: its number there."""
-        self._rank = 0
-        self._nodes = context.multiplexer.nodes
-        self._quorum = context.multiplexer.quorum
         self._future: asyncio.Future[None] | None = None
         self._asked: list[int] = []
-        # Sets of nodes, one bit per node:
-        self._open = 0
         self._raising = 0
-        self._refusers = 0
-        self.ballot: Ballot = Ballot(len(self._nodes), self._quorum)
+        """The nodes that were told a fence and have not replied, one bit per node."""
         self.started: float = _clock.now()
         self.valid_until: float = validity.valid_until(self.started, ttl)
 
@@ -211,12 +185,7 @@ class Attempt(Vote):
                 if ballot.behind:
                     self._write_back()
         elif reply[0] == REFUSED:
-            left = reply[1] / 1000 if reply[1] >= 0 else None
-            self.refusals.append((left, reply[2].decode("utf-8", "replace")))
-            if len(reply) > 4:
-                self._queued(index, reply)
-            self._refusers |= bit
-            ballot.refuse()
+            self._refused(index, reply)
         else:
             self._failed(index, TOO_LATE)
         self._open ^= bit
@@ -224,26 +193,6 @@ class Attempt(Vote):
             self._conclude()
             if ballot.verdict is WON and index not in ballot.claims:
                 self._take_back((index,))
-
-    def _queued(self, index: int, reply: Any) -> None:
-        # Note what the node's queue contains: our number, how many go first, and the first one.
-        _, _, holder, number, rank, free, *more, _ = reply
-        if number:
-            self._rank = min(rank, self._rank) if self._told else rank
-            self._told[index] = number
-        if free:
-            self.reserved.append(self.refusals[-1][1])
-            self._wake(index, holder)
-        self.slot_votes += tuple(more)
-
-    def queued(self, index: int) -> bool:
-        """Whether node `index` refused this attempt and keeps its ticket."""
-        return index in self._told
-
-    def _wake(self, index: int, ticket: bytes) -> None:
-        # The node woke this waiter. It may be ours: servers send no push for our own changes.
-        key = self.spec.ticket_key(ticket.decode("utf-8", "replace"))
-        self._context.multiplexer.wakeups.wake(key, index)
 
     def on_raise_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the write-back of the fence."""
@@ -261,10 +210,6 @@ class Attempt(Vote):
         self._raising ^= bit
         if ballot.verdict is not OPEN:
             self._conclude()
-
-    def _failed(self, index: int, failure: Failure) -> None:
-        self.failures[index] = failure
-        self.ballot.abstain()
 
     def _write_back(self) -> None:
         context = self._context
@@ -305,65 +250,6 @@ class Attempt(Vote):
             command = self.spec.release(self.owner, self.started, until, more)
             ours = None if ticket is None else ticket.key
             nodes.deliver(command, Left(nodes.wakeups, self.spec, ours), maybe)
-
-    # why it was lost
-
-    @property
-    def name(self) -> str:
-        """The name that is to be locked."""
-        return self.spec.name
-
-    @property
-    def split(self) -> bool:
-        """Whether rivals kept each other from a quorum, so that no owner has one.
-
-        Always False for holders that share the name, such as readers: they compete only with
-        writers, so an extra back-off would only slow them down.
-        """
-        spec = self.spec
-        if spec.queue_key is None and (spec.phased or not spec.queue):
-            return False
-        return len(self.ballot.claims) > 0 and not self.held
-
-    @property
-    def undecided(self) -> bool:
-        """Whether the refusals name no owner with a quorum and no waiter that goes first.
-
-        A rival may get refusals before its own grants, so such refusals don't mean that it lost.
-        """
-        return not self.reserved and not self.held
-
-    @property
-    def held(self) -> bool:
-        """Whether one owner has a quorum, as far as the nodes have said."""
-        owners = [owner for _, owner in self.refusals]
-        for ticket in self.reserved:
-            owners.remove(ticket)
-        return max(map(owners.count, owners), default=0) >= self.ballot.quorum
-
-    @property
-    def remaining(self) -> float | None:
-        """Seconds until enough refusing nodes are free to win, if nobody renews."""
-        needed = self.ballot.quorum - len(self.ballot.claims) - self._open.bit_count()
-        return free_in([left for left, _ in self.refusals], max(1, needed))
-
-    @property
-    def holder(self) -> str | None:
-        """The owner that most refusing nodes named; None if no node refused."""
-        owners = [owner for _, owner in self.refusals]
-        return max(owners, key=owners.count) if owners else None
-
-    def votes(self) -> dict[str, str]:
-        """Return the vote of each node so far, by address: see `events.Voted`."""
-        found = {}
-        for index, node in enumerate(self._nodes):
-            if index in self.ballot.claims:
-                found[node.address] = "granted"
-            elif self._refusers >> index & 1:
-                found[node.address] = "refused"
-            else:
-                found[node.address] = "failed" if index in self.failures else "open"
-        return found
 
 
 class _Raise:

@@ -1,0 +1,140 @@
+"""What the nodes have replied to an attempt so far, and why it is lost if it is."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from .._nodes.multiplexer import Multiplexer
+from .._nodes.replies import Failure
+from .._rules.pacing import free_in
+from .._rules.quorum import Ballot
+from .spec import LockSpec
+from .vote import Vote
+
+
+class Tally(Vote):
+    """The replies to one attempt: grants in the ballot, and the refusals with all they tell."""
+
+    __slots__ = (
+        "_open",
+        "_rank",
+        "_refusers",
+        "_told",
+        "_wakeups",
+        "ballot",
+        "refusals",
+        "reserved",
+        "slot_votes",
+        "spec",
+    )
+    AIM: ClassVar[str] = "decide on"
+    NEVER: ClassVar[str] = "be locked"
+
+    def __init__(self, spec: LockSpec, nodes: Multiplexer) -> None:
+        self.spec: LockSpec = spec
+        self.failures: dict[int, Failure] = {}
+        self.refusals: list[tuple[float | None, str]] = []
+        """For each refusing node: the seconds that the holder has left, or None, and its owner."""
+        self.reserved: list[str] = []
+        """For each node where the name is free: the ticket that goes first there."""
+        self.slot_votes: tuple[bytes, ...] = ()
+        """What refusing nodes reported about the other slots of the name."""
+        self.ballot: Ballot = Ballot(len(nodes.nodes), nodes.quorum)
+        self._nodes = nodes.nodes
+        self._quorum = nodes.quorum
+        self._wakeups = nodes.wakeups
+        self._told: dict[int, int] = {}
+        """For each node where our ticket waits: its number there."""
+        self._rank = 0
+        # Sets of nodes, one bit per node:
+        self._open = 0
+        self._refusers = 0
+
+    def _failed(self, index: int, failure: Failure) -> None:
+        self.failures[index] = failure
+        self.ballot.abstain()
+
+    def _refused(self, index: int, reply: Any) -> None:
+        left = reply[1] / 1000 if reply[1] >= 0 else None
+        self.refusals.append((left, reply[2].decode("utf-8", "replace")))
+        if len(reply) > 4:
+            self._queued(index, reply)
+        self._refusers |= 1 << index
+        self.ballot.refuse()
+
+    def _queued(self, index: int, reply: Any) -> None:
+        # Note what the node's queue contains: our number, how many go first, and the first one.
+        _, _, holder, number, rank, free, *more, _ = reply
+        if number:
+            self._rank = min(rank, self._rank) if self._told else rank
+            self._told[index] = number
+        if free:
+            self.reserved.append(self.refusals[-1][1])
+            self._wake(index, holder)
+        self.slot_votes += tuple(more)
+
+    def queued(self, index: int) -> bool:
+        """Whether node `index` refused this attempt and keeps its ticket."""
+        return index in self._told
+
+    def _wake(self, index: int, ticket: bytes) -> None:
+        # The node woke this waiter. It may be ours: servers send no push for our own changes.
+        key = self.spec.ticket_key(ticket.decode("utf-8", "replace"))
+        self._wakeups.wake(key, index)
+
+    @property
+    def name(self) -> str:
+        """The name that is to be locked."""
+        return self.spec.name
+
+    @property
+    def split(self) -> bool:
+        """Whether rivals kept each other from a quorum, so that no owner has one.
+
+        Always False for holders that share the name, such as readers: they compete only with
+        writers, so an extra back-off would only slow them down.
+        """
+        spec = self.spec
+        if spec.queue_key is None and (spec.phased or not spec.queue):
+            return False
+        return len(self.ballot.claims) > 0 and not self.held
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the refusals name no owner with a quorum and no waiter that goes first.
+
+        A rival may get refusals before its own grants, so such refusals don't mean that it lost.
+        """
+        return not self.reserved and not self.held
+
+    @property
+    def held(self) -> bool:
+        """Whether one owner has a quorum, as far as the nodes have said."""
+        owners = [owner for _, owner in self.refusals]
+        for ticket in self.reserved:
+            owners.remove(ticket)
+        return max(map(owners.count, owners), default=0) >= self.ballot.quorum
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until enough refusing nodes are free to win, if nobody renews."""
+        needed = self.ballot.quorum - len(self.ballot.claims) - self._open.bit_count()
+        return free_in([left for left, _ in self.refusals], max(1, needed))
+
+    @property
+    def holder(self) -> str | None:
+        """The owner that most refusing nodes named; None if no node refused."""
+        owners = [owner for _, owner in self.refusals]
+        return max(owners, key=owners.count) if owners else None
+
+    def votes(self) -> dict[str, str]:
+        """Return the vote of each node so far, by address: see `events.Voted`."""
+        found = {}
+        for index, node in enumerate(self._nodes):
+            if index in self.ballot.claims:
+                found[node.address] = "granted"
+            elif self._refusers >> index & 1:
+                found[node.address] = "refused"
+            else:
+                found[node.address] = "failed" if index in self.failures else "open"
+        return found
