@@ -26,7 +26,7 @@ class Left:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Wake the waiters whose turn it is."""
-        if type(reply) is Failure or not reply[0]:
+        if type(reply) is Failure:
             return
         for ticket in woken(self._spec, reply):
             if ticket == self._ours:

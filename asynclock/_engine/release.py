@@ -55,12 +55,13 @@ class Release:
         if type(reply) is Failure:
             if reply.permanent:
                 self._complain(reply)
-        elif reply[0]:
-            self._deleted += 1
+        else:
+            if reply[0]:
+                self._deleted += 1
+            else:
+                self._foreign += 1
             if len(reply) > 2 and reply[1] and self.on_certain is None:
                 self._wake(index, reply)
-        else:
-            self._foreign += 1
         self._left -= 1
         future = self._future
         if future is not None and not future.done() and self._certain():

@@ -71,6 +71,9 @@ class Tally(Vote):
         if free:
             self.reserved.append(self.refusals[-1][1])
             self._wake(index, holder)
+        if self.spec.phased:
+            for ticket in more.pop():
+                self._wake(index, ticket)
         self.slot_votes += tuple(more)
 
     def queued(self, index: int) -> bool:

@@ -6,9 +6,10 @@
 --         or barge is 1 (a lease that is put back)
 --         with a writer: its downgrade, for which neither it nor any ticket is in the way
 --         if refused, the ticket waits for ms (0: it leaves no ticket)
---   {1, fence, '', now} | {-1, now} | {0, left, holder, number, 0, free, now}
+--   {1, fence, '', now} | {-1, now} | {0, left, holder, number, 0, free, {ticket...}, now}
 --         left, holder: of the writer, or of the ticket that goes first; free 1: that was woken
 --         number: 1, the order of readers does not matter (0: our ticket doesn't wait here)
+--         at the end: the tickets that were woken
 -- release owner [keep [ticket ms number]]       {1 | 0, {ticket...}, now}: who was woken
 --         with a ticket: the attempt failed, but its ticket goes on waiting
 -- leave   ticket                                {1, {ticket...}, now}: the ticket waits no more
@@ -55,8 +56,9 @@ if op == 'acquire' then
     return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), '', now}
   end
   if patience > 0 then wait(ticket, patience) end
-  local free = wake_next(lock, queue, KEYS[1])[1] == holder and 1 or 0
-  return {0, left, holder, patience > 0 and 1 or 0, 0, free, now}
+  local woken = wake_next(lock, queue, KEYS[1])
+  local free = woken[1] == holder and 1 or 0
+  return {0, left, holder, patience > 0 and 1 or 0, 0, free, woken, now}
 elseif op == 'raise' then
   -- If other readers have raised the counter past our fence, take the raise all the same: no writer
   -- got in while we read here, so no writer has a fence above ours (docs/decisions/0015).

@@ -4,10 +4,10 @@
 --         granted if nobody has the name and no ticket goes before ours, or barge is 1
 --         with a reader: its upgrade, which goes first, and for which it is not in the way
 --         if refused, the ticket waits for ms (0: it leaves no ticket)
---   {1, fence, first, now} | {-1, now} | {0, left, holder, number, 0, free, now}
+--   {1, fence, first, now} | {-1, now} | {0, left, holder, number, 0, free, {ticket...}, now}
 --         first: the first ticket that still waits, '' for none
 --         left, holder: of the lock or a reader; if free is 1, these are the first ticket's
---         number: of our ticket (0: it doesn't wait here)
+--         number: of our ticket (0: it doesn't wait here); then the tickets that were woken
 -- release owner [keep [ticket ms number]]   {1 | 0, {ticket...}, now}: the tickets that were woken
 --         keep 1: wakes nobody, because the owner's process asks again or sends pass; its turn
 --         ends all the same, because others may ask first
@@ -68,9 +68,10 @@ if op == 'acquire' then
   else
     number = 0
   end
-  if holder then return {0, left, holder, number, 0, 0, now} end
-  wake_next(lock, queue, readers)
-  return {0, redis.call('PTTL', derived(queue, head)), head, number, 0, 1, now}
+  -- If a reader came before we took the name again, nobody has woken the others that go with it.
+  local woken = first(queue) ~= ticket and wake_next(lock, queue, readers) or {}
+  if holder then return {0, left, holder, number, 0, 0, woken, now} end
+  return {0, redis.call('PTTL', derived(queue, head)), head, number, 0, 1, woken, now}
 elseif op == 'release' then
   if redis.call('GET', lock) ~= ARGV[2] then return {0, {}, now} end
   redis.call('DEL', lock)

@@ -330,3 +330,20 @@ async def test_a_leave_that_is_sent_again_hands_over_to_a_waiter_of_the_same_pro
         await held.release()
         assert await seconds_until(second.done) < SOON
         await (await second).release()
+
+
+@virtual
+async def test_a_release_of_several_names_wakes_a_waiter_though_another_name_was_lost(
+    on: Nodes,
+) -> None:
+    async with on.connect() as other:
+        several = await on.locks.multi_lock("a", "b").acquire()
+        first = await line_up(other.lock("a"), other)
+        ours = await line_up(on.locks.lock("a"), on.locks)
+        first.cancel()
+        await asyncio.sleep(AT_ONCE)
+        for node in on.nodes:
+            await node.command("DEL", KEY.replace(b":a", b":b"))
+        await several.release()
+        assert await seconds_until(ours.done) < 0.01
+        await (await ours).release()

@@ -216,7 +216,8 @@ class ReadersAndWriter(Machine):
         woken = self.wake()
         assert 0 <= reply[1] <= TTL
         waits = int(patience > 0)
-        assert [reply[0], *reply[2:]] == [0, blocker, waits, 0, int(blocker in woken)]
+        assert [reply[0], *reply[2:6]] == [0, blocker, waits, 0, int(blocker in woken)]
+        assert {*reply[6]} == woken
 
     @rule(
         owner=owners,
@@ -242,7 +243,7 @@ class ReadersAndWriter(Machine):
             assert reply[3] == (self.writing[ticket] if patience else 0)
             if reply[5]:
                 assert reply[2] in first
-                self.wake()
+            self.judge_others_woken(reply, ticket)
 
     @rule(owner=owners, floor=floors, waits=st.booleans(), reader=two)
     def upgrade(self, owner: str, floor: int, waits: bool, reader: str) -> None:
@@ -254,8 +255,14 @@ class ReadersAndWriter(Machine):
         self.judge_writer(reply, owner, ticket, floor, True, self.readers.keys() - {reader})
         if reply[0] == 1:
             self.beside = {reader}
-        elif waits:
+            return
+        if waits:
             self.wait_to_write(ticket, self.AHEAD, 0)
+        self.judge_others_woken(reply, ticket)
+
+    def judge_others_woken(self, reply: Any, ticket: str) -> None:
+        """A request that is refused never wakes its own ticket."""
+        assert {*reply[6]} == (set() if self.first == {ticket} else self.wake())
 
     def judge_writer(
         self, reply: Any, owner: str, ticket: str, floor: int, ours: bool, readers: Any

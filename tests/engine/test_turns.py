@@ -1,0 +1,81 @@
+"""Which readers are woken when a writer may write again within its turn; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asynclock
+from asynclock import _clock
+from asynclock._engine.ticket import PATIENCE
+from tests.engine.test_queue import line_up
+from tests.engine.virtual_nodes import Nodes, seconds_until, start, virtual
+
+SOON = 0.1 * PATIENCE
+"""Less than any refresh takes."""
+
+
+async def readers(lock: asynclock.ReadWriteLock, locks: asynclock.LockManager) -> list[Any]:
+    """Three readers that wait."""
+    return [await line_up(lock.read(), locks) for _ in range(3)]  # type: ignore[arg-type]
+
+
+async def contended_writer(lock: asynclock.ReadWriteLock) -> asynclock.Lease:
+    """A writer that knows of others who wait, and whose turn has just begun."""
+    lease = await lock.write().acquire()
+    assert lease._grant is not None
+    lease._grant.contended = True
+    return lease
+
+
+@virtual
+async def test_a_reader_refused_between_a_release_and_the_pass_wakes_others_of_its_own_process(
+    on: Nodes,
+) -> None:
+    """Its refusal wakes those whose turn has come, and servers push nothing to its connection."""
+    ours = on.locks.rwlock("a")
+    async with on.connect() as one, on.connect() as two:
+        held = await contended_writer(one.rwlock("a"))
+        writing = await line_up(two.rwlock("a").write(), two)  # type: ignore[arg-type]
+        waiting = await readers(ours, on.locks)
+        on.slow(0.001)
+        assert held._grant is not None
+        held._grant.since = _clock.now()
+        releasing = start(held.release())
+        await asyncio.sleep(0.001)
+        late = start(ours.read().acquire())
+        for task in waiting:
+            assert await seconds_until(task.done) < SOON
+            await (await task).release()
+        await releasing
+        await (await writing).release()
+        await (await late).release()
+
+
+@virtual
+async def test_readers_go_in_beside_one_that_came_before_the_writer_took_the_name_again(
+    on: Nodes,
+) -> None:
+    """The writer's release woke nobody, and its next request does not win."""
+    async with on.connect() as one, on.connect() as two:
+        lock = one.rwlock("a")
+        held = await contended_writer(lock)
+        waiting = await readers(two.rwlock("a"), two)
+        on.slow(0.001)
+        assert held._grant is not None
+        held._grant.since = _clock.now()
+
+        async def write_again() -> asynclock.Lease:
+            await held.release()
+            return await lock.write().acquire()
+
+        again = asyncio.create_task(write_again())
+        await asyncio.sleep(0.001)
+        early = start(on.locks.rwlock("a").read().acquire())
+        first = await early
+        for task in waiting:
+            assert await seconds_until(task.done) < SOON
+            await (await task).release()
+        assert not again.done()
+        await first.release()
+        await (await again).release()
