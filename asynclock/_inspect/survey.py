@@ -17,7 +17,8 @@ from .._nodes.cluster.node import ClusterNode
 from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure
 from .._nodes.script import Command, Script
-from .._primitives.kind import Held, State, StateView, Waiting
+from .._primitives.kind import Held, Queue, State, StateView
+from .._primitives.lock import WAITERS
 from ..errors import QuorumUnavailableError
 from .access import NodeAccess
 from .layout import KeyRef
@@ -39,12 +40,17 @@ class Survey:
     """Every lease, sorted by name and part."""
     errors: dict[str, str] = field(default_factory=dict)
     """Node -> why it could not be asked."""
-    waiting: dict[str, int] = field(default_factory=dict)
-    """Name -> number of waiters that the nodes know: writers, and the queue of a fair lock."""
+    waiters: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name -> labels of those who wait for it in all processes, the first one first."""
     without_vote: dict[str, str] = field(default_factory=dict)
     """Node -> why it has no vote, although it answers."""
     states: list[SharedState] = field(default_factory=list)
     """Events, latches and barriers, sorted by name and kind."""
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Name -> number of those who wait for it."""
+        return {name: len(labels) for name, labels in self.waiters.items()}
 
     def shortfall(self, nodes: int) -> str:
         """Return why the survey can't be complete: too few of the nodes answered. Else ""."""
@@ -69,17 +75,26 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
         )
         for key, reader in sorted(found)
     ]
-    waiting: dict[str, int] = {}
-    for scan in scans:
-        for waited, count in scan.waiting.items():
-            waiting[waited] = max(count, waiting.get(waited, 0))
+    waiters: dict[str, tuple[str, ...]] = {}
+    # A name may have several queues, such as that of upgrades; each node may lack some waiters.
+    for key in sorted({key for scan in scans for key in scan.queues}):
+        known_to_most = max((scan.queues.get(key, ()) for scan in scans), key=len)
+        waiters[key.name] = waiters.get(key.name, ()) + known_to_most
     errors = {scan.node.address: scan.error for scan in scans if scan.error is not None}
     states = [
         SharedState(key.name, part, tuple(scan.state(key) for scan in scans), access.quorum)
         for key in sorted({key for scan in scans for key in scan.states})
         if isinstance(part := key.part, State)
     ]
-    return Survey(held, errors, waiting, states=states)
+    return Survey(held, errors, waiters, states=states)
+
+
+async def waiters_of_lock(access: NodeAccess, name: str) -> tuple[str, ...]:
+    """Return the labels of those who wait for a plain lock, the first one first."""
+    command = WAITERS.inspect(WAITERS.keys(lock_key(access.prefix, name)))
+    replies = await asyncio.gather(*(ask(node, command) for node in access.nodes))
+    known = [WAITERS.waiters(reply) for reply in replies if not isinstance(reply, Failure)]
+    return max(known, key=len, default=())
 
 
 async def held(access: NodeAccess) -> list[Inspection]:
@@ -124,7 +139,7 @@ class _KeyScan:
         self.node = node
         self.views: dict[tuple[KeyRef, str], NodeView] = {}
         """By key and reader ("" for other locks)."""
-        self.waiting: dict[str, int] = {}
+        self.queues: dict[KeyRef, tuple[str, ...]] = {}
         self.states: dict[KeyRef, StateView] = {}
         self.error: str | None = None
         self._known = known
@@ -210,8 +225,8 @@ class _KeyScan:
             for view in part.views(self.node.address, reply):
                 reader = "" if part.single else view.owner or ""
                 self.views[key, reader] = view
-        elif isinstance(part, Waiting):
-            self.waiting[key.name] = self.waiting.get(key.name, 0) + part.count(reply)
+        elif isinstance(part, Queue):
+            self.queues[key] = part.waiters(reply)
         else:
             state = StateView.parse(self.node.address, reply)
             if state.value is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -94,6 +94,18 @@ class Agreement(NamedTuple):
         if self.endless:
             notes.append("a key without ttl")
         return ", ".join(notes)
+
+
+SHOWN = 5
+"""Number of waiters that a line of text names."""
+
+
+def in_line(waiters: Sequence[str]) -> str:
+    """Return how many wait and who is next, in order; "" if nobody waits."""
+    if not waiters:
+        return ""
+    more = ["…"] if len(waiters) > SHOWN else []
+    return f"{len(waiters)} waiting: {', '.join([*waiters[:SHOWN], *more])}"
 
 
 def as_json(found: Inspection) -> dict[str, Any]:

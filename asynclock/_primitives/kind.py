@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from .._engine.inspection import NodeView
+from .._engine.refusals import label
 from .._keys import MARKER, counter, derived
 from .._nodes.script import Command, Script
 
@@ -72,27 +73,16 @@ class Held(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting(Part):
-    """A key that exists while somebody waits."""
-
-    single: ClassVar[bool] = True
-
-    def count(self, reply: Any) -> int:
-        """Return the number of waiters in the reply."""
-        return int(reply[0] is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Queue(Waiting):
+class Queue(Part):
     """The tickets of those who wait, in order (queue.lua)."""
 
-    single: ClassVar[bool] = False
-
     def inspect(self, keys: tuple[str, ...]) -> Command:
-        return Command.plain("ZCARD", keys[0], keys=keys[:1])
+        return Command.plain("ZRANGE", keys[0], "0", "-1", keys=keys[:1])
 
-    def count(self, reply: Any) -> int:
-        return int(reply)
+    def waiters(self, reply: Any) -> tuple[str, ...]:
+        """Return the labels of the waiters in the reply, the first one first."""
+        tickets = (ticket.decode("utf-8", "replace") for ticket in reply)
+        return tuple(label(ticket) or "" for ticket in tickets)
 
 
 class StateView(NamedTuple):

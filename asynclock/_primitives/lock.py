@@ -14,7 +14,8 @@ from .kind import Held, Kind, Queue
 SCRIPT = Script.load(__package__, PRELUDE, "uncontended.lua", "queue.lua", "lock.lua", "mutex.lua")
 QUEUE = "queue"
 MUTEX = Held(SCRIPT, queue=QUEUE)
-KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
+WAITERS = Queue(SCRIPT, QUEUE)
+KIND = Kind("lock", (SCRIPT,), (MUTEX, WAITERS))
 
 
 @lru_cache(maxsize=1024)

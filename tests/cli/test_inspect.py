@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 
@@ -13,7 +14,7 @@ from asynclock._inspect.survey import PAGE
 from asynclock.testing import LocalServer
 from tests import patient
 
-from .conftest import PATIENCE, Program
+from .conftest import PATIENCE, Program, until
 
 NASTY = "web\x1b]0;owned\x07-1:77:\u202e[red]task"
 
@@ -177,6 +178,50 @@ async def test_a_lock_whose_owner_is_an_empty_text(
     assert (wrong.status, "not by that owner" in wrong.err) == (75, True)
 
 
+async def test_who_waits_in_all_processes_in_order(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    labels = ["web-1:7", NASTY, *(f"web-2:{n}" for n in range(5))]
+    async with contextlib.AsyncExitStack() as stack:
+        made = [
+            await stack.enter_async_context(locks_of(asynclock_nodes, one))
+            for one in ("holder:1", *labels)
+        ]
+        await made[0].lock("report").acquire()
+        waiting = []
+        for number, locks in enumerate(made[1:], 1):
+            waiting.append(asyncio.ensure_future(locks.lock("report").acquire()))
+            for node in asynclock_nodes:
+                await _has(node, "asynclock:report:#queue", number)
+        one, data, all_, every, top = await program.each(
+            ("inspect", "report"),
+            ("inspect", "report", "--json"),
+            ("inspect", "--all"),
+            ("inspect", "--all", "--json"),
+            ("top", "--once"),
+        )
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    shown = re.search(r"^7 waiting, in this order: (.*)$", one.out, re.MULTILINE)
+    assert shown is not None
+    assert [shown[1].split(", ")[n] for n in (0, 2, 6)] == ["web-1:7", "web-2:0", "web-2:4"]
+    assert "\x1b]" not in one.out + all_.out + top.out
+    assert (json.loads(data.out)["waiting"], json.loads(data.out)["waiters"]) == (7, labels)
+    assert json.loads(every.out)["waiters"] == {"report": labels}
+    for listed in (all_, top):
+        assert "7 waiting: web-1:7, " in listed.out
+        assert ", web-2:2, …" in listed.out
+
+
+async def _has(node: LocalServer, queue: str, number: int) -> None:
+    async def joined() -> bool:
+        return await node.command("ZCARD", queue) == number
+
+    await until(joined)
+
+
 async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) -> None:
     program.use(asynclock_nodes[:1])
     async with locks_of(asynclock_nodes[:1]) as locks:
@@ -215,7 +260,8 @@ async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) 
         ("pool", "semaphore", slot),
     ]
     assert found["waiting"] == {"line": 1, "book": 1}
-    assert "1 waiting" in line.out
+    assert found["waiters"] == {"line": ["web-1:77"], "book": ["web-1:77"]}
+    assert "1 waiting, in this order: web-1:77\n" in line.out
     assert len(json.loads(book.out)["parts"]) == 2
     assert (done.status, done.out.count("released")) == (0, 2)
     assert readers == 0

@@ -67,9 +67,29 @@ async def test_what_it_shows(locks: asynclock.LockManager) -> None:
     assert one["fence"] >= lease.fence  # a waiter has had more of them reserved
     assert 0 < one["remaining"] <= 60
     assert pool["name"] == "pool"
-    assert state["waiters"] == [{"name": EVIL, "count": 1}]
+    assert state["waiters"] == [{"name": EVIL, "count": 1, "line": []}]
     assert [(loss["name"], loss["reason"]) for loss in state["losses"]] == [("lost", "on purpose")]
     assert [node["state"] for node in state["nodes"]] == ["up"] * 3
+
+
+async def test_who_waits_in_other_processes(
+    locks: asynclock.LockManager, asynclock_nodes: list[LocalServer]
+) -> None:
+    async def joined() -> bool:
+        return await asynclock_nodes[0].command("ZCARD", "asynclock:busy:#queue") == 1
+
+    urls = [node.url for node in asynclock_nodes]
+    async with (
+        asynclock.connect(*urls, **PATIENT, label="web-2:9") as others,
+        client_of(locks) as client,
+        locks.lock("busy"),
+    ):
+        waiting = asyncio.create_task(_wait(others, "busy"))
+        await until(joined)
+        state = (await client.get("/state", headers=AUTH)).json()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert state["waiters"] == [{"name": "busy", "count": 1, "line": ["web-2:9"]}]
 
 
 async def _wait(locks: asynclock.LockManager, name: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from ..._access import node_access
 from ..._engine.inspection import Inspection, NodeView
 from ..._inspect.states import SharedState
-from ..._inspect.survey import Survey, survey
-from ..._inspect.views import Agreement, as_json, origin, title
+from ..._inspect.survey import Survey, survey, waiters_of_lock
+from ..._inspect.views import Agreement, as_json, in_line, origin, title
 from ...errors import ConfigurationError
 from ...manager import LockManager
 from .._arguments import COMMON, read_options
@@ -81,7 +81,8 @@ async def find(settings: Settings, name: str | None) -> Survey:
             if found.held or found.waiting or found.states:
                 free = [] if found.states and not found.waiting else [lock]
                 return with_missing_votes(replace(found, held=found.held or free), locks)
-        return with_missing_votes(Survey([lock], errors), locks)
+        line = await waiters_of_lock(node_access(locks), name)
+        return with_missing_votes(Survey([lock], errors, {name: line} if line else {}), locks)
 
 
 def with_missing_votes(found: Survey, locks: LockManager) -> Survey:
@@ -103,6 +104,7 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
                 "locks": shown,
                 "states": states,
                 "waiting": found.waiting,
+                "waiters": found.waiters,
                 "errors": found.errors,
                 "without_vote": found.without_vote,
             }
@@ -110,19 +112,19 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
         return
     print_table(
         ("name", "holder", "since", "fence", "remaining", "nodes", "note"),
-        [_row(one, found.waiting.get(one.name, 0)) for one in found.held]
+        [_row(one, found.waiters.get(one.name, ())) for one in found.held]
         + [_state_row(one) for one in found.states],
     )
     shared = f", {len(found.states)} shared" if found.states else ""
     print(f"{len(found.held)} held{shared}{found.shortfall(nodes)}")
 
 
-def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
+def _row(found: Inspection, waiters: Sequence[str]) -> tuple[str, ...]:
     agreement = Agreement.of(found)
     view = agreement.leading
     holder = (view.holder if view else None) or ""
     fence = str(found.fence or "")
-    notes = ", ".join(filter(None, [agreement.note, f"{waiting} waiting" if waiting else ""]))
+    notes = ", ".join(filter(None, [agreement.note, in_line(waiters)]))
     left = seconds(found.remaining)
     since = moment(found.since)
     return title(found), holder, since, fence, left, agreement.support, notes
@@ -131,21 +133,22 @@ def _row(found: Inspection, waiting: int) -> tuple[str, ...]:
 def _show_one(found: Survey, json: bool) -> None:
     leases = found.held
     name = leases[0].name if leases else found.states[0].name
-    waiting = found.waiting.get(name)
+    waiters = found.waiters.get(name, ())
     if json:
         shown = [as_json(one) for one in leases]
         plain = bool(leases) and leases[0].kind == "lock"
         whole = shown[0] if plain else {"name": name, "parts": shown}
         states = [one.as_json() for one in found.states]
         votes = {"without_vote": found.without_vote}
-        print_json({**whole, "states": states, "waiting": waiting, **votes})
+        line = {"waiting": len(waiters) or None, "waiters": waiters}
+        print_json({**whole, "states": states, **line, **votes})
         return
     for lease in leases:
         _show_lease(lease, found.without_vote)
     for state in found.states:
         _show_state(state)
-    if waiting:
-        print(f"{waiting} waiting")
+    if waiters:
+        print(f"{len(waiters)} waiting, in this order: {clean(', '.join(waiters))}")
 
 
 def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..._inspect.monitor import Monitor, SeenLease, SeenNode
-from ..._inspect.views import Agreement, title
+from ..._inspect.views import Agreement, in_line, title
 from .._text import seconds
 
 COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "note")
@@ -26,8 +26,13 @@ def cells(lease: SeenLease) -> tuple[str, ...]:
         seconds(left),
         str(found.fence or ""),
         agreement.support,
-        agreement.note,
+        _note(lease),
     )
+
+
+def _note(lease: SeenLease) -> str:
+    notes = Agreement.of(lease.found).note, in_line(lease.waiters)
+    return ", ".join(filter(None, notes))
 
 
 def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequence[SeenLease]:
@@ -60,7 +65,7 @@ def _key(lease: SeenLease, column: int) -> tuple[float, str]:
         case 5:
             return sum(view.owner is not None for view in lease.found.nodes), ""
         case _:
-            return 0.0, Agreement.of(lease.found).note.casefold()
+            return 0.0, _note(lease).casefold()
 
 
 def node_cells(node: SeenNode) -> tuple[str, ...]:

@@ -126,7 +126,7 @@ function paint(picture) {
   byId("next").disabled = last >= picture.found;
   if (picture.offset && picture.offset >= picture.found) turn(0);
   fill("locks", picture.locks.map(lock));
-  fill("waiters", picture.waiters.map((w) => [[w.name, "name"], [w.count, "figure"]]));
+  fill("waiters", picture.waiters.map((w) => [[w.name, "name"], [w.count, "figure"], [w.line.join(", "), "name"]]));
   const more = picture.waited_for > picture.waiters.length;
   byId("waited").textContent = more ? "(the first " + picture.waiters.length + " of " + picture.waited_for + " names)" : "";
   fill("losses", picture.losses.map((l) => [[clock(l.at * 1000)],

@@ -26,6 +26,8 @@ RECENT = 10.0
 """Seconds for which an outdated snapshot is still good enough for a new request."""
 MOST_LOCKS = 200
 """Maximum number of locks on a page, and of names in the list of waiters."""
+MOST_WAITERS = 20
+"""Maximum number of processes that the list shows for a name."""
 MOST_LOSSES = 50
 """Maximum number of losses that are kept."""
 LONGEST_SEARCH = 200
@@ -109,7 +111,7 @@ class Snapshots:
         locks, monitor = self._locks, self._monitor
         ours = {lease.owner for lease in locks.leases()}
         nodes = [asdict(node) for node in locks.nodes()]
-        waiters = _waiters(locks.waiters(), monitor.survey.waiting)
+        waiters = _waiters(locks.waiters(), monitor.survey.waiters)
         self._rows = [_lock(lease.found, ours) for lease in monitor.leases.values()]
         self._rest = {
             "version": VERSION,
@@ -146,11 +148,14 @@ def _own(locks: LockManager) -> dict[str, int] | None:
     }
 
 
-def _waiters(here: dict[str, int], known: dict[str, int]) -> list[dict[str, Any]]:
-    # Most waiters are known only to their own process, but those of fair locks, and writers, also
-    # to the nodes.
-    counts = {name: max(here.get(name, 0), known.get(name, 0)) for name in here | known}
-    return [{"name": name, "count": count} for name, count in sorted(counts.items())]
+def _waiters(here: dict[str, int], known: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    # The nodes know one waiter of each process, except for fair locks: the others wait behind it.
+    rows = []
+    for name in sorted(here | known):
+        line = known.get(name, ())
+        count = max(here.get(name, 0), len(line))
+        rows.append({"name": name, "count": count, "line": list(line[:MOST_WAITERS])})
+    return rows
 
 
 def _lock(found: Inspection, ours: set[str]) -> dict[str, Any]:
