@@ -7,13 +7,14 @@ make no difference, or if the table does not fit the code; with `--floor`, only 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 
 from tests.mutation import report
 from tests.mutation.runner import CAUGHT, Outcome, runner
-from tests.mutation.table import Change, areas, load
+from tests.mutation.table import ROOT, Change, areas, load
 
 
 def chosen(options: argparse.Namespace) -> list[Change]:
@@ -72,7 +73,9 @@ def main() -> int:
     score = report.score(outcomes)
     print(f"{score:.1%} of {len(changes)} changes: {dict(counts)}")
     if options.report:
-        report.write(options.report, outcomes)
+        head = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(head, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        report.write(options.report, outcomes, commit.strip())
     return int(score < options.floor or (options.floor == 1.0 and bool(failed)))
 
 

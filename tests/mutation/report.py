@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.mutation.runner import CAUGHT, SURVIVED, Outcome
+from tests.mutation.table import load
 
 INTRODUCTION = """\
 # Deliberate changes, and the tests that catch them
@@ -15,8 +16,13 @@ A test that can't fail proves nothing. So the project keeps a table of deliberat
 library, `tests/mutation/changes`: each replaces a few words by others that break something, and
 names the tests that must then fail. `nox -s mutation` makes one change after the other in a copy
 of the checkout, runs those tests, and writes this page. The part about the pure rules is a test of
-its own, with a floor, and so runs with all others.
+its own, with a floor, and so runs with all others. A run takes long, so it may be of one area
+(`nox -s mutation -- --area scripts`); each row names the commit that its run was made on.
 """
+HEAD = (
+    "| area | changes | caught | survived | no difference | score | commit |",
+    "|---|--:|--:|--:|--:|--:|---|",
+)
 
 
 def wrong(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -30,29 +36,29 @@ def score(outcomes: Sequence[Outcome]) -> float:
     return sum(one.status == CAUGHT for one in counted) / max(1, len(counted))
 
 
-def write(path: str, outcomes: Sequence[Outcome]) -> None:
-    """Write the page."""
-    text = "\n".join([INTRODUCTION, _summary(outcomes), "", *_survivors(outcomes)])
-    Path(path).write_text(text.rstrip() + "\n", "utf-8")
-
-
-def _summary(outcomes: Sequence[Outcome]) -> str:
+def write(path: str, outcomes: Sequence[Outcome], commit: str) -> None:
+    """Write the page; areas that were not run keep what the page says of them."""
+    page = Path(path)
+    rows = _rows(page.read_text("utf-8") if page.exists() else "")
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for one in outcomes:
         groups[one.change.area].append(one)
-    rows = [
-        "| area | changes | caught | survived | no difference | score |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    rows += [_row(area, group) for area, group in sorted(groups.items())]
-    return "\n".join([*rows, _row("**all**", outcomes)])
+    rows |= {area: _row(area, group, commit) for area, group in groups.items()}
+    text = "\n".join([INTRODUCTION, *HEAD, *(rows[area] for area in sorted(rows)), ""])
+    text += "\n".join(["", *_survivors(outcomes)])
+    page.write_text(text.rstrip() + "\n", "utf-8")
 
 
-def _row(name: str, group: Sequence[Outcome]) -> str:
+def _rows(page: str) -> dict[str, str]:
+    """The row of each area on the page."""
+    return {row.split()[1]: row for row in page.splitlines() if row.endswith("` |")}
+
+
+def _row(name: str, group: Sequence[Outcome], commit: str) -> str:
     caught = sum(one.status == CAUGHT and not one.change.harmless for one in group)
     none = sum(bool(one.change.harmless) for one in group)
-    left = len(group) - caught - none
-    return f"| {name} | {len(group)} | {caught} | {left} | {none} | {score(group):.1%} |"
+    left, rate = len(group) - caught - none, f"{score(group):.1%}"
+    return f"| {name} | {len(group)} | {caught} | {left} | {none} | {rate} | `{commit}` |"
 
 
 def _survivors(outcomes: Sequence[Outcome]) -> list[str]:
@@ -63,7 +69,7 @@ def _survivors(outcomes: Sequence[Outcome]) -> list[str]:
         lines += [f"- `{one.change.file}`: {one.change.breaks}" for one in unexpected]
         lines.append("")
     lines += ["## Why the others make no difference", ""]
-    for one in outcomes:
-        if one.change.harmless:
-            lines.append(f"- `{one.change.file}`: {one.change.breaks}: {one.change.harmless}")
+    for change in load():
+        if change.harmless:
+            lines.append(f"- `{change.file}`: {change.breaks}: {change.harmless}")
     return lines
