@@ -19,7 +19,8 @@ import hiredis
 
 from .. import _clock, _forks
 from .replies import NOBODY, NOT_REDIS, READONLY, Answer, Failure, ServerError, Sink, failure, lost
-from .script import ACQUIRE, UNDOES, WRITES, Command
+from .script import WRITES, Command
+from .undoing import Entry, Undoing
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.
@@ -61,7 +62,8 @@ class Link(asyncio.Protocol):
         )
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
-        self._in_flight: deque[tuple[Sink, int, float, Command]] = deque()
+        self._in_flight: deque[Entry] = deque()
+        self._undoing: Undoing | None = None
         self._overdue = 0
         self._sent = self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -186,7 +188,7 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes from the node."""
         received = _clock.now()
-        replies = self._parse(data)
+        replies, self._undoing = self._parse(data), None
         self._tell_clock(replies, received)
         # A new primary may already have granted the same lock to another owner.
         doubt = None if self.doubted is None else self.doubted(received)
@@ -241,13 +243,12 @@ class Link(asyncio.Protocol):
         if known.code == "NOSCRIPT" and command.script is not None:
             # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
             # well and are resent in the same order. But if another client has loaded the script in
-            # the meantime, a release or a leave behind ran before this acquire: send it again, but
-            # not what was sent again before, or their number would double with each acquire.
-            later = [one for *_, one in self._in_flight if one.op in UNDOES and not one.sourced]
+            # the meantime, a release or a leave behind ran before this acquire: send it again.
+            undoing = self._undoing = self._undoing or Undoing()
+            later = undoing.behind(command, self._in_flight)
             self.send(command.with_source(), sink, index)
             for other in later:
-                if command.op == ACQUIRE and other.owner in command.args:
-                    self.send(other.with_source(), NOBODY, 0)
+                self.send(other.with_source(), NOBODY, 0)
         else:
             sink.on_reply(index, known)
             if READONLY in known.cause:  # Redis 6.2 wraps an error in a script in other text

@@ -1,0 +1,40 @@
+"""A server that has forgotten a script rejects everything that is on the way to it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from asynclock._nodes.link import Link
+from asynclock._nodes.replies import NOBODY
+from asynclock._nodes.script import Command, Word
+from asynclock._primitives.lock import spec
+from tests.nodes.test_guards import Owner, Wire
+
+REJECTED = b"-NOSCRIPT No matching script\r\n"
+NAMES = 1000
+
+
+async def test_each_of_thousands_of_rejected_commands_is_looked_at_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If each reply made the link look at all others, the loop would stand still for seconds."""
+    looks: list[Word] = []
+
+    def owner(command: Command) -> Word:
+        looks.append(command.args[1])
+        return command.args[1]
+
+    monkeypatch.setattr(Command, "owner", property(owner))
+    link = Link(Owner(), 60.0)
+    link.connection_made(Wire(link))
+    for name in map(str, range(NAMES)):
+        link.send(spec("", name).acquire(name, 9.0, 0, 0, 9), NOBODY, 0)
+    for name in map(str, range(NAMES)):
+        link.send(spec("", name).release(name, 0.0, 0.0), NOBODY, 0)
+    link.data_received(REJECTED * 2 * NAMES)
+    link.close("the test is over")
+    await asyncio.sleep(0)
+    assert set(looks) == set(map(str, range(NAMES)))
+    assert len(looks) <= 10 * NAMES
