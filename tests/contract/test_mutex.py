@@ -97,8 +97,8 @@ async def _acquire(lock: Any) -> Any:
     return await lock.acquire()
 
 
-OUTLIVED = ("1-up", "3-dead", "1-memory")
-"""Where keys are watched beyond their first ttl: that is up to scripts, and not to deployments."""
+OUTLIVED = ("1-up", "3-dead", "1-memory", "acks1-tcp-up", "sentinel-tcp-up", "cluster-tcp-up")
+"""Where keys are watched beyond their first ttl: one of each kind of deployment."""
 
 
 async def test_renewal_keeps_it_beyond_its_ttl(face: Face, connect: Connect, of: Kind) -> None:
