@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Statistics,
         Term,
         UnsupportedDeploymentError,
+        Waiter,
         WriteLock,
         connect,
     )
@@ -103,6 +104,7 @@ __all__ = [
     "Statistics",
     "Term",
     "UnsupportedDeploymentError",
+    "Waiter",
     "WriteLock",
     "__version__",
     "connect",

@@ -9,6 +9,7 @@ from ._engine.inspection import NodeView as NodeView
 from ._engine.lease import Lease as Lease
 from ._engine.reports import NodeHealth as NodeHealth
 from ._engine.reports import Statistics as Statistics
+from ._engine.waiters import Waiter as Waiter
 from ._primitives.barrier import Barrier as Barrier
 from ._primitives.election import Election as Election
 from ._primitives.election import Leader as Leader

@@ -63,6 +63,7 @@ NAMES = {
     "Statistics",
     "Term",
     "UnsupportedDeploymentError",
+    "Waiter",
     "WriteLock",
     "connect",
 }

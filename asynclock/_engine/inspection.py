@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .._nodes.gather import Gather
@@ -13,6 +13,7 @@ from .._nodes.script import Command
 from .context import Context
 from .refusals import is_owner_id, label
 from .spec import LockSpec
+from .waiters import Waiter, in_order, question
 
 CLOCKS = range(10**15, 2**53)
 """Fences that come from a clock, in µs since 1970: others began at 1 or were made up."""
@@ -63,6 +64,9 @@ class Inspection:
     """The part of the name that this is about, such as a slot; "" for the name as a whole."""
     parts: tuple[Inspection, ...] = ()
     """One inspection per part if there are several: a semaphore's slots, or writer and readers."""
+    waiting: tuple[Waiter, ...] = ()
+    """Who waits for the name in all processes, first one first, at most 1,000; each part has those
+    of its name. Empty also if the nodes' users may not read the queue."""
 
     @property
     def owner(self) -> str | None:
@@ -114,17 +118,35 @@ class Inspection:
         return len({view.owner for view in self.nodes if view.error is None}) <= 1
 
 
-async def inspect(context: Context, spec: LockSpec, kind: str = "lock") -> Inspection:
-    """Ask every node about one name; takes at most one node timeout."""
-    nodes = context.multiplexer.nodes
-    replies = await ask_all(context, spec.inspect())
+async def inspect(
+    context: Context, spec: LockSpec, kind: str = "lock", queues: Sequence[str] | None = None
+) -> Inspection:
+    """Ask every node about one name; takes at most one node timeout.
+
+    `queues` are the keys of the queues to read, by default that of `spec`.
+    """
+    if queues is None:
+        queues = (spec.queue,) if spec.queue else ()
+    nodes, quorum = context.multiplexer.nodes, context.multiplexer.quorum
+    replies, waiting = await asyncio.gather(
+        ask_all(context, spec.inspect()), _waiters(context, queues)
+    )
     views = tuple(_view(node.address, replies[i]) for i, node in enumerate(nodes))
-    return Inspection(spec.name, views, context.multiplexer.quorum, kind, spec.part)
+    return Inspection(spec.name, views, quorum, kind, spec.part, waiting=waiting)
 
 
-async def inspect_parts(context: Context, kind: str, specs: Sequence[LockSpec]) -> Inspection:
-    """Ask every node about all parts of a name at the same time."""
-    parts = await asyncio.gather(*(inspect(context, spec, kind) for spec in specs))
+async def inspect_parts(
+    context: Context, kind: str, specs: Sequence[LockSpec], queues: Sequence[str] = ()
+) -> Inspection:
+    """Ask every node about all parts of a name at the same time.
+
+    `queues` are the keys of the queues that all parts share; without them each part has its own.
+    """
+    own = () if queues else None
+    asked = (inspect(context, spec, kind, own) for spec in specs)
+    parts, waiting = await asyncio.gather(asyncio.gather(*asked), _waiters(context, queues))
+    if queues:
+        parts = [replace(part, waiting=waiting) for part in parts]
     return whole(specs[0].name, kind, parts)
 
 
@@ -135,7 +157,15 @@ def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:
         errors = [view.error for view in same if view.error is not None]
         fence = max(view.fence for view in same)
         views.append(NodeView(same[0].node, None, None, fence, errors[0] if errors else None))
-    return Inspection(name, tuple(views), parts[0].quorum, kind, parts=tuple(parts))
+    waiting = tuple(dict.fromkeys(waiter for part in parts for waiter in part.waiting))
+    return Inspection(
+        name, tuple(views), parts[0].quorum, kind, parts=tuple(parts), waiting=waiting
+    )
+
+
+async def _waiters(context: Context, queues: Sequence[str]) -> tuple[Waiter, ...]:
+    found = await asyncio.gather(*(ask_all(context, question(queue)) for queue in queues))
+    return tuple(waiter for replies in found for waiter in in_order(replies.values()))
 
 
 async def ask_all(

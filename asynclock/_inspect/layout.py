@@ -13,6 +13,8 @@ PARTS: dict[str, tuple[Kind, Part]] = {
     part.suffix: (kind, part) for kind in KINDS for part in kind.parts
 }
 """The end of a key -> what it stands for."""
+PLACES = {suffix: place for place, suffix in enumerate(PARTS)}
+"""The end of a key -> its place among the declarations."""
 
 
 class KeyRef(NamedTuple):
@@ -50,6 +52,11 @@ class KeyRef(NamedTuple):
     def part(self) -> Part:
         """The declaration of the key."""
         return self._declared[1]
+
+    @property
+    def place(self) -> int:
+        """The place of the declaration among all declarations."""
+        return PLACES.get(self.suffix, PLACES[NUMBER])
 
     @property
     def _declared(self) -> tuple[Kind, Part]:

@@ -30,8 +30,6 @@ class SeenLease:
     found: Inspection
     first_seen: float
     last_seen: float
-    waiters: tuple[str, ...] = ()
-    """Labels of those who wait for its name, the first one first."""
 
 
 @dataclass
@@ -75,9 +73,7 @@ class Monitor:
             view = Agreement.of(one).leading
             key = (one.name, one.part, (view.owner if view else None) or "")
             known = before.pop(key, None)
-            self.leases[key] = SeenLease(
-                one, known.first_seen if known else now, now, found.waiters.get(one.name, ())
-            )
+            self.leases[key] = SeenLease(one, known.first_seen if known else now, now)
             if known is None and self._refreshed:
                 self.counts["acquired"] += 1
         for lease in before.values():

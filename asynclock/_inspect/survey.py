@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._engine.inspection import Inspection, NodeView
+from .._engine.waiters import Waiter, in_order
 from .._keys import counter, lock_key
 from .._nodes.cluster.node import ClusterNode
 from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure
 from .._nodes.script import Command, Script
 from .._primitives.kind import Held, Queue, State, StateView
-from .._primitives.lock import WAITERS
 from ..errors import QuorumUnavailableError
 from .access import NodeAccess
 from .layout import KeyRef
@@ -40,17 +40,12 @@ class Survey:
     """Every lease, sorted by name and part."""
     errors: dict[str, str] = field(default_factory=dict)
     """Node -> why it could not be asked."""
-    waiters: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name -> labels of those who wait for it in all processes, the first one first."""
+    waiting: dict[str, tuple[Waiter, ...]] = field(default_factory=dict)
+    """Name -> who waits for it, first one first; no name for which nobody waits."""
     without_vote: dict[str, str] = field(default_factory=dict)
     """Node -> why it has no vote, although it answers."""
     states: list[SharedState] = field(default_factory=list)
     """Events, latches and barriers, sorted by name and kind."""
-
-    @property
-    def waiting(self) -> dict[str, int]:
-        """Name -> number of those who wait for it."""
-        return {name: len(labels) for name, labels in self.waiters.items()}
 
     def shortfall(self, nodes: int) -> str:
         """Return why the survey can't be complete: too few of the nodes answered. Else ""."""
@@ -65,6 +60,7 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
     scans = [_KeyScan(node, known) for node in access.nodes]
     await asyncio.gather(*(scan.run() for scan in scans))
     found = set().union(*(scan.views for scan in scans))
+    queues = _queues(scans)
     held = [
         Inspection(
             key.name,
@@ -72,29 +68,32 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
             access.quorum,
             key.kind,
             key.shown,
+            waiting=queues.get((key.name, key.kind), ()),
         )
         for key, reader in sorted(found)
     ]
-    waiters: dict[str, tuple[str, ...]] = {}
-    # A name may have several queues, such as that of upgrades; each node may lack some waiters.
-    for key in sorted({key for scan in scans for key in scan.queues}):
-        known_to_most = max((scan.queues.get(key, ()) for scan in scans), key=len)
-        waiters[key.name] = waiters.get(key.name, ()) + known_to_most
+    waiting: dict[str, tuple[Waiter, ...]] = {}
+    for (waited, _), waiters in queues.items():
+        waiting[waited] = (*waiting.get(waited, ()), *waiters)
     errors = {scan.node.address: scan.error for scan in scans if scan.error is not None}
     states = [
         SharedState(key.name, part, tuple(scan.state(key) for scan in scans), access.quorum)
         for key in sorted({key for scan in scans for key in scan.states})
         if isinstance(part := key.part, State)
     ]
-    return Survey(held, errors, waiters, states=states)
+    return Survey(held, errors, waiting, states=states)
 
 
-async def waiters_of_lock(access: NodeAccess, name: str) -> tuple[str, ...]:
-    """Return the labels of those who wait for a plain lock, the first one first."""
-    command = WAITERS.inspect(WAITERS.keys(lock_key(access.prefix, name)))
-    replies = await asyncio.gather(*(ask(node, command) for node in access.nodes))
-    known = [WAITERS.waiters(reply) for reply in replies if not isinstance(reply, Failure)]
-    return max(known, key=len, default=())
+def _queues(scans: Sequence[_KeyScan]) -> dict[tuple[str, str], tuple[Waiter, ...]]:
+    """Return who waits for each name and kind; a kind's queues in the order of its declaration."""
+    answered = [scan for scan in scans if scan.error is None]
+    keys = {key for scan in answered for key in scan.queues}
+    found: dict[tuple[str, str], tuple[Waiter, ...]] = {}
+    for key in sorted(keys, key=lambda key: (key.name, key.place)):
+        waiters = in_order(scan.queues.get(key, []) for scan in answered)
+        if waiters:
+            found[key.name, key.kind] = (*found.get((key.name, key.kind), ()), *waiters)
+    return found
 
 
 async def held(access: NodeAccess) -> list[Inspection]:
@@ -139,7 +138,8 @@ class _KeyScan:
         self.node = node
         self.views: dict[tuple[KeyRef, str], NodeView] = {}
         """By key and reader ("" for other locks)."""
-        self.queues: dict[KeyRef, tuple[str, ...]] = {}
+        self.queues: dict[KeyRef, Any] = {}
+        """The waiters in each queue, or the Failure of a user who may not read them."""
         self.states: dict[KeyRef, StateView] = {}
         self.error: str | None = None
         self._known = known
@@ -217,7 +217,9 @@ class _KeyScan:
 
     def _record(self, key: KeyRef, reply: Any) -> None:
         part = key.part
-        if isinstance(reply, Failure):
+        if isinstance(part, Queue) and (type(reply) is list or reply.permanent):
+            self.queues[key] = reply  # a user who may not read queues sees all the rest
+        elif isinstance(reply, Failure):
             # A foreign key under our prefix is no error; a node that stops answering is.
             if "WRONGTYPE" not in reply.cause:
                 self.error = reply.cause
@@ -225,8 +227,6 @@ class _KeyScan:
             for view in part.views(self.node.address, reply):
                 reader = "" if part.single else view.owner or ""
                 self.views[key, reader] = view
-        elif isinstance(part, Queue):
-            self.queues[key] = part.waiters(reply)
         else:
             state = StateView.parse(self.node.address, reply)
             if state.value is not None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .._engine.inspection import Inspection, NodeView
+from .._engine.waiters import MOST, Waiter
 
 _LABEL = re.compile(r"(?P<host>.+?):(?P<pid>\d+)(?::(?P<task>.*))?", re.DOTALL)
 
@@ -26,6 +27,19 @@ def title(found: Inspection) -> str:
     if found.kind == "lock":
         return found.name
     return f"{found.name} [{' '.join(filter(None, (found.kind, found.part)))}]"
+
+
+def queued(waiting: Sequence[Waiter]) -> str:
+    """Return how many wait, in words; "" if nobody does."""
+    return f"{len(waiting)}{' or more' * (len(waiting) >= MOST)} waiting" if waiting else ""
+
+
+def queue_as_json(waiting: Sequence[Waiter]) -> list[dict[str, Any]]:
+    """Return those who wait, first one first, as docs/json.md describes them."""
+    return [
+        {"ticket": one.ticket, "label": one.label, **origin(one.label), "woken": one.woken}
+        for one in waiting
+    ]
 
 
 class Agreement(NamedTuple):
@@ -94,18 +108,6 @@ class Agreement(NamedTuple):
         if self.endless:
             notes.append("a key without ttl")
         return ", ".join(notes)
-
-
-SHOWN = 5
-"""Number of waiters that a line of text names."""
-
-
-def in_line(waiters: Sequence[str]) -> str:
-    """Return how many wait and who is next, in order; "" if nobody waits."""
-    if not waiters:
-        return ""
-    more = ["…"] if len(waiters) > SHOWN else []
-    return f"{len(waiters)} waiting: {', '.join([*waiters[:SHOWN], *more])}"
 
 
 def as_json(found: Inspection) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from .._engine.inspection import NodeView
-from .._engine.refusals import label
+from .._engine.waiters import question
 from .._keys import MARKER, counter, derived
 from .._nodes.script import Command, Script
 
@@ -77,12 +77,7 @@ class Queue(Part):
     """The tickets of those who wait, in order (queue.lua)."""
 
     def inspect(self, keys: tuple[str, ...]) -> Command:
-        return Command.plain("ZRANGE", keys[0], "0", "-1", keys=keys[:1])
-
-    def waiters(self, reply: Any) -> tuple[str, ...]:
-        """Return the labels of the waiters in the reply, the first one first."""
-        tickets = (ticket.decode("utf-8", "replace") for ticket in reply)
-        return tuple(label(ticket) or "" for ticket in tickets)
+        return question(keys[0])
 
 
 class StateView(NamedTuple):
@@ -146,3 +141,7 @@ class Kind:
         """Return all keys of the primitive whose lock's own key is `whole`; of slots the first."""
         keys = {key for part in self.parts for key in part.keys(whole)}
         return keys | {derived(whole, suffix) for suffix in self.details}
+
+    def queues(self, whole: str) -> tuple[str, ...]:
+        """Return the keys of the queues of the primitive whose lock's own key is `whole`."""
+        return tuple(part.keys(whole)[0] for part in self.parts if isinstance(part, Queue))

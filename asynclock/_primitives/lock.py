@@ -14,8 +14,7 @@ from .kind import Held, Kind, Queue
 SCRIPT = Script.load(__package__, PRELUDE, "uncontended.lua", "queue.lua", "lock.lua", "mutex.lua")
 QUEUE = "queue"
 MUTEX = Held(SCRIPT, queue=QUEUE)
-WAITERS = Queue(SCRIPT, QUEUE)
-KIND = Kind("lock", (SCRIPT,), (MUTEX, WAITERS))
+KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
 
 
 @lru_cache(maxsize=1024)

@@ -80,7 +80,7 @@ class ReadWriteLock:
     A reader that must write calls `upgrade`, and a writer that only reads from now on `downgrade`.
     """
 
-    __slots__ = ("_engine", "_gate", "_options", "_read", "_timeout", "_write")
+    __slots__ = ("_engine", "_gate", "_options", "_queues", "_read", "_timeout", "_write")
 
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
@@ -90,6 +90,7 @@ class ReadWriteLock:
         self._engine = engine
         self._options = options
         self._timeout = timeout
+        self._queues = KIND.queues(key)
         self._write = LockSpec(
             name,
             WRITE,
@@ -187,7 +188,7 @@ class ReadWriteLock:
 
     async def inspect(self) -> Inspection:
         """Return the writer and every reader, node by node (`parts`)."""
-        writer = await inspect(self._engine, self._write, KIND.name)
+        writer = await inspect(self._engine, self._write, KIND.name, self._queues)
         replies = await ask_all(self._engine, self._read.inspect())
         readers = [_readers(view.node, replies[i]) for i, view in enumerate(writer.nodes)]
         parts = [writer]
@@ -196,8 +197,7 @@ class ReadWriteLock:
                 found.get(owner) or replace(view, owner=None, remaining=None)
                 for view, found in zip(writer.nodes, readers, strict=True)
             )
-            shown = READERS.shown
-            parts.append(Inspection(self.name, views, writer.quorum, KIND.name, shown))
+            parts.append(replace(writer, part=READERS.shown, nodes=views))
         return whole(self.name, KIND.name, parts)
 
 

@@ -140,7 +140,7 @@ class Semaphore(Lockable):
     async def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
         slots = [self._slot(self.name, slot) for slot in range(self.permits)]
-        return await inspect_parts(self._engine, KIND.name, slots)
+        return await inspect_parts(self._engine, KIND.name, slots, KIND.queues(self._key))
 
 
 class SemaphorePermits(Acquirable[MultiLease]):

@@ -13,6 +13,7 @@ import asynclock
 from asynclock.testing import LocalServer, Replicated
 from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
 
@@ -93,6 +94,31 @@ async def test_and_for_shared_state(asynclock_servers: StartServers, connect: Co
     await locks.event("e").set(timeout=20)
     assert await locks.latch("l", 2).count_down(timeout=20) == 1
     assert await locks.barrier("b", 1).wait(timeout=20) == 0
+
+
+async def waiters(locks: asynclock.LockManager) -> list[str | None]:
+    return [waiter.label for waiter in (await locks.inspect("a")).waiting]
+
+
+async def test_inspections_say_who_waits_and_without_the_right_the_rest(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    server = await server_without(asynclock_servers)
+    await server.command(*"ACL SETUSER looks on >secret ~asynclock:* +@all -zrange -zcard".split())
+    here, there = (connect(server.url_for("locks", "secret"), label=one) for one in "ab")
+    looks = connect(server.url_for("looks", "secret"))
+    async with here.lock("a", timeout=20) as lease:
+        waiter = asyncio.create_task(fence(there))
+
+        async def known() -> bool:
+            return await waiters(here) == ["b"]
+
+        await until(known, "it is known who waits")
+        (listed,) = [one async for one in looks.inspect_all()]
+        for found in (await looks.inspect("a"), listed):
+            assert (found.owner, found.fence, found.waiting) == (lease.owner, lease.fence, ())
+            assert [view.error for view in found.nodes] == [None]
+    assert await waiter > lease.fence
 
 
 async def test_it_is_not_more_than_needed(asynclock_servers: StartServers) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 
@@ -14,7 +13,7 @@ from asynclock._inspect.survey import PAGE
 from asynclock.testing import LocalServer
 from tests import patient
 
-from .conftest import PATIENCE, Program, until
+from .conftest import PATIENCE, Program
 
 NASTY = "web\x1b]0;owned\x07-1:77:\u202e[red]task"
 
@@ -178,50 +177,6 @@ async def test_a_lock_whose_owner_is_an_empty_text(
     assert (wrong.status, "not by that owner" in wrong.err) == (75, True)
 
 
-async def test_who_waits_in_all_processes_in_order(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    labels = ["web-1:7", NASTY, *(f"web-2:{n}" for n in range(5))]
-    async with contextlib.AsyncExitStack() as stack:
-        made = [
-            await stack.enter_async_context(locks_of(asynclock_nodes, one))
-            for one in ("holder:1", *labels)
-        ]
-        await made[0].lock("report").acquire()
-        waiting = []
-        for number, locks in enumerate(made[1:], 1):
-            waiting.append(asyncio.ensure_future(locks.lock("report").acquire()))
-            for node in asynclock_nodes:
-                await _has(node, "asynclock:report:#queue", number)
-        one, data, all_, every, top = await program.each(
-            ("inspect", "report"),
-            ("inspect", "report", "--json"),
-            ("inspect", "--all"),
-            ("inspect", "--all", "--json"),
-            ("top", "--once"),
-        )
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-    shown = re.search(r"^7 waiting, in this order: (.*)$", one.out, re.MULTILINE)
-    assert shown is not None
-    assert [shown[1].split(", ")[n] for n in (0, 2, 6)] == ["web-1:7", "web-2:0", "web-2:4"]
-    assert "\x1b]" not in one.out + all_.out + top.out
-    assert (json.loads(data.out)["waiting"], json.loads(data.out)["waiters"]) == (7, labels)
-    assert json.loads(every.out)["waiters"] == {"report": labels}
-    for listed in (all_, top):
-        assert "7 waiting: web-1:7, " in listed.out
-        assert ", web-2:2, …" in listed.out
-
-
-async def _has(node: LocalServer, queue: str, number: int) -> None:
-    async def joined() -> bool:
-        return await node.command("ZCARD", queue) == number
-
-    await until(joined)
-
-
 async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) -> None:
     program.use(asynclock_nodes[:1])
     async with locks_of(asynclock_nodes[:1]) as locks:
@@ -259,12 +214,53 @@ async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) 
         ("page", "rwlock", "write"),
         ("pool", "semaphore", slot),
     ]
-    assert found["waiting"] == {"line": 1, "book": 1}
-    assert found["waiters"] == {"line": ["web-1:77"], "book": ["web-1:77"]}
-    assert "1 waiting, in this order: web-1:77\n" in line.out
+    waiting = {name: [one["label"] for one in queue] for name, queue in found["waiting"].items()}
+    assert waiting == {"line": ["web-1:77"], "book": ["web-1:77"]}
+    assert "1 waiting" in line.out
+    assert [one["label"] for one in json.loads(book.out)["waiting"]] == ["web-1:77"]
     assert len(json.loads(book.out)["parts"]) == 2
     assert (done.status, done.out.count("released")) == (0, 2)
     assert readers == 0
+
+
+async def test_who_waits_in_order(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+    program.use(asynclock_nodes)
+    queue = "asynclock:busy:#queue"
+    places = [(9, "web-2:22:job", "go"), (10, NASTY, "1"), (11, "web-3:33", "1")]
+    alone = (5, "on-one-node:1", "1")
+    async with locks_of(asynclock_nodes) as locks:
+        lease = await locks.lock("busy").acquire()
+        for node in asynclock_nodes:
+            for number, label, value in [*places, *([alone] * (node is asynclock_nodes[0]))]:
+                ticket = f"{number:032x}:{label}"
+                await node.command("ZADD", queue, number, ticket)
+                await node.command("SET", f"{queue}:#{ticket}", value, "PX", 600_000)
+            await node.command("ZADD", queue, 1, "0" * 32 + ":dead:1")
+        plain, data, table, all_, top = await program.each(
+            ("inspect", "busy"),
+            ("inspect", "busy", "--json"),
+            ("inspect", "--all"),
+            ("inspect", "--all", "--json"),
+            ("top", "--once"),
+        )
+        assert lease.held
+    queued = plain.out.partition("3 waiting; the first goes next\n")[2].splitlines()
+    assert re.fullmatch(r"1 +web-2:22:job +woken", queued[1])
+    assert queued[2].startswith("2      web\\x1b]0;owned\\x07-1:77:")
+    assert re.fullmatch(r"3 +web-3:33", queued[3])
+    assert len(queued) == 4
+    found = json.loads(data.out)["waiting"]
+    assert [(one["label"], one["woken"]) for one in found] == [
+        ("web-2:22:job", True),
+        (NASTY, False),
+        ("web-3:33", False),
+    ]
+    assert (found[0]["host"], found[0]["pid"], found[0]["task"]) == ("web-2", 22, "job")
+    assert json.loads(all_.out)["waiting"] == {"busy": found}
+    assert "3 waiting" in table.out
+    assert "3, first web-2:22:job" in top.out
+    for out in (plain.out, table.out, top.out):
+        assert "\x1b" not in out
 
 
 async def test_events_latches_and_barriers(

@@ -67,7 +67,7 @@ async def test_what_it_shows(locks: asynclock.LockManager) -> None:
     assert one["fence"] >= lease.fence  # a waiter has had more of them reserved
     assert 0 < one["remaining"] <= 60
     assert pool["name"] == "pool"
-    assert state["waiters"] == [{"name": EVIL, "count": 1, "line": []}]
+    assert [(one["name"], one["count"]) for one in state["waiters"]] == [(EVIL, 1)]
     assert [(loss["name"], loss["reason"]) for loss in state["losses"]] == [("lost", "on purpose")]
     assert [node["state"] for node in state["nodes"]] == ["up"] * 3
 
@@ -75,21 +75,19 @@ async def test_what_it_shows(locks: asynclock.LockManager) -> None:
 async def test_who_waits_in_other_processes(
     locks: asynclock.LockManager, asynclock_nodes: list[LocalServer]
 ) -> None:
-    async def joined() -> bool:
-        return await asynclock_nodes[0].command("ZCARD", "asynclock:busy:#queue") == 1
-
     urls = [node.url for node in asynclock_nodes]
-    async with (
-        asynclock.connect(*urls, **PATIENT, label="web-2:9") as others,
-        client_of(locks) as client,
-        locks.lock("busy"),
-    ):
-        waiting = asyncio.create_task(_wait(others, "busy"))
-        await until(joined)
-        state = (await client.get("/state", headers=AUTH)).json()
+    there = asynclock.connect(*urls, **PATIENT, label="there:2")
+    async with client_of(locks) as client, there, locks.lock("a"):
+        waiting = asyncio.create_task(_wait(there, "a"))
+
+        async def shown() -> Any:
+            return (await client.get("/state", headers=AUTH)).json()["waiters"]
+
+        (one,) = await until(shown, "it is on the page")
         waiting.cancel()
         await asyncio.wait([waiting])
-    assert state["waiters"] == [{"name": "busy", "count": 1, "line": ["web-2:9"]}]
+    assert (one["name"], one["count"]) == ("a", 1)
+    assert [(place["label"], place["woken"]) for place in one["queue"]] == [("there:2", False)]
 
 
 async def _wait(locks: asynclock.LockManager, name: str) -> None:

@@ -201,6 +201,7 @@ async def look() -> None:
     assert_type(locks.waiters(), dict[str, int])
     assert_type(locks.statistics(), asynclock.Statistics)
     assert_type((await locks.inspect("a")).nodes, tuple[asynclock.NodeView, ...])
+    assert_type((await locks.inspect("a")).waiting, tuple[asynclock.Waiter, ...])
     await locks.ready()
     await locks.aclose()
 

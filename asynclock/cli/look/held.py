@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..._access import node_access
 from ..._engine.inspection import Inspection, NodeView
+from ..._engine.waiters import Waiter
 from ..._inspect.states import SharedState
-from ..._inspect.survey import Survey, survey, waiters_of_lock
-from ..._inspect.views import Agreement, as_json, in_line, origin, title
+from ..._inspect.survey import Survey, survey
+from ..._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
 from ...errors import ConfigurationError
 from ...manager import LockManager
 from .._arguments import COMMON, read_options
@@ -81,8 +82,8 @@ async def find(settings: Settings, name: str | None) -> Survey:
             if found.held or found.waiting or found.states:
                 free = [] if found.states and not found.waiting else [lock]
                 return with_missing_votes(replace(found, held=found.held or free), locks)
-        line = await waiters_of_lock(node_access(locks), name)
-        return with_missing_votes(Survey([lock], errors, {name: line} if line else {}), locks)
+        waiting = {name: lock.waiting} if lock.waiting else {}
+        return with_missing_votes(Survey([lock], errors, waiting), locks)
 
 
 def with_missing_votes(found: Survey, locks: LockManager) -> Survey:
@@ -103,8 +104,7 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
             {
                 "locks": shown,
                 "states": states,
-                "waiting": found.waiting,
-                "waiters": found.waiters,
+                "waiting": {name: queue_as_json(one) for name, one in found.waiting.items()},
                 "errors": found.errors,
                 "without_vote": found.without_vote,
             }
@@ -112,19 +112,18 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
         return
     print_table(
         ("name", "holder", "since", "fence", "remaining", "nodes", "note"),
-        [_row(one, found.waiters.get(one.name, ())) for one in found.held]
-        + [_state_row(one) for one in found.states],
+        [_row(one) for one in found.held] + [_state_row(one) for one in found.states],
     )
     shared = f", {len(found.states)} shared" if found.states else ""
     print(f"{len(found.held)} held{shared}{found.shortfall(nodes)}")
 
 
-def _row(found: Inspection, waiters: Sequence[str]) -> tuple[str, ...]:
+def _row(found: Inspection) -> tuple[str, ...]:
     agreement = Agreement.of(found)
     view = agreement.leading
     holder = (view.holder if view else None) or ""
     fence = str(found.fence or "")
-    notes = ", ".join(filter(None, [agreement.note, in_line(waiters)]))
+    notes = ", ".join(filter(None, [agreement.note, queued(found.waiting)]))
     left = seconds(found.remaining)
     since = moment(found.since)
     return title(found), holder, since, fence, left, agreement.support, notes
@@ -133,22 +132,30 @@ def _row(found: Inspection, waiters: Sequence[str]) -> tuple[str, ...]:
 def _show_one(found: Survey, json: bool) -> None:
     leases = found.held
     name = leases[0].name if leases else found.states[0].name
-    waiters = found.waiters.get(name, ())
+    waiting = found.waiting.get(name, ())
     if json:
         shown = [as_json(one) for one in leases]
         plain = bool(leases) and leases[0].kind == "lock"
         whole = shown[0] if plain else {"name": name, "parts": shown}
         states = [one.as_json() for one in found.states]
         votes = {"without_vote": found.without_vote}
-        line = {"waiting": len(waiters) or None, "waiters": waiters}
-        print_json({**whole, "states": states, **line, **votes})
+        print_json({**whole, "states": states, "waiting": queue_as_json(waiting), **votes})
         return
     for lease in leases:
         _show_lease(lease, found.without_vote)
     for state in found.states:
         _show_state(state)
-    if waiters:
-        print(f"{len(waiters)} waiting, in this order: {clean(', '.join(waiters))}")
+    if waiting:
+        _show_queue(waiting)
+
+
+def _show_queue(waiting: Sequence[Waiter]) -> None:
+    print(f"{queued(waiting)}; the first goes next")
+    rows = [
+        (str(place), one.label or "", "woken" if one.woken else "")
+        for place, one in enumerate(waiting, 1)
+    ]
+    print_table(("place", "waiter", "note"), rows)
 
 
 def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..._engine.waiters import Waiter
 from ..._inspect.monitor import Monitor, SeenLease, SeenNode
-from ..._inspect.views import Agreement, in_line, title
+from ..._inspect.views import Agreement, title
 from .._text import seconds
 
-COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "note")
+COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "waiting", "note")
 NODE_COLUMNS = ("node", "state", "round trip", "tracked keys", "clients", "version", "cause")
 
 
@@ -26,13 +27,9 @@ def cells(lease: SeenLease) -> tuple[str, ...]:
         seconds(left),
         str(found.fence or ""),
         agreement.support,
-        _note(lease),
+        _waiting(found.waiting),
+        agreement.note,
     )
-
-
-def _note(lease: SeenLease) -> str:
-    notes = Agreement.of(lease.found).note, in_line(lease.waiters)
-    return ", ".join(filter(None, notes))
 
 
 def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequence[SeenLease]:
@@ -47,6 +44,11 @@ def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequen
 def _holder(lease: SeenLease) -> str:
     view = Agreement.of(lease.found).leading
     return (view.holder if view else None) or ""
+
+
+def _waiting(waiting: Sequence[Waiter]) -> str:
+    """Return how many wait, and the first one."""
+    return f"{len(waiting)}, first {waiting[0].label}" if waiting else ""
 
 
 def _key(lease: SeenLease, column: int) -> tuple[float, str]:
@@ -64,8 +66,10 @@ def _key(lease: SeenLease, column: int) -> tuple[float, str]:
             return lease.found.fence, ""
         case 5:
             return sum(view.owner is not None for view in lease.found.nodes), ""
+        case 6:
+            return len(lease.found.waiting), ""
         case _:
-            return 0.0, _note(lease).casefold()
+            return 0.0, Agreement.of(lease.found).note.casefold()
 
 
 def node_cells(node: SeenNode) -> tuple[str, ...]:

@@ -85,6 +85,11 @@ function lock(one) {
     [one.fence || "", "figure"], [one.nodes, "figure"], [notes.join(", "), one.note ? "bad" : ""]];
 }
 
+function queue(one) {
+  const places = one.queue.map((w) => (w.label ?? "") + (w.woken ? " (woken)" : ""));
+  return places.join(", ") + (one.count > places.length && places.length ? ", …" : "");
+}
+
 function counters(picture) {
   const groups = [["All clients, as seen by this page since " + clock(picture.seen.since * 1000),
     { acquired: picture.seen.acquired, released: picture.seen.released, "ran out": picture.seen.ran_out }]];
@@ -126,7 +131,7 @@ function paint(picture) {
   byId("next").disabled = last >= picture.found;
   if (picture.offset && picture.offset >= picture.found) turn(0);
   fill("locks", picture.locks.map(lock));
-  fill("waiters", picture.waiters.map((w) => [[w.name, "name"], [w.count, "figure"], [w.line.join(", "), "name"]]));
+  fill("waiters", picture.waiters.map((w) => [[w.name, "name"], [w.count, "figure"], [queue(w), "name"]]));
   const more = picture.waited_for > picture.waiters.length;
   byId("waited").textContent = more ? "(the first " + picture.waiters.length + " of " + picture.waited_for + " names)" : "";
   fill("losses", picture.losses.map((l) => [[clock(l.at * 1000)],

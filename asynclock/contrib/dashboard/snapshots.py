@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..._engine.inspection import Inspection
+from ..._engine.waiters import Waiter
 from ..._inspect.monitor import Monitor
-from ..._inspect.views import Agreement
+from ..._inspect.views import Agreement, queue_as_json
 from ..._rules.quorum import majority
 from ...events import Event, Lost
 from ...manager import LockManager
@@ -27,7 +28,7 @@ RECENT = 10.0
 MOST_LOCKS = 200
 """Maximum number of locks on a page, and of names in the list of waiters."""
 MOST_WAITERS = 20
-"""Maximum number of processes that the list shows for a name."""
+"""Maximum number of waiters of a name that are listed."""
 MOST_LOSSES = 50
 """Maximum number of losses that are kept."""
 LONGEST_SEARCH = 200
@@ -111,7 +112,7 @@ class Snapshots:
         locks, monitor = self._locks, self._monitor
         ours = {lease.owner for lease in locks.leases()}
         nodes = [asdict(node) for node in locks.nodes()]
-        waiters = _waiters(locks.waiters(), monitor.survey.waiters)
+        waiters = _waiters(locks.waiters(), monitor.survey.waiting)
         self._rows = [_lock(lease.found, ours) for lease in monitor.leases.values()]
         self._rest = {
             "version": VERSION,
@@ -148,14 +149,15 @@ def _own(locks: LockManager) -> dict[str, int] | None:
     }
 
 
-def _waiters(here: dict[str, int], known: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:
-    # The nodes know one waiter of each process, except for fair locks: the others wait behind it.
-    rows = []
-    for name in sorted(here | known):
-        line = known.get(name, ())
-        count = max(here.get(name, 0), len(line))
-        rows.append({"name": name, "count": count, "line": list(line[:MOST_WAITERS])})
-    return rows
+def _waiters(here: dict[str, int], known: dict[str, tuple[Waiter, ...]]) -> list[dict[str, Any]]:
+    # The tasks of a process have one place together in the queue that the nodes keep.
+    found = []
+    for name in sorted(here.keys() | known.keys()):
+        queue = known.get(name, ())
+        count = max(here.get(name, 0), len(queue))
+        first = queue_as_json(queue[:MOST_WAITERS])
+        found.append({"name": name, "count": count, "queue": first})
+    return found
 
 
 def _lock(found: Inspection, ours: set[str]) -> dict[str, Any]:

@@ -83,9 +83,11 @@ class _Lua:
             function = self._compiled[source] = self._wrap(self._runtime.execute(text))
         before, self._call = self._call, call
         try:
-            flat, *result = function(len(keys), *keys, *args)
+            returned = function(len(keys), *keys, *args)
         finally:
             self._call = before
+        # lupa returns one value by itself: that is the `true` of an empty list.
+        flat, *result = returned if type(returned) is tuple else (returned,)
         return [self._to_reply(one) for one in result] if flat else self._to_reply(result[0])
 
     def _redis_call(self, *words: Any) -> Any:

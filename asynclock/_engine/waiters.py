@@ -1,0 +1,58 @@
+"""Who waits for a name in all processes, in order, as the nodes keep it. For people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .._nodes.script import Command, Script
+from .._rules.quorum import majority
+from .refusals import label
+from .ticket import WOKEN
+
+SCRIPT = Script.load(__package__, "waiters.lua")
+MOST: Final = 1000
+"""Maximum number of waiters that are read of one queue: at most about a millisecond of a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One place in the queue of a name. Its texts are untrusted: never print them raw.
+
+    Tasks of one process that wait for the same name have one place together; the tasks of a fair
+    lock, and readers, have one each.
+    """
+
+    ticket: str
+    """The id of the place: the owner id with which the waiter asked first."""
+    woken: bool
+    """Whether a node has told the waiter that its turn has come."""
+
+    @property
+    def label(self) -> str | None:
+        """The waiter's label, for people to read, as `holder` is the owner's."""
+        return label(self.ticket)
+
+
+def question(queue: str) -> Command:
+    """Return the command that asks a node for the waiters in the queue with this key."""
+    return Command(SCRIPT, (queue,), ("inspect", MOST))
+
+
+def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:
+    """Return the waiters that a majority of the nodes that answered keep, first one first.
+
+    Nodes may have different numbers for a waiter that has just come. It settles on the highest.
+    """
+    answers = [reply for reply in replies if type(reply) is list]
+    found: dict[bytes, list[tuple[float, bool]]] = {}
+    for reply in answers:
+        for ticket, number, value in reply:
+            found.setdefault(ticket, []).append((float(number), value == WOKEN))
+    enough = majority(len(answers))
+    kept = [(max(on)[0], ticket, on) for ticket, on in found.items() if len(on) >= enough]
+    return tuple(
+        Waiter(ticket.decode("utf-8", "replace"), any(woken for _, woken in on))
+        for _, ticket, on in sorted(kept)
+    )

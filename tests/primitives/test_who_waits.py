@@ -1,0 +1,153 @@
+"""Who waits for a name, in all processes and in order, as inspections say it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+import asynclock
+from asynclock._engine.inspection import Inspection
+from asynclock._engine.waiters import Waiter, in_order
+from asynclock._nodes.replies import Failure
+from tests.contract.faces import Face
+from tests.contract.matrix import faces
+from tests.waiting import until
+
+Locks = asynclock.LockManager
+
+face = faces(("1-up", "3-memory", "5-dead", "cluster-tcp-up"))
+
+
+class Sort(NamedTuple):
+    """How one kind of primitive is acquired, and inspected."""
+
+    acquire: Callable[[Locks], Awaitable[Any]]
+    inspect: Callable[[Locks], Awaitable[Inspection]]
+
+
+SORTS = {
+    "lock": Sort(lambda locks: locks.lock("a").acquire(), lambda locks: locks.inspect("a")),
+    "fair": Sort(
+        lambda locks: locks.fair_lock("a").acquire(), lambda locks: locks.fair_lock("a").inspect()
+    ),
+    "semaphore": Sort(
+        lambda locks: locks.semaphore("a", 1).acquire(),
+        lambda locks: locks.semaphore("a", 1).inspect(),
+    ),
+    "several": Sort(
+        lambda locks: locks.semaphore("a", 2).several(2).acquire(),
+        lambda locks: locks.semaphore("a", 2).inspect(),
+    ),
+    "write": Sort(
+        lambda locks: locks.rwlock("a").write().acquire(), lambda locks: locks.rwlock("a").inspect()
+    ),
+    "election": Sort(
+        lambda locks: locks.election("a").campaign(), lambda locks: locks.election("a").inspect()
+    ),
+    "several names": Sort(
+        lambda locks: locks.lock("a").acquire(), lambda locks: locks.multi_lock("a", "b").inspect()
+    ),
+}
+LABELS = ("web-1:1", "web-2:2", "web-3:3")
+
+
+async def acquire(sort: Sort, locks: Locks) -> Any:
+    return await sort.acquire(locks)
+
+
+def labels(found: Inspection) -> tuple[str | None, ...]:
+    return tuple(waiter.label for waiter in found.waiting)
+
+
+@pytest.mark.parametrize("kind", SORTS)
+async def test_in_the_order_in_which_they_asked(
+    face: Face, connecting: Callable[..., Locks], kind: str
+) -> None:
+    settings = {"restart_guard": False, "ttl": 60, "max_ttl": 60, **face.options}
+    here, *others = (
+        connecting(*face.addresses, label=label, **settings) for label in ("here:0", *LABELS)
+    )
+    sort = SORTS[kind]
+    await sort.acquire(here)
+    assert (await sort.inspect(here)).waiting == ()
+    tasks: list[asyncio.Future[Any]] = []
+
+    async def agreed(wanted: Sequence[str]) -> None:
+        # A place whose waiter is kept from the CPU for two seconds is gone until it asks again.
+        async def told() -> bool:
+            found = await sort.inspect(here)
+            listed = [one async for one in here.inspect_all()]
+            parts = [part for part in (found, *found.parts, *listed) if "a" in part.name]
+            return len(listed) > 0 and all(labels(part) == tuple(wanted) for part in parts)
+
+        await until(told, f"{wanted} wait")
+
+    for number, locks in enumerate(others, 1):
+        tasks.append(asyncio.ensure_future(acquire(sort, locks)))
+        await agreed(LABELS[:number])
+    tasks.pop(1).cancel()
+    await agreed((LABELS[0], LABELS[2]))
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_readers_wait_in_the_queue_of_writers(
+    face: Face, connecting: Callable[..., Locks]
+) -> None:
+    settings = {"restart_guard": False, "ttl": 60, "max_ttl": 60, **face.options}
+    here, reader, writer = (
+        connecting(*face.addresses, label=label, **settings) for label in ("here:0", "r:1", "w:2")
+    )
+    await here.rwlock("a").write().acquire()
+    tasks = [
+        asyncio.ensure_future(_read(reader)),
+        asyncio.ensure_future(acquire(SORTS["write"], writer)),
+    ]
+
+    async def both() -> bool:
+        return set(labels(await here.rwlock("a").inspect())) == {"r:1", "w:2"}
+
+    await until(both, "both wait")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read(locks: Locks) -> asynclock.Lease:
+    return await locks.rwlock("a").read().acquire()
+
+
+def ticket(number: int) -> str:
+    return f"{number:032x}:web-{number}:1"
+
+
+def row(number: int, place: int, value: bytes = b"1") -> list[bytes]:
+    return [ticket(number).encode(), b"%d" % place, value]
+
+
+def numbers(*replies: Any) -> list[int]:
+    return [int(waiter.ticket[:32], 16) for waiter in in_order(replies)]
+
+
+def test_a_majority_of_the_nodes_that_answered_keeps_a_waiter() -> None:
+    here, there = row(1, 10), row(2, 20)
+    assert numbers([here, there], [here], [there]) == [1, 2]
+    assert numbers([here, there], [here], []) == [1]
+    assert numbers([here, there], [here], Failure("away")) == [1]
+    assert numbers([here], Failure("away"), Failure("away")) == [1]
+    assert numbers(Failure("away"), Failure("away")) == []
+
+
+def test_the_highest_number_counts_and_the_ticket_decides_between_equals() -> None:
+    assert numbers([row(2, 5), row(1, 9)], [row(2, 5), row(1, 4)]) == [2, 1]
+    assert numbers([row(2, 7), row(1, 7)]) == [1, 2]
+
+
+def test_one_node_is_enough_to_wake() -> None:
+    assert in_order([[row(1, 1)], [row(1, 1, b"go")], []]) == (Waiter(ticket(1), woken=True),)
+    (waiter,) = in_order([[row(1, 1)]])
+    assert (waiter.label, waiter.woken) == ("web-1:1", False)
