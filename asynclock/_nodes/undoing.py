@@ -27,7 +27,7 @@ class Undoing:
         """The last entry that was looked at."""
 
     def behind(self, command: Command, in_flight: Sequence[Entry]) -> list[Command]:
-        """Return what undoes `command` if it is an acquire; `in_flight` are those behind it.
+        """Return what undoes `command`, which was rejected; `in_flight` are those behind it.
 
         A command that carries the script's source was sent again before. It isn't returned, or the
         number of such commands would double with each acquire.
@@ -38,5 +38,8 @@ class Undoing:
                 self._by_owner.setdefault(one.owner, []).append(one)
         self._newest = in_flight[-1] if in_flight else None
         if command.op != ACQUIRE:
+            if command in (waiting := self._by_owner.get(command.args[1], [])):
+                waiting.remove(command)  # it isn't behind anything any more
             return []
-        return [one for word in command.args for one in self._by_owner.get(word, ())]
+        words = dict.fromkeys(command.args)  # a first attempt has its owner twice
+        return [one for word in words for one in self._by_owner.get(word, ())]

@@ -9,6 +9,7 @@ import pytest
 from asynclock._nodes.link import Link
 from asynclock._nodes.replies import NOBODY
 from asynclock._nodes.script import Command, Word
+from asynclock._nodes.undoing import Undoing
 from asynclock._primitives.lock import spec
 from tests.nodes.test_guards import Owner, Wire
 
@@ -38,3 +39,14 @@ async def test_each_of_thousands_of_rejected_commands_is_looked_at_a_few_times(
     await asyncio.sleep(0)
     assert set(looks) == set(map(str, range(NAMES)))
     assert len(looks) <= 10 * NAMES
+
+
+async def test_only_what_is_behind_an_acquire_is_sent_again_behind_it() -> None:
+    """A release may have the owner that is the ticket of an acquire after it."""
+    first, second = spec("", "a").acquire("me", 9.0, 0, 0, 9), spec("", "a").release("me", 0.0, 0.0)
+    later = spec("", "a").acquire("other", 9.0, 0, 0, 9, (2000, "me", 1))
+    entries = [(NOBODY, 0, 0.0, one) for one in (first, second, later)]
+    undoing = Undoing()
+    assert undoing.behind(first, entries[1:]) == [second]
+    assert undoing.behind(second, entries[2:]) == []
+    assert undoing.behind(later, []) == []
