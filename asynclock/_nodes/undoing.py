@@ -37,9 +37,9 @@ class Undoing:
             if one.op in UNDOES and not one.sourced:
                 self._by_owner.setdefault(one.owner, []).append(one)
         self._newest = in_flight[-1] if in_flight else None
+        if command.op in UNDOES and command in (mine := self._by_owner.get(command.owner, [])):
+            mine.remove(command)  # it isn't behind anything any more
         if command.op != ACQUIRE:
-            if command in (waiting := self._by_owner.get(command.args[1], [])):
-                waiting.remove(command)  # it isn't behind anything any more
             return []
         words = dict.fromkeys(command.args)  # a first attempt has its owner twice
         return [one for word in words for one in self._by_owner.get(word, ())]
