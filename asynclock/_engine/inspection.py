@@ -65,8 +65,8 @@ class Inspection:
     parts: tuple[Inspection, ...] = ()
     """One inspection per part if there are several: a semaphore's slots, or writer and readers."""
     waiting: tuple[Waiter, ...] = ()
-    """Who waits for the name in all processes, first one first, at most 1,000; each part has those
-    of its name. Empty also if the nodes' users may not read the queue."""
+    """Who waits for the name in all processes, first one first, at most 1,000 of each queue; each
+    part has those of its name. Empty also if the nodes' users may not read the queue."""
 
     @property
     def owner(self) -> str | None:
@@ -119,14 +119,14 @@ class Inspection:
 
 
 async def inspect(
-    context: Context, spec: LockSpec, kind: str = "lock", queues: Sequence[str] | None = None
+    context: Context, spec: LockSpec, kind: str = "lock", queues: Sequence[Command] | None = None
 ) -> Inspection:
     """Ask every node about one name; takes at most one node timeout.
 
-    `queues` are the keys of the queues to read, by default that of `spec`.
+    `queues` are the questions for those who wait, by default that for the queue of `spec`.
     """
     if queues is None:
-        queues = (spec.queue,) if spec.queue else ()
+        queues = (question(spec.queue),) if spec.queue else ()
     nodes, quorum = context.multiplexer.nodes, context.multiplexer.quorum
     replies, waiting = await asyncio.gather(
         ask_all(context, spec.inspect()), _waiters(context, queues)
@@ -136,11 +136,11 @@ async def inspect(
 
 
 async def inspect_parts(
-    context: Context, kind: str, specs: Sequence[LockSpec], queues: Sequence[str] = ()
+    context: Context, kind: str, specs: Sequence[LockSpec], queues: Sequence[Command] = ()
 ) -> Inspection:
     """Ask every node about all parts of a name at the same time.
 
-    `queues` are the keys of the queues that all parts share; without them each part has its own.
+    `queues` are the questions for the queues that all parts share; without them each has its own.
     """
     own = () if queues else None
     asked = (inspect(context, spec, kind, own) for spec in specs)
@@ -163,8 +163,8 @@ def whole(name: str, kind: str, parts: Sequence[Inspection]) -> Inspection:
     )
 
 
-async def _waiters(context: Context, queues: Sequence[str]) -> tuple[Waiter, ...]:
-    found = await asyncio.gather(*(ask_all(context, question(queue)) for queue in queues))
+async def _waiters(context: Context, queues: Sequence[Command]) -> tuple[Waiter, ...]:
+    found = await asyncio.gather(*(ask_all(context, queue) for queue in queues))
     return tuple(waiter for replies in found for waiter in in_order(replies.values()))
 
 

@@ -35,9 +35,9 @@ class Waiter:
         return label(self.ticket)
 
 
-def question(queue: str) -> Command:
-    """Return the command that asks a node for the waiters in the queue with this key."""
-    return Command(SCRIPT, (queue,), ("inspect", MOST))
+def question(*keys: str) -> Command:
+    """Return the command that asks a node for the waiters in a queue; waiters.lua has the keys."""
+    return Command(SCRIPT, keys, ("inspect", MOST))
 
 
 def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:

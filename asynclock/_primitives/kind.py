@@ -142,6 +142,7 @@ class Kind:
         keys = {key for part in self.parts for key in part.keys(whole)}
         return keys | {derived(whole, suffix) for suffix in self.details}
 
-    def queues(self, whole: str) -> tuple[str, ...]:
-        """Return the keys of the queues of the primitive whose lock's own key is `whole`."""
-        return tuple(part.keys(whole)[0] for part in self.parts if isinstance(part, Queue))
+    def queues(self, whole: str) -> tuple[Command, ...]:
+        """Return what reads the queues of the primitive whose lock's own key is `whole`."""
+        queues = (part for part in self.parts if isinstance(part, Queue))
+        return tuple(part.inspect(part.keys(whole)) for part in queues)

@@ -15,9 +15,10 @@ from .._engine.lease import Lease
 from .._engine.options import LeaseOptions
 from .._engine.spec import LockSpec
 from .._engine.ticket import PATIENCE
-from .._keys import derived, lock_key
+from .._engine.waiters import question
+from .._keys import MARKER, derived, lock_key
 from .._nodes.replies import Failure
-from .._nodes.script import Script
+from .._nodes.script import Command, Script
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Lockable, Timeout, limited
 from .kind import Held, Kind, Queue
@@ -44,7 +45,16 @@ class _Readers(Held):
             yield NodeView(node, owner.decode("utf-8", "replace"), left, fence, shared=True)
 
 
-WAITERS = Queue(WRITE, "phases")
+@dataclass(frozen=True, slots=True)
+class _Phases(Queue):
+    """The queue of both sides. Which side goes first depends on whether there is a writer."""
+
+    def inspect(self, keys: tuple[str, ...]) -> Command:
+        writer = WRITER.keys(keys[0].partition(MARKER)[0])[0]
+        return question(keys[0], writer)
+
+
+WAITERS = _Phases(WRITE, "phases")
 WRITER = Held(WRITE, "write", "write", queue=WAITERS.suffix, beside=("readers",))
 READERS = _Readers(READ, "readers", "read", queue=WAITERS.suffix, beside=("write",))
 UPGRADERS = Queue(LOCK, "upgraders")

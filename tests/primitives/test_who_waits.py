@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -95,23 +96,36 @@ async def test_in_the_order_in_which_they_asked(
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_readers_wait_in_the_queue_of_writers(
-    face: Face, connecting: Callable[..., Locks]
+@pytest.mark.parametrize(
+    ("side", "wanted"), [("write", ("r:2", "w:1", "w:3")), ("read", ("w:1", "r:2", "w:3"))]
+)
+async def test_readers_that_wait_go_after_the_next_writer_that_ends(
+    face: Face, connecting: Callable[..., Locks], side: str, wanted: tuple[str, ...]
 ) -> None:
     settings = {"restart_guard": False, "ttl": 60, "max_ttl": 60, **face.options}
-    here, reader, writer = (
-        connecting(*face.addresses, label=label, **settings) for label in ("here:0", "r:1", "w:2")
+    here, first, reader, last = (
+        connecting(*face.addresses, label=label, **settings)
+        for label in ("here:0", "w:1", "r:2", "w:3")
     )
-    await here.rwlock("a").write().acquire()
-    tasks = [
-        asyncio.ensure_future(_read(reader)),
-        asyncio.ensure_future(acquire(SORTS["write"], writer)),
-    ]
+    await (here.rwlock("a").write() if side == "write" else here.rwlock("a").read()).acquire()
+    tasks: list[asyncio.Future[Any]] = []
 
-    async def both() -> bool:
-        return set(labels(await here.rwlock("a").inspect())) == {"r:1", "w:2"}
+    async def known(number: int) -> bool:
+        found = await here.rwlock("a").inspect()
+        return len(found.waiting) == number
 
-    await until(both, "both wait")
+    for number, waits in enumerate(
+        (acquire(SORTS["write"], first), _read(reader), acquire(SORTS["write"], last)), 1
+    ):
+        tasks.append(asyncio.ensure_future(waits))
+        await until(partial(known, number), f"{number} wait")
+
+    async def told() -> bool:
+        listed = [one async for one in here.inspect_all()]
+        found = (await here.rwlock("a").inspect(), *listed)
+        return len(found) > 1 and all(labels(one) == wanted for one in found)
+
+    await until(told, f"{wanted} wait")
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
