@@ -29,9 +29,18 @@ def title(found: Inspection) -> str:
     return f"{found.name} [{' '.join(filter(None, (found.kind, found.part)))}]"
 
 
+MANY = MOST // 2
+"""From this number on, more may wait: dead ones may be among those that a node was asked for."""
+
+
+def number(waiting: Sequence[Waiter]) -> str:
+    """Return how many wait, in words."""
+    return f"{len(waiting)}{' or more' * (len(waiting) >= MANY)}"
+
+
 def queued(waiting: Sequence[Waiter]) -> str:
-    """Return how many wait, in words; "" if nobody does."""
-    return f"{len(waiting)}{' or more' * (len(waiting) >= MOST)} waiting" if waiting else ""
+    """Return how many wait, as a note; "" if nobody does."""
+    return f"{number(waiting)} waiting" if waiting else ""
 
 
 def queue_as_json(waiting: Sequence[Waiter]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from asynclock.testing import LocalServer
 from tests import patient
 
 from .conftest import PATIENCE, Program
+from .schema import check
 
 NASTY = "web\x1b]0;owned\x07-1:77:\u202e[red]task"
 
@@ -257,6 +258,8 @@ async def test_who_waits_in_order(program: Program, asynclock_nodes: list[LocalS
     ]
     assert (found[0]["host"], found[0]["pid"], found[0]["task"]) == ("web-2", 22, "job")
     assert json.loads(all_.out)["waiting"] == {"busy": found}
+    check(json.loads(data.out), "inspect")
+    check(json.loads(all_.out), "inspect --all")
     assert "3 waiting" in table.out
     assert "3, first web-2:22:job" in top.out
     for out in (plain.out, table.out, top.out):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.cli.look import rows
+from asynclock._engine.waiters import Waiter
+from asynclock.cli.look import held, rows
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.contrib.test_dashboard_page import client_for
@@ -20,6 +21,29 @@ from .terminal import Session
 from .test_inspect import locks_of
 
 LONG = "orders:shipping:eu-central-1:customer-0042:invoice"
+
+
+def waiters(count: int) -> tuple[Waiter, ...]:
+    return tuple(Waiter(f"{n:032x}:web-{n}:1", woken=False) for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "last"),
+    [
+        (20, "20 waiting; the first goes next", "20     web-19:1"),
+        (21, "21 waiting; the first goes next", "and 1 more, which --json lists"),
+        # The nodes were asked for 1,000, of which some had died.
+        (995, "995 or more waiting; the first goes next", "and 975 more, which --json lists"),
+    ],
+)
+def test_a_long_queue_is_cut_and_says_so(
+    capsys: pytest.CaptureFixture[str], count: int, first: str, last: str
+) -> None:
+    held._show_queue(waiters(count))
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[-1]) == (first, last)
+    assert len(lines) <= 23
+    assert rows._waiting(waiters(count)) == f"{first.partition(' waiting')[0]}, first web-0:1"
 
 
 async def test_every_json_output_keeps_to_its_schema(

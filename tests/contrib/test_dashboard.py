@@ -17,9 +17,11 @@ import httpx
 import pytest
 
 import asynclock
-from asynclock.contrib.dashboard import dashboard
+from asynclock._engine.waiters import Waiter
+from asynclock.contrib.dashboard import dashboard, snapshots
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
+from tests.cli.schema import check
 from tests.contrib.apps import serving
 from tests.contrib.browser import binaries, browse
 from tests.contrib.conftest import PATIENT
@@ -81,13 +83,22 @@ async def test_who_waits_in_other_processes(
         waiting = asyncio.create_task(_wait(there, "a"))
 
         async def shown() -> Any:
-            return (await client.get("/state", headers=AUTH)).json()["waiters"]
+            state = (await client.get("/state", headers=AUTH)).json()
+            check(state, "page")
+            return state["waiters"]
 
         (one,) = await until(shown, "it is on the page")
         waiting.cancel()
         await asyncio.wait([waiting])
     assert (one["name"], one["count"]) == ("a", 1)
     assert [(place["label"], place["woken"]) for place in one["queue"]] == [("there:2", False)]
+
+
+def test_a_long_queue_says_that_more_may_wait() -> None:
+    queue = tuple(Waiter(f"{n:032x}:web-{n}:1", woken=False) for n in range(995))
+    one, few = snapshots._waiters({"b": 30}, {"a": queue, "b": queue[:2]})
+    assert (one["count"], one["more"], len(one["queue"])) == (995, True, 20)
+    assert (few["count"], few["more"], len(few["queue"])) == (30, False, 2)
 
 
 async def _wait(locks: asynclock.LockManager, name: str) -> None:

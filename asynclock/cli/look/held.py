@@ -23,6 +23,8 @@ from .._text import clean, log_to_nobody, moment, say, seconds
 
 NODE_TIMEOUT = 1.0
 """Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
+SHOWN = 20
+"""Maximum number of waiters in a table: the holder above it must stay on the screen."""
 FLAGS = {"--all": "all", "-a": "all", "--json": "json"}
 
 
@@ -153,9 +155,11 @@ def _show_queue(waiting: Sequence[Waiter]) -> None:
     print(f"{queued(waiting)}; the first goes next")
     rows = [
         (str(place), one.label or "", "woken" if one.woken else "")
-        for place, one in enumerate(waiting, 1)
+        for place, one in enumerate(waiting[:SHOWN], 1)
     ]
     print_table(("place", "waiter", "note"), rows)
+    if len(waiting) > SHOWN:
+        print(f"and {len(waiting) - SHOWN} more, which --json lists")
 
 
 def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..._engine.waiters import Waiter
 from ..._inspect.monitor import Monitor, SeenLease, SeenNode
-from ..._inspect.views import Agreement, title
+from ..._inspect.views import Agreement, number, title
 from .._text import seconds
 
 COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "waiting", "note")
@@ -48,7 +48,7 @@ def _holder(lease: SeenLease) -> str:
 
 def _waiting(waiting: Sequence[Waiter]) -> str:
     """Return how many wait, and the first one."""
-    return f"{len(waiting)}, first {waiting[0].label}" if waiting else ""
+    return f"{number(waiting)}, first {waiting[0].label}" if waiting else ""
 
 
 def _key(lease: SeenLease, column: int) -> tuple[float, str]:

@@ -131,7 +131,7 @@ function paint(picture) {
   byId("next").disabled = last >= picture.found;
   if (picture.offset && picture.offset >= picture.found) turn(0);
   fill("locks", picture.locks.map(lock));
-  fill("waiters", picture.waiters.map((w) => [[w.name, "name"], [w.count, "figure"], [queue(w), "name"]]));
+  fill("waiters", picture.waiters.map((w) => [[w.name, "name"], [w.count + (w.more ? " or more" : ""), "figure"], [queue(w), "name"]]));
   const more = picture.waited_for > picture.waiters.length;
   byId("waited").textContent = more ? "(the first " + picture.waiters.length + " of " + picture.waited_for + " names)" : "";
   fill("losses", picture.losses.map((l) => [[clock(l.at * 1000)],

@@ -12,7 +12,7 @@ from typing import Any
 from ..._engine.inspection import Inspection
 from ..._engine.waiters import Waiter
 from ..._inspect.monitor import Monitor
-from ..._inspect.views import Agreement, queue_as_json
+from ..._inspect.views import MANY, Agreement, queue_as_json
 from ..._rules.quorum import majority
 from ...events import Event, Lost
 from ...manager import LockManager
@@ -156,7 +156,7 @@ def _waiters(here: dict[str, int], known: dict[str, tuple[Waiter, ...]]) -> list
         queue = known.get(name, ())
         count = max(here.get(name, 0), len(queue))
         first = queue_as_json(queue[:MOST_WAITERS])
-        found.append({"name": name, "count": count, "queue": first})
+        found.append({"name": name, "count": count, "more": len(queue) >= MANY, "queue": first})
     return found
 
 
