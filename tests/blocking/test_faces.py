@@ -18,7 +18,7 @@ PAIRS: dict[str, str] = {
 }
 """The class for code that blocks that takes the place of an asynchronous one."""
 SHARED = {
-    *("Inspection", "NodeHealth", "NodeView", "Statistics"),
+    *("Inspection", "NodeHealth", "NodeView", "Statistics", "Waiter"),
     *(name for name in asynclock.__all__ if name.endswith("Error")),
     "__version__",
 }
