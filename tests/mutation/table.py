@@ -35,6 +35,8 @@ class Change:
     """What pytest runs: at least one of these must fail."""
     harmless: str = ""
     """Why no test can fail, if none can."""
+    fault: str = ""
+    """The test of the row of docs/faults.md whose fix this takes back, as it is written there."""
 
     @property
     def quick(self) -> bool:
@@ -75,6 +77,12 @@ def areas() -> list[str]:
 def load(area: str = "") -> list[Change]:
     """Return the changes of one area, or all."""
     return [one for name in areas() if area in ("", name) for one in _load(name)]
+
+
+def irreversible() -> dict[str, str]:
+    """Why no change takes back the fix of a fault: a reason for each such row's test."""
+    found = (tomllib.loads(path.read_text("utf-8")) for path in CHANGES.glob("*.toml"))
+    return {test: why for one in found for test, why in one.get("irreversible", {}).items()}
 
 
 def _load(area: str) -> Iterator[Change]:
