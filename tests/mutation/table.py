@@ -18,7 +18,11 @@ from lupa.lua51 import LuaRuntime, LuaSyntaxError
 ROOT = Path(__file__).resolve().parents[2]
 CHANGES = Path(__file__).with_name("changes")
 RULES = "asynclock/_rules/"
-READERS: dict[str, Callable[[str], object]] = {".py": ast.parse, ".lua": LuaRuntime().compile}
+READERS: dict[str, Callable[[str], object]] = {
+    ".py": ast.parse,
+    ".lua": LuaRuntime().compile,
+    ".md": str,  # a page that tests read
+}
 
 
 @dataclass(frozen=True)
