@@ -170,6 +170,7 @@ async def test_of_a_provider_that_fails(
         f"redis://u:{CANARY}@a,b",
         f"redis://u:{CANARY}@[::1",
         f"redis://u:x@{CANARY}@[h",
+        f"redis://u:x@[{CANARY}]",
         f"rediss://u:{CANARY}@h?ssl_cert_reqs=bogus",
         f"rediss://u:{CANARY}@h?ssl_ca_certs=/nowhere&ssl_password={CANARY}",
         f"redis+sentinel://a,b?sentinel_password={CANARY}",

@@ -149,15 +149,17 @@ async def test_closed_standard_files(program: Program, asynclock_nodes: list[Loc
 async def test_a_reader_of_our_messages_that_left_ends_nothing(
     program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
 ) -> None:
-    """`asynclock run … 2>&1 | head -1`: the command goes on when we can't tell what we wait for."""
+    """`asynclock run … 2>&1 | head -1`: we can't tell what we wait for, nor what still runs."""
     program.use(asynclock_nodes)
     urls = [node.url for node in asynclock_nodes]
+    file = tmp_path / "pid"
+    script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {file}"
     read, write = os.pipe()
     os.close(read)
     async with patient.connect(*urls, restart_guard=False) as locks:
         lease = await locks.lock("j").acquire()
         process = await asyncio.create_subprocess_exec(
-            *(*ASYNCLOCK, "run", "j", "--", "touch", str(tmp_path / "done")),
+            *(*ASYNCLOCK, "run", "j", "--wait-for", "command", "--", "sh", "-c", script),
             env=environment(ASYNCLOCK_CONFIG=str(program.config)),
             stderr=write,
         )
@@ -165,8 +167,9 @@ async def test_a_reader_of_our_messages_that_left_ends_nothing(
         await connected(asynclock_nodes[0], 2)  # we, and the program
         await lease.release()
         async with asyncio.timeout(PATIENCE):
-            assert await process.wait() == 0
-    assert (tmp_path / "done").exists()
+            status = await process.wait()
+    os.kill(int(file.read_text()), signal.SIGKILL)  # the command has run
+    assert status == 0
 
 
 async def test_the_locale_that_python_sets_is_not_handed_on(
@@ -320,12 +323,14 @@ async def test_it_waits_for_the_whole_group(
     script = f"(while [ ! -e {file} ]; do sleep 0.02; done) & exit 4"
     process = await program.start("run", "j", "--", "sh", "-c", script)
     assert process.stderr is not None
-    async with asyncio.timeout(PATIENCE):
-        said = (await process.stderr.readline()).decode()
-    assert "ended with status 4" in said
-    assert "'j' is held until they end" in said
-    assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 1
-    file.touch()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            said = (await process.stderr.readline()).decode()
+        assert "ended with status 4" in said
+        assert "'j' is held until they end" in said
+        assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 1
+    finally:
+        file.touch()
     assert (await program.finish(process)).status == 4
     assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 0
 
