@@ -164,6 +164,7 @@ def test_an_interrupted_wait_leaves_nothing_behind(urls: list[str]) -> None:
             pass
 
 
+@pytest.mark.timeout(60)  # for a handler that waits as long as its thread
 def test_a_signal_handler_can_release_and_close_while_its_thread_waits(urls: list[str]) -> None:
     text = """
     def end(*_):

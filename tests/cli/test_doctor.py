@@ -23,7 +23,7 @@ from asynclock.cli._output import console
 from asynclock.cli.doctor import counters
 from asynclock.cli.doctor.command import _print_finding
 from asynclock.cli.doctor.findings import TEXTS, Finding, Severity
-from asynclock.cli.doctor.identity import OPTIONAL
+from asynclock.cli.doctor.identity import OPTIONAL, role
 from asynclock.cli.doctor.probe import NullListener, Probe, Purpose
 from asynclock.cli.doctor.state import clock
 from asynclock.cli.doctor.state import counters as weigh
@@ -204,6 +204,13 @@ async def test_a_sentinel_or_cluster_node_taken_for_a_server(program: Program) -
         found = codes((await program("doctor", "--json")).out)
     assert "sentinel" in found[at(group.sentinels[0])]
     assert "cluster" in found[at(part)]
+
+
+@pytest.mark.parametrize("word", ["redis_mode", "server_mode"])  # Valkey 9 has only the second
+def test_a_sentinel_is_known_by_either_word(word: str) -> None:
+    server = Probe(Endpoint.from_url("redis://h"), "redis://h", False, info={word: "sentinel"})
+    purpose = Purpose(3, 10.0, 0.25, "asynclock:", Acks(), 1.0)
+    assert [finding.code for finding in role(server, purpose)] == ["sentinel"]
 
 
 async def test_counters_are_counted_and_weighed(

@@ -294,13 +294,15 @@ async def test_a_first_attempt_that_is_cancelled_leaves_no_ticket(on: Nodes) -> 
 @virtual
 async def test_only_nodes_that_may_have_a_ticket_are_told_that_it_leaves(on: Nodes) -> None:
     node, lock, told = on.locks._engine.multiplexer.nodes[2], on.locks.lock("a"), []
-    ask = node.ask
 
-    def note(command: Command, *more: Any, **arm: bool) -> None:
-        told.append(command.op)
-        ask(command, *more, **arm)
+    def noting(send: Any) -> Any:
+        def note(command: Command, *more: Any, **arm: bool) -> None:
+            told.append(command.op)
+            send(command, *more, **arm)
 
-    node.ask = note  # type: ignore[assignment, method-assign]
+        return note
+
+    node.ask, node.deliver = noting(node.ask), noting(node.deliver)  # type: ignore[method-assign]
     node.trust.quarantine(_clock.now(), 600.0, "it was restarted")
     await (await lock.acquire()).release()
     await on.ghost(ttl=1.0, only="ab")
