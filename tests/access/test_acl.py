@@ -10,8 +10,9 @@ import pytest
 import redis.asyncio
 
 import asynclock
-from asynclock.testing import LocalServer, Replicated
+from asynclock.testing import LocalServer, Replicated, ServerBinary
 from asynclock.testing.plugin import StartServers
+from tests.able_servers import server_with_waitaof
 from tests.access.conftest import Connect
 from tests.waiting import until
 
@@ -24,10 +25,12 @@ def minimal() -> list[str]:
     return line.split()[1:]
 
 
-async def server_without(start: StartServers, *missing: str) -> LocalServer:
+async def server_without(
+    start: StartServers, *missing: str, binary: ServerBinary | None = None
+) -> LocalServer:
     words = [word for word in minimal() if word not in missing]
     assert len(words) == len(minimal()) - len(missing)
-    (server,) = await start(1, users=[" ".join(words), "default off"])
+    (server,) = await start(1, users=[" ".join(words), "default off"], binary=binary)
     return server
 
 
@@ -178,10 +181,18 @@ async def test_with_less_it_works_and_says_once_what_it_assumes(
         (["+pttl"], "script"),
     ],
 )
+@pytest.mark.parametrize("newer", [False, True])
 async def test_without_scripts_it_says_so_at_the_first_acquire(
-    asynclock_servers: StartServers, connect: Connect, missing: list[str], said: str
+    asynclock_servers: StartServers,
+    connect: Connect,
+    missing: list[str],
+    said: str,
+    *,
+    newer: bool,
 ) -> None:
-    server = await server_without(asynclock_servers, *missing)
+    """Redis words the error differently since 7.2."""
+    binary = server_with_waitaof() if newer else None
+    server = await server_without(asynclock_servers, *missing, binary=binary)
     with pytest.raises(asynclock.ConfigurationError, match=said):
         await connect(server.url_for("locks", "secret")).lock("a").acquire(timeout=20)
 

@@ -118,11 +118,14 @@ async def test_a_process_that_loops_does_not_overtake(on: Nodes) -> None:
     async with on.connect(turn=0) as other:
         lease = await on.locks.lock("a").acquire()
         waiting = await line_up(other.lock("a"), other)
-        await lease.release()
+        on.slow(0.001)  # the nodes get our next request right behind the release
+        releasing = start(lease.release())
+        await asyncio.sleep(0)
         again = start(on.locks.lock("a").acquire())
-        theirs = await waiting
-        assert not again.done()
-        await theirs.release()
+        done, _ = await asyncio.wait((waiting, again), return_when=asyncio.FIRST_COMPLETED)
+        assert done == {waiting}
+        await releasing
+        await (await waiting).release()
         await (await again).release()
 
 

@@ -125,10 +125,16 @@ async def test_a_task_that_tried_for_one_permit_may_wait_for_another(connect: Co
     theirs = await asyncio.create_task(hold(semaphore, timeout=5))
     mine = await semaphore.try_acquire()
     assert mine is not None
-    waiting = asyncio.create_task(hold(semaphore, timeout=20))
-    await until(lambda: locks.statistics().waiting == 1, "the task waits")
-    await theirs.release()
-    assert (await waiting).part == theirs.part
+
+    async def give_way() -> None:
+        await until(lambda: locks.statistics().waiting == 1, "the task waits")
+        await theirs.release()
+
+    async with mine:
+        giving = asyncio.create_task(give_way())
+        lease = await semaphore.acquire(timeout=20)
+        await giving
+    assert lease.part == theirs.part
 
 
 async def test_cancelled_waiters_leave_nothing(face: Face, connect: Connect) -> None:
