@@ -20,7 +20,7 @@ from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect
-from tests.waiting import PATIENCE, sleeps, until
+from tests.waiting import PATIENCE, in_virtual_time, sleeps, until
 
 
 async def test_event(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +72,16 @@ async def test_a_push_causes_one_look(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_the_first_change_of_a_manager_says_when_it_was_made() -> None:
+    """Its number is a moment, although no clock is known before the first answers."""
+    locks = asynclock.connect("memory://a", "memory://b", "memory://c")  # entered it would know
+    await locks.event("go").set()
+    numbers = [view.fence for view in (await locks.event("go").inspect()).nodes]
+    assert min(numbers) > 1_000_000_000_000_000  # microseconds since 1970; a mere count is 1
+    await locks.aclose()
 
 
 async def test_event_is_forgotten(face: Face, connect: Connect) -> None:
