@@ -9,7 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
 
+import asynclock
+from asynclock.contrib.aiohttp import LOCKS
 from asynclock.testing import LocalServer
 from tests.contrib.apps import FRAMEWORKS, MAKERS, Witness, serving
 
@@ -40,9 +43,16 @@ class Service:
     client: httpx.AsyncClient
     witness: Witness
     nodes: list[LocalServer]
+    app: Any
 
     async def free(self) -> bool:
         return not await lock_keys(self.nodes)
+
+    @property
+    def locks(self) -> asynclock.LockManager:
+        """The manager of the running application."""
+        app = self.app
+        return app[LOCKS] if isinstance(app, web.Application) else app.state.asynclock
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -63,7 +73,7 @@ def start(asynclock_nodes: list[LocalServer], framework: str) -> Start:
         urls = [node.url for node in asynclock_nodes]
         app = (maker or MAKERS[framework])(witness, *urls, **{**PATIENT, **settings})
         async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-            yield Service(url, client, witness, asynclock_nodes)
+            yield Service(url, client, witness, asynclock_nodes, app)
             witness.go_on.set()
 
     return run

@@ -15,6 +15,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 import asynclock
 from asynclock import Lease
+from asynclock.contrib._disconnect import Presence
 from asynclock.contrib.fastapi import Locked, Locks, lifespan, locked, locks_of, setup
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
@@ -38,15 +39,23 @@ async def test_the_decorator_asks_clients_for_nothing_more(start: Start) -> None
         assert [parameter["name"] for parameter in parameters] == ["order_id"]
 
 
-async def test_a_thread_is_waited_for(start: Start) -> None:
+async def test_a_thread_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """It can't be interrupted: the lock stays as long as the function runs, client or not."""
+    judge, cancelled = Presence._judge, asyncio.Event()
+
+    def note(presence: Presence) -> None:
+        judge(presence)
+        if presence.scope.cancel_called:
+            cancelled.set()
+
+    monkeypatch.setattr(Presence, "_judge", note)
     async with start() as service:
         go = asyncio.Event()
         client = asyncio.create_task(ask_and_hang_up(service.url, "/orders/42/thread", go))
         await until(lambda: bool(service.witness.entered))
         go.set()
         await client
-        await asyncio.sleep(0.3)
+        await until(cancelled.is_set)
         assert not await service.free()
         service.witness.go_on.set()
         await until(service.free)

@@ -66,6 +66,7 @@ async def test_no_body_begins_with_a_lease_that_has_ended(
     async with patient.connect(asynclock_nodes[0].url, ttl=0.5) as locks:
         lease = await locks.lock("a").acquire()
         time.sleep(0.6)  # noqa: ASYNC251 - the loop is busy: no timer can tell of the end
+        assert not lease.held
         entered = False
         with pytest.raises(asynclock.LeaseLostError, match="event loop was busy"):
             async with lease:

@@ -193,7 +193,7 @@ async def test_a_busy_process_lets_others_in(on: Nodes) -> None:
         await asyncio.sleep(0.5)
         for most in (0.15, 0.05):  # from the second time on it is known that others wait
             began = _clock.now()
-            lease = await other.lock("a").acquire()
+            lease = await other.lock("a").acquire(timeout=1.0)
             assert _clock.now() - began < most
             await lease.release()
         busy = False

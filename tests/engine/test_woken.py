@@ -60,6 +60,18 @@ async def test_slots_that_are_freed_at_once_are_taken_at_once(on: Nodes) -> None
 
 
 @virtual
+async def test_a_refusal_tells_which_other_slot_is_free(on: Nodes) -> None:
+    async with on.connect() as other:
+        await hold(on.locks.semaphore("a", 8), *(slot for slot in range(8) if slot != 5))
+        other._engine.random = lambda: 0.0  # the first slot that is asked for is slot 0
+        found = await other.semaphore("a", 8).try_acquire()
+        assert found is not None
+        assert found.part == "5"
+        assert other.statistics().attempts == 2
+        await found.release()
+
+
+@virtual
 async def test_users_of_fewer_permits_wake_those_of_more(on: Nodes) -> None:
     async with on.connect() as one, on.connect() as two:
         leases = await hold(on.locks.semaphore("a", 3), 0, 1, 2)
@@ -98,6 +110,22 @@ async def test_a_release_of_several_names_wakes_a_waiter_of_the_same_process(on:
         await several.release()
         assert await seconds_until(ours.done) < 0.01
         await (await ours).release()
+
+
+@virtual
+async def test_a_release_wakes_a_task_of_the_same_process_that_wants_several_names(
+    on: Nodes,
+) -> None:
+    """It stands in no queue, and servers push nothing to the connection that made the change."""
+    held = await on.locks.lock("a").acquire()
+    before = on.locks.statistics().refused
+    waiting = start(on.locks.multi_lock("a", "b").acquire())
+    # After the first refusal it listens, and asks once more.
+    await until(lambda: on.locks.statistics().refused >= before + 2, every=0.001)
+    await asyncio.sleep(AT_ONCE)
+    await held.release()
+    assert await seconds_until(waiting.done) < AT_ONCE
+    await (await waiting).release()
 
 
 @virtual
@@ -210,6 +238,7 @@ async def test_the_first_in_line_notices_a_release_at_once_though_the_holder_ren
             await lease.release()
             assert await seconds_until(waiting.done) < AT_ONCE
             await (await waiting).release()
+        assert other.statistics().wakeups["pacing"] == 0  # it has listened all the time
 
 
 @virtual

@@ -11,16 +11,18 @@ import contextlib
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from asynclock.testing import FaultProxy
+from asynclock.testing import FaultProxy, LocalServer
 from benchmarks.remote import Remote, WorkerError
 from benchmarks.votes import jittery, race
 from tests.everyday.stage import READY, Looped, Stage, looping
 
 NAME = "everyday"
+LONG_ENOUGH = 0.3
+"""Seconds after which a peer that asked for a held name surely waits."""
 
 
 async def workers(there: Stage, count: int, seconds: float, body: float = 0.020) -> Looped:
@@ -111,12 +113,40 @@ def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
     return max(itertools.accumulate(step for _, step in steps))
 
 
+async def _queued(there: Stage, tasks: int) -> None:
+    """Wait until this many tasks of other processes wait; of peers no server knows who waits."""
+    if there.system.environment == "asynclock":
+        await _most_show(there, tasks, _waiters)
+    else:
+        await asyncio.sleep(LONG_ENOUGH)
+
+
+async def _most_show(
+    there: Stage, least: int, count: Callable[[LocalServer], Awaitable[int]]
+) -> None:
+    """Look until most servers show at least so many."""
+    while 2 * sum([await count(server) >= least for server in there.servers]) <= len(there.servers):
+        await asyncio.sleep(0.005)
+
+
+async def _waiters(server: LocalServer) -> int:
+    places: Any = await server.command("KEYS", f"*{NAME}*")
+    kinds = [await server.command("TYPE", place) for place in places]
+    queues = (place for place, kind in zip(places, kinds, strict=True) if kind == "zset")
+    return sum([await server.command("ZCARD", queue) for queue in queues])
+
+
+async def _is_taken(server: LocalServer) -> int:
+    places: Any = await server.command("KEYS", f"*{NAME}*")
+    return len(places)
+
+
 async def deploy(there: Stage) -> dict[str, float]:
     """A process gets SIGTERM while it holds the lock; another one waits for the lock."""
     holder, waiter = await there.processes(2)
     await holder.ask("work_until_told", name=NAME)
     waiting = asyncio.create_task(waiter.ask("take", patience=there.ttl + 60, name=NAME))
-    await asyncio.sleep(0.3)
+    await _queued(there, 1)
     told = time.monotonic()
     status = await holder.terminate()
     taken = await waiting
@@ -128,7 +158,7 @@ async def crash(there: Stage) -> dict[str, float]:
     holder, waiter = await there.processes(2)
     taken = await holder.ask("take", name=NAME)
     waiting = asyncio.create_task(waiter.ask("take", patience=there.ttl + 60, name=NAME))
-    await asyncio.sleep(0.3)
+    await _queued(there, 1)
     killed = time.monotonic()
     await holder.end()
     following = await waiting
@@ -192,7 +222,7 @@ async def blocked_loop(there: Stage, seconds: float) -> dict[str, float]:
     holder, waiter = await there.processes(2)
     await holder.ask("warm", name="warm")
     blocking = asyncio.create_task(holder.ask("block", patience=60, name=NAME, seconds=seconds))
-    await asyncio.sleep(0.3)
+    await _most_show(there, 1, _is_taken)
     taken = await waiter.ask("take", patience=60, name=NAME)
     held = await blocking
     return {
@@ -239,7 +269,7 @@ async def leader_dies(there: Stage) -> dict[str, float]:
         terms.append(term)
         longest = max(longest, term["at"] - died)
         leader = campaigns.pop(elected)
-        await asyncio.sleep(0.3)
+        await _queued(there, len(campaigns))
         died = time.monotonic()
         await leader.end()
     rising = all(a["fence"] < b["fence"] for a, b in itertools.pairwise(terms))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 
 import pytest
 
 import asynclock
+from asynclock import _clock
 from asynclock.testing import FaultProxy
 from asynclock.testing.plugin import StartServers
 from tests import patient
+from tests.engine.virtual_nodes import Nodes, virtual_single
 from tests.guards.conftest import Connect
+from tests.waiting import PATIENCE, until
 
 
 def _twice(port: int) -> list[str]:
@@ -111,7 +115,7 @@ async def test_a_primary_that_was_a_replica_for_a_moment(
         assert "was a replica at the last connection" in locks.nodes()[0].cause
 
 
-async def test_a_replica_is_asked_for_its_role_less_and_less_often(
+async def test_a_replica_is_asked_for_its_role_again(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
     primary, replica = await asynclock_servers(2)
@@ -120,9 +124,27 @@ async def test_a_replica_is_asked_for_its_role_less_and_less_often(
         locks = connect(proxy.url)
         await locks.ready()
         await _until_state(locks, "rejected")
-        await asyncio.sleep(2)
-        assert 3 <= proxy.accepted <= 8  # after 0.1 s, 0.2 s, 0.4 s, …, or half of it
-        await asyncio.wait_for(locks.aclose(), 1)
+        await until(lambda: proxy.accepted >= 3)
+        await asyncio.wait_for(locks.aclose(), PATIENCE)
+
+
+@virtual_single
+async def test_a_replica_is_asked_for_its_role_less_and_less_often(on: Nodes) -> None:
+    (node,), asked = on.nodes, []
+    said = node._said
+
+    def says() -> str:
+        asked.append(_clock.now())
+        return said().replace("role:master", "role:slave")
+
+    node._said = says  # type: ignore[method-assign]  # on purpose
+    node.cut()
+    await asyncio.sleep(20)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    for longest, pause in zip((0.1, 0.2, 0.4, 0.8, 1.6), pauses, strict=False):
+        assert longest / 2 <= pause <= longest + 0.01
+    assert len(pauses) > 10
+    assert all(1.0 <= pause <= 2.01 for pause in pauses[5:])
 
 
 async def test_an_evicting_server_is_warned_of_once(

@@ -322,6 +322,25 @@ async def test_a_newcomer_gets_no_free_name_that_somebody_waits_for(server: Serv
     assert (await server.acquire(lock.SCRIPT, keys, "one", TTL, "t1"))[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "free", "woken"),
+    [(2, 2, "", False), (2, 2, "n0", True), (2, 0, "", True), (63, 63, "", True)],
+)
+async def test_a_winner_wakes_the_next_one_if_that_may_find_a_slot(
+    server: Server, ours: int, theirs: int, free: str, woken: bool
+) -> None:
+    """One that asks about fewer slots may, and one that asks about as many as a request can."""
+    others = [f"n{number}" for number in range(ours)]
+    mine, next_one = (" ".join(["l", "c", "q", *others[:count]]) for count in (ours, theirs))
+    for key in ("l", *others):
+        await server.node.command("SET", key, "holder", "PX", TTL)
+    assert (await server.acquire(lock.SCRIPT, mine, "t1", TTL, "t1"))[0] == 0
+    assert (await server.acquire(lock.SCRIPT, next_one, "t2", TTL, "t2"))[0] == 0
+    await server.node.command("DEL", "l", free)
+    assert (await server.acquire(lock.SCRIPT, mine, "t1", TTL, "t1"))[0] == 1
+    assert (await server.node.command("GET", "q:#t2") == "go") == woken
+
+
 async def test_a_raise_lowers_no_counter(server: Server) -> None:
     """Somebody who holds a node's lock may know a lower fence than the node has given out."""
     assert (await server.acquire(lock.SCRIPT, "l c q", "me"))[0] == 1
