@@ -23,7 +23,7 @@ from asynclock.testing import Certificates, LocalServer, make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import server_with_tls
 from tests.access.conftest import Connect
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 async def used(locks: asynclock.LockManager) -> None:
@@ -117,11 +117,12 @@ async def test_tls_with_a_stranger_is_refused(
 async def comes_to_say(locks: asynclock.LockManager, words: str) -> None:
     """The first attempts on a busy machine may fail for another reason: there is no connection."""
     said = ""
-    while not re.search(words, said):
-        with pytest.raises(asynclock.AsyncLockError) as caught:
-            await locks.lock("a").try_acquire()
-        said = str(caught.value)
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENCE):
+        while not re.search(words, said):
+            with pytest.raises(asynclock.AsyncLockError) as caught:
+                await locks.lock("a").try_acquire()
+            said = str(caught.value)
+            await asyncio.sleep(0.01)
 
 
 async def test_tls_to_a_plain_port_is_a_guess_in_the_cause(
@@ -131,6 +132,7 @@ async def test_tls_to_a_plain_port_is_a_guess_in_the_cause(
     await comes_to_say(connect(f"rediss://127.0.0.1:{server.port}"), r"does this port speak TLS\?")
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 async def test_no_answer_to_the_handshake_of_tls_is_named(connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the system takes connections for it
         port = silent.getsockname()[1]
@@ -169,6 +171,7 @@ async def test_a_server_that_answers_tls_with_text_is_named(connect: Connect) ->
         await locks.aclose()
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 async def test_plain_text_to_a_tls_port_is_a_guess_in_the_cause(
     asynclock_servers: StartServers, connect: Connect, certificates: Certificates
 ) -> None:

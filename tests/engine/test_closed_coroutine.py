@@ -14,7 +14,7 @@ import asynclock
 from asynclock.testing import LocalServer, lose
 from asynclock.testing import until as found
 from tests import patient
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a"),
@@ -108,6 +108,7 @@ async def test_closed_in_another_thread_after_its_lease_ended(
         await nothing_left(locks, asynclock_nodes)
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 async def test_released_in_another_loop_after_one_name_was_lost(
     asynclock_nodes: list[LocalServer],
 ) -> None:

@@ -14,7 +14,7 @@ from asynclock.fleet import Fleet
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 QUICK = {"ttl": 2.0, "max_ttl": 2.0, "node_timeout": 0.5, "restart_guard": False}
 
@@ -202,6 +202,7 @@ async def test_a_client_without_pushes_is_counted_before_clients_are_refused(
         assert lease.held
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 async def test_the_record_is_read_behind_any_number_of_requests(
     asynclock_servers: StartServers, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

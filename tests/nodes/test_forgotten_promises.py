@@ -14,9 +14,17 @@ from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.register import SCRIPT
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory.wire import Route
 from tests.waiting import in_virtual_time
 
 KEY = "asynclock:a:#latch"
+
+
+class Far(Route):
+    """Each piece takes 10 ms."""
+
+    def delay(self) -> float:
+        return 0.01
 
 
 class Answer:
@@ -74,7 +82,8 @@ async def test_a_change_from_before_does_not_reach_a_node_that_forgot(op: str, h
 @in_virtual_time
 async def test_a_first_change_is_not_too_old_for_the_nodes_that_it_meets() -> None:
     """They have just started, so they may have forgotten anything from before they were met."""
-    ends = [MemoryEndpoint(name, MemoryNode(name)) for name in "abc"]
+    # The numbers are chosen before the nodes are met, as connecting takes some time.
+    ends = [MemoryEndpoint(name, MemoryNode(name), Far()) for name in "abc"]
     locks = asynclock.connect(*ends, restart_guard=False)
     try:
         async with asyncio.timeout(10):
