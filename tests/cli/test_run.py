@@ -155,7 +155,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.timeout(2 * PATIENCE)
 def test_killed_before_it_says_more_to_the_guardian_it_leaves_no_child(tmp_path: Path) -> None:
     """The guardian knows the command from before its first instruction."""
     file = tmp_path / "pids"
