@@ -51,6 +51,17 @@ def test_a_server_is_found_and_knows_its_version():
     assert binary in BINARIES
 
 
+def test_a_program_that_only_knows_the_settings_of_tls_has_none(tmp_path):
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\necho 'Redis server v=7.0.0'  # tls-cert-file\n")
+    program.chmod(0o755)
+    assert not ServerBinary.at(program).tls
+    program.write_text(program.read_text() + "# SSL_CTX_new\n")
+    (other := tmp_path / "valkey-server").write_bytes(program.read_bytes())
+    other.chmod(0o755)  # another path: what was found is remembered
+    assert ServerBinary.at(other).tls
+
+
 def test_without_any_server_one_error_names_three_ways(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(binaries_module.CHOICE, raising=False)
