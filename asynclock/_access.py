@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._inspect.access import NodeAccess
-from ._nodes.record import KEEP, RECORD_KEY
+from ._nodes.record import RECORD_KEY, RECORD_RETENTION
 from ._primitives.register import Register
 from .manager import LockManager
 
@@ -15,4 +15,5 @@ def node_access(locks: LockManager) -> NodeAccess:
 
 def fleet_record(locks: LockManager) -> Register:
     """Return the record of the fleet's set of nodes, for `asynclock.fleet`."""
-    return Register(locks._engine, "the set of nodes", locks._defaults.prefix + RECORD_KEY, KEEP)
+    key = locks._defaults.prefix + RECORD_KEY
+    return Register(locks._engine, "the set of nodes", key, RECORD_RETENTION)

@@ -24,7 +24,7 @@ NAMED_HERE = {
     "thread_local": "nothing: a lease is an object of its own",
 }
 """Arguments of other lock libraries, and what to write instead."""
-LONGEST = 1e10
+MOST_SECONDS = 1e10
 """Maximum number of seconds of a setting; a server can still count them in milliseconds."""
 
 
@@ -85,8 +85,8 @@ def seconds(value: object, what: str, *, zero: bool = False) -> float:
     if value != value or value in (math.inf, -math.inf) or value < 0 or (value == 0 and not zero):  # noqa: PLR0124
         least = "at least 0" if zero else "above 0"
         raise ConfigurationError(f"{what} must be finite and {least}, not {value!r}")
-    if value > LONGEST:
-        raise ConfigurationError(f"{what} must be at most {LONGEST:g} seconds")
+    if value > MOST_SECONDS:
+        raise ConfigurationError(f"{what} must be at most {MOST_SECONDS:g} seconds")
     return float(value)
 
 

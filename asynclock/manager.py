@@ -25,7 +25,7 @@ from ._primitives.lock import Lock, spec
 from ._primitives.multi import MultiLock
 from ._primitives.readwrite import ReadWriteLock
 from ._primitives.reentrant import ReentrantLock, Registry
-from ._primitives.register import KEEP
+from ._primitives.register import DEFAULT_KEEP
 from ._primitives.semaphore import Semaphore
 from ._primitives.settings import Defaults, LockSettings, WaitSettings
 from ._primitives.synchronized import P, R, synchronized
@@ -78,10 +78,13 @@ class LockManager:
         """
         if unknown:
             raise _settings.unknown(unknown)
-        options = self._defaults.options(
-            ttl=ttl, renew=renew, max_hold=max_hold, interrupt=interrupt, handoff=handoff
-        )
-        what = spec(self._defaults.prefix, _settings.name(name))
+        defaults = self._defaults
+        options = defaults.usual
+        if not (ttl is max_hold is None and renew is interrupt is handoff is True):
+            options = defaults.options(
+                ttl=ttl, renew=renew, max_hold=max_hold, interrupt=interrupt, handoff=handoff
+            )
+        what = spec(defaults.prefix, _settings.name(name))
         return Lock(self._engine, what, options, timeout)
 
     def reentrant_lock(
@@ -162,7 +165,7 @@ class LockManager:
         defaults = self._defaults
         return Election(self._engine, defaults.prefix, name, *defaults.read(settings))
 
-    def event(self, name: str, *, keep: float = KEEP) -> SharedEvent:
+    def event(self, name: str, *, keep: float = DEFAULT_KEEP) -> SharedEvent:
         """Make an event on `name`: a flag that every process sees. Raises ConfigurationError.
 
         Args:
@@ -171,7 +174,7 @@ class LockManager:
         """
         return SharedEvent(self._engine, self._defaults.prefix, name, keep)
 
-    def latch(self, name: str, count: int, *, keep: float = KEEP) -> Latch:
+    def latch(self, name: str, count: int, *, keep: float = DEFAULT_KEEP) -> Latch:
         """Make a latch on `name` that opens after `count` counts. Raises ConfigurationError.
 
         Args:
@@ -182,7 +185,7 @@ class LockManager:
         return Latch(self._engine, self._defaults.prefix, name, count, keep)
 
     def barrier(
-        self, name: str, parties: int, *, ttl: float | None = None, keep: float = KEEP
+        self, name: str, parties: int, *, ttl: float | None = None, keep: float = DEFAULT_KEEP
     ) -> Barrier:
         """Make a barrier on `name` for `parties` at a time. Raises ConfigurationError.
 

@@ -13,9 +13,10 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 DEPLOYMENT = re.compile(r"[\[-]((?:\d|acks\w+|sentinel|cluster|durable)-(?:tcp|unix|tls)-)(.+)\]")
 """The first two parts and the rest of a parameter set that names a face of tests/contract."""
-FILE_OF_TOPOLOGIES = re.compile(r"tests/replicated/\w+\.py")
+WHOLE_FILE = re.compile(r"tests/(?:replicated/\w+|docs/test_pictures)\.py")
+"""Tests of one topology, and those of the pages, which are built once."""
 LONG = re.compile(
-    r"test_the_rules_tests_catch|test_pages_look_well|test_a_night_with_the_page|tests/typing/"
+    r"test_the_rules_tests_catch|tests/docs/test_pictures|test_a_night_with_the_page|tests/typing/"
     r"|test_a_rolling_restart_|test_a_step_from_the_first|tests/replicated/test_set"
     r"|test_applications\.py::test_it_goes_right|tests/model/.*\[(K6|J2)\]"
 )
@@ -42,6 +43,6 @@ def shared(nodeid: str) -> str:
         kind, rest = found.groups()
         kind = re.sub("^acks[a-z0-9]+", "group", kind)  # one group serves all numbers of replicas
         return kind + ("all-frozen" if rest.startswith("all-frozen") else rest.split("-")[0])
-    if found := FILE_OF_TOPOLOGIES.match(nodeid):
+    if found := WHOLE_FILE.match(nodeid):
         return found[0]
     return nodeid

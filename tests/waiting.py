@@ -62,7 +62,7 @@ async def waits(locks: LockManager, tasks: int = 1) -> None:
 
 async def sleeps(locks: LockManager, tasks: int = 1) -> None:
     """Look until this many tasks of a manager have asked the nodes and wait for a push."""
-    watched = locks._engine.multiplexer.wakeups._watched
+    watched = locks._engine.multiplexer.wakeups.watched
 
     def asleep() -> bool:
         watches = {watch for one in watched.values() for watch in one}

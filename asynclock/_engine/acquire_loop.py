@@ -81,7 +81,7 @@ class AcquireLoop:
         self._barge = barge
         self._watch: Watch | None = None
         self._hops = 0
-        self._pauses: Pauses | None = None
+        self._pauses: Pauses = Pauses(engine, spec, deadline, self._until)
         self._outage_since: float | None = None
         self.contended: Attempt | None = None
         """The last attempt that was lost to other holders."""
@@ -98,29 +98,22 @@ class AcquireLoop:
         """Whether the nodes replied that others have the lock."""
         return self.contended is not None
 
-    async def run(self) -> Attempt:
-        """Return the attempt that was won, or raise the error that the caller is to get."""
+    async def run(self, lost: Attempt | None = None) -> Attempt:
+        """Return the attempt that was won, or raise the error that the caller is to get.
+
+        `lost`: the attempt that the caller has made already.
+        """
         engine, spec = self._engine, self._spec
         engine.loops[self] = None
         try:
             while not engine.closed:
-                attempt = Attempt(engine, spec, self._ttl, self._ticket, self._waits)
-                if self._barge:
-                    attempt.barge()
-                    self._barge = False
-                engine.counts.attempts += 1
-                limit = self._limit(attempt.started)
-                watch = self._watch
-                if watch is not None:
-                    watch.reset()
-                armed = watch is not None and not spec.queue
-                won = await attempt.decide(armed=armed, limit=limit)
+                attempt = await self._attempt(spec) if lost is None else lost
                 if engine.observers:
                     engine.observers(Voted(self._spec.name, attempt.votes()))
-                if won:
+                if attempt.won:
                     self._ticket = self.unanswered = None
                     return attempt
-                self._ticket = attempt.ticket
+                lost, self._ticket = None, attempt.ticket
                 if engine.closed:
                     break
                 engine.ready()
@@ -136,6 +129,21 @@ class AcquireLoop:
         finally:
             engine.loops.pop(self, None)
             self.leave()
+
+    async def _attempt(self, spec: LockSpec) -> Attempt:
+        engine = self._engine
+        attempt = Attempt(engine, spec, self._ttl, self._ticket, self._waits)
+        if self._barge:
+            attempt.barge()
+            self._barge = False
+        engine.counts.attempts += 1
+        limit = self._limit(attempt.started)
+        watch = self._watch
+        if watch is not None:
+            watch.reset()
+        armed = watch is not None and not spec.queue
+        await attempt.decide(armed=armed, limit=limit)
+        return attempt
 
     def _limit(self, now: float) -> float | None:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before. The
@@ -161,7 +169,7 @@ class AcquireLoop:
         if other is not None:
             # There is a free slot, but rivals competed with us for it: back off at random.
             engine.spread.split()
-            await self._pausing().sleep(engine.spread.width * engine.random())
+            await self._pauses.sleep(engine.spread.width * engine.random())
             if self._late():
                 raise refusals.too_long(attempt)
             return other
@@ -187,7 +195,7 @@ class AcquireLoop:
         # Clients without tickets wake nobody when they release: the first waiter watches the name.
         others = spec.watched if ticket.rank == 0 else ()
         self._watch = watch = nodes.wakeups.watch(others, ticket=ticket.key)
-        if nodes.tracks() and self._pausing().expecting:
+        if nodes.tracks() and self._pauses.expecting:
             look = Command.plain("MGET", *watch.keys, keys=watch.keys)
             nodes.broadcast(look, Armed(watch, attempt.queued), arm=True)
         return False
@@ -277,16 +285,10 @@ class AcquireLoop:
 
     # between two attempts
 
-    def _pausing(self) -> Pauses:
-        # Most calls win their first attempt and never need it.
-        if self._pauses is None:
-            self._pauses = Pauses(self._engine, self._spec, self._deadline, self._until)
-        return self._pauses
-
     async def _pause(self, attempt: Attempt) -> None:
         self._hops = 0
         rank = 0 if self._ticket is None else self._ticket.rank
-        await self._pausing().wait(attempt, self._watch, rank)
+        await self._pauses.wait(attempt, self._watch, rank)
 
     def leave(self) -> None:
         """Give up the place in the queue; a second call does nothing."""

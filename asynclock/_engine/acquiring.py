@@ -24,13 +24,13 @@ class Enterable(Protocol):
     @property
     def task(self) -> asyncio.Task[Any] | None: ...
     async def __aenter__(self) -> Self: ...
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> None: ...
+    ) -> Coroutine[Any, Any, None]: ...
 
 
 L_co = TypeVar("L_co", bound=Enterable, covariant=True)
@@ -78,14 +78,6 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
     def __repr__(self) -> str:
         return f"<AcquireContext of {self._name!r}>"
 
-    if not TYPE_CHECKING:  # or type checkers would accept any attribute
-
-        def __getattr__(self, name: str) -> Never:
-            text = f"'AcquireContext' object has no attribute {name!r}"
-            if not name.startswith("_"):
-                text += f": await it first to get the lease on {self._name!r}"
-            raise AttributeError(text, name=name, obj=self)
-
     # as a coroutine
 
     def send(self, value: Any, /) -> Any:
@@ -122,8 +114,12 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
         if steps is None:
             if self._entered is not UNUSED:
                 raise RuntimeError(REUSED)
-            steps = self._steps = self.__await__()
+            steps = self._steps = self._apart()
         return steps
+
+    def _apart(self) -> Generator[Any, Any, L_co]:
+        """Make the call in such a way that the generator is closed when this object is dropped."""
+        return self.__await__()
 
     def __del__(self) -> None:
         if self._entered is UNUSED:
@@ -151,6 +147,42 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
             raise RuntimeError("this acquire was never entered")
         self._entered = None
         await lease.__aexit__(kind, error, trace)
+
+
+LEASES_HAVE: Final = (  # the public attributes of all leases, for users who forget the `await`
+    "adopt",
+    "check",
+    "depth",
+    "extend",
+    "fence",
+    "fences",
+    "held",
+    "leases",
+    "lost_reason",
+    "name",
+    "owner",
+    "part",
+    "release",
+    "remaining",
+    "task",
+    "ttl",
+    "wait_lost",
+)
+
+
+def _await_first(name: str) -> property:
+    def explain(call: AcquireContext[Any]) -> Never:
+        text = f"'AcquireContext' object has no attribute {name!r}"
+        text += f": await it first to get the lease on {call._name!r}"  # noqa: SLF001 - as a method
+        raise AttributeError(text, name=name, obj=call)
+
+    return property(explain, doc="Raises AttributeError: only the lease has it, not the call.")
+
+
+if not TYPE_CHECKING:  # or type checkers would know these attributes
+    # No __getattr__, which would make each attribute of a call take longer.
+    for attribute in LEASES_HAVE:
+        setattr(AcquireContext, attribute, _await_first(attribute))
 
 
 def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseException:

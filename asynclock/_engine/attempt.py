@@ -25,7 +25,7 @@ from .tally import Tally
 from .ticket import Ticket
 from .vote import TOO_LATE
 
-OPEN, WON = Verdict.OPEN, Verdict.WON
+VOTE_OPEN, VOTE_WON = Verdict.OPEN, Verdict.WON
 
 
 class Attempt(Tally):
@@ -43,6 +43,7 @@ class Attempt(Tally):
         "started",
         "ticket",
         "valid_until",
+        "won",
     )
 
     def __init__(
@@ -52,9 +53,11 @@ class Attempt(Tally):
         ttl: float,
         ticket: Ticket | None = None,
         waits: tuple[Word, ...] = (),
+        owner: str = "",
+        started: float = 0.0,
     ) -> None:
         super().__init__(spec, context.multiplexer)
-        self.owner: str = context.new_owner()
+        self.owner: str = owner or context.new_owner()
         self.others: bool = False
         """Whether a node that granted knows of others who wait."""
         self._context = context
@@ -66,7 +69,9 @@ class Attempt(Tally):
         self._asked: list[int] = []
         self._raising = 0
         """The nodes that were told a fence and have not replied, one bit per node."""
-        self.started: float = _clock.now()
+        self.won: bool = False
+        """Whether the lease was won, and in time."""
+        self.started: float = started or _clock.now()
         self.valid_until: float = validity.valid_until(self.started, ttl)
 
     def barge(self) -> None:
@@ -81,29 +86,53 @@ class Attempt(Tally):
         granted before this returns; the replies are not awaited.
         """
         deciding = self._context.deciding
-        deciding[self] = None
+        deciding[self] = self.abandon
         try:
-            self._ask(armed=armed)
-            if self.ballot.verdict is not OPEN:
+            self.ask(armed=armed)
+            if self.ballot.verdict is not VOTE_OPEN:
                 await asyncio.sleep(0)  # an attempt that fails at once must not starve the loop
             elif limit is None:
                 self._future = asyncio.get_running_loop().create_future()
                 await self._future
             else:
                 await self._verdict(limit)
-            # If the manager was closed in the meantime, this attempt was abandoned already.
-            won = self in deciding and self.ballot.verdict is WON
-            if won and _clock.now() < self.valid_until:
-                if self._refusers or self.failures:
-                    self._take_back(self._context.multiplexer.everyone)
-                return True
         except BaseException:
             self.abandon()
-            if self.ticket is None and self._waits:  # the caller removes a ticket of its own
-                leave(self._context.multiplexer, self.spec, self.owner, self.started, self._asked)
+            self.leave_queue()
             raise
         finally:
-            deciding.pop(self, None)
+            # If the manager was closed in the meantime, this attempt was abandoned already.
+            closed = deciding.pop(self, None) is None
+        return self.conclude(closed=closed)
+
+    def take_over(
+        self,
+        future: asyncio.Future[None],
+        asked: Iterable[int],
+        absent: dict[int, Failure],
+        claims: dict[int, int],
+    ) -> None:
+        """Go on with a request that was sent to the nodes `asked`, with the claims so far."""
+        self._future = future
+        for index, lack in absent.items():
+            self._failed(index, lack)
+        self._asked.extend(asked)
+        self._open = sum(1 << index for index in self._asked if index not in claims)
+        for index, fence in claims.items():
+            self.ballot.granted(index, fence)
+
+    def leave_queue(self) -> None:
+        """Remove the ticket that refusing nodes may keep; the caller removes one of its own."""
+        if self.ticket is None and self._waits:
+            leave(self._context.multiplexer, self.spec, self.owner, self.started, self._asked)
+
+    def conclude(self, *, closed: bool = False) -> bool:
+        """Clean up once the verdict is certain, and return whether the lease was won in time."""
+        if not closed and self.ballot.verdict is VOTE_WON and _clock.now() < self.valid_until:
+            if self._refusers or self.failures:
+                self._take_back(self._context.multiplexer.everyone)
+            self.won = True
+            return True
         ballot, first = self.ballot, self.ticket is None
         if self.ticket is None and self._waits:
             self.ticket = Ticket(self.spec, self.owner, self.started)
@@ -117,8 +146,10 @@ class Attempt(Tally):
         self.abandon(self.ticket)
         return False
 
-    def _ask(self, *, armed: bool) -> None:
+    def ask(self, *, armed: bool) -> None:
+        """Send the request to every node that may vote."""
         context, nodes = self._context, self._context.multiplexer
+        nodes.flush()
         until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
         floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
         command = self.spec.acquire(
@@ -138,8 +169,9 @@ class Attempt(Tally):
                 asked.append(index)
             else:
                 self._failed(index, obstacle)
-        if self.ballot.verdict is not OPEN:
+        if self.ballot.verdict is not VOTE_OPEN:
             asked.clear()
+            self._conclude()
             return
         if self.ticket is not None:
             self.ticket.asked.update(asked)
@@ -150,13 +182,14 @@ class Attempt(Tally):
     async def _verdict(self, limit: float) -> None:
         loop = asyncio.get_running_loop()
         self._future = loop.create_future()
-        timer = loop.call_later(max(0.0, limit), self._expire)
+        timer = loop.call_later(max(0.0, limit), self.expire)
         try:
             await self._future
         finally:
             timer.cancel()
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """Count all nodes that have not replied as failed: the caller's time is over."""
         for index in self._asked:
             known = self._unanswered(index)
             self.on_reply(index, known)
@@ -189,9 +222,9 @@ class Attempt(Tally):
         else:
             self._failed(index, TOO_LATE)
         self._open ^= bit
-        if ballot.verdict is not OPEN:
+        if ballot.verdict is not VOTE_OPEN:
             self._conclude()
-            if ballot.verdict is WON and index not in ballot.claims:
+            if ballot.verdict is VOTE_WON and index not in ballot.claims:
                 self._take_back((index,))
 
     def on_raise_reply(self, index: int, reply: Any) -> None:
@@ -208,7 +241,7 @@ class Attempt(Tally):
         else:
             ballot.raised(index)
         self._raising ^= bit
-        if ballot.verdict is not OPEN:
+        if ballot.verdict is not VOTE_OPEN:
             self._conclude()
 
     def _write_back(self) -> None:

@@ -17,8 +17,9 @@ from .._background import Background, wait_out
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from ..events import Lost, Observers, Released, Renewed
+from .batch import release_together
 from .context import EngineSettings
-from .fences import SPARE, reserve_ahead
+from .fences import SPARE_FENCES, reserve_ahead
 from .grant import Grant, Holder, LeaseReference
 from .keeper import Keeper
 from .lease import Lease
@@ -31,7 +32,7 @@ from .spec import LockSpec, QueueKey
 
 _log = logging.getLogger("asynclock")
 
-KEEP = (1,)
+WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 NAMES_LOGGED = 10
 """Maximum number of names in one log record."""
@@ -69,7 +70,7 @@ class Engine(Keeper):
         lease = Lease(self, grant, fence, options, now)
         grant.handed_to(ReferenceType(lease, self._on_drop), fence, options, now)
         queue = grant.queue
-        if queue is not None and queue.waiters and len(grant.fences) < SPARE:
+        if queue is not None and queue.waiters and len(grant.fences) < SPARE_FENCES:
             reserve_ahead(self, grant, options)
         return lease
 
@@ -106,14 +107,15 @@ class Engine(Keeper):
             held = now - grant.held_since
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         lease._ended(None)
-        grant.vacated()
         self.counts.released += 1
         queue = grant.queue
         if queue is None:
             return self.release(grant)
-        if queue.waiters and queue.hand_on(grant, lease._options, now):
-            return None
-        release = self.release(grant, keep=queue.keep(grant, now))
+        if queue.waiters:
+            grant.vacated()
+            if queue.hand_on(grant, lease._options, now):
+                return None
+        release = self.release(grant, keep=grant.contended and queue.keep(grant, now))
         self.next_in_line(queue)
         return release
 
@@ -122,24 +124,27 @@ class Engine(Keeper):
         self._report_loss(grant, reason)
 
     def release(self, grant: Grant, *, keep: bool = False) -> Release:
-        """Send a release to all nodes; it has been sent when this returns.
+        """Send a release to all nodes, at the latest when this tick of the loop ends.
 
         `keep`: the nodes don't wake the next waiter yet, because this process may ask again.
         """
         grant.over()
         self.renewals.remove(grant)
-        if grant.queue is not None:
-            grant.queue.drop(grant)
+        queue = grant.queue
+        if queue is not None and grant in queue.grants:
+            queue.grants.remove(grant)
         nodes = self.multiplexer
         spec = grant.spec
-        release = Release(spec, nodes.wakeups, len(nodes.nodes), nodes.quorum, self.complaints)
-        until = _clock.now() + grant.ttl
-        command = spec.release(grant.owner, grant.asked_since, until, KEEP if keep else ())
-        if keep and grant.queue is not None:
-            release.on_certain = partial(self._pass_soon, grant.queue, spec)
-        nodes.deliver(command, release, nodes.everyone)
-        for key in spec.watched:
-            nodes.wakeups.wake(key)  # servers send no push for changes by our own connection
+        release = Release(self, grant, _clock.now())
+        if keep and queue is not None:
+            release.on_certain = partial(self._pass_soon, queue, spec)
+        if spec.joins and not keep:
+            release_together(self, release)
+        else:
+            nodes.deliver(release.command(WAKE_NOBODY if keep else ()), release, nodes.everyone)
+        if nodes.wakeups.watched:  # servers send no push for changes by our own connection
+            for key in spec.watched:
+                nodes.wakeups.wake(key)
         return release
 
     def _pass_soon(self, queue: LocalQueue[Grant], spec: LockSpec) -> None:
@@ -161,7 +166,7 @@ class Engine(Keeper):
 
     def next_in_line(self, queue: LocalQueue[Grant]) -> None:
         """Let the next waiter ask, unless a task asks or all is held; drop the queue if unused."""
-        if queue.asking or queue.full:
+        if queue.asking or len(queue.grants) >= queue.permits:
             return
         if queue.waiters and queue.let_ask(Proceed.NOW):
             queue.asking += 1
@@ -232,6 +237,7 @@ class Engine(Keeper):
                 self.mark_lost(grant, "the manager was closed")
             else:
                 self.release(grant)
+        self.multiplexer.flush()
         if cut_off:
             _log.warning(
                 "the manager was closed, which ends %d held lease%s: %s",

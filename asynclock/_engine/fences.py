@@ -18,7 +18,7 @@ from .options import LeaseOptions
 
 BLOCK = 1024
 """Number of fences reserved at once; fences then run ahead of the clock by that many µs at most."""
-SPARE = BLOCK // 4
+SPARE_FENCES = BLOCK // 4
 """Number of remaining fences below which the next block is reserved."""
 
 
@@ -79,7 +79,7 @@ class Reservation:
 
 def reserve_ahead(context: Context, grant: Grant, options: LeaseOptions) -> None:
     """Reserve a block of fences, if few are left, before a hand-over needs them."""
-    few = len(grant.fences) <= SPARE
+    few = len(grant.fences) <= SPARE_FENCES
     if options.handoff is True and few and grant.reserving is None:
         Reservation(context, grant, BLOCK)
 

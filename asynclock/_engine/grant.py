@@ -170,7 +170,8 @@ class Grant:
         self.lost_reason = reason
 
     def over(self) -> None:
-        """End the grant: it is neither valid nor renewed any more."""
+        """End the grant and its lease: it is neither valid nor renewed any more."""
+        self.reference = None
         self.valid_until = self.alarm = 0.0
 
     # renewal

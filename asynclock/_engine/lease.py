@@ -86,16 +86,17 @@ class Lease(LeaseState):
             if grant is None:
                 self._outcome = False
             else:
-                loop = asyncio.get_running_loop()
-                if loop is not engine.multiplexer.loop:
+                if asyncio.get_running_loop() is not engine.multiplexer.loop:
                     self._check_loop()
                 now = _clock.now()
                 self._outcome = held = now < grant.valid_until
                 release = engine.end_lease(self, grant, now)
-                if release is not None and await release.confirmed(loop) and held:
-                    self._outcome = False
-                    self._was_lost(GONE)
-                    engine.report_late_loss(grant, GONE)
+                if release is not None:
+                    await release.done()
+                    if release.refuted and held:
+                        self._outcome = False
+                        self._was_lost(GONE)
+                        engine.report_late_loss(grant, GONE)
         return self._outcome
 
     def _release_soon(self) -> None:

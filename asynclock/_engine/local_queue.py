@@ -99,11 +99,6 @@ class LocalQueue(Generic[G]):
         """Whether this process holds all permits of the name."""
         return len(self.grants) >= self.permits
 
-    def drop(self, grant: G) -> None:
-        """Remove `grant` from the grants, if it is there."""
-        if grant in self.grants:
-            self.grants.remove(grant)
-
     def join(self, options: LeaseOptions) -> Waiter[G]:
         """Add a waiter at the end of the queue; the returned future gives it its turn."""
         waiter: Waiter[G] = asyncio.get_running_loop().create_future()

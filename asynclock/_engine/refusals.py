@@ -25,7 +25,7 @@ OUTCOMES: dict[type[AsyncLockError], str] = {
 """The outcome that an event names for each error; "error" for all others."""
 ID_DIGITS = 32
 """Length of the random part of an owner id of this library."""
-SHOWN = 8
+SHOWN_CHARACTERS = 8
 """Maximum number of characters shown of an id that another library wrote."""
 
 
@@ -45,7 +45,7 @@ def label(owner: str | None) -> str | None:
     digits, colon, text = owner.partition(":")
     if colon and len(digits) == ID_DIGITS:
         return text
-    return owner if len(owner) <= SHOWN else f"{owner[:SHOWN]}…"
+    return owner if len(owner) <= SHOWN_CHARACTERS else f"{owner[:SHOWN_CHARACTERS]}…"
 
 
 def refused(attempt: Attempt) -> NotAcquiredError:

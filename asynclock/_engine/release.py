@@ -8,14 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from .._nodes.replies import Failure
-from .._nodes.wakeup import Wakeups
+from .._nodes.script import Command, Word
+from .context import Context
+from .grant import Grant
 from .spec import LockSpec
 from .ticket import woken
 
 _log = logging.getLogger("asynclock")
 
-KEPT = "a node refuses releases, so locks last for their whole ttl: %s"
+UNRELEASED = "a node refuses releases, so locks last for their whole ttl: %s"
+"""Log message: a node refused to release a lock."""
 UNWOKEN = "a node can't wake who waits for a lock that was released: %s"
+"""Log message: a node released a lock and can't wake its next waiter."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
 
@@ -24,31 +28,43 @@ class Release:
     """One release; it is done once a quorum agrees or every node has answered."""
 
     __slots__ = (
-        "_complaints",
+        "_answered",
+        "_context",
         "_deleted",
         "_foreign",
         "_future",
-        "_left",
-        "_quorum",
-        "_spare",
-        "_spec",
-        "_wakeups",
+        "_grant",
+        "_until",
         "on_certain",
+        "owner",
+        "refuted",
+        "spec",
     )
 
-    def __init__(
-        self, spec: LockSpec, wakeups: Wakeups, size: int, quorum: int, complaints: set[str]
-    ) -> None:
-        self._complaints = complaints
-        self._spec = spec
-        self._wakeups = wakeups
+    def __init__(self, context: Context, grant: Grant, now: float) -> None:
+        self.spec: LockSpec = grant.spec
+        self.owner: str = grant.owner
         self.on_certain: Callable[[], None] | None = None
         """Called once when the release is done."""
-        self._left = size
-        self._quorum = quorum
-        self._spare = size - quorum
-        self._deleted = self._foreign = 0
+        self._context = context
+        self._grant = grant
+        self._until = now + grant.ttl
+        self._answered = self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
+        self.refuted: bool = False
+        """Whether the nodes no longer kept the lease, whatever the others reply."""
+
+    def command(self, more: tuple[Word, ...] = ()) -> Command:
+        """Build the command for this name alone; `more` are further arguments (lock.lua)."""
+        return self.spec.release(self.owner, self._grant.asked_since, self._until, more)
+
+    def agreed(self, nodes: int) -> None:
+        """Count a quorum of nodes, which have released the name; nobody waits there."""
+        self._deleted += nodes
+        self._answered += nodes
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(None)
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of one node."""
@@ -60,33 +76,43 @@ class Release:
                 self._deleted += 1
             else:
                 self._foreign += 1
+                nodes = self._context.multiplexer
+                self.refuted = self._foreign > len(nodes.nodes) - nodes.quorum
             if len(reply) > 2 and reply[1] and self.on_certain is None:
                 self._wake(index, reply)
-        self._left -= 1
+        self._answered += 1
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._certain():
+            return
         future = self._future
-        if future is not None and not future.done() and self._certain():
+        if future is not None and not future.done():
             future.set_result(None)
-        if self.on_certain is not None and self._certain():
+        if self.on_certain is not None:
             tell, self.on_certain = self.on_certain, None
             tell()
 
     def _wake(self, index: int, reply: Any) -> None:
         # The waiter may be ours: servers send no push for changes by our own connection.
-        for ticket in woken(self._spec, reply):
-            self._wakeups.wake(ticket, index)
+        for ticket in woken(self.spec, reply):
+            self._context.multiplexer.wakeups.wake(ticket, index)
 
     def _complain(self, failure: Failure) -> None:
         # Not an error, because the lease was ours until now.
-        if failure.cause not in self._complaints:
-            self._complaints.add(failure.cause)
-            _log.warning(UNWOKEN if failure.code == WRONGTYPE else KEPT, failure.cause)
+        complaints = self._context.complaints
+        if failure.cause not in complaints:
+            complaints.add(failure.cause)
+            _log.warning(UNWOKEN if failure.code == WRONGTYPE else UNRELEASED, failure.cause)
 
     def _certain(self) -> bool:
-        return not self._left or self._deleted >= self._quorum or self._foreign > self._spare
+        nodes = self._context.multiplexer
+        enough = self._deleted >= nodes.quorum or self._answered >= len(nodes.nodes)
+        return enough or self.refuted
 
-    async def confirmed(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Wait at most one node timeout; return whether the nodes no longer kept the lease."""
-        if not self._certain():
-            self._future = loop.create_future()
-            await self._future
-        return self._foreign > self._spare
+    def done(self) -> asyncio.Future[None]:
+        """Return a future that is done when the release is, after one node timeout at most."""
+        self._future = asyncio.Future(loop=self._context.multiplexer.loop)
+        if self._answered and self._certain():
+            self._future.set_result(None)
+        return self._future

@@ -1,14 +1,14 @@
 """Keeps leases alive: one timer for all leases of a manager, one batch per node.
 
-There is no task and no timer per lease, but a heap of the moments at which each grant must be
-checked. A renewal that does not reach a quorum is repeated until the lease's deadline. The deadline
-is in the heap as well, so an unresponsive network can't delay the report of a loss.
+There is no task and no timer per lease, but a heap of the moments at which grants must be checked.
+All grants of one batch share a moment. A renewal that does not reach a quorum is repeated until the
+lease's deadline. The deadline is in the heap as well, so an unresponsive network can't delay the
+report of a loss.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from itertools import count
@@ -20,16 +20,18 @@ from .._nodes.replies import Failure
 from .._nodes.script import Command, Word
 from .._rules import validity
 from .grant import FOREVER, Grant
+from .moments import Moments
 from .restoring import Restores
 from .round import NO_LONGER, UNNOTICED, Done, Round
 from .spec import LockSpec, ms
 
 DROPPED = "its Lease was dropped without being released"
 """The reason of a loss when the Lease was garbage-collected without a release."""
-INHERITED = "it belongs to the process that forked this one"
+LEASE_INHERITED = "it belongs to the process that forked this one"
+"""The reason of a loss in a forked child: its parent has the lease."""
 LATE = 0.25
 """Seconds by which a timer is later than its moment only if the event loop was busy."""
-TOGETHER = 0.01
+RENEWAL_WINDOW = 0.01
 """Seconds within which due renewals are sent as one batch."""
 
 
@@ -48,7 +50,7 @@ class Renewals:
         self.restores: Restores = Restores(multiplexer, retention, self._renew_at)
         self._lose = lose
         self._renewed = renewed
-        self._heap: list[tuple[float, int, Grant]] = []
+        self._moments = Moments()
         self._number = count()
         self._errors: dict[int, Failure] = {}
         """The error with which each node answered its last renewal, if it did."""
@@ -66,9 +68,6 @@ class Renewals:
     def remove(self, grant: Grant) -> None:
         """Forget `grant`, which is over."""
         self._alive.pop(grant.owner, None)
-        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._alive):
-            self._heap = [entry for entry in self._heap if entry[0] == entry[2].alarm]
-            heapq.heapify(self._heap)
 
     def grants(self) -> list[Grant]:
         """Return the live grants, oldest first."""
@@ -91,14 +90,14 @@ class Renewals:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._heap.clear()
+        self._moments.clear()
 
     def forked(self) -> None:
         """In a forked child: drop all grants, which stay with the parent."""
         for grant in self._alive.values():
             if (lease := grant.lease) is not None:
-                lease._forked(INHERITED)
-            grant.lost(INHERITED)
+                lease._forked(LEASE_INHERITED)
+            grant.lost(LEASE_INHERITED)
             grant.over()
         self._alive.clear()
         self.close()
@@ -209,9 +208,10 @@ class Renewals:
     # the timer
 
     def _next_look(self, grant: Grant, sent: float) -> float:
-        at = validity.renew_at(sent, grant.ttl)
-        last = max(at, grant.valid_until) >= grant.renew_until
-        return grant.valid_until if last else min(at, grant.valid_until, grant.restore_at)
+        at, end = validity.renew_at(sent, grant.ttl), grant.valid_until
+        if at >= grant.renew_until or end >= grant.renew_until:
+            return end
+        return min(at, end, grant.restore_at)
 
     def _renew_at(self, grant: Grant, at: float) -> None:
         if at < min(grant.valid_until, grant.renew_until):
@@ -220,9 +220,10 @@ class Renewals:
 
     def _set(self, grant: Grant, at: float) -> None:
         grant.check_at(at)
-        heapq.heappush(self._heap, (at, next(self._number), grant))
-        if self._timer is None or at < self._timer_at:
-            self._arm(at)
+        if self._moments.add(grant, at):
+            self._moments.tidy(len(self._alive))
+            if self._timer is None or at < self._timer_at:
+                self._arm(at)
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
@@ -236,15 +237,10 @@ class Renewals:
         self._timer = None
         now = _clock.now()
         late = now - self._timer_at > LATE
-        due: dict[Grant, None] = {}  # the heap may have a grant twice with the same moment
-        heap = self._heap
-        while heap and (heap[0][0] <= now + TOGETHER or heap[0][0] != heap[0][2].alarm):
-            at, _, grant = heapq.heappop(heap)
-            if at == grant.alarm:
-                due[grant] = None
-        self._renew(list(due), now, late=late)
-        if self._heap and (self._timer is None or self._heap[0][0] < self._timer_at):
-            self._arm(self._heap[0][0])
+        self._renew(self._moments.take(now + RENEWAL_WINDOW), now, late=late)
+        first = self._moments.first
+        if first is not None and (self._timer is None or first < self._timer_at):
+            self._arm(first)
 
     def _renew(self, due: list[Grant], now: float, *, late: bool) -> None:
         batches: dict[tuple[Any, int, float], list[Grant]] = {}
@@ -268,7 +264,7 @@ class Renewals:
     @staticmethod
     def _ends_next(grant: Grant, now: float) -> bool:
         # A renewal this close to the deadline comes too late: only wait for the deadline.
-        return grant.valid_until - now <= TOGETHER
+        return grant.valid_until - now <= RENEWAL_WINDOW
 
     @staticmethod
     def _why_late(grant: Grant, *, late: bool) -> str:

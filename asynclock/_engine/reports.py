@@ -90,7 +90,9 @@ def statistics(engine: Engine, held: int) -> Statistics:
     counts = engine.counts
     return Statistics(
         held=held,
-        waiting=len(engine.loops) + sum(len(queue.waiters) for queue in engine.queues.values()),
+        waiting=len(engine.loops)
+        + engine.asking
+        + sum(len(queue.waiters) for queue in engine.queues.values()),
         acquired=counts.acquired,
         released=counts.released,
         lost=counts.lost,

@@ -12,7 +12,7 @@ from .refusals import label
 from .ticket import WOKEN
 
 SCRIPT = Script.load(__package__, "waiters.lua")
-MOST: Final = 1000
+MOST_WAITERS: Final = 1000
 """Maximum number of waiters that are read of one queue: at most about a millisecond of a server."""
 
 
@@ -37,7 +37,7 @@ class Waiter:
 
 def question(*keys: str) -> Command:
     """Return the command that asks a node for the waiters in a queue; waiters.lua has the keys."""
-    return Command(SCRIPT, keys, ("inspect", MOST))
+    return Command(SCRIPT, keys, ("inspect", MOST_WAITERS))
 
 
 def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:

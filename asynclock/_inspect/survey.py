@@ -24,9 +24,9 @@ from .access import NodeAccess
 from .layout import KeyRef
 from .states import SharedState
 
-PAGE = 250
+KEYS_PER_SCAN = 250
 """Number of keys per SCAN: about 50 µs of a server's time."""
-BATCH = 50
+LOCKS_PER_COMMAND = 50
 """Number of locks per command that asks for their owners: about as long."""
 OWNERS = Script.load(__package__, "survey.lua")
 _COUNTER = counter("").encode()
@@ -182,7 +182,8 @@ class _KeyScan:
             await self._read(server, set(keys))
 
     def _page(self, server: Node, cursor: bytes) -> asyncio.Future[Any]:
-        return ask(server, Command.plain("SCAN", cursor, "MATCH", self._pattern, "COUNT", PAGE))
+        words = ("SCAN", cursor, "MATCH", self._pattern, "COUNT", KEYS_PER_SCAN)
+        return ask(server, Command.plain(*words))
 
     async def _read(self, server: Node, keys: set[bytes]) -> None:
         locks: list[tuple[KeyRef, str]] = []
@@ -203,7 +204,8 @@ class _KeyScan:
             self._record(key, reply)
 
     async def _read_owners(self, server: Node, locks: Sequence[tuple[KeyRef, str]]) -> None:
-        size = 1 if server is not self.node else BATCH  # in a Cluster each key has its own slot
+        # In a Cluster each key has its own slot.
+        size = 1 if server is not self.node else LOCKS_PER_COMMAND
         batches = [locks[at : at + size] for at in range(0, len(locks), size)]
         keys = ([key for _, lock in batch for key in (lock, counter(lock))] for batch in batches)
         asked = (ask(server, Command(OWNERS, some, ("inspect",))) for some in keys)

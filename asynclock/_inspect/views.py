@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .._engine.inspection import Inspection, NodeView
-from .._engine.waiters import MOST, Waiter
+from .._engine.waiters import MOST_WAITERS, Waiter
 
 _LABEL = re.compile(r"(?P<host>.+?):(?P<pid>\d+)(?::(?P<task>.*))?", re.DOTALL)
 
@@ -29,7 +29,7 @@ def title(found: Inspection) -> str:
     return f"{found.name} [{' '.join(filter(None, (found.kind, found.part)))}]"
 
 
-MANY = MOST // 2
+MANY = MOST_WAITERS // 2
 """From this number on, more may wait: dead ones may be among those that a node was asked for."""
 
 

@@ -92,6 +92,8 @@ class AckedLink:
     """A link to a primary whose grants are held back until enough replicas have them."""
 
     def __init__(self, link: Link, acks: Acks, node_timeout: float) -> None:
+        self.joins: bool = False
+        """A grant is held back until it is acknowledged, and must not hold other names back."""
         self.replicas = 0
         """Number of replicas, for "majority" and "all"."""
         self.recount = True
@@ -109,12 +111,12 @@ class AckedLink:
         link.before_write = self._before_write
         link.closed.add_done_callback(self._disconnected)
 
-    def send(self, command: Command, sink: Sink, index: int) -> None:
+    def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
         """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
         if command.op in WRITES:
             self._gathered = True
             sink = _Grant(self, sink)
-        self._link.send(command, sink, index)
+        self._link.send(command, sink, index, now=now)
 
     # what the link does by itself
 

@@ -9,7 +9,8 @@ from .patience import Patience
 from .replies import Sink
 from .script import Command
 
-Asked = tuple[Command, Sink, int]
+Unsent = tuple[Command, Sink, int]
+"""A command, and the sink and the index for its reply."""
 
 
 class ConnectBacklog:
@@ -23,7 +24,7 @@ class ConnectBacklog:
     def __init__(self, patience: float, give_up: Callable[[], None]) -> None:
         self._patience = patience
         self._give_up = give_up
-        self._asked: list[Asked] = []
+        self._asked: list[Unsent] = []
         self._timer: Patience | None = None
         self._taken: asyncio.Future[None] | None = None
 
@@ -36,7 +37,7 @@ class ConnectBacklog:
         if self._timer is None:
             self._timer = Patience(self._patience, self._give_up)
 
-    def take(self) -> list[Asked]:
+    def take(self) -> list[Unsent]:
         """Return and clear the backlog."""
         if self._timer is not None:
             self._timer.cancel()

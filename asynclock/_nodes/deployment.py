@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 NodeAddress: TypeAlias = "str | redis.asyncio.Redis"
 """A node for `connect`: a URL, or a redis-py client, of which only the settings are used."""
 
-BATCH = 100
-"""Maximum leases per renewal command: it then takes a server well under a millisecond."""
+MOST_LEASES = 100
+"""Maximum number of leases per renewal command: it then takes a server well
+under a millisecond."""
 
 
 def make_nodes(
@@ -71,7 +72,7 @@ def make_nodes(
 def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int]:
     """Return the prefix of all keys, and the maximum number of leases per renewal command."""
     if not any(map(is_cluster, addresses)):
-        return prefix, BATCH
+        return prefix, MOST_LEASES
     if "{" in prefix:
         raise ConfigurationError(f'on a Cluster prefix must not contain "{{": {prefix!r}')
     return prefix + HASH_TAG, 1

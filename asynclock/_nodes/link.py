@@ -18,9 +18,10 @@ from typing import Any, Protocol, cast
 import hiredis
 
 from .. import _clock, _forks
-from .replies import NOBODY, NOT_REDIS, READONLY, Answer, Failure, ServerError, Sink, failure, lost
-from .script import WRITES, Command
-from .undoing import Entry, Undoing
+from .refusals import Refusals, look_inside
+from .replies import NOT_REDIS, Answer, Failure, ServerError, Sink, lost
+from .script import BATCH, WRITES, Command
+from .undoing import Entry
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.
@@ -63,13 +64,14 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._in_flight: deque[Entry] = deque()
-        self._undoing: Undoing | None = None
         self._overdue = 0
         self._sent = self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._context = Context()
         """An empty context for the timer, instead of that of the task that happens to set it."""
-        self._paused = self._greeted = False
+        self._paused = self._greeted = self._busy = False
+        self.joins: bool = True
+        """Whether the link takes several releases and acquires as one command."""
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.before_write: Callable[[], None] | None = None
@@ -81,23 +83,32 @@ class Link(asyncio.Protocol):
 
     # for its users
 
-    def send(self, command: Command, sink: Sink, index: int) -> None:
-        """Queue `command`; `sink` gets exactly one answer, within the timeout."""
-        out, in_flight = self._out, self._in_flight
+    def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
+        """Queue `command`, or write all (`now`); `sink` gets one answer, within the timeout."""
         ended = self._transport is None
-        if ended or (len(in_flight) >= MAX_IN_FLIGHT and not command.unlimited):
+        if ended or (len(self._in_flight) >= MAX_IN_FLIGHT and not command.unlimited):
             sink.on_reply(index, Failure("connection lost" if ended else "backlog"))
             return
-        if not out:
-            # One clock reading per write: all commands of a tick share the send time of the first.
-            # A send time that is too early is safe.
-            self._sent = _clock.now()
-            self._loop.call_soon(self.flush)
-        if self._timer is None:
-            self._arm(self.timeout)
-        out.append(command.packed)
-        in_flight.append((sink, index, self._sent, command))
-        if len(out) == WRITE_AT:
+        if self._busy:  # what a garbage collection in here closes releases its locks
+            self._loop.call_soon(self.send, command, sink, index)
+            return
+        self._busy = True
+        try:
+            if not self._out:
+                # One clock reading per write: all commands of a tick share the send time of the
+                # first. A send time that is too early is safe.
+                self._sent = _clock.now()
+                if not now:
+                    self._loop.call_soon(self.flush)
+            if self._timer is None:
+                self._arm(self.timeout)
+            self._out.append(command.packed)
+            self._in_flight.append((sink, index, self._sent, command))
+        finally:
+            self._busy = False
+        if now and self.before_write is not None:
+            self.before_write()
+        if now or len(self._out) == WRITE_AT:
             self._write()
 
     async def ask(self, command: Command) -> Any:
@@ -107,10 +118,7 @@ class Link(asyncio.Protocol):
         return await answer.future
 
     def answer_within(self, seconds: float) -> None:
-        """End the handshake: from now on `seconds` is the timeout of each command.
-
-        Nothing important may be in flight.
-        """
+        """End the handshake: `seconds` is the timeout from now on; nothing may be in flight."""
         self.timeout, self._greeted = seconds, True
         self._disarm()
         if self._in_flight:
@@ -124,7 +132,7 @@ class Link(asyncio.Protocol):
     @property
     def releasing(self) -> bool:
         """Whether a release has no reply yet."""
-        return any(command.retry_until for _, _, _, command in self._in_flight)
+        return any(part.retry_until for _, _, _, one in self._in_flight for part in one.parts)
 
     def close(self, cause: str, *, permanent: bool = False, code: str = "") -> None:
         """End the connection now; commands without a reply fail with `cause`."""
@@ -163,9 +171,13 @@ class Link(asyncio.Protocol):
         self._write()
 
     def _write(self) -> None:
-        if self._out and not self._paused and self._transport is not None:
-            out, self._out = self._out, []
-            self._transport.write(b"".join(out))
+        if self._out and not (self._paused or self._busy) and self._transport is not None:
+            self._busy = True
+            try:
+                out, self._out = self._out, []
+                self._transport.write(b"".join(out))
+            finally:
+                self._busy = False
 
     def pause_writing(self) -> None:
         """asyncio: the peer reads slower than we write."""
@@ -174,8 +186,7 @@ class Link(asyncio.Protocol):
     def resume_writing(self) -> None:
         """asyncio: the peer has caught up."""
         self._paused = False
-        # Later, because asyncio is in the middle of writing: if a write in here failed, it would
-        # end the transport twice.
+        # Later: a write that fails in here, in the middle of asyncio's, ends the transport twice.
         self._loop.call_soon(self.flush)
 
     # in
@@ -188,7 +199,7 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes from the node."""
         received = _clock.now()
-        replies, self._undoing = self._parse(data), None
+        replies, refusals = self._parse(data), None
         self._tell_clock(replies, received)
         # A new primary may already have granted the same lock to another owner.
         doubt = None if self.doubted is None else self.doubted(received)
@@ -198,18 +209,22 @@ class Link(asyncio.Protocol):
                 self._overdue -= 1
                 if not self._overdue:
                     self.stalled_since = 0.0
-                if command.retry_until and type(reply) is ServerError:
-                    self._refused(reply, NOBODY, index, command)  # the key still needs its release
+                if type(reply) is ServerError:
+                    refusals = refusals or Refusals(self, self._in_flight)
+                    refusals.late(reply, index, command)
             elif doubt is not None and command.op in WRITES:
                 sink.on_reply(index, doubt)
             elif type(reply) is ServerError:
-                self._refused(reply, sink, index, command)
+                refusals = refusals or Refusals(self, self._in_flight)
+                refusals.take(reply, sink, index, command)
             else:
                 try:
                     sink.on_reply(index, reply)
                 except Exception:
                     self._in_flight.appendleft(entry)  # gets its Failure when asyncio ends the link
                     raise
+                if command.op == BATCH:
+                    look_inside(self, reply)
 
     def _parse(self, data: bytes) -> list[Any]:
         replies: list[Any] = []
@@ -238,22 +253,6 @@ class Link(asyncio.Protocol):
                 self.listener.on_clock(reply[-1] / 1_000_000, self._in_flight[number][2], received)
                 return
 
-    def _refused(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
-        known = failure(error)
-        if known.code == "NOSCRIPT" and command.script is not None:
-            # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
-            # well and are resent in the same order. But if another client has loaded the script in
-            # the meantime, a release or a leave behind ran before this acquire: send it again.
-            undoing = self._undoing = self._undoing or Undoing()
-            later = undoing.behind(command, self._in_flight)
-            self.send(command.with_source(), sink, index)
-            for other in later:
-                self.send(other.with_source(), NOBODY, 0)
-        else:
-            sink.on_reply(index, known)
-            if READONLY in known.cause:  # Redis 6.2 wraps an error in a script in other text
-                self.close("it is no longer a primary", code=READONLY)
-
     # time
 
     def _arm(self, seconds: float) -> None:
@@ -275,8 +274,7 @@ class Link(asyncio.Protocol):
                 self._arm(sent - due)
                 return
             if late > LATE_TIMER and now - sent < LATE_TIMER_FACTOR * self.timeout:
-                # Our own loop was busy: the reply may be in the socket already, or the request was
-                # written only a moment ago. Give the node more time, within a limit.
+                # Our own loop was busy: the reply may be in the socket already. Give it more time.
                 self._arm(min(late, self.timeout))
                 return
             self._overdue += 1

@@ -19,8 +19,8 @@ from .script import Command, Script
 SCRIPT = Script.load(__package__, "mark.lua")
 MARK_KEY: Final = MARKER + PRIMARY
 """The key of the mark, without the prefix."""
-RETENTION = 30 * 24 * 3600 * 1000
-"""Milliseconds a mark outlives the last connection; later clients wait out a quarantine again."""
+MARK_RETENTION_MS = 30 * 24 * 3600 * 1000
+"""Milliseconds that a mark outlives the last connection; then a client waits out a quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ async def leave_mark(link: Link, key: str, process: str) -> Mark | None:
 
     Raises HandshakeError if the server doesn't answer or is still loading its data.
     """
-    reply = await link.ask(Command(SCRIPT, (key,), (process, RETENTION)))
+    reply = await link.ask(Command(SCRIPT, (key,), (process, MARK_RETENTION_MS)))
     if isinstance(reply, Failure):
         if reply.permanent or "OOM" in reply.cause:
             return None

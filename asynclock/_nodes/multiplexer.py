@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from .. import _clock
 from .._background import Background
@@ -24,6 +25,13 @@ _log = logging.getLogger("asynclock.nodes")
 
 CLOCK_READING_AGE = 0.1
 """Seconds for which a reading of the nodes' clocks is accurate enough for floors."""
+
+
+class Collected(Protocol):
+    """Releases and acquires that are sent together at the end of the tick."""
+
+    def send(self, *, now: bool) -> None:
+        """Send them; with `now`, write them and all commands that are queued."""
 
 
 class Multiplexer:
@@ -49,6 +57,8 @@ class Multiplexer:
         """Called with the seconds for which our own clock stood still."""
         self.stood_still: float = 0.0
         """The sum of these seconds."""
+        self.unsent: list[Collected] = []
+        """The releases and acquires of this tick that have not been sent, in order."""
         self._background = background
         self._strict = strict
         self._untracked: set[Node] = set()
@@ -119,13 +129,25 @@ class Multiplexer:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
+    def flush(self, *, ends: bool = False) -> None:
+        """Send the releases and acquires of this tick now: they go before any later command.
+
+        `ends`: the tick ends or a command is full, so all that is queued is written.
+        """
+        if self.unsent:
+            unsent, self.unsent = self.unsent, []
+            for one in unsent:
+                one.send(now=ends and one is unsent[-1])
+
     def broadcast(self, command: Command, sink: Sink, *, arm: bool = False) -> None:
         """Send `command` to every node; `sink` gets each answer with the node's number."""
+        self.flush()
         for index, node in enumerate(self.nodes):
             node.ask(command, sink, index, arm=arm)
 
     def deliver(self, command: Command, sink: Sink, indices: Sequence[int]) -> None:
         """Send a release to these nodes, now or once they are reachable again."""
+        self.flush()
         for index in indices:
             self.nodes[index].deliver(command, sink, index)
 
@@ -157,7 +179,8 @@ class Multiplexer:
         which may cost a second round trip. Our wall clock would save that round trip, but a wrong
         one would push counters so far ahead that a floor couldn't restore a lost counter.
         """
-        self._read_clocks(now)
+        if now >= self._read_again:
+            self._read_clocks(now)
         return -1 if self._offset is None else int((now + self._offset) * 1_000_000)
 
     def not_after(self, until: float) -> int:
@@ -170,8 +193,6 @@ class Multiplexer:
         return int((until + NOT_AFTER_GRACE + self._ahead) * 1_000_000) if self._ahead else 0
 
     def _read_clocks(self, now: float) -> None:
-        if now < self._read_again:
-            return
         offsets = [o for node in self.nodes if (o := node.trust.offset) is not None]
         self._read_again = now + CLOCK_READING_AGE if len(offsets) >= self.quorum else 0.0
         # Do not wait until every clock is known, because requests have no limit until then. A node

@@ -89,6 +89,20 @@ class Node(Protocol):
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release, even to a node that does not answer; keep it if there is no link."""
 
+    @property
+    def silence(self) -> Failure | None:
+        """Why a request would fail at once, or None if it would be sent or wait for a link."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether the node can take a command for several names now."""
+
+    def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
+        """Send the releases and acquires of a tick; call this only if the node carries.
+
+        With `now`, write them and everything before them; otherwise this tick does so later.
+        """
+
     def obstacle(self, now: float, /) -> Failure | None:
         """Return why the node has no vote at the moment, or None if it has one."""
 
@@ -117,6 +131,9 @@ class Node(Protocol):
 class NodeLink(Protocol):
     """What a node needs of an open link; see `Link`."""
 
+    joins: bool
+    """Whether the link takes several releases and acquires as one command."""
+
     @property
     def connection(self) -> Link:
         """The link itself, which reports the events of the connection."""
@@ -133,8 +150,11 @@ class NodeLink(Protocol):
     def releasing(self) -> bool:
         """Whether a release has no reply yet."""
 
-    def send(self, command: Command, sink: Sink, index: int) -> None:
-        """Queue `command`; `sink` gets exactly one answer, within the timeout."""
+    def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
+        """Queue `command`; `sink` gets exactly one answer, within the timeout.
+
+        With `now`, write it and all queued commands.
+        """
 
     async def ask(self, command: Command) -> Any:
         """Send `command` and return its reply or Failure."""

@@ -14,7 +14,7 @@ from contextvars import Context
 from .. import _clock
 from .link import LATE_TIMER_FACTOR
 
-CHECKS = 5
+NEEDED_CHECKS = 5
 """Number of checks that must come in time until the limit is over."""
 
 
@@ -29,9 +29,9 @@ class Patience:
 
     def __init__(self, seconds: float, over: Callable[[], None]) -> None:
         self._over = over
-        self._pause = seconds / CHECKS
+        self._pause = seconds / NEEDED_CHECKS
         self._counted = 0
-        self._left = LATE_TIMER_FACTOR * CHECKS
+        self._left = LATE_TIMER_FACTOR * NEEDED_CHECKS
         self._arm()
 
     def cancel(self) -> None:
@@ -46,7 +46,7 @@ class Patience:
     def _check(self) -> None:
         self._left -= 1
         self._counted += _clock.now() - self._due <= self._pause
-        if self._counted == CHECKS or not self._left:
+        if self._counted == NEEDED_CHECKS or not self._left:
             self._over()
         else:
             self._arm()

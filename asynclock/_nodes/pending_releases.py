@@ -20,9 +20,9 @@ from .link import LATE_TIMER_FACTOR
 from .replies import Failure, Sink
 from .script import Command, Word
 
-REDIRECTS: Final = ("MOVED", "ASK")
+REDIRECT_CODES: Final = ("MOVED", "ASK")
 """Codes of a Cluster's answers that name another server."""
-MARGIN = 0.1
+RETRY_MARGIN = 0.1
 """Seconds added to each retry, so that the event it waits for has certainly happened."""
 
 
@@ -57,15 +57,17 @@ class PendingReleases:
         now = _clock.now()
         # A lease may be won without this node and be released here before its acquire arrives.
         late: dict[Word, float] = {}
-        for command in unanswered:
+        for command in (part for one in unanswered for part in one.parts):
             if command.retry_until and command.asked_since <= asked_until:
                 self.keep(command)
             for word in command.puts:
-                late[word] = now + LATE_TIMER_FACTOR * self._timeout + MARGIN
+                late[word] = now + LATE_TIMER_FACTOR * self._timeout + RETRY_MARGIN
         if late:
             self.late_acquires.update(late)
             loop = asyncio.get_running_loop()
-            loop.call_later(LATE_TIMER_FACTOR * self._timeout + 2 * MARGIN, self._forget_late, late)
+            loop.call_later(
+                LATE_TIMER_FACTOR * self._timeout + 2 * RETRY_MARGIN, self._forget_late, late
+            )
 
     def sent(self, command: Command) -> None:
         """Note that `command` is being sent; keep a release that a late acquire may follow."""
@@ -109,7 +111,7 @@ class PendingReleases:
             return
         left = self.late_acquires.get(pending.command.owner, 0.0) - _clock.now()
         if isinstance(reply, Failure):
-            if reply.code in REDIRECTS and self.on_redirect is not None:
+            if reply.code in REDIRECT_CODES and self.on_redirect is not None:
                 self._drop(pending)
                 self.on_redirect(pending.command)
             elif reply.permanent:
@@ -164,7 +166,7 @@ class PendingRelease:
     def retry_later(self, node_timeout: float, longest: float = float("inf")) -> None:
         """Send it again after 1, 2, 4, then always 8 node timeouts, at most `longest` seconds."""
         if self._timer is None:
-            seconds = min(self._pause * node_timeout, longest) + MARGIN
+            seconds = min(self._pause * node_timeout, longest) + RETRY_MARGIN
             self._pause = min(2 * self._pause, LATE_TIMER_FACTOR)
             self._timer = asyncio.get_running_loop().call_later(seconds, self._retry)
 

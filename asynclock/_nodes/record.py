@@ -14,7 +14,7 @@ from .script import Command, Script
 SCRIPT = Script.load(__package__, "record.lua")
 RECORD_KEY: Final = MARKER + SET
 """The key of the record, without the prefix."""
-KEEP: Final = 10 * 365 * 24 * 3600.0
+RECORD_RETENTION: Final = 10 * 365 * 24 * 3600.0
 """Seconds that a record outlives its last change: it must not end before the fleet does."""
 
 
@@ -43,5 +43,5 @@ def telling(key: str, newest: Kept, name: str) -> Command:
 
     It carries the script's source: sent again after a NOSCRIPT, it would not be in order.
     """
-    words = (str(newest.number), newest.text, name, int(KEEP * 1000))
+    words = (str(newest.number), newest.text, name, int(RECORD_RETENTION * 1000))
     return Command(SCRIPT, (key,), words).with_source()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_HOST = r"(?:[A-Za-z0-9_.%-]+|\[[0-9A-Fa-f:.]+\])?(?::\d{0,5})?"
+_HOST_AND_PORT = r"(?:[A-Za-z0-9_.%-]+|\[[0-9A-Fa-f:.]+\])?(?::\d{0,5})?"
 _SHAPE = re.compile(
     r"(?P<scheme>[a-z][a-z+]*://)"
     r"(?:(?P<user>[^:@/?#\s]*)(?P<password>:[^@/?#\s]*)?@)?"
-    rf"(?P<hosts>{_HOST}(?:,\s*{_HOST})*)"
+    rf"(?P<hosts>{_HOST_AND_PORT}(?:,\s*{_HOST_AND_PORT})*)"
     r"(?P<path>/[^@?#=\s]*)?"
     r"(?:\?(?P<query>[^@#\s]*))?"
 )

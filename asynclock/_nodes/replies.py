@@ -21,6 +21,9 @@ NO_TRUST = "NOTRUST"
 NO_ACKS = "NOACKS"
 """Code of a Failure for a grant that too few servers acknowledged; no server sends this code."""
 
+NO_RIGHT = "NOPERM"
+"""Code of a server's reply to a user who has no right to a command, or to one of its keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -54,13 +57,14 @@ class ServerError(Exception):
 
 
 # What servers write around an error inside a script: before 7.0 in front of it, since then behind.
+# Those before 7.0 write less if the script catches the error, and a Valkey 9 leaves the SHA-1 out.
 _AROUND = re.compile(
-    r"^ERR Error running script \(call to \w+\): @user_script:\d+: (@user_script: ?\d+: )?-?"
-    r"|\.? script: [0-9a-f]{40}, on @\S+$"
+    r"^(ERR Error running script \(call to \w+\): @user_script:\d+: |@user_script: ?\d+: )+-?"
+    r"|\.? script: ([0-9a-f]{40}, )?on @\S+$"
 )
 # A refused right inside a script has no code of its own. The texts before 7.2 and since then.
 _FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
-_PERMANENT = ("WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO", "WRONGTYPE")
+_PERMANENT = ("WRONGPASS", "NOAUTH", NO_RIGHT, "NOPROTO", "WRONGTYPE")
 
 
 def failure(error: Exception) -> Failure:

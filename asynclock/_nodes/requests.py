@@ -72,13 +72,39 @@ class ServerRequests:
                 sink.on_reply(index, self._down)
             else:
                 self._backlog.add(command, sink, index)
-        elif link.stalled_since:
-            seconds = _clock.now() - link.stalled_since
-            sink.on_reply(index, Failure(f"no answer for {seconds:.1f} s"))
+        elif (silence := self.silence) is not None:
+            sink.on_reply(index, silence)
         elif self._forgot_since(command):
             sink.on_reply(index, FORGOT)
         else:
             link.send(self._bounded(command) if command.give_up_at else command, sink, index)
+
+    @property
+    def silence(self) -> Failure | None:
+        """Why a request would fail at once, or None if it would be sent or wait for a link."""
+        link = self._link
+        if link is None:
+            return self._down
+        if link.stalled_since:
+            return Failure(f"no answer for {_clock.now() - link.stalled_since:.1f} s")
+        return None
+
+    @property
+    def carries(self) -> bool:
+        """Whether the node can take a command for several names now."""
+        link = self._link
+        if link is None or link.stalled_since:
+            return False
+        return link.joins and not self.pending.late_acquires
+
+    def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
+        """Send the releases and acquires of a tick; call this only if the node carries.
+
+        With `now`, write them and everything before them; otherwise this tick does so later.
+        """
+        if self._link is not None:
+            bounded = self._bounded(command) if command.give_up_at else command
+            self._link.send(bounded, sink, index, now=now)
 
     def _forgot_since(self, command: Command) -> bool:
         # Before it forgot, the node may have promised a higher number or accepted a newer value,

@@ -7,7 +7,7 @@ that has forgotten a script (SCRIPT FLUSH, restart) gets it again with one EVAL 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from importlib.resources import files
 from typing import Final
@@ -18,13 +18,15 @@ Word = bytes | str | int
 
 ACQUIRE: Final = "acquire"
 """The operation that may set an owner's key, or leave a ticket."""
+BATCH: Final = "batch"
+"""The operation that does several releases and acquires of one tick."""
 RELEASE: Final = "release"
 """The operation that deletes an owner's key; it may put a ticket back."""
 FAILED: Final = 2
 """Argument of a release after a failed attempt, which is no turn of a read-write lock."""
 UNDOES: Final = frozenset({RELEASE, "leave"})
 """Operations that undo an acquire, so they must not be executed before it."""
-WRITES: Final = frozenset({ACQUIRE, "raise", "extend", "prepare", "accept"})
+WRITES: Final = frozenset({ACQUIRE, BATCH, "raise", "extend", "prepare", "accept"})
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 GRANTED: Final = 1
 """First word of a script's reply: it did what was asked."""
@@ -130,6 +132,11 @@ class Command:
         return self.op, self.args[1]
 
     @property
+    def parts(self) -> Sequence[Command]:
+        """The commands for one name each that this one stands for."""
+        return (self,)
+
+    @property
     def claims(self) -> Sequence[Word]:
         """The owners whose key this command may set."""
         return (self.owner,) if self.op == ACQUIRE else ()
@@ -144,7 +151,10 @@ class Command:
         """Return the same acquire, but a node refuses it after `moment` (node's clock, in µs)."""
         if self.script is None:
             return self
-        bounded = Command(self.script, self.keys, [*self.args[:4], moment, *self.args[5:]])
+        bounded = copy(self)
+        bounded.give_up_at = 0.0
+        bounded.args = [*self.args[:4], moment, *self.args[5:]]
+        bounded.packed = pack("EVALSHA", self.script.sha, len(self.keys), *self.keys, *bounded.args)
         return bounded.with_source() if self.sourced else bounded
 
     def with_source(self) -> Command:
@@ -156,6 +166,30 @@ class Command:
         command.sourced = True
         command.packed = pack("EVAL", source, len(self.keys), *self.keys, *self.args)
         return command
+
+
+class Joined(Command):
+    """Several releases and acquires of one script, as one command."""
+
+    __slots__ = ("_parts", "_singles")
+
+    def __init__(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        singles: Callable[[], Sequence[Command]],
+    ) -> None:
+        super().__init__(script, keys, args)
+        self._parts: Sequence[Command] | None = None
+        self._singles = singles
+
+    @property
+    def parts(self) -> Sequence[Command]:
+        """The same as single commands, for the rare cases in which each name counts."""
+        if self._parts is None:  # a server that forgot its scripts lets us ask again and again
+            self._parts = self._singles()
+        return self._parts
 
 
 class Script:

@@ -30,7 +30,8 @@ LONGEST_DIAL = 2.0
 resumes, so waiting is better than a new attempt."""
 PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 """Codes of failed handshakes that rule a server out only if none has succeeded before."""
-INHERITED = Failure("its connection belongs to the process that forked this one")
+CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
+"""Why a forked child can't use its parent's nodes."""
 
 Dial = Callable[["ServerNode", float], Awaitable[tuple[NodeLink, Facts]]]
 """Takes the node and a limit in seconds; returns an open link and the server's facts."""
@@ -170,7 +171,7 @@ class ServerNode(ServerRequests):
         """In a forked child: never dial again."""
         self._finished = True
         self._link = None
-        self._down = INHERITED
+        self._down = CONNECTION_INHERITED
 
     async def finish(self) -> None:
         """Close the link for good once all queued commands have been written."""

@@ -34,12 +34,14 @@ class Undoing:
         """
         new = list(takewhile(lambda entry: entry is not self._newest, reversed(in_flight)))
         for *_, one in reversed(new):
-            if one.op in UNDOES and not one.sourced:
-                self._by_owner.setdefault(one.owner, []).append(one)
+            for part in () if one.sourced else one.parts:
+                if part.op in UNDOES:
+                    self._by_owner.setdefault(part.owner, []).append(part)
         self._newest = in_flight[-1] if in_flight else None
-        if command.op in UNDOES and command in (mine := self._by_owner.get(command.owner, [])):
-            mine.remove(command)  # it isn't behind anything any more
-        if command.op != ACQUIRE:
-            return []
-        words = dict.fromkeys(command.args)  # a first attempt has its owner twice
+        for part in command.parts:
+            if part.op in UNDOES and part in (mine := self._by_owner.get(part.owner, [])):
+                mine.remove(part)  # it isn't behind anything any more
+        acquires = (part for part in command.parts if part.op == ACQUIRE)
+        # A first attempt has its owner twice.
+        words = dict.fromkeys(word for part in acquires for word in part.args)
         return [one for word in words for one in self._by_owner.get(word, ())]

@@ -27,7 +27,8 @@ class Wakeups:
         self._size = size
         self._quorum = quorum
         # Dicts instead of sets, to wake in the order of arrival: simulations must repeat exactly.
-        self._watched: dict[str, dict[Watch, None]] = {}
+        self.watched: dict[str, dict[Watch, None]] = {}
+        """The watches of each key."""
 
     def watch(self, keys: tuple[str, ...], *, ticket: str | None = None) -> Watch:
         """Start to watch `keys`; call `close` when done.
@@ -40,7 +41,7 @@ class Wakeups:
             keys = (ticket, *keys)
         watch = Watch(self, keys, self._size, self._quorum, ticket)
         for key in keys:
-            self._watched.setdefault(key, {})[watch] = None
+            self.watched.setdefault(key, {})[watch] = None
         return watch
 
     def wake(self, key: str | None, node: int | None = None) -> None:
@@ -49,11 +50,11 @@ class Wakeups:
         If `key` is None, all keys may have changed.
         """
         if key is None:
-            for watches in list(self._watched.values()):
+            for watches in list(self.watched.values()):
                 for watch in list(watches):
                     watch.wake()
             return
-        for watch in list(self._watched.get(key, ())) if self._watched else ():
+        for watch in list(self.watched.get(key, ())) if self.watched else ():
             if watch.ticket not in (None, key):
                 watch.on_hint()
             elif node is None:
@@ -63,17 +64,17 @@ class Wakeups:
 
     def count(self, ticket: str, node: int) -> None:
         """Report that `node` has left the name to this ticket's waiter: see `Watch.count`."""
-        for watch in list(self._watched.get(ticket, ())):
+        for watch in list(self.watched.get(ticket, ())):
             watch.count(node)
 
     def drop(self, watch: Watch) -> None:
         """Remove a watch from all its keys."""
         for key in watch.keys:
-            watches = self._watched.get(key)
+            watches = self.watched.get(key)
             if watches is not None:
                 watches.pop(watch, None)
                 if not watches:
-                    del self._watched[key]
+                    del self.watched[key]
 
 
 class Watch:

@@ -21,7 +21,7 @@ from .event import deadline_of
 from .kind import Description, from_json
 from .register import Register, state_kind
 
-MOST = 256
+MOST_PARTIES = 256
 """Maximum number of parties: the state lists each party of several rounds."""
 REMEMBERED = 4
 """Number of past rounds kept, so that a slow party can still learn that it has passed."""
@@ -104,7 +104,7 @@ class Barrier:
     def __init__(
         self, engine: Engine, prefix: str, name: str, parties: int, ttl: float, keep: float
     ) -> None:
-        self.parties: int = _settings.count(parties, "parties", MOST)
+        self.parties: int = _settings.count(parties, "parties", MOST_PARTIES)
         """The number of parties that go on together."""
         self._engine = engine
         self._register = Register.of_kind(KIND, engine, prefix, name, keep)

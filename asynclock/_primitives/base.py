@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Final, Generic, Never, TypeVar
+from typing import Any, Final, Generic, Never, TypeVar
 
 from .. import _settings
 from .._engine.acquire import Acquire
@@ -123,13 +124,13 @@ class Acquirable(Generic[L]):
         self._entered.append(lease)
         return lease
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        await self._entered.leave().__aexit__(kind, error, trace)
+    ) -> Coroutine[Any, Any, None]:
+        return self._entered.leave().__aexit__(kind, error, trace)
 
 
 class Lockable(Acquirable[Lease]):

@@ -38,7 +38,7 @@ LEADER = Held(LOCK, "leader", queue=CANDIDATES.suffix)
 VALUE = "value"
 KIND = Kind("election", (SCRIPT,), (LEADER, CANDIDATES), (VALUE,))
 
-KEPT = 3
+VALUE_TTLS = 3
 """Number of ttls that a published value outlives its leader, who repeats it once per ttl."""
 LONGEST_VALUE = 65_536
 """Maximum number of characters of a published value."""
@@ -209,7 +209,7 @@ class Election:
 
     def _publication(self, term: Term) -> Command:
         keys = (self._spec.keys[0], self._value_key)
-        args = ("publish", term.lease.owner, term._record(), ms(KEPT * self._options.ttl))
+        args = ("publish", term.lease.owner, term._record(), ms(VALUE_TTLS * self._options.ttl))
         return Command(SCRIPT, keys, args)
 
     async def leader(self) -> Leader | None:
@@ -222,7 +222,7 @@ class Election:
             found, led_for = await self._look()
             if found is not None or led_for is None or _clock.now() >= until:
                 return found
-            await asyncio.sleep(pacing.FIRST)
+            await asyncio.sleep(pacing.FIRST_PAUSE)
 
     async def observe(self) -> AsyncGenerator[Leader, None]:
         """Yield the present leader, and from then on each new leader and each new value.
@@ -258,7 +258,7 @@ class Election:
         left = max(reply[1] for reply in seen) / 1000
         records = [found for reply in seen if (found := _record(reply[3], owner)) is not None]
         if not records:
-            return None, pacing.LONGEST
+            return None, pacing.LONGEST_PAUSE
         term, _, value = max(records)
         return Leader(self.name, term, value, owner), left
 

@@ -12,7 +12,7 @@ from .event import deadline_of
 from .kind import Description, from_json
 from .register import Register, state_kind
 
-MOST = 1000
+HIGHEST_COUNT = 1000
 """Maximum count: the state lists each count, so that none is counted twice."""
 
 
@@ -44,7 +44,7 @@ class Latch:
     __slots__ = ("_engine", "_register", "count")
 
     def __init__(self, engine: Engine, prefix: str, name: str, count: int, keep: float) -> None:
-        self.count: int = _settings.count(count, "count", MOST)
+        self.count: int = _settings.count(count, "count", HIGHEST_COUNT)
         """The number that the latch starts from."""
         self._engine = engine
         self._register = Register.of_kind(KIND, engine, prefix, name, keep)
@@ -64,7 +64,7 @@ class Latch:
         error or a cancellation the call may have counted or not. Raises ConfigurationError if
         others use the name with another count.
         """
-        step = _settings.count(by, "by", MOST)
+        step = _settings.count(by, "by", HIGHEST_COUNT)
         ticket = self._engine.entropy(8).hex()
 
         def change(value: str | None) -> str | None:

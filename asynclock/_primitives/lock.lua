@@ -1,5 +1,5 @@
--- The mutex on one node, with a queue (queue.lua); uncontended.lua comes before it and mutex.lua
--- follows. Fences: docs/fencing.md; the differential test is tests/model/.
+-- The mutex on one node, with a queue (queue.lua); uncontended.lua and batch.lua come before it and
+-- mutex.lua follows. Fences: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention [ms [ticket number [barge]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;
@@ -14,12 +14,7 @@
 --         with a ticket: the attempt failed, but its ticket goes on waiting
 -- leave   ticket   {1 = the lock may be free | 0, first, now}: the ticket waits no more
 -- pass             {1 = the lock is free | 0, first, now}: if the lock is free, the first is woken
-if op == 'acquire' or op == 'release' or op == 'leave' or op == 'pass' then
-  local failure = mistyped(KEYS[3])
-  if failure then return failure end
-end
-
-local function slots()
+local function slots(KEYS)
   -- Which neighbours are taken, whether any is free, and ms until the first of them is.
   local taken, free, left = {}, false, nil
   for i = 4, #KEYS do
@@ -35,10 +30,12 @@ end
 -- asks about others than we do, or there are more than one request has room for.
 local WINDOW = 64
 local function may_find(value)
-  return value and value ~= GO and (value ~= WAITS or #KEYS - 2 >= WINDOW)
+  return value and value ~= GO and (value ~= WAITS or tonumber(WAITS) >= WINDOW)
 end
 
-if op == 'acquire' then
+local function acquire(KEYS, ARGV)
+  local failure = mistyped(KEYS[3])
+  if failure then return failure end
   local owner, queue, ms = ARGV[2], KEYS[3], tonumber(ARGV[7] or 0)
   local ticket, number, barge = ARGV[8] or owner, tonumber(ARGV[9] or 0), ARGV[10] == '1'
   local floor, head, joined = tonumber(ARGV[4]), first(queue), false
@@ -59,14 +56,14 @@ if op == 'acquire' then
     if head then
       leave(queue, ticket)
       local waiter, value = first(queue)
-      local _, free = slots()
+      local _, free = slots(KEYS)
       if free or may_find(value) then wake(queue) end
       next_one = waiter or ''
     end
     return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), next_one, now}
   end
 
-  local taken, free, left = slots()
+  local taken, free, left = slots(KEYS)
   if ours and free then
     number = 0 -- the other slot is ours for the asking: no need to wait
   elseif ms == 0 then
@@ -87,19 +84,45 @@ if op == 'acquire' then
   free = reserved and 1 or 0
   if KEYS[4] then return {0, left, holder, number, rank, free, taken, now} end
   return {0, left, holder, number, rank, free, now}
-elseif op == 'release' then -- the key is deleted
+end
+
+local function release(KEYS, ARGV) -- the key is deleted
   local queue, ticket = KEYS[3], ARGV[4]
+  local failure = mistyped(queue)
+  if failure then return failure end
   if ticket then join(queue, ticket, ARGV[5], tonumber(ARGV[6]), now) end
   if ARGV[3] == '1' then return {1, first(queue) or '', now} end
   return {1, wake(queue), now}
+end
+
+if op == 'acquire' then
+  return acquire(KEYS, ARGV)
+elseif op == 'release' then
+  return release(KEYS, ARGV)
+elseif op == 'batch' then
+  local releases = tonumber(ARGV[2])
+  local acquires = #ARGV - 7 - releases
+  for _, i in ipairs(rest) do
+    local owner, queue = ARGV[7 + i], KEYS[releases + i]
+    if i <= releases then
+      replies[i] = safely(release, {KEYS[i], '', queue}, {'release', owner})
+    else
+      local lock = releases + acquires + i
+      replies[i] = safely(acquire, {KEYS[lock], KEYS[lock + acquires], queue},
+        {'acquire', owner, ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]})
+    end
+  end
+  return {1, replies, now}
 elseif op == 'leave' or op == 'pass' then
   local queue, value = KEYS[3], nil
+  local failure = mistyped(queue)
+  if failure then return failure end
   if op == 'leave' then
     local head = first(queue)
     leave(queue, ARGV[2])
     if head == ARGV[2] then value = select(2, first(queue)) end
   end
-  local _, other_free = slots()
+  local _, other_free = slots(KEYS)
   if not other_free and redis.call('PTTL', KEYS[1]) ~= -2 and not may_find(value) then
     return {0, '', now}
   end

@@ -11,7 +11,8 @@ from .._nodes.script import Script
 from .base import PRELUDE, Lockable
 from .kind import Held, Kind, Queue
 
-SCRIPT = Script.load(__package__, PRELUDE, "uncontended.lua", "queue.lua", "lock.lua", "mutex.lua")
+FILES = (PRELUDE, "uncontended.lua", "batch.lua", "queue.lua", "lock.lua", "mutex.lua")
+SCRIPT = Script.load(__package__, *FILES)
 QUEUE = "queue"
 MUTEX = Held(SCRIPT, queue=QUEUE)
 KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
@@ -27,6 +28,7 @@ def spec(prefix: str, name: str) -> LockSpec:
         MUTEX.keys(key),
         queue_key=key,
         watched=(key,),
+        joins=True,
         queue=derived(key, QUEUE),
         ticket_ttl=PATIENCE,
     )

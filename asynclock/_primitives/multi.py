@@ -26,7 +26,7 @@ SCRIPT = Script.load(__package__, PRELUDE, "queue.lua", "multi.lua")
 KIND = Kind("multi_lock", (SCRIPT,))
 """The keys are those of mutexes."""
 
-MOST = 64
+MOST_LOCKED_NAMES = 64
 """Maximum number of names: a server does nothing else while it locks them."""
 
 
@@ -91,8 +91,10 @@ class MultiLock(Acquirable[MultiLease]):
             raise ConfigurationError(
                 "each name is an argument of its own: write multi_lock(*names)"
             )
-        if not 1 <= len(names) <= MOST:
-            raise ConfigurationError(f"multi_lock takes from 1 to {MOST} names, not {len(names)}")
+        if not 1 <= len(names) <= MOST_LOCKED_NAMES:
+            raise ConfigurationError(
+                f"multi_lock takes from 1 to {MOST_LOCKED_NAMES} names, not {len(names)}"
+            )
         self.names: tuple[str, ...] = tuple(sorted({_settings.name(name) for name in names}))
         """The names, sorted and without duplicates."""
         self._parts = [spec(prefix, name) for name in self.names]

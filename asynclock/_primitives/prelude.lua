@@ -37,10 +37,9 @@ local function keep_counter(key, retention)
   if redis.call('PTTL', key) < tonumber(retention) then redis.call('PEXPIRE', key, retention) end
 end
 
--- Stores and returns the counter's next value, which is at least floor. A client that knows too few
--- clocks sends -1; then our own clock is the floor. The floor is nearly always above the counter, so
--- it is written first: that takes one call, and its text needs no formatting.
-local function next_fence(key, floor, retention)
+-- The least value that a counter gets: its number, its text, and the milliseconds to keep it. A client
+-- that knows too few clocks sends -1; then our own clock is the floor.
+local function least(floor, retention)
   local fence = tonumber(floor)
   if fence < 0 then
     fence = now
@@ -48,9 +47,20 @@ local function next_fence(key, floor, retention)
     fence = 0
   end
   if fence ~= tonumber(floor) then floor = string.format('%.0f', fence) end
-  local keep = time_to_keep(fence, retention)
-  local before = tonumber(redis.call('SET', key, floor, 'PX', keep, 'GET')) or now - FLOOR_BEHIND
+  return fence, floor, time_to_keep(fence, retention)
+end
+
+-- The fence above the counter's value `before`, which was overwritten with `fence`.
+local function fence_above(before, key, fence, retention)
+  before = tonumber(before) or now - FLOOR_BEHIND
   if before < fence then return fence end
   keep_fence(key, before + 1, retention)
   return before + 1
+end
+
+-- Stores and returns the counter's next value, which is at least floor. The floor is nearly always
+-- above the counter, so it is written first: that takes one call, and its text needs no formatting.
+local function next_fence(key, floor, retention)
+  local fence, text, keep = least(floor, retention)
+  return fence_above(redis.call('SET', key, text, 'PX', keep, 'GET'), key, fence, retention)
 end

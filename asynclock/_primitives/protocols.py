@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -87,10 +88,10 @@ class AnyLock(Protocol):
 
     async def __aenter__(self) -> AnyLease: ...
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> None: ...
+    ) -> Coroutine[Any, Any, None]: ...

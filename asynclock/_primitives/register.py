@@ -42,10 +42,11 @@ T = TypeVar("T")
 PROMISE = 5.0
 """Minimum seconds that a node keeps a promise, or four node timeouts if those are longer: no node
 executes a request later than two node timeouts after it was sent (`not_after`)."""
-FIRST = 0.002
-LONGEST = 0.2
-"""First and maximum width in seconds of the random pause after rival rounds; doubled each time."""
-KEEP = 24 * 3600.0
+FIRST_WIDTH = 0.002
+"""Seconds within which the first pause after rival rounds ends, at random; doubled each time."""
+LONGEST_WIDTH = 0.2
+"""Maximum seconds of that range."""
+DEFAULT_KEEP = 24 * 3600.0
 """Default seconds that a value outlives its last change."""
 
 Change = Callable[[str | None], str | None]
@@ -102,7 +103,7 @@ class Register:
 
     async def _change(self, step: Change, patience: _Patience) -> str | None:
         engine, nodes = self._engine, self._engine.multiplexer
-        by, number, width = engine.new_owner(), 0, FIRST
+        by, number, width = engine.new_owner(), 0, FIRST_WIDTH
         while True:
             # The number says when a value was written. While too few clocks are known it can't say
             # that: such a round only asks, and its replies make the clocks known.
@@ -130,7 +131,7 @@ class Register:
                 await patience.pause(round_)
             else:
                 await patience.step_aside(width * engine.random())
-                width = min(LONGEST, width * 2)
+                width = min(LONGEST_WIDTH, width * 2)
 
     def _tell_again(self) -> None:
         # In the background, because the reader has its answer already.

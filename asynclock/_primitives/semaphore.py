@@ -34,7 +34,7 @@ SLOT = Held(SCRIPT, NUMBER, queue=WAITERS.suffix)
 SEVERAL = Held(SCRIPT, "several", "several", queue=COLLECTORS.suffix)
 KIND = Kind("semaphore", (SCRIPT,), (SLOT, WAITERS, SEVERAL, COLLECTORS))
 
-MOST = 256
+MOST_PERMITS = 256
 """Maximum number of permits: four windows, so that an attempt and its hops see every slot."""
 WINDOW = 64
 """Number of slots that a refusal reports on; a larger one would make every request longer."""
@@ -64,7 +64,7 @@ class Semaphore(Lockable):
         options: LeaseOptions,
         timeout: float | None,
     ) -> None:
-        self.permits: int = _settings.count(permits, "permits", MOST)
+        self.permits: int = _settings.count(permits, "permits", MOST_PERMITS)
         """Maximum number of leases at a time."""
         self._key = lock_key(prefix, _settings.name(name, "a semaphore's name"))
         super().__init__(engine, self._slot(name, 0), options, timeout)

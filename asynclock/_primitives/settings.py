@@ -54,8 +54,8 @@ class Defaults:
         cls, ttl: float, max_ttl: float | None, node_timeout: float, prefix: str
     ) -> Defaults:
         """Build the defaults from the arguments of `connect`. Raises ConfigurationError."""
-        if not isinstance(prefix, str):
-            raise ConfigurationError(f"prefix must be a str, not {type(prefix).__name__}")
+        if prefix != "":
+            prefix = _settings.name(prefix, "prefix")
         if MARKER in prefix:
             raise ConfigurationError(f"prefix must not contain {MARKER!r}: {prefix!r}")
         timeout = _settings.seconds(node_timeout, "node_timeout")

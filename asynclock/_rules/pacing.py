@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-FIRST = 0.005
+FIRST_PAUSE = 0.005
 """Seconds of the first pause without pushes: about ten round trips on a local network."""
-LONGEST = 0.25
+LONGEST_PAUSE = 0.25
 """Maximum seconds of a pause without pushes: four requests a second cost next to nothing."""
 BLIND = 2.0
 """Maximum seconds of a pause with pushes, in case a push is lost or a key has no ttl."""
-GRACE = 0.002
+EXPIRY_GRACE = 0.002
 """Seconds added to a PTTL: servers delete a key up to 1 ms late, and PTTL is rounded down."""
 EXPIRY_SPREAD = 0.02
 """Seconds over which the waiters of an expired lease spread their next requests."""
@@ -32,7 +32,7 @@ def until_expiry(remaining: float | None, random: float) -> float:
     """Return the seconds to wait for a push when the holder has `remaining` seconds left."""
     if remaining is None:
         return BLIND * (0.75 + random / 4)
-    return max(remaining, 0.0) + GRACE + EXPIRY_SPREAD * random
+    return max(remaining, 0.0) + EXPIRY_GRACE + EXPIRY_SPREAD * random
 
 
 IN_VAIN = 8
@@ -45,8 +45,10 @@ def without_push(attempt: int, remaining: float | None, random: float, *, rank: 
 
     `rank` is the number of waiters that go first: the more there are, the longer it is.
     """
-    pause = min(LONGEST, FIRST * 1.6 ** min(attempt, 16)) * (0.5 + random) * (1 + rank)
-    return pause if remaining is None else min(pause, max(remaining, 0.0) + GRACE + FIRST * random)
+    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 1.6 ** min(attempt, 16)) * (0.5 + random) * (1 + rank)
+    if remaining is None:
+        return pause
+    return min(pause, max(remaining, 0.0) + EXPIRY_GRACE + FIRST_PAUSE * random)
 
 
 class Spread:
@@ -69,4 +71,5 @@ class Spread:
 
     def won(self) -> None:
         """Narrow the width by a fifth, down to NARROW, because an attempt won."""
-        self.width = max(self.NARROW, self.width * 0.8)
+        if self.width > self.NARROW:
+            self.width = max(self.NARROW, self.width * 0.8)

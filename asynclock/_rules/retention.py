@@ -14,8 +14,8 @@ from .validity import quarantine
 
 FLOOR_BEHIND = 60.0
 """Seconds that a floor may be behind a node's clock; as in prelude.lua."""
-STEP = 1000.0
-"""Seconds that clocks may be set back; a daemon of NTP makes no larger step by itself
+LARGEST_STEP = 1000.0
+"""Maximum seconds that clocks are set back; a daemon of NTP makes no larger step by itself
 (PANICT in RFC 5905)."""
 
 
@@ -28,8 +28,8 @@ def least_retention(max_ttl: float) -> float:
 
 
 def fence_retention(max_ttl: float) -> float:
-    """Return the default retention: clocks are set back by at most STEP."""
-    return least_retention(max_ttl) + STEP
+    """Return the default retention: clocks are set back by at most LARGEST_STEP."""
+    return least_retention(max_ttl) + LARGEST_STEP
 
 
 def checked(value: object, max_ttl: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .trust import JUMP
 
-TOGETHER = 1.0
+SAME_MOMENT = 1.0
 """Seconds within which reported jumps may have happened at the same time."""
 
 
@@ -28,7 +28,7 @@ class StandStill:
         """Count a jump of `node` by `by` seconds; return by how many seconds leases end sooner."""
         ahead, told = self._ahead, self._told
         for other, at in enumerate(told):
-            if now - at >= TOGETHER:
+            if now - at >= SAME_MOMENT:
                 ahead[other] = 0.0
         if by > 0:  # a clock that was set back keeps keys for longer
             ahead[node] += by

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from .._engine.options import HandOff
-from .._primitives.register import KEEP
+from .._primitives.register import DEFAULT_KEEP
 from .._primitives.synchronized import check_function, check_template, shown_signature
 from ..errors import ConfigurationError
 from ._bridge import Bridge
@@ -98,7 +98,7 @@ class Catalogue(Bridge):
         given = _given(settings)
         return Semaphore(self, lambda locks: locks.semaphore(name, permits, **given))
 
-    def event(self, name: str, *, keep: float = KEEP) -> SharedEvent:
+    def event(self, name: str, *, keep: float = DEFAULT_KEEP) -> SharedEvent:
         """Make an event on `name`: a flag that every process sees. Raises ConfigurationError.
 
         Args:
@@ -107,7 +107,7 @@ class Catalogue(Bridge):
         """
         return SharedEvent(self, lambda locks: locks.event(name, keep=keep))
 
-    def latch(self, name: str, count: int, *, keep: float = KEEP) -> Latch:
+    def latch(self, name: str, count: int, *, keep: float = DEFAULT_KEEP) -> Latch:
         """Make a latch on `name` that opens after `count` counts. Raises ConfigurationError.
 
         Args:
@@ -118,7 +118,7 @@ class Catalogue(Bridge):
         return Latch(self, lambda locks: locks.latch(name, count, keep=keep))
 
     def barrier(
-        self, name: str, parties: int, *, ttl: float | None = None, keep: float = KEEP
+        self, name: str, parties: int, *, ttl: float | None = None, keep: float = DEFAULT_KEEP
     ) -> Barrier:
         """Make a barrier on `name` for `parties` at a time. Raises ConfigurationError.
 

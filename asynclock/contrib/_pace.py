@@ -12,7 +12,7 @@ UNKNOWN = 1.0
 """Seconds to advise as long as no hold of the route or the name has ended."""
 FADE = 0.9
 """Factor by which each shorter hold lowers the longest recent hold."""
-MOST_NAMES = 1000
+MOST_REMEMBERED = 1000
 """Maximum number of names for which recent holds are remembered."""
 
 _advised: WeakSet[NotAcquiredError] = WeakSet()
@@ -58,7 +58,7 @@ class Holds:
         pace = self._paces.pop(event.name, None) or Pace(None)
         pace.held(event.held)
         self._paces[event.name] = pace  # names are in order of use: drop the one unused for longest
-        if len(self._paces) > MOST_NAMES:
+        if len(self._paces) > MOST_REMEMBERED:
             del self._paces[next(iter(self._paces))]
 
     def advise(self, error: AsyncLockError) -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import bars_workers, judged, looping, votes
 from benchmarks.__main__ import main
 from benchmarks.adapters.asynclock_ import Asynclock
-from benchmarks.bars import judge
+from benchmarks.kinds import judge
 from benchmarks.matrix import SCENARIOS
 from benchmarks.results import Case, Results
 from benchmarks.systems import SYSTEMS

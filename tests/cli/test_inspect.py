@@ -9,7 +9,7 @@ import re
 import pytest
 
 import asynclock
-from asynclock._inspect.survey import PAGE
+from asynclock._inspect.survey import KEYS_PER_SCAN
 from asynclock.testing import LocalServer
 from tests import patient
 
@@ -133,17 +133,17 @@ async def test_ten_thousand_locks_in_small_pages(
         if "calls=" in line
     }
     assert "cmdstat_keys" not in calls
-    assert calls["cmdstat_scan"] >= 20_000 / PAGE / 2
+    assert calls["cmdstat_scan"] >= 20_000 / KEYS_PER_SCAN / 2
     # The table of 20,000 keys has 32,768 buckets; each page has some 76 locks, so two batches.
-    assert calls["cmdstat_scan"] <= 2 * 32_768 / PAGE
-    assert calls["cmdstat_evalsha"] <= 3 * 32_768 / PAGE
+    assert calls["cmdstat_scan"] <= 2 * 32_768 / KEYS_PER_SCAN
+    assert calls["cmdstat_evalsha"] <= 3 * 32_768 / KEYS_PER_SCAN
     assert sorted([await _microseconds(node) for _ in range(21)])[10] < 1000
 
 
 async def _microseconds(node: LocalServer) -> float:
     """How long one page keeps a server busy; a median of these bears a busy machine."""
     await node.command("CONFIG", "RESETSTAT")
-    await node.command("SCAN", 0, "MATCH", "asynclock:*", "COUNT", PAGE)
+    await node.command("SCAN", 0, "MATCH", "asynclock:*", "COUNT", KEYS_PER_SCAN)
     stats = await node.command("INFO", "commandstats")
     return float(stats.partition("cmdstat_scan:")[2].partition("usec_per_call=")[2].split(",")[0])
 

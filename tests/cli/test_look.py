@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._engine.waiters import Waiter
+from asynclock._inspect.monitor import Monitor, SeenLease
 from asynclock.cli.look import held, rows
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
@@ -216,7 +218,6 @@ async def test_a_wait_for_a_cluster_of_pages_ends(
 
 def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sorting 100,000 locks takes a second, which no key may wait for."""
-    from asynclock._inspect.monitor import Monitor
     from asynclock.cli.look import top
 
     sorts: list[tuple[int, bool, str]] = []
@@ -235,3 +236,40 @@ def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     view.monitor.leases = {}
     view._render()
     assert sorts == [*wanted, wanted[-1]]
+
+
+# Name, holder, first and last seen, remaining, fence, waiting, nodes that hold it (of two).
+SEEN = (
+    ("b", "web-2", 3.0, 5.0, 7, 0, 1),
+    ("a", "web-3", 1.0, 9.0, 8, 2, 2),
+    ("C", "web-1", 2.0, 7.0, 9, 1, 2),
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [
+        ("name", "abC"),
+        ("holder", "Cba"),
+        ("seen for", "aCb"),
+        ("remaining", "bCa"),
+        ("fence", "baC"),
+        ("nodes", "baC"),
+        ("waiting", "bCa"),
+        ("note", "aCb"),
+    ],
+)
+def test_each_column_sorts(column: str, names: str) -> None:
+    monitor = Monitor()
+    for name, holder, first, left, fence, queue, kept in SEEN:
+        views = [
+            NodeView(f"n{n}", f"{fence:032x}:{holder}:1" if n < kept else None, left, fence)
+            for n in range(2)
+        ]
+        found = Inspection(name, tuple(views), 2, waiting=waiters(queue))
+        monitor.leases[name, "", ""] = SeenLease(found, first, 10.0)
+    at = rows.COLUMNS.index(column)
+    shown = [lease.found.name for lease in rows.ordered(monitor, at, reverse=False, search="")]
+    assert "".join(shown) == names
+    shown = [lease.found.name for lease in rows.ordered(monitor, at, reverse=False, search="EB-3")]
+    assert shown == ["a"]

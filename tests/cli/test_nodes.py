@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._rules.nodeset import NodeSet
+from asynclock.cli.nodes import say_record
 from asynclock.fleet import Fleet, FleetState
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
@@ -219,6 +221,41 @@ async def test_a_step_while_a_node_is_away(asynclock_servers: StartServers) -> N
 
 async def _told(one: Fleet) -> bool:
     return not (await one.show()).lagging
+
+
+async def test_replace_adds_first_and_removes_once_that_is_finished(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    servers = await asynclock_servers(4)
+    program.use(servers[:3])
+    words = ("nodes", "replace", name(servers[0]), servers[3].url, "--max-ttl", "2")
+    async with fleet(servers[:3]) as one, fleet(servers) as four:
+        await one.record()
+        for _ in "once", "again":
+            ended = await program(*words)
+            assert ended.status == 0, ended.err
+            every = ", ".join(name(server) for server in servers)
+            assert f"open step to {{{every}}}: start all clients with it" in ended.out
+        await four.finish()
+        found = (await four.replace(name(servers[0]), servers[3].url)).record
+    assert found is not None
+    assert (found.phase, found.other) == ("open", tuple(name(server) for server in servers[1:]))
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (None, "no record: write it with `asynclock nodes record`"),
+        (NodeSet(0, ("a", "b")), "clients that differ are only warned"),
+        (NodeSet(3, ("a", "b"), ("a",), "open"), "open step to {a}: start all clients with it"),
+        (NodeSet(4, ("a",), ("a", "b"), "closing"), "closing step from {a, b}: `asynclock nodes"),
+    ],
+)
+def test_what_can_be_done_next(
+    record: NodeSet | None, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say_record(record)
+    assert text in capsys.readouterr().out
 
 
 async def test_a_stale_operator_changes_nothing(asynclock_servers: StartServers) -> None:

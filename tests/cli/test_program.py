@@ -1,4 +1,4 @@
-"""The program itself: help, mistakes, settings, the demo."""
+"""The program itself: help, mistakes, settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asynclock.cli._text import clean
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
 
-from .conftest import PATIENCE, Program, environment, until
+from .conftest import PATIENCE, Program, environment
 
 COMMANDS = ("run", "inspect", "top", "doctor", "release", "bench", "demo")
 
@@ -232,37 +232,3 @@ async def test_a_reader_that_has_enough(
     _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode in (1, 128 + signal.SIGPIPE)  # click's answer, and ours
     assert said == b""
-
-
-async def test_demo_sells_every_order_once(program: Program) -> None:
-    ended = await program("demo", "--orders", "6")
-    assert ended.status == 0, ended.out + ended.err
-    assert "killed" in ended.out
-    assert "frozen" in ended.out
-    assert "every order was sold exactly once" in ended.out
-    assert "orders sold twice or more: 6" in ended.out  # without a lock
-
-
-async def test_demo_cleans_up_after_ctrl_c(program: Program, tmp_path: Path) -> None:
-    env = {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    process = await program.start("demo", "--orders", "10000", env=env)
-    assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
-        while b"act 1" not in await process.stdout.readline():
-            pass
-    process.send_signal(signal.SIGINT)
-    assert (await program.finish(process)).status == 130
-    await until(lambda: not _using(tmp_path), "the end of servers and services")
-    assert not list(tmp_path.glob("asynclock-demo-*"))  # noqa: ASYNC240 - a moment
-
-
-def _using(folder: Path) -> list[str]:
-    """Processes of which this folder is known: servers run in it, services are told of it."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(folder).encode() in (entry / "cmdline").read_bytes():
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found

@@ -17,9 +17,17 @@ from asynclock.cli._status import Status
 from asynclock.cli.run.arguments import FLAGS, VALUES, RunArguments, parse
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
-from tests import patient
+from tests import patient, unmeasured
 
-from .conftest import PATIENCE, Program, alive, as_from_a_shell, connected, environment, until
+from .conftest import (
+    PATIENCE,
+    Program,
+    alive,
+    as_from_a_shell,
+    connected,
+    environment,
+    until,
+)
 from .terminal import Session
 
 ASYNCLOCK = (sys.executable, "-m", "asynclock")
@@ -276,8 +284,10 @@ def test_ctrl_c_is_taken_care_of_before_anything_is_imported() -> None:
         "import signal, sys; signals = set(sys.modules)\n"
         "import asynclock.cli; print(*sorted(set(sys.modules) - signals))"
     )
+    # The measurement of coverage would import modules first.
+    alone = unmeasured.environment(environment())
     found = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True
+        [sys.executable, "-c", script], env=alone, capture_output=True, text=True
     )
     assert found.stdout.split() == ["__future__", "asynclock", "asynclock.cli"]
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +19,7 @@ import pytest
 
 import asynclock
 from asynclock._engine.waiters import Waiter
-from asynclock.contrib.dashboard import dashboard, snapshots
+from asynclock.contrib.dashboard import app, dashboard, snapshots
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
 from tests.cli.schema import check
@@ -129,6 +130,23 @@ async def test_events_are_pictures(locks: asynclock.LockManager) -> None:
                 if line.startswith("data: "):
                     break
     assert json.loads(line[6:])["locks"][0]["name"] == "a\nevent: failed\n\n"
+
+
+async def test_a_closed_manager_has_no_data(locks: asynclock.LockManager) -> None:
+    async with client_of(locks) as client:
+        await locks.aclose()
+        answer = await client.get("/state", headers=AUTH)
+        assert (answer.status_code, answer.json()) == (503, {"error": "ConfigurationError"})
+        answer = await client.get("/events", headers=AUTH)
+        assert answer.text == "event: failed\ndata: ConfigurationError\n\n"
+
+
+@pytest.mark.parametrize(
+    ("client", "local"),
+    [(None, True), (("127.0.0.1", 1), True), (("10.0.0.1", 1), False), (("testclient", 1), False)],
+)
+def test_who_is_on_this_machine(client: tuple[str, int] | None, local: bool) -> None:
+    assert app._is_local(client) is local
 
 
 async def test_it_changes_nothing_and_says_so_to_browsers(locks: asynclock.LockManager) -> None:
@@ -255,9 +273,33 @@ async def test_serve(served: subprocess.Popen[str]) -> None:
             await asyncio.to_thread(served.wait, 30)
 
 
-def test_serve_says_what_is_wrong() -> None:
-    command = [sys.executable, "-m", "asynclock", "serve"]
+def serve_wrongly(*options: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    program = f"{before}\nfrom asynclock.cli import main; main()"
+    command = [sys.executable, "-c", program, "serve", *options]
     env = {name: value for name, value in os.environ.items() if not name.startswith("ASYNCLOCK")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, env=env)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=env)
+
+
+@pytest.mark.timeout(300)
+def test_serve_says_what_is_wrong() -> None:
+    done = serve_wrongly()
     assert done.returncode == 64
     assert "no nodes" in done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_serve_says_that_the_port_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = serve_wrongly("--port", port, "--node", "redis://127.0.0.1:1")
+    assert done.returncode == 64
+    assert f"port {port} can't be used: Address already in use" in done.stderr
+    assert "--port 0 takes a free one" in done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_serve_says_which_extra_it_needs() -> None:
+    hide = "import sys; sys.modules['uvicorn'] = None"
+    done = serve_wrongly("--node", "redis://127.0.0.1:1", before=hide)
+    assert done.returncode == 69
+    assert "pip install 'asynclock[cli,dashboard]'" in done.stderr

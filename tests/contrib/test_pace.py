@@ -18,7 +18,7 @@ from fastapi import FastAPI, Request
 import asynclock
 from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
-from asynclock.contrib._pace import MOST_NAMES, Holds, Pace
+from asynclock.contrib._pace import MOST_REMEMBERED, Holds, Pace
 from asynclock.contrib.fastapi import Locked, Locks, locked, locks_of, setup
 from asynclock.events import Released
 from asynclock.testing import busy
@@ -137,7 +137,7 @@ def test_the_advice_of_a_route_stays() -> None:
 
 def test_the_number_of_remembered_names_is_bounded() -> None:
     holds = Holds()
-    for number in range(MOST_NAMES + 1):
+    for number in range(MOST_REMEMBERED + 1):
         holds.note(Released(str(number), "owner", 1, 5.0, 1.0))
     for name, advice in [("0", 1.0), ("1", 5.0)]:
         error = asynclock.NotAcquiredError("held", name=name, remaining=9.0)

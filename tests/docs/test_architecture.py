@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.calls import measure
 from tests.docs.blocks import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
@@ -37,6 +38,17 @@ def test_eight_steps_in_five_files() -> None:
     way = PAGE.partition("## The way of an acquire")[2].partition("\n## ")[0]
     assert re.findall(r"^(\d)\. ", way, re.MULTILINE) == [str(n) for n in range(1, 9)]
     assert len(PLACES) > 25
+
+
+async def test_the_five_files_run_where_nobody_else_wants_the_name() -> None:
+    """And those that are needed where others want it do nothing there but begin the call."""
+    way = PAGE.partition("## The way of an acquire")[2].partition("\n1. ")[0]
+    five, others = (re.findall(r"`([\w/]+\.py)`", half) for half in way.split("Where others want"))
+    acquire, _ = await measure(1)
+    assert len(five) == 5
+    assert set(five) <= acquire.files
+    ran = {name for name in acquire.calls if name.partition(":")[0] in others}
+    assert ran <= {"_engine/turn.py:Turn.__init__", "_engine/turn.py:Turn._queue"}
 
 
 def test_newcomers_are_sent_there_first() -> None:

@@ -213,7 +213,7 @@ async def test_pushes_for_keys_that_have_not_changed_are_not_counted_on(on: Node
         before = [locks.statistics().attempts for locks in others]
         await asyncio.sleep(2.0)
         asked = [locks.statistics().attempts - n for locks, n in zip(others, before, strict=True)]
-        assert max(asked) <= 2 * 2.0 / (pacing.LONGEST / 2)  # a pause after each in vain
+        assert max(asked) <= 2 * 2.0 / (pacing.LONGEST_PAUSE / 2)  # a pause after each in vain
         await held.release()
         for task in waiting:
             assert await seconds_until(task.done) < PATIENCE
@@ -348,7 +348,7 @@ async def test_a_release_of_several_names_wakes_all_whose_queue_is_one(on: Nodes
 async def test_a_leave_that_is_sent_again_hands_over_to_a_waiter_of_the_same_process(
     on: Nodes,
 ) -> None:
-    """Its reply says whom it woke, but whoever connects again asks anyway."""
+    """Its reply says whom it woke, but a waiter that connects again asks anyway."""
     lock = on.locks.fair_lock("a")
     async with on.connect() as other:
         held = await other.fair_lock("a").acquire()

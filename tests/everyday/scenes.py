@@ -124,7 +124,7 @@ async def _queued(there: Stage, tasks: int) -> None:
 async def _most_show(
     there: Stage, least: int, count: Callable[[LocalServer], Awaitable[int]]
 ) -> None:
-    """Look until most servers show at least so many."""
+    """Look until `count` is at least `least` on most servers."""
     while 2 * sum([await count(server) >= least for server in there.servers]) <= len(there.servers):
         await asyncio.sleep(0.005)
 

@@ -16,6 +16,7 @@ import pytest
 
 from asynclock import _clock
 from asynclock._engine.attempt import Attempt
+from asynclock._engine.batch import Batch
 from asynclock._rules import validity
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
@@ -110,6 +111,8 @@ def _validity_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         return validity.valid_until(_clock.now(), attempt._ttl)
 
     monkeypatch.setattr(Attempt, "valid_until", property(late, lambda _self, _value: None))
+    batch = property(lambda batch: validity.valid_until(_clock.now(), batch.ttl), lambda *_: None)
+    monkeypatch.setattr(Batch, "valid_until", batch)
 
 
 @pytest.mark.parametrize("by", [-120.0, -0.5, 0.5, 120.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -77,6 +78,18 @@ async def test_a_request_that_comes_late_is_not_executed(on: Nodes) -> None:
 
 
 @virtual
+async def test_a_request_for_a_permit_that_comes_late_is_not_executed(on: Nodes) -> None:
+    """A semaphore's requests are in no batch."""
+    on.ways[0].seconds = 8 * NODE_TIMEOUT + 0.5
+    lease = await on.locks.semaphore("a", 1, renew=False).acquire()
+    assert await lease.release()
+    await asyncio.sleep(10 * NODE_TIMEOUT)
+    late, intime = ([key for key in node.keys.values if b":a:" in key] for node in on.nodes[:2])
+    assert intime
+    assert not late
+
+
+@virtual
 async def test_a_vote_that_is_won_when_its_lease_is_over_is_no_lease(on: Nodes) -> None:
     """All of us stood still between the request and the answers."""
     on.slow(0.2)
@@ -90,8 +103,18 @@ async def test_a_vote_that_is_won_when_its_lease_is_over_is_no_lease(on: Nodes) 
 
 @virtual
 async def test_a_loss_is_told_at_the_deadline(on: Nodes) -> None:
+    await _lost_at_the_deadline(on, on.locks.lock("a", renew=False).acquire())
+
+
+@virtual
+async def test_a_loss_of_a_permit_is_told_at_the_deadline(on: Nodes) -> None:
+    """A semaphore's requests are in no batch."""
+    await _lost_at_the_deadline(on, on.locks.semaphore("a", 1, renew=False).acquire())
+
+
+async def _lost_at_the_deadline(on: Nodes, acquire: Awaitable[asynclock.Lease]) -> None:
     began = _clock.now()
-    lease = await on.locks.lock("a", renew=False).acquire()
+    lease = await acquire
     for node in on.nodes:
         node.freeze()
     await lease.wait_lost()

@@ -11,7 +11,7 @@ from asynclock import _clock
 from asynclock._nodes.link import Link
 from asynclock._nodes.pending_releases import PendingReleases
 from asynclock._nodes.replies import READONLY, Failure
-from asynclock._nodes.script import Command
+from asynclock._nodes.script import BATCH, Command
 from asynclock._nodes.wakeup import Wakeups
 from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import run_virtual
@@ -178,16 +178,31 @@ class Wire(asyncio.Transport):
         asyncio.get_running_loop().call_soon(self.link.connection_lost, None)
 
 
-@pytest.mark.parametrize("words", ["READONLY You can't", "ERR Error running script: -READONLY"])
-async def test_the_link_to_a_demoted_primary_ends(words: str) -> None:
+async def ended_by(command: Command, reply: str) -> tuple[Any, Failure | None]:
+    """What a link makes of this reply, and why the link ends."""
     owner = Owner()
     link = Link(owner, 1.0)
     link.connection_made(Wire(link))
-    answer = asyncio.create_task(link.ask(Command.plain("SET", "a", "b")))
-    await asyncio.sleep(0.001)
-    link.data_received(f"-{words}\r\n".encode())
-    assert READONLY in (await answer).cause
+    answer = asyncio.create_task(link.ask(command))
+    await asyncio.sleep(0)  # sent
+    link.data_received(reply.encode())
     async with asyncio.timeout(5):
         await link.closed
-    assert owner.end is not None
-    assert owner.end.code == READONLY
+    return await answer, owner.end
+
+
+@pytest.mark.parametrize("words", ["READONLY You can't", "ERR Error running script: -READONLY"])
+async def test_the_link_to_a_demoted_primary_ends(words: str) -> None:
+    answer, end = await ended_by(Command.plain("SET", "a", "b"), f"-{words}\r\n")
+    assert READONLY in answer.cause
+    assert end is not None
+    assert end.code == READONLY
+
+
+@pytest.mark.parametrize("words", ["READONLY You can't", "@user_script: 9: -READONLY You can't"])
+async def test_so_it_does_if_one_name_of_a_batch_was_refused(words: str) -> None:
+    reply = f"*3\r\n:1\r\n*2\r\n:1\r\n-{words}\r\n:5\r\n"
+    answer, end = await ended_by(Command.plain(BATCH), reply)
+    assert answer[0] == 1  # each name of the batch takes its own reply
+    assert end is not None
+    assert end.code == READONLY

@@ -12,7 +12,7 @@ import pytest
 from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.handshake import greet
 from asynclock._nodes.link import Link
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.replies import Answer, Failure
 from asynclock._nodes.script import Command
 from asynclock.testing import LocalServer
 
@@ -135,3 +135,31 @@ async def test_a_peer_that_goes_away_while_it_was_behind_ends_the_link_once(
             await asyncio.sleep(0)
     assert len(listener.ends) == 1
     assert complaints == []
+
+
+async def test_what_a_collection_sends_meanwhile_gets_its_own_reply(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    """Python may collect garbage in the middle of `send`, and what that closes releases a lock."""
+    link = await greet(Endpoint.from_url(asynclock_nodes[0].url), Listener(), 60.0, 60.0)
+    nested: list[asyncio.Future[Any]] = []
+
+    class Collecting(list[bytes]):
+        def append(self, packed: bytes) -> None:
+            super().append(packed)
+            if not nested:
+                answer = Answer(asyncio.get_running_loop())
+                nested.append(answer.future)
+                link.send(Command.plain("ECHO", "nested"), answer, 0)
+
+    try:
+        for now in (False, True):
+            nested.clear()
+            link._out = Collecting()
+            outer = Answer(asyncio.get_running_loop())
+            link.send(Command.plain("ECHO", "outer"), outer, 0, now=now)
+            assert await outer.future == b"outer"
+            assert await nested[0] == b"nested"
+    finally:
+        link.close("the test is over")
+        await link.closed

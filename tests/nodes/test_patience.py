@@ -11,7 +11,7 @@ import pytest
 from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.handshake import greet
 from asynclock._nodes.link import LATE_TIMER_FACTOR
-from asynclock._nodes.patience import CHECKS, Patience
+from asynclock._nodes.patience import NEEDED_CHECKS, Patience
 from asynclock.testing import LocalServer, run_virtual
 from tests.conftest import Connect
 from tests.nodes.test_link_timer import Listener
@@ -76,15 +76,15 @@ async def checks(late: Callable[[int], bool]) -> int:
             super()._check()
 
     over = asyncio.Event()
-    Counting(0.001 * CHECKS, over.set)
+    Counting(0.001 * NEEDED_CHECKS, over.set)
     async with asyncio.timeout(10):  # forty checks, a millisecond apart
         await over.wait()
     return made
 
 
 async def test_a_late_check_does_not_count() -> None:
-    assert await checks(lambda number: number in {0, 3}) >= CHECKS + 2
+    assert await checks(lambda number: number in {0, 3}) >= NEEDED_CHECKS + 2
 
 
 async def test_in_a_process_that_is_always_late_it_ends_too() -> None:
-    assert await checks(lambda _: True) == LATE_TIMER_FACTOR * CHECKS
+    assert await checks(lambda _: True) == LATE_TIMER_FACTOR * NEEDED_CHECKS

@@ -244,9 +244,20 @@ async def test_a_node_that_was_reached_before_may_have_a_wrong_certificate_for_a
 
 BEFORE_7 = f"ERR Error running script (call to f_{'0' * 40}): @user_script:62: "
 SINCE_7 = f" script: {'0' * 40}, on @user_script:62."
+CAUGHT_BEFORE_7 = "@user_script: 62: "
+SINCE_VALKEY_9 = " script: on @user_script:62."
 
 
-@pytest.mark.parametrize("around", [(BEFORE_7 + "-", "."), ("", f".{SINCE_7}")])
+@pytest.mark.parametrize(
+    "around",
+    [
+        (f"{BEFORE_7}-", "."),
+        (f"{BEFORE_7}{CAUGHT_BEFORE_7}-", "."),
+        (f"{CAUGHT_BEFORE_7}-", "."),
+        ("", f".{SINCE_7}"),
+        ("", f".{SINCE_VALKEY_9}"),
+    ],
+)
 def test_a_scripts_error_is_told_as_the_servers_own(around: tuple[str, str]) -> None:
     before, behind = around
     full = failure(ServerError(f"{before}{FULL}{behind}"))

@@ -188,6 +188,16 @@ async def test_a_node_that_goes_away_is_seen(
     assert not any(r.name == "asynclock.events" for r in caplog.records), "said twice"
 
 
+async def test_a_split_vote_and_a_quarantined_node(otel: Otel) -> None:
+    otel.telemetry(events.SplitVote("a"))
+    assert otel.total("asynclock.acquire.split_votes") == 1
+    for event in (events.NodeUp("n"), events.NodeQuarantined("n", "restarted", 60.0)):
+        otel.telemetry(event)
+    at = {"server.address": "n"}
+    assert otel.total("asynclock.node.up", **at) == 1
+    assert otel.total("asynclock.node.voting", **at) == 0
+
+
 # ---- logs ----------------------------------------------------------------------------------------
 
 
@@ -302,17 +312,17 @@ async def test_silence_makes_no_event(
             assert await locks.lock("a").try_acquire() is None
 
     async with asynclock.connect(*urls, **SETTINGS) as locks:
-        from asynclock._engine import acquire_loop, engine
+        from asynclock._engine import acquire_loop, engine, turn
 
-        for module in (engine, acquire_loop):
-            for name in ("Acquired", "Released", "Renewed", "Contended", "Voted", "Lost"):
-                if hasattr(module, name):
-                    monkeypatch.setattr(module, name, fail)
-        await once(locks)
-        heard: list[events.Event] = []
-        locks.observe(heard.append)
-        with pytest.raises(AssertionError, match="for nobody"):
+        with monkeypatch.context() as without_events:
+            for module in (engine, acquire_loop, turn):
+                for name in ("Acquired", "Released", "Renewed", "Contended", "Voted", "Lost"):
+                    if hasattr(module, name):
+                        without_events.setattr(module, name, fail)
             await once(locks)
+            locks.observe(lambda _: None)
+            with pytest.raises(AssertionError, match="for nobody"):
+                await once(locks)
 
 
 def test_without_the_extra_there_is_one_clear_line() -> None:

@@ -17,7 +17,12 @@ from typing import Any
 import pytest
 from readme_renderer import markdown
 
+from benchmarks import words as telling
+from benchmarks.results import HERE, Case, Results
+
 ROOT = Path(__file__).parents[2]
+LEADING = Case("cycle", 5, 100)
+"""A result without it is one of waiting, which has a picture of its own."""
 README = (ROOT / "README.md").read_text("utf-8")
 SOURCE = "https://git.example/asynclock"
 FILES = f"{SOURCE}/blob/v1.2.3"
@@ -228,12 +233,17 @@ def test_an_sdist_hands_its_links_on_to_the_wheel(
     assert links == [f"{label}, {url}" for label, url in wanted.items()]
 
 
-def test_the_figures_of_the_readme_stand_in_the_results_that_it_names() -> None:
-    (words,) = re.findall(r"!\[([^]]*)\]\(benchmarks/results/headline.svg\)", README)
-    (results,) = re.findall(r"\((benchmarks/results/[\w-]+\.md)\)", README)
-    lines = (ROOT / results).read_text("utf-8").split("## cycle, N=5, 100, asyncio")[1].splitlines()
-    for name, figure in re.findall(r"([a-z-]+)(?: at)? ([\d,]{3,}\d)(?= a second|,|\.)", words):
-        assert any(line.startswith(f"| {name}") and f"| {figure} |" in line for line in lines), name
+def test_the_readme_and_its_picture_tell_the_newest_result() -> None:
+    found = {file: Results.from_json(file.read_text("utf-8")) for file in HERE.glob("2*.json")}
+    newest = max(file for file, result in found.items() if LEADING in result.cases())
+    results = found[newest]
+    assert telling.readme(results, newest.stem) in README
+    assert newest.with_suffix(".md").exists()
+    picture = (newest.parent / "headline.svg").read_text("utf-8")
+    assert results.machine["date"].split()[0] in picture
+    assert telling.machine(results) in picture
+    ours = results.median(LEADING, "asynclock", "cycles_per_s")
+    assert f"{ours:,.0f}" in picture
 
 
 # ---- the changelog -------------------------------------------------------------------------------

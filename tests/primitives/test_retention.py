@@ -10,7 +10,7 @@ import pytest
 
 import asynclock
 from asynclock._primitives import lock
-from asynclock._rules.retention import FLOOR_BEHIND, STEP, fence_retention, least_retention
+from asynclock._rules.retention import FLOOR_BEHIND, LARGEST_STEP, fence_retention, least_retention
 from asynclock._rules.validity import quarantine
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
@@ -21,7 +21,7 @@ US = 1_000_000
 
 
 def test_the_sum() -> None:
-    assert quarantine(10) + FLOOR_BEHIND + STEP == KEPT < 18 * 60
+    assert quarantine(10) + FLOOR_BEHIND + LARGEST_STEP == KEPT < 18 * 60
     assert least_retention(10) == quarantine(10) + FLOOR_BEHIND
 
 
@@ -127,7 +127,7 @@ def test_without_a_counter_a_wrong_floor_is_not_believed(floor: int) -> None:
     run_virtual(scenario())
 
 
-@pytest.mark.parametrize("back", [0.0, STEP, KEPT + 2])
+@pytest.mark.parametrize("back", [0.0, LARGEST_STEP, KEPT + 2])
 def test_fences_rise_unless_the_clock_was_set_back_by_more_than_the_retention(back: float) -> None:
     async def scenario() -> None:
         node = MemoryNode("a")
@@ -137,7 +137,7 @@ def test_fences_rise_unless_the_clock_was_set_back_by_more_than_the_retention(ba
         assert await left(node) < 0, "the counter has expired"
         node.jump_clock(-back)
         async with asynclock.connect(endpoint(node)) as locks, locks.lock("a") as second:
-            assert (second.fence > first.fence) is (back <= STEP)
+            assert (second.fence > first.fence) is (back <= LARGEST_STEP)
 
     run_virtual(scenario())
 

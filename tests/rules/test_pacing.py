@@ -24,13 +24,13 @@ def test_with_pushes_a_wait_ends_soon_after_expiry(left: float | None, drawn: fl
     if left is None:
         assert 0 < pause <= pacing.BLIND
     else:
-        assert max(left, 0) < pause <= max(left, 0) + pacing.GRACE + pacing.EXPIRY_SPREAD
+        assert max(left, 0) < pause <= max(left, 0) + pacing.EXPIRY_GRACE + pacing.EXPIRY_SPREAD
 
 
 @given(st.integers(0, 1000), remaining, random)
 def test_without_pushes(attempt: int, left: float | None, drawn: float) -> None:
     pause = pacing.without_push(attempt, left, drawn)
-    assert 0 < pause <= 1.5 * pacing.LONGEST
+    assert 0 < pause <= 1.5 * pacing.LONGEST_PAUSE
 
 
 @given(st.lists(st.booleans(), max_size=200))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asynclock._rules.quorum import majority
-from asynclock._rules.standstill import TOGETHER, StandStill
+from asynclock._rules.standstill import SAME_MOMENT, StandStill
 
 
 def still(size: int) -> StandStill:
@@ -54,7 +54,7 @@ def test_what_two_of_three_have_jumped_by_ends_a_lease_sooner() -> None:
 def test_jumps_long_after_each_other_are_not_added_up() -> None:
     clock = still(3)
     assert clock.jumped(0, 5.0, 100.0) == 0
-    assert clock.jumped(1, 5.0, 100.0 + TOGETHER) == 0
+    assert clock.jumped(1, 5.0, 100.0 + SAME_MOMENT) == 0
 
 
 def test_a_clock_that_was_set_back_ends_nothing() -> None:

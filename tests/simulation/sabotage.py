@@ -19,9 +19,11 @@ from asynclock import _clock
 from asynclock._engine import renewal
 from asynclock._engine.acquire import Acquire
 from asynclock._engine.attempt import Attempt
+from asynclock._engine.batch import Batch
 from asynclock._engine.fences import Reservation
 from asynclock._engine.lease import Lease
 from asynclock._engine.local_queue import LocalQueue
+from asynclock._engine.message import Message
 from asynclock._engine.renewal import Renewals
 from asynclock._engine.restoring import Restores
 from asynclock._engine.round import Round
@@ -118,6 +120,7 @@ def jumps_without_quarantine(_patch: pytest.MonkeyPatch) -> None:
 def quarantined_nodes_count(patch: pytest.MonkeyPatch) -> None:
     _edit(patch, ServerNode, "obstacle", "if now < self.trust.votes_from:", "if False:")
     _edit(patch, Attempt, "on_reply", "self.started < node.trust.votes_from", "False")
+    _edit(patch, Batch, "on_reply", "self.started < node.trust.votes_from", "False")
 
 
 @_sabotage(faults=("freeze_process_in_an_attempt",))
@@ -128,6 +131,8 @@ def validity_from_the_end(patch: pytest.MonkeyPatch) -> None:
         return validity.valid_until(_clock.now(), attempt._ttl)
 
     patch.setattr(Attempt, "valid_until", property(late, lambda _self, _value: None))
+    batch = property(lambda batch: validity.valid_until(_clock.now(), batch.ttl), lambda *_: None)
+    patch.setattr(Batch, "valid_until", batch)
 
 
 @_sabotage(plan="ttls", faults=("slow", "freeze_process"), pace=(2.0, 5.0))
@@ -251,7 +256,8 @@ def late_requests_run(patch: pytest.MonkeyPatch) -> None:
 
 @_sabotage(plan="strays")
 def a_first_acquire_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Attempt, "_ask", "command.give_up_at = until", "pass")
+    _edit(patch, Attempt, "ask", "command.give_up_at = until", "pass")
+    _edit(patch, Message, "__init__", "0.0 if limits[1] else give_up_at", "0.0")
 
 
 @_sabotage(plan="crowd", cancels=0.3)

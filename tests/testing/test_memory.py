@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing import freeze, lose, memory_node, run_virtual, thaw
+from asynclock.testing import LocalServer, freeze, lose, memory_node, run_virtual, thaw
 from asynclock.testing.memory.lua import _lua
 from tests.docs.blocks import ROOT, python_blocks
 from tests.waiting import until
@@ -93,6 +93,26 @@ async def test_a_dead_node_refuses_connections() -> None:
 async def test_a_wrong_address_is_an_error() -> None:
     with pytest.raises(asynclock.ConfigurationError, match="a plain name"):
         asynclock.connect("memory://host:1/0?x")
+
+
+@pytest.mark.parametrize(
+    ("script", "reply"),
+    [
+        ("return true", 1),
+        ("return false", None),
+        ("return nil", None),
+        ("return 3.7", 3),
+        ("return redis.call", None),
+        ("return {1, 'two', {false, 3}, nil, 4}", [1, "two", [None, 3]]),
+        ("return {ok = 'FINE'}", "FINE"),
+        ("return redis.call('SET', 'k', 'v')", "OK"),
+    ],
+)
+async def test_replies_of_scripts(
+    asynclock_nodes: list[LocalServer], script: str, reply: object
+) -> None:
+    for node in (memory_node("a"), asynclock_nodes[0]):
+        assert await node.command("EVAL", script, 0) == reply
 
 
 def test_an_hour_passes_in_a_moment() -> None:

@@ -88,6 +88,19 @@ class ClusterNode:
         else:
             RoutedCommand(self, command, sink, index, release=True).go()
 
+    @property
+    def silence(self) -> None:
+        """Always None: the servers of a cluster fail each for itself."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether the node can take a command for several names: they would need one slot."""
+        return False
+
+    def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:  # noqa: ARG002 - as `Node.carry`
+        """Send `command`, as `ask` does."""
+        self.ask(command, sink, index)
+
     def obstacle(self, _now: float, /) -> Failure | None:
         """Return why the whole cluster has no vote, or None.
 

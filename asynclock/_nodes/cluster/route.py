@@ -17,7 +17,8 @@ from .parked import ParkedCommands
 from .slots import Address, read_redirect, slot_of
 
 ASKING = Command.plain("ASKING")
-REDIRECTS: Final = 5
+MOST_REDIRECTS: Final = 5
+"""Maximum number of redirects that one command follows."""
 APART = Failure(
     "its keys lie in different slots: on a Cluster each name is locked by itself",
     permanent=True,
@@ -109,7 +110,7 @@ class RoutedCommand:
         self._sink = sink
         self._index = index
         self._arm = arm
-        self._left = REDIRECTS
+        self._left = MOST_REDIRECTS
         self._released = False
         """Whether a release of the same owner was sent after this command, or instead of it."""
         self._sent = 0.0

@@ -24,7 +24,7 @@ TTL = 2.0
 KILLED, FROZEN = 1, 3
 HEAD_START = 0.01
 """Seconds between the message to the services and the moment at which all users grab."""
-TIMEOUT = 60.0
+ANSWER_TIMEOUT = 60.0
 """Seconds after which a service without an answer counts as broken."""
 
 TITLES = ("no lock", "asyncio.Lock per process", f"asynclock, {NODES} masters")
@@ -104,10 +104,10 @@ class ServiceProcess:
     async def done(self) -> None:
         """Wait until the users of this service are done."""
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(ANSWER_TIMEOUT):
                 said = await self._out.readline()
         except TimeoutError:
-            raise DemoError(f"{self.name} did not answer within {TIMEOUT:g} s") from None
+            raise DemoError(f"{self.name} did not answer within {ANSWER_TIMEOUT:g} s") from None
         if not said:
             log = self._log.read_text(errors="replace")[-2000:]
             raise DemoError(f"{self.name} ended unexpectedly; its log ends with: {log}")

@@ -24,7 +24,7 @@ import asynclock
 
 from .store import Guard, Store, buy
 
-TIMEOUT = 30.0
+ACQUIRE_TIMEOUT = 30.0
 """Maximum seconds that a user waits for the lock before giving up."""
 
 
@@ -53,13 +53,13 @@ class Guards:
 
     @asynccontextmanager
     async def _hold(self, name: str) -> AsyncIterator[int]:
-        async with self._locks.lock(name, timeout=TIMEOUT) as lease:
+        async with self._locks.lock(name, timeout=ACQUIRE_TIMEOUT) as lease:
             yield lease.fence
 
 
 async def user(store: Store, act: int, order: int, buyer: str, guard: Guard) -> bool:
     """Buy one order; try again when a lease is lost or too few nodes answer."""
-    give_up = time.monotonic() + TIMEOUT
+    give_up = time.monotonic() + ACQUIRE_TIMEOUT
     while True:
         try:
             return await buy(store, act, order, buyer, guard)

@@ -9,7 +9,7 @@ from ..._keys import FENCE, MARKER
 from ..._nodes.link import Link
 from ..._nodes.script import Command
 
-PAGE = 1000
+KEYS_PER_SCAN = 1000
 """Number of keys that the server looks at in one step."""
 PAGES = 100
 """Maximum number of steps; beyond them the rest is estimated."""
@@ -38,7 +38,7 @@ async def count_counters(link: Link, prefix: str) -> Counters | None:
     found: list[bytes] = []
     cursor, seen = b"0", 0
     for _ in range(PAGES):
-        reply = await link.ask(Command.plain("SCAN", cursor.decode(), "COUNT", PAGE))
+        reply = await link.ask(Command.plain("SCAN", cursor.decode(), "COUNT", KEYS_PER_SCAN))
         if not isinstance(reply, list):
             return None
         cursor, keys = reply

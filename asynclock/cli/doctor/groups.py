@@ -14,7 +14,7 @@ from ..._nodes.replies import Failure
 from ..._nodes.script import Command
 from ..._nodes.sentinel import Service
 from .findings import Call, Finding, Found, finding
-from .probe import TIMEOUT, NullListener
+from .probe import REPLY_TIMEOUT, NullListener
 
 
 @dataclass
@@ -38,7 +38,7 @@ async def resolve(url: str) -> Group:
 
 async def _ask(endpoint: Endpoint, *commands: Sequence[str]) -> list[Any] | Failure:
     try:
-        link = await greet(endpoint, NullListener(), TIMEOUT, TIMEOUT)
+        link = await greet(endpoint, NullListener(), REPLY_TIMEOUT, REPLY_TIMEOUT)
     except HandshakeError as error:
         return error.failure
     try:

@@ -24,7 +24,7 @@ from ..._rules.trust import Facts, Trust
 from .counters import Counters, count_counters
 from .tls import diagnose
 
-TIMEOUT = 2.0
+REPLY_TIMEOUT = 2.0
 """Seconds for the connection, and for each reply."""
 CLOCK_PAUSE = 0.1
 """Seconds between two readings of the server's clock."""
@@ -135,7 +135,7 @@ async def probe(endpoint: Endpoint, url: str, purpose: Purpose) -> Probe:
     found = Probe(endpoint, redacted(url).strip("'"), bool(login), (login or ("default",))[0])
     listener = NullListener()
     try:
-        link = await greet(endpoint, listener, TIMEOUT, TIMEOUT)
+        link = await greet(endpoint, listener, REPLY_TIMEOUT, REPLY_TIMEOUT)
     except HandshakeError as error:
         found.down = error.failure
         found.tls = await diagnose(endpoint)
@@ -250,7 +250,7 @@ async def _watch_clock(found: Probe, link: Link, trust: Trust, seconds: float) -
 async def _second_connection(found: Probe) -> None:
     """Open another connection, which a proxy or balancer may lead to another server."""
     try:
-        link = await greet(found.endpoint, NullListener(), TIMEOUT, TIMEOUT)
+        link = await greet(found.endpoint, NullListener(), REPLY_TIMEOUT, REPLY_TIMEOUT)
     except HandshakeError as error:
         found.refused[SECOND] = error.failure
         return

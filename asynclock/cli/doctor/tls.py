@@ -8,7 +8,7 @@ import ssl
 
 from ..._nodes.endpoint import Endpoint
 
-TIMEOUT = 2.0
+CONNECT_TIMEOUT = 2.0
 """Seconds for each connection."""
 
 
@@ -52,7 +52,7 @@ def _speaks_tls(endpoint: Endpoint) -> bool:
     anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
     try:
         with (
-            socket.create_connection((endpoint.host, endpoint.port), TIMEOUT) as plain,
+            socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT) as plain,
             anything.wrap_socket(plain),
         ):
             return True
@@ -74,7 +74,7 @@ def _by_reason(reason: str) -> str | None:
 
 def _listen(endpoint: Endpoint, context: ssl.SSLContext | None) -> bytes:
     """Connect, send PING if there is no TLS, and return the reply. Raises OSError."""
-    with socket.create_connection((endpoint.host, endpoint.port), TIMEOUT) as plain:
+    with socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT) as plain:
         if context is None:
             plain.sendall(b"PING\r\n")
             return plain.recv(64)

@@ -15,7 +15,7 @@ from ...errors import AsyncLockError
 from ...manager import LockManager
 from .._sources import Settings
 
-TIMEOUT = 2.0
+PRIMITIVE_TIMEOUT = 2.0
 """Maximum seconds for each primitive."""
 TTL = 5.0
 """Seconds after which the locks of an interrupted trial end by themselves."""
@@ -24,23 +24,23 @@ Use = Callable[[LockManager, str], Awaitable[object]]
 
 
 async def _lock(locks: LockManager, name: str) -> None:
-    lease = await locks.lock(name, timeout=TIMEOUT).acquire()
+    lease = await locks.lock(name, timeout=PRIMITIVE_TIMEOUT).acquire()
     await lease.extend()
     await lease.release()
 
 
 async def _multi(locks: LockManager, name: str) -> None:
-    async with locks.multi_lock(name, f"{name}-2", timeout=TIMEOUT):
+    async with locks.multi_lock(name, f"{name}-2", timeout=PRIMITIVE_TIMEOUT):
         pass
 
 
 async def _semaphore(locks: LockManager, name: str) -> None:
-    async with locks.semaphore(name, 1, timeout=TIMEOUT).acquire():
+    async with locks.semaphore(name, 1, timeout=PRIMITIVE_TIMEOUT).acquire():
         pass
 
 
 async def _rwlock(locks: LockManager, name: str) -> None:
-    lock = locks.rwlock(name, timeout=TIMEOUT)
+    lock = locks.rwlock(name, timeout=PRIMITIVE_TIMEOUT)
     async with lock.read():
         pass
     async with lock.write():
@@ -48,25 +48,25 @@ async def _rwlock(locks: LockManager, name: str) -> None:
 
 
 async def _fair(locks: LockManager, name: str) -> None:
-    async with locks.fair_lock(name, timeout=TIMEOUT):
+    async with locks.fair_lock(name, timeout=PRIMITIVE_TIMEOUT):
         pass
 
 
 async def _election(locks: LockManager, name: str) -> None:
-    term = await locks.election(name, timeout=TIMEOUT).campaign("doctor")
+    term = await locks.election(name, timeout=PRIMITIVE_TIMEOUT).campaign("doctor")
     await term.resign()
 
 
 async def _event(locks: LockManager, name: str) -> None:
-    await locks.event(name, keep=TTL).set(timeout=TIMEOUT)
+    await locks.event(name, keep=TTL).set(timeout=PRIMITIVE_TIMEOUT)
 
 
 async def _latch(locks: LockManager, name: str) -> None:
-    await locks.latch(name, 1, keep=TTL).count_down(timeout=TIMEOUT)
+    await locks.latch(name, 1, keep=TTL).count_down(timeout=PRIMITIVE_TIMEOUT)
 
 
 async def _barrier(locks: LockManager, name: str) -> None:
-    await locks.barrier(name, 1).wait(timeout=TIMEOUT)
+    await locks.barrier(name, 1).wait(timeout=PRIMITIVE_TIMEOUT)
 
 
 USES: dict[str, tuple[Use, str]] = {
@@ -106,13 +106,13 @@ async def use_everything(settings: Settings, url: str) -> dict[str, str]:
 
 async def _cause(using: Awaitable[object]) -> str | None:
     try:
-        async with asyncio.timeout(2 * TIMEOUT):
+        async with asyncio.timeout(2 * PRIMITIVE_TIMEOUT):
             await using
     except AsyncLockError as error:
         nodes = getattr(error, "nodes", None)
         return next(iter(nodes.values())) if nodes else str(error)
     except TimeoutError:
-        return f"no answer within {2 * TIMEOUT:g} s"
+        return f"no answer within {2 * PRIMITIVE_TIMEOUT:g} s"
     return None
 
 

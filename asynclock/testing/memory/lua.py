@@ -131,8 +131,15 @@ class _Lua:
             return StatusReply(status.decode())
         found: list[Any] = []
         while (one := value[len(found) + 1]) is not None:
-            found.append(self._to_reply(one))
+            found.append(self._to_entry(one))
         return found
+
+    def _to_entry(self, value: Any) -> Any:
+        # An error inside a list is one of the replies, as it is on a server.
+        try:
+            return self._to_reply(value)
+        except ReplyError as error:
+            return error
 
 
 def _number(number: float) -> str:

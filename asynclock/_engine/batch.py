@@ -1,0 +1,266 @@
+"""The acquires and releases of one loop tick: one command for each node, decided together.
+
+Nearly always all nodes reply alike: then a quorum of equal replies decides every name at once. The
+first other reply or failure turns the batch into one `Attempt` per name, which take over what has
+been replied so far: what a single reply means is told there alone. Nodes that are down or in
+quarantine are left out. If some other node can't take a batch, as a Cluster never can, single
+commands are sent from the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from .. import _clock
+from .._nodes.link import LATE_TIMER_FACTOR
+from .._nodes.multiplexer import Collected
+from .._nodes.replies import NO_RIGHT, Failure
+from .._nodes.script import Command, Script, Word
+from .._rules import validity
+from .context import Context
+from .message import RELEASED, Message, parts_of, plain
+from .release import Release
+from .request import Request
+
+MOST_NAMES: Final = 64
+"""Maximum number of names in one command, which takes a server 0.3 ms (1 ms if others have all)."""
+Alike = tuple[float, tuple[Word, ...]]
+"""What all acquires of a batch have in common: their ttl, and the arguments of those that wait."""
+MOST_UNSENT: Final = 4
+"""Maximum number of unsent batches that may still get names, such as one for each ttl."""
+
+
+class Batch:
+    """What one loop tick sends to all nodes as one command, and the replies to it."""
+
+    __slots__ = (
+        "_apart",
+        "_message",
+        "_missing",
+        "_nodes",
+        "_replies",
+        "absent",
+        "agreeing",
+        "context",
+        "names",
+        "releases",
+        "requests",
+        "script",
+        "sending",
+        "sent",
+        "sent_to",
+        "started",
+        "ttl",
+        "valid_until",
+        "voters",
+        "waits",
+    )
+    _message: Message
+
+    def __init__(self, context: Context, script: Script) -> None:
+        self.context = context
+        self.script = script
+        self.ttl: float = 0.0
+        """Seconds for which the names are requested."""
+        self.waits: tuple[Word, ...] = ()
+        """Arguments of an acquire that waits if it is refused; () if none of these waits."""
+        self.requests: list[Request] = []
+        self.releases: list[Release] = []
+        self.sent = self.sending = False
+        self.sent_to: list[int] = []
+        """The nodes that the command was sent to; none if single commands were sent."""
+        self.absent: dict[int, Failure] = {}
+        """Why the other nodes were not asked."""
+        self.started = self.valid_until = 0.0
+        self.agreeing: list[int] = []
+        """The nodes that gave the first reply, while no other one was given."""
+        self.voters: tuple[int, ...] = ()
+        """The nodes that decided the batch."""
+        self._replies: list[int] = []
+        """What these replied for each name."""
+        self._apart = False
+        self._nodes = context.multiplexer
+        self._missing = 0
+        self.names = 1
+        """Number of names that were put in; those that were taken out again make no room."""
+        if not self._nodes.unsent:  # the manager's loop may not be running now
+            loop = self._nodes.loop or asyncio.get_running_loop()
+            loop.call_soon(partial(self._nodes.flush, ends=True))
+        self._nodes.unsent.append(self)
+
+    def fits(self, script: Script, alike: Alike | None) -> bool:
+        """Whether one more name may go in: to be released (None), or acquired like this."""
+        like = alike is None or not self.requests or alike == (self.ttl, self.waits)
+        return like and self.script is script and not self.sent
+
+    def send(self, *, now: bool) -> None:
+        """Send the batch; with `now`, write it and all commands that are queued."""
+        if self.sent:  # by what a garbage collection closed
+            return
+        self.sent = self.sending = True
+        try:
+            if self.requests or self.releases:
+                self._send(now=now)
+        finally:
+            self.sending = False
+
+    def _send(self, *, now: bool) -> None:
+        nodes, requests = self._nodes, self.requests
+        self.started = started = _clock.now()
+        if requests:
+            self.valid_until = validity.valid_until(started, self.ttl)
+        for index, node in enumerate(nodes.nodes):
+            carries = node.carries
+            lack = None if carries else node.silence
+            if lack is None and requests:
+                lack = node.obstacle(started)
+            if lack is not None:
+                self.absent[index] = lack
+            elif carries:
+                self.sent_to.append(index)
+            else:
+                self._send_apart()
+                return
+        if len(self.sent_to) < nodes.quorum:
+            self._send_apart()
+            return
+        command, self._missing = self._command(), len(self.sent_to)
+        for index in self.sent_to:
+            nodes.nodes[index].carry(command, self, index, now=now)
+        for release in self.releases if self.absent else ():
+            nodes.deliver(release.command(), release, tuple(self.absent))
+
+    def _send_apart(self) -> None:
+        self._apart = True
+        self.sent_to, self.absent = [], {}
+        for release in self.releases:
+            self._nodes.deliver(release.command(), release, self._nodes.everyone)
+        for request in self.requests:
+            request._alone().ask(armed=False)
+        self.requests, self.releases = [], []
+
+    def _command(self) -> Command:
+        nodes, requests, releases = self._nodes, self.requests, self.releases
+        if not requests and len(releases) == 1:
+            return releases[0].command()
+        floor, give_up_at, not_after = 0, 0.0, 0
+        if requests:
+            patience = LATE_TIMER_FACTOR * self.context.settings.node_timeout
+            give_up_at = self.started + patience
+            floor, not_after = nodes.fence_floor(self.started), nodes.not_after(give_up_at)
+        limits = (floor, not_after, self.context.retention)
+        self._message = Message(self.script, self.ttl, limits, self.waits, give_up_at)
+        asked = [(request._spec, request._owner) for request in requests]
+        return self._message.command(releases, asked)
+
+    # replies
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index`; a quorum of equal ones decides the batch."""
+        node, requests, releases = self._nodes.nodes[index], self.requests, self.releases
+        replies = plain(reply, len(releases), len(requests))
+        if requests and self.started < node.trust.votes_from:
+            replies = None
+        if not self._apart and replies is not None and replies == (self._replies or replies):
+            if requests and node.lack is not None:
+                node.note(None)
+            self._replies = replies
+            self.agreeing.append(index)
+            if len(self.agreeing) == self._nodes.quorum:
+                self._decide()
+        elif type(reply) is Failure and reply.code == NO_RIGHT and len(releases + requests) > 1:
+            self._ask_singly(index, reply)
+        else:
+            self._count(index, reply)
+        self._missing -= 1
+        if not self._missing:  # or each request would be garbage that only a collector finds
+            self.requests, self.releases = [], []
+
+    def _ask_singly(self, index: int, denied: Failure) -> None:
+        """Ask node `index` for each name alone: its user may have no right to one of them."""
+        self._go_apart()
+        for release in self.releases:
+            self._nodes.nodes[index].deliver(release.command(), release, index)
+        for request in self.requests:
+            attempt = request._alone()
+            single = self._message.acquire((request._spec, request._owner))
+            if request in self.context.deciding and not request._future.done():
+                self._nodes.nodes[index].ask(single, attempt, index)
+            else:  # nobody waits for it, and its release may have been sent
+                attempt.on_reply(index, denied)
+
+    def _decide(self) -> None:
+        self.voters = tuple(self.agreeing)
+        for release in self.releases:
+            release.agreed(len(self.voters))
+        fences = self._replies[len(self.releases) :]
+        for request, fence in zip(self.requests, fences, strict=True):
+            if request._attempt is None:
+                request._fence = fence
+            if not request._future.done():  # otherwise its task is being cancelled
+                request._future.set_result(None)
+
+    def _count(self, index: int, reply: Any) -> None:
+        """Count a reply for each name alone."""
+        self._go_apart()
+        parts = parts_of(reply, len(self.releases), len(self.requests))
+        for release, part in zip(self.releases, parts, strict=False):
+            release.on_reply(index, part)
+        for request, part in zip(self.requests, parts[len(self.releases) :], strict=True):
+            request._alone().on_reply(index, part)
+
+    def _go_apart(self) -> None:
+        """Decide each name alone from now on, also by what was replied before."""
+        if not self._apart:
+            self._apart = True
+            for release in self.releases:
+                for agreed in () if self.voters else self.agreeing:
+                    release.on_reply(agreed, RELEASED)
+
+    def claims(self, request: Request) -> dict[int, int]:
+        """Return the fence that each node gave to `request`, as far as all names were granted."""
+        if request._fence:
+            return dict.fromkeys(self.voters, request._fence)
+        if not self.agreeing:
+            return {}
+        fence = self._replies[len(self.releases) + self.requests.index(request)]
+        return dict.fromkeys(self.agreeing, fence)
+
+
+def release_together(context: Context, one: Release) -> None:
+    """Put one release into the first batch of this tick that has room."""
+    script, unsent = one.spec.script, context.multiplexer.unsent
+    batch = (unsent and _with_room(unsent, script, None)) or Batch(context, script)
+    batch.releases.append(one)
+    if batch.names >= MOST_NAMES:
+        context.multiplexer.flush(ends=True)  # so the nodes work while the tick goes on
+
+
+def ask_together(context: Context, one: Request, ttl: float, waits: tuple[Word, ...]) -> None:
+    """Put one acquire into the first batch of this tick that has room and asks alike.
+
+    An earlier release of the same name is in no later batch: this one had room for it, too.
+    """
+    # All objects first: each new one may start a garbage collection, and what that closes may send
+    # all batches.
+    one._owner, one._fence, one._attempt = context.new_owner(), 0, None
+    one._future = asyncio.Future(loop=context.multiplexer.loop)
+    script, alike = one._spec.script, (ttl, waits)
+    unsent = context.multiplexer.unsent
+    batch = (unsent and _with_room(unsent, script, alike)) or Batch(context, script)
+    batch.ttl, batch.waits = alike
+    one._batch = batch
+    batch.requests.append(one)
+    context.deciding[one] = one._abandon
+    if batch.names >= MOST_NAMES:
+        context.multiplexer.flush(ends=True)
+
+
+def _with_room(unsent: list[Collected], script: Script, alike: Alike | None) -> Batch | None:
+    for batch in unsent[-MOST_UNSENT:]:
+        if type(batch) is Batch and batch.fits(script, alike):
+            batch.names += 1
+            return batch
+    return None

@@ -1,0 +1,101 @@
+"""What a batch sends to a node, and what the reply says about each name (batch.lua)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from .._nodes.replies import Failure, ServerError, failure
+from .._nodes.script import BATCH, GRANTED, Command, Joined, Script, Word
+from .release import Release
+from .spec import LockSpec, ms
+
+Asked = tuple[LockSpec, str]
+"""An acquire of a name, and the owner that is to have it."""
+RELEASED: Final = (GRANTED, b"", 0)
+"""The reply to a release by its owner, while nobody waits."""
+
+
+class Message:
+    """What all acquires of a batch have in common; it writes the commands."""
+
+    __slots__ = ("_give_up_at", "_limits", "_script", "_ttl", "_waits")
+
+    def __init__(
+        self,
+        script: Script,
+        ttl: float,
+        limits: tuple[int, int, int],
+        waits: tuple[Word, ...],
+        give_up_at: float,
+    ) -> None:
+        self._script = script
+        self._ttl = ttl
+        self._limits = limits
+        """The fence floor, the time after which no node may acquire, and the fences' retention."""
+        self._waits = waits
+        # If too few clocks are known for `limits`, each node has its own.
+        self._give_up_at = 0.0 if limits[1] else give_up_at
+
+    def command(self, releases: list[Release], acquires: list[Asked]) -> Command:
+        """Build the command for all names; for one name its own, which takes a node less time."""
+        if len(releases) + len(acquires) > 1:
+            return self._joined(releases, acquires)
+        return releases[0].command() if releases else self.acquire(acquires[0])
+
+    def acquire(self, one: Asked) -> Command:
+        """Build the command for this name alone."""
+        spec, owner = one
+        command = spec.acquire(owner, self._ttl, *self._limits, self._waits)
+        command.give_up_at = self._give_up_at
+        return command
+
+    def _joined(self, releases: list[Release], acquires: list[Asked]) -> Command:
+        released = [release.spec.all_keys for release in releases]
+        acquired = [spec.all_keys for spec, _ in acquires]
+        keys = [keys[0] for keys in released]
+        keys += [keys[2] for keys in released]
+        keys += [keys[2] for keys in acquired]
+        keys += [keys[0] for keys in acquired]
+        keys += [keys[1] for keys in acquired]
+        wait = self._waits[0] if self._waits else 0
+        args: list[Word] = [BATCH, len(releases), ms(self._ttl), *self._limits, wait]
+        args += [release.owner for release in releases]
+        args += [owner for _, owner in acquires]
+        joined = Joined(self._script, keys, args, partial(self._singles, releases, acquires))
+        joined.unlimited = bool(releases)
+        joined.give_up_at = self._give_up_at
+        return joined
+
+    def _singles(self, releases: list[Release], acquires: list[Asked]) -> list[Command]:
+        return [*(release.command() for release in releases), *map(self.acquire, acquires)]
+
+
+def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
+    """Return the replies by name if the node released and granted all and nobody waits."""
+    if type(reply) is Failure:
+        return None
+    if releases + acquires == 1:
+        if reply[0] != GRANTED or reply[-2]:
+            return None
+        return [reply[1]] if acquires else [GRANTED]
+    if len(reply[1]) != releases + acquires:
+        raise ValueError("a reply to other names than were asked about")
+    return None if reply[0] else reply[1]
+
+
+def parts_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
+    """Return for each name what the node would have replied to its own command."""
+    names = releases + acquires
+    if type(reply) is Failure or names == 1:
+        return [reply] * names
+    return [_part(one, reply, release=n < releases) for n, one in enumerate(reply[1])]
+
+
+def _part(one: Any, reply: Any, *, release: bool) -> Any:
+    if type(one) is ServerError:
+        return failure(ServerError(str(one).removesuffix(".")))  # as it is for one name
+    if type(one) is int:
+        return RELEASED if release else (GRANTED, one, b"", reply[-1])
+    return one

@@ -1,0 +1,11 @@
+"""What the session `coverage` does not measure, because that would only make it slower."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+
+def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of `base` (default: ours), for a program that is not to be measured."""
+    return {key: value for key, value in base.items() if not key.startswith("COVERAGE_")}
