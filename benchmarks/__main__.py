@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import bars, bars_workers, install, quick, results
+from . import bars, bars_workers, install, kinds, quick, results
 from .matrix import SCENARIOS
 from .nodes import local_nodes
 from .results import Results
@@ -40,6 +40,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
     held = commands.add_parser("bars", help="measure what asynclock is held to, and judge")
     held.add_argument("about", nargs="?", choices=HELD, default="cycles")
+    held.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="cases whose title contains this, such as 'N=5, 100'; written only with --out",
+    )
     for parser_ in (run, held):
         _add_settings(parser_)
 
@@ -137,15 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 1
             _write(asyncio.run(_measure(cells, arguments)), arguments.out)
         case "bars":
-            held = HELD[arguments.about]
-            if _refuse(held.CELLS, arguments):
-                return 1
-            measured = asyncio.run(_measure(held.CELLS, arguments))
-            measured.bars = bars.judge(measured, held.BARS)
-            for line in measured.bars:
-                met = "met    " if line["met"] else "NOT MET"
-                print(f"{met}  {line['bar']}: {line['measured']} (required {line['required']})")
-            _write(measured, arguments.out)
+            return _judge(arguments)
         case "report" | "chart":
             _draw(arguments)
         case "workers":
@@ -157,6 +156,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _judge(arguments: argparse.Namespace) -> int:
+    """Measure the cases of a group, print the table of its bars, and write the result."""
+    held = HELD[arguments.about]
+    cells: Sequence[Cell] = held.CELLS
+    judged: Sequence[kinds.Bar] = held.BARS
+    if arguments.only:
+        cells = [cell for cell in cells if any(text in str(cell.case) for text in arguments.only)]
+        judged = kinds.about(judged, [cell.case for cell in cells])
+    if not cells:
+        _say(f"no case contains any of {arguments.only}")
+        return 1
+    if _refuse(cells, arguments):
+        return 1
+    measured = asyncio.run(_measure(cells, arguments))
+    measured.bars = kinds.judge(measured, judged)
+    print("\n".join(kinds.table(measured.bars)))
+    # A part is no result that the report or the picture may take for the newest.
+    if arguments.out or not arguments.only:
+        _write(measured, arguments.out)
+    return 0
+
+
 def _draw(arguments: argparse.Namespace) -> None:
     source = arguments.json or results.latest()
     measured = Results.from_json(source.read_text())
@@ -165,12 +186,13 @@ def _draw(arguments: argparse.Namespace) -> None:
 
         write(measured, source.with_suffix(""))
         return
-    from . import chart, chart_workers
+    from . import chart, chart_workers, words
 
     if any(case.scenario == chart_workers.SCENARIO for case in measured.cases()):
         chart_workers.draw(measured, results.HERE / "waiting.svg")
     else:
         chart.draw(measured, results.HERE / "headline.svg")
+        print(words.readme(measured, source.stem))
 
 
 if __name__ == "__main__":

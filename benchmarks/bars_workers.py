@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .bars import HAND, HAND_FIVE, OURS, Bar, Verdict, at_most, never, times_faster
+from .bars import HAND, HAND_FIVE
+from .kinds import OURS, Bar, Verdict, at_most, never, times_faster
 from .results import Case, Results
 from .runner import Cell
-from .systems import PYTHON_REDLOCKS
+from .systems import FLOOR, PYTHON_REDLOCKS
 
 TURN_MS = 5.0
 """Milliseconds for which a process may keep a name that others wait for: the default `turn`."""
@@ -41,7 +42,7 @@ def handed_over(case: Case, reference: Case) -> Bar:
 
     def judge(results: Results) -> Verdict:
         value = results.median(case, OURS, "handover_p50_ms")
-        limit = 1.5 * results.median(reference, "floor", "wait_p50_ms") + 0.5
+        limit = 1.5 * results.median(reference, FLOOR, "wait_p50_ms") + 0.5
         return f"{value:.3g} ms (limit {limit:.3g} ms)", value <= limit
 
     return Bar(f"{case}: median", "≤ 1.5 round trips + 0.5 ms", judge)
@@ -90,9 +91,9 @@ def _peers(nodes: int, processes: int) -> tuple[str, ...]:
 
 CELLS = (
     # Each hand-over follows its round trip, on a machine that is as busy as then.
-    Cell(PACED, ("floor",), _HANDS),
+    Cell(PACED, (FLOOR,), _HANDS),
     Cell(HAND, (OURS, "redis-py", "redis-semaphore"), _HANDS),
-    Cell(PACED_FIVE, ("floor",), _HANDS),
+    Cell(PACED_FIVE, (FLOOR,), _HANDS),
     Cell(HAND_FIVE, (OURS, "redis-semaphore"), _HANDS),
     *(Cell(case, (OURS, "redis-py"), _RUN) for (n, _), case in LONG.items() if n == 1),
     *(Cell(case, (OURS,), _RUN) for (n, _), case in LONG.items() if n == 3),

@@ -1,62 +1,268 @@
-"""Draws the README's picture from a committed result, so that anyone can check it."""
+"""Draws the README's picture from a committed result, so that anyone can check it.
+
+One page shows all scenarios. All axes are linear and begin at zero, so that twice as long is twice
+as much, and each bar bears its figure.
+"""
 
 from __future__ import annotations
 
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
+from . import words
 from .report import colour, label
 from .results import Case, Results
 from .systems import QUEUED
 
-PANELS = (
-    ("5 masters, 100 tasks", Case("cycle", 5, 100)),
+LOADS = (
     ("one server, 100 tasks", Case("cycle", 1, 100)),
-    ("one name, 100 tasks, 5 masters", Case("hot", 5, 100)),
+    ("5 masters, 100 tasks", Case("cycle", 5, 100)),
+    ("one server, 100 tasks, uvloop", Case("cycle", 1, 100, "uvloop")),
+    ("5 masters, 100 tasks, uvloop", Case("cycle", 5, 100, "uvloop")),
+    ("one server, one task", Case("cycle", 1, 1)),
+    ("5 masters, one task", Case("cycle", 5, 1)),
+    ("one name, one server, 100 tasks", Case("hot", 1, 100)),
+    ("one name, 5 masters, 100 tasks", Case("hot", 5, 100)),
+    ("one name, one server, 4 processes", Case("hot4", 1, 100)),
+    ("one name, 5 masters, 4 processes", Case("hot4", 5, 100)),
 )
+"""The cases of a load: each has a row with its pace, its CPU and its waits."""
 
-CAPTION = (
-    "One name: asynclock passes its lease from task to task inside the process, with a fence for"
-    " each task. A peer asks the servers for each task, unless a local lock is in front of it."
+
+@dataclass(frozen=True)
+class Line:
+    """One bar for each system of a case; `says` follows or replaces the system's name."""
+
+    case: Case
+    metric: str
+    says: str = ""
+    alone: bool = True
+    """Whether the bar is that of asynclock only, and bears only `says`."""
+
+
+ONE, FIVE = "one server", "5 masters"
+_FAR = (
+    ("connect to first lock", "cold"),
+    ("the name of the last run", "again"),
+    ("acquire", "acquire"),
+    ("release", "release"),
 )
-"""Under the panel that sets a hand-over inside a process against acquisitions over the network."""
+SINGLES = (
+    (
+        "from release in one process to the body in another, median, ms",
+        (
+            Line(Case("handover", 1, 2), "handover_p50_ms", ONE, alone=False),
+            Line(Case("handover", 5, 2), "handover_p50_ms", FIVE, alone=False),
+        ),
+    ),
+    (
+        "round trips to a far server",
+        tuple(
+            Line(Case("far", nodes, 1), f"{name}_trips", f"{says}, {where}")
+            for says, name in (*_FAR, ("hand-over", "handover"))
+            for nodes, where in ((1, ONE), (5, FIVE))
+        ),
+    ),
+    (
+        "start of a program, ms",
+        (
+            Line(Case("start", 1, 1), "redis_import_ms", "import redis.asyncio"),
+            Line(Case("start", 1, 1), "import_ms", "import asynclock"),
+            Line(Case("start", 1, 1), "run_ms", "asynclock run x -- true"),
+        ),
+    ),
+    (
+        "the holder was killed: ms from the end of its lease to the next body",
+        (
+            Line(Case("orphan", 1, 2), "late_ms", ONE),
+            Line(Case("orphan", 5, 2), "late_ms", FIVE),
+        ),
+    ),
+    (
+        "1,000 tasks wait: commands per second and node",
+        (
+            Line(Case("waiters", 1, 1000), "commands_per_s_and_node", ONE),
+            Line(Case("waiters", 5, 1000), "commands_per_s_and_node", FIVE),
+        ),
+    ),
+    (
+        "4 processes, one name: the least that one got, as a part of a fair share",
+        (
+            Line(Case("share", 1, 100), "least_share", ONE),
+            Line(Case("share", 5, 100), "least_share", FIVE),
+        ),
+    ),
+    (
+        "memory, bytes",
+        (
+            Line(Case("memory", 5, 5000), "bytes_per_lease", "client, per held lease"),
+            Line(Case("names", 1, 1_000_000), "node_bytes_per_name", "node, per used name"),
+        ),
+    ),
+    (
+        "10,000 leases held and renewed, 3 masters: CPU, % of a core",
+        (
+            Line(Case("renewal", 3, 10_000), "cores_percent", "client"),
+            Line(Case("renewal", 3, 10_000), "server_cores_percent", "all servers"),
+        ),
+    ),
+    (
+        "guards on and off, 5 masters: acquire + release per second",
+        (Line(Case("guards", 5, 100), "cycles_per_s", alone=False),),
+    ),
+    (
+        "one of 5 masters hangs: acquire, 99 of 100, ms",
+        (
+            Line(Case("frozen", 5, 10), "healthy_wait_p99_ms", "asynclock, all are well"),
+            Line(Case("frozen", 5, 10), "wait_p99_ms", alone=False),
+        ),
+    ),
+    (
+        "one of 5 masters is dead: acquire, 99 of 100, ms",
+        (
+            Line(Case("killed", 5, 10), "healthy_wait_p99_ms", "asynclock, all are well"),
+            Line(Case("killed", 5, 10), "wait_p99_ms", alone=False),
+        ),
+    ),
+)
+COLUMNS = 3
+CAPTION = (
+    "One name: asynclock passes its lease from task to task inside the process without the network,"
+    " with a fence for each task. A peer asks the servers for each task, unless a local lock is in"
+    " front of it; of those that have one, the fastest is shown."
+)
+"""Under the rows that set a hand-over inside a process against acquisitions over the network."""
+OURS = "asynclock"
 
 
 def draw(results: Results, target: Path) -> None:
-    """Write an SVG with one panel per case that was measured."""
-    panels = [(title, case) for title, case in PANELS if case in results.cases()]
-    if not panels:
-        raise ValueError("the result holds none of the cases of the chart")
+    """Write an SVG of all that was measured. Raises ValueError if nothing of it was."""
+    loads = [(title, case) for title, case in LOADS if case in results.cases()]
+    singles = [(title, found) for title, lines in SINGLES if (found := _found(results, lines))]
+    if not loads and not singles:
+        raise ValueError("the result holds none of the cases of the picture")
+    rows = [singles[first : first + COLUMNS] for first in range(0, len(singles), COLUMNS)]
+    # Inches: a title and an axis, and a line for each bar.
+    upper = [0.8 + 0.19 * len(_systems(results, case)) for _, case in loads]
+    lower = [0.8 + 0.19 * max(len(found) for _, found in row) for row in rows]
     # A fixed salt and no date, so that the same result gives the same bytes.
     with mpl.rc_context({"svg.hashsalt": "asynclock", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(4.2 * len(panels), 3.1), layout="constrained")
-        for axes, (title, case) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
-            _panel(axes, results, title, case)
-        figure.suptitle("acquire + release per second, logarithmic (longer is better)")
-        if any(case.scenario == "hot" for _, case in panels):
-            figure.supxlabel(CAPTION, fontsize=8)
+        figure = Figure(figsize=(11, sum(upper) + sum(lower) + 1), layout="constrained")
+        heights = [sum(part) for part in (upper, lower) if part]
+        parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+        if loads:
+            grid = _grid(parts.pop(0), upper)
+            for axes, (title, case) in zip(grid, loads, strict=True):
+                _load(axes, results, title, case)
+        if singles:
+            grid = _grid(parts.pop(0), lower)
+            for place, (title, found) in zip(grid.flat, singles, strict=False):
+                _single(place, title, found)
+            for place in grid.flat[len(singles) :]:
+                place.set_axis_off()
+        date = results.machine["date"].split()[0]
+        figure.suptitle(f"Measured side by side on {date}\n{words.machine(results)}")
+        if any(case.scenario.startswith("hot") for _, case in loads):
+            figure.supxlabel("\n".join(textwrap.wrap(CAPTION, 150)), fontsize=8)
         figure.savefig(target, format="svg", metadata={"Date": None})
 
 
-def _panel(axes: Axes, results: Results, title: str, case: Case) -> None:
-    pace = {s: results.median(case, s, "cycles_per_s") for s in results.systems(case)}
-    # Of the peers behind a local lock only the fastest: a panel has room for a bar per system.
-    queued = sorted((s for s in pace if s in QUEUED), key=pace.__getitem__)
-    for slower in queued[:-1]:
-        del pace[slower]
-    ordered = sorted(pace, key=pace.__getitem__)
-    bars = axes.barh(
-        [label(system).split(":")[0] for system in ordered],
-        [pace[system] for system in ordered],
-        color=[colour(system) for system in ordered],
-    )
-    axes.bar_label(bars, [f"{pace[system]:,.0f}" for system in ordered], padding=3, fontsize=8)
-    axes.set_xscale("log")
-    axes.set_xlim(left=1, right=max(pace.values()) * 10)  # one origin for all panels
-    axes.set_title(title)
+def _grid(part: SubFigure, heights: Sequence[float]) -> Any:
+    return part.subplots(len(heights), COLUMNS, squeeze=False, height_ratios=heights)
+
+
+# ---------------------------------------------------------------- rows of loads
+
+
+def _systems(results: Results, case: Case) -> list[str]:
+    """Return the systems of a case, the fastest last, for the bars grow upwards."""
+    pace = {
+        system: found.median
+        for system in results.systems(case)
+        if (found := results.spread(case, system, "cycles_per_s"))
+    }
+    # Of the peers behind a local lock only the fastest: a panel has little room.
+    queued = sorted((system for system in pace if system in QUEUED), key=pace.__getitem__)
+    return sorted(pace.keys() - set(queued[:-1]), key=pace.__getitem__)
+
+
+def _load(row: Sequence[Axes], results: Results, title: str, case: Case) -> None:
+    systems = _systems(results, case)
+    names = [_short(system) for system in systems]
+    colours = [colour(system) for system in systems]
+
+    def figures(metric: str) -> list[float]:
+        return [results.median(case, system, metric) for system in systems]
+
+    pace, cpu, wait = row
+    drawn = pace.barh(names, figures("cycles_per_s"), color=colours)
+    pace.bar_label(drawn, [_figure(value) for value in figures("cycles_per_s")], padding=3)
+    _finish(pace, f"{title}\nacquire + release per second")
+
+    ours, theirs = figures("client_us"), figures("server_us")
+    cpu.barh(names, ours, color=colours)
+    drawn = cpu.barh(names, theirs, left=ours, color=colours, alpha=0.4)
+    both = zip(ours, theirs, strict=True)
+    cpu.bar_label(drawn, [f"{_figure(a)} + {_figure(b)}" for a, b in both], padding=3)
+    _finish(cpu, "CPU of client + all servers (pale),\nµs per cycle (shorter is better)")
+
+    median, late = figures("wait_p50_ms"), figures("wait_p99_ms")
+    drawn = wait.barh(names, late, color=colours, alpha=0.4)
+    wait.barh(names, median, color=colours)
+    both = zip(median, late, strict=True)
+    wait.bar_label(drawn, [f"{_figure(a)}; {_figure(b)}" for a, b in both], padding=3)
+    for panel in (cpu, wait):
+        panel.tick_params(labelleft=False)  # the same systems as in the first panel
+    _finish(wait, "acquire, ms: median; 99 of 100 (pale)\n(shorter is better)")
+
+
+# ---------------------------------------------------------------- panels of their own
+
+Found = list[tuple[str, float, str]]
+"""For each bar its label, its length and its colour."""
+
+
+def _found(results: Results, lines: Sequence[Line]) -> Found:
+    """Return the bars of a panel, as far as they were measured."""
+    found = []
+    for line in lines:
+        for system in [OURS] if line.alone else results.systems(line.case):
+            says = line.says if line.alone else ", ".join(filter(None, (_short(system), line.says)))
+            if line.case in results.cases() and system in results.systems(line.case):
+                value = results.median(line.case, system, line.metric)
+                found.append((says, value, colour(system)))
+    return found
+
+
+def _single(axes: Axes, title: str, found: Found) -> None:
+    labels, values, colours = zip(*reversed(found), strict=True)
+    drawn = axes.barh(labels, [max(0, value) for value in values], color=colours, height=0.7)
+    axes.bar_label(drawn, [_figure(value) for value in values], padding=3)
+    _finish(axes, "\n".join(textwrap.wrap(title, 32)))
+
+
+def _finish(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=9)
+    axes.margins(x=0.3)  # room for the figures
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(3))
+    axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _short(system: str) -> str:
+    return label(system).split(":")[0].replace(" behind a local lock", " + local lock")
+
+
+def _figure(value: float) -> str:
+    if math.isnan(value):
+        return "none in time"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .costs import far, names, start
 from .results import Sample
 from .rounds import Round
 from .scenarios import (
@@ -114,6 +115,9 @@ SCENARIOS = {
     "slow": Scenario(slow, "wait_p99_ms", (5,), (10,), least_nodes=3),
     "renewal": Scenario(renewal, "cores_percent", (1, 3), (1000, 10_000), renews=True),
     "memory": Scenario(memory, "bytes_per_lease", (1, 5), (5000,)),
+    "far": Scenario(far, "cold_trips", (1, 5), (1,)),
+    "names": Scenario(names, "node_bytes_per_name", (1,), (1_000_000,), systems=("asynclock",)),
+    "start": Scenario(start, "run_ms", (1,), (1,), systems=("asynclock",)),
     "cold": Scenario(cold, "cold_ms", (1, 5), (1,)),
     # Last: their nodes are young afterwards, and the next scenario has to wait for them.
     "killed": Scenario(killed, "wait_p99_ms", (5,), (10,), least_nodes=3),
@@ -153,6 +157,10 @@ TELLS = {
     "slow": "What callers notice while one of the nodes is slow.",
     "renewal": "What thousands of held leases cost the process that renews them.",
     "memory": "How much memory a held lease uses in its process.",
+    "far": "How many round trips each step takes where the servers are far away.",
+    "names": "Whether a process grows with the number of names that it has used, and what each name"
+    " leaves on a node until its counter expires.",
+    "start": "How long `import asynclock` and a job under `asynclock run` take.",
     "cold": "How long a program that has just started waits for its first lock.",
     "killed": "What callers notice while one of the nodes is dead.",
     "restarting": "The longest pause that callers notice while a node restarts.",

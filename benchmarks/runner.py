@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -49,8 +50,10 @@ class Runner:
 
     async def run(self, cells: Sequence[Cell]) -> Results:
         try:
+            begin = time.monotonic()
             for number, cell in enumerate(cells, 1):
-                self.say(f"[{number}/{len(cells)}] {cell.case}")
+                passed = time.monotonic() - begin
+                self.say(f"[{number}/{len(cells)}, after {passed:.0f} s] {cell.case}")
                 await self._cell(cell)
         finally:
             workers = [worker for pool in self._pools.values() for worker in pool]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 ANY = (1, 3, 5)
+FLOOR = "floor-plain"
+"""The limit in Python, which gives no fence."""
 
 
 @dataclass(frozen=True)
@@ -125,16 +127,7 @@ SYSTEMS = {
     system.name: system
     for system in (
         _ASYNCLOCK,
-        System("floor", "floor: asyncio.Protocol + hiredis", "floor", "floor", contends=False),
-        System(
-            "floor-plain",
-            "floor without a fence: SET NX PX",
-            "floor",
-            "floor",
-            contends=False,
-            options={"plain": True},
-            variant_of="floor",
-        ),
+        System(FLOOR, "plain floor: SET NX PX, asyncio.Protocol", "floor", "floor", contends=False),
         System("gather", "redis.asyncio + gather", "redis-py", "gather", contends=False),
         *_PEERS,
         _ours("strict", "asynclock, strict order", handoff="strict"),

@@ -207,7 +207,7 @@ const OPERATIONS = {
   async drop() {
     const at = monotonic();
     await adapter.release(lease);
-    return { at };
+    return { at, took: monotonic() - at };
   },
   async wait({ name, count }) {
     for (let i = 0; i < count; i += 1) adapter.acquire(name).catch(() => {});

@@ -193,7 +193,7 @@ class Worker:
     async def drop(self) -> dict[str, Any]:
         at = time.monotonic()
         await self.adapter.release(self.lease)
-        return {"at": at}
+        return {"at": at, "took": time.monotonic() - at}
 
     async def wait(self, name: str, count: int) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -207,6 +207,19 @@ class Worker:
             names = [f"{prefix}{i}" for i in range(first, min(first + BURST, count))]
             self.leases += await asyncio.gather(*map(self.adapter.acquire, names))
         return {"bytes": resident_bytes() - before}
+
+    async def names(self, prefix: str, count: int, tasks: int) -> dict[str, Any]:
+        """Take each of `count` names once; return the memory in RAM after each tenth of them."""
+        numbers, begin, seen = iter(range(1, count + 1)), time.perf_counter(), []
+
+        async def work() -> None:
+            for number in numbers:
+                await self.adapter.release(await self.adapter.acquire(f"{prefix}{number}"))
+                if number % max(count // 10, 1) == 0:
+                    seen.append(resident_bytes())
+
+        await asyncio.gather(*(work() for _ in range(tasks)))
+        return {"bytes": seen, "seconds": time.perf_counter() - begin}
 
     async def watch(self, seconds: float) -> dict[str, Any]:
         cpu, begin = load.processor_seconds(), time.perf_counter()

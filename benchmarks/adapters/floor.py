@@ -1,9 +1,8 @@
 """The limit in Python: one socket per node, hiredis, and one write for all commands of a tick.
 
-The commands are those of asynclock: its scripts, with the arguments of a grant and a release. There
+The commands are those of a plain Redlock without fences: SET NX PX, and compare-and-delete. There
 is no lock logic: no checks, no deadlines, no clean-up and no waiting. Like every Redlock it goes on
-at a majority of replies. With the option "plain" the commands are those of a plain Redlock without
-fences: SET NX PX, and compare-and-delete.
+at a majority of replies.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import time
 from collections import deque
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -21,10 +18,7 @@ import hiredis
 
 from . import Adapter
 
-_PLAIN = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
-_SCRIPTS = Path(__file__).parents[2] / "asynclock" / "_primitives"
-_FILES = ("prelude.lua", "uncontended.lua", "queue.lua", "lock.lua", "mutex.lua")
-_RETENTION = b"86400000"
+_FREE = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
 
 
 class _Votes:
@@ -70,11 +64,8 @@ class Floor(Adapter):
             self.links.append(link)
         self.quorum = len(self.links) // 2 + 1
         self.px = b"%d" % (self.ttl * 1000)
-        self.plain = bool(self.options.get("plain"))
-        script = b"\n".join((_SCRIPTS / name).read_bytes() for name in _FILES)
-        script = _PLAIN if self.plain else script
-        self.sha = hashlib.sha1(script, usedforsecurity=False).hexdigest().encode()
-        await self._ask(len(self.links), b"SCRIPT", b"LOAD", script)
+        self.sha = hashlib.sha1(_FREE, usedforsecurity=False).hexdigest().encode()
+        await self._ask(len(self.links), b"SCRIPT", b"LOAD", _FREE)
 
     def _ask(self, quorum: int, *command: bytes) -> asyncio.Future[None]:
         votes = _Votes(quorum)
@@ -94,23 +85,11 @@ class Floor(Adapter):
 
     async def acquire(self, name: str) -> tuple[bytes, bytes]:
         key, owner = name.encode(), os.urandom(16).hex().encode()
-        if self.plain:
-            await self._ask(self.quorum, b"SET", key, owner, b"NX", b"PX", self.px)
-        else:
-            now = time.time_ns() // 1000
-            times = (self.px, b"%d" % now, b"%d" % (now + 10_000_000), _RETENTION)
-            await self._eval(key, b"acquire", owner, *times)
+        await self._ask(self.quorum, b"SET", key, owner, b"NX", b"PX", self.px)
         return key, owner
 
     async def release(self, lease: Any) -> None:
-        if self.plain:
-            await self._ask(self.quorum, b"EVALSHA", self.sha, b"1", *lease)
-        else:
-            await self._eval(lease[0], b"release", lease[1])
-
-    async def _eval(self, key: bytes, *args: bytes) -> None:
-        keys = (key, key + b":#fence", key + b":#queue")
-        await self._ask(self.quorum, b"EVALSHA", self.sha, b"3", *keys, *args)
+        await self._ask(self.quorum, b"EVALSHA", self.sha, b"1", *lease)
 
     async def close(self) -> None:
         for link in self.links:

@@ -1,0 +1,41 @@
+"""What the README says of a result: its machine, its leading figures, and where the rest stands."""
+
+from __future__ import annotations
+
+from .results import Case, Results
+
+LEADING = (("five masters", Case("cycle", 5, 100)), ("one server", Case("cycle", 1, 100)))
+PEERS = ("redis-semaphore", "node-redlock", "redis-py", "aioredlock")
+"""Those that the README names; the picture shows all."""
+
+
+def machine(results: Results) -> str:
+    """Name what the figures depend on besides the code."""
+    made = results.machine
+    nodes = str(made["nodes"]).partition(" (")[0].replace("redis", "Redis")
+    return (
+        f"{made['processor']}, {made['cores']} cores, {made['system']},"
+        f" Python {made['python']}, {nodes}"
+    )
+
+
+def readme(results: Results, name: str) -> str:
+    """Return the README's lines on speed for the result that is stored as `name`."""
+    date = results.machine["date"].split()[0]
+    said = "; ".join(f"{where}: {_paces(results, case)}" for where, case in LEADING)
+    return (
+        f"Measured beside other libraries on {date}, on one machine whose cores clients and servers"
+        f" share\n({machine(results)}).\n"
+        f"[Every bar, met or not](benchmarks/results/{name}.md), and [how](benchmarks/README.md)"
+        " to measure:\n\n"
+        f"![Acquire and release a second with 100 tasks, {said}.](benchmarks/results/headline.svg)"
+    )
+
+
+def _paces(results: Results, case: Case) -> str:
+    chosen = {
+        system: pace.median
+        for system in ("asynclock", *PEERS)
+        if (pace := results.spread(case, system, "cycles_per_s"))
+    }
+    return ", ".join(f"{system} {pace:,.0f}" for system, pace in chosen.items())
