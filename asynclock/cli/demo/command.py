@@ -97,11 +97,11 @@ class Screen:
         out.print(INTRO)
 
     def __enter__(self) -> Screen:
-        self._live.__enter__()
+        self._live.start(refresh=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._live.__exit__(None, None, None)
+        self._live.stop()
 
     def _render(self) -> Group:
         return Group(self._nodes, self._bars)
