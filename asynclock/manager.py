@@ -159,8 +159,7 @@ class LockManager:
 
         Args:
             name: what the leader leads.
-            settings: those of `lock`, without `handoff`. `ttl` is the maximum number of seconds
-                without a leader after a leader has crashed.
+            settings: those of `lock`, without `handoff`; `ttl` limits the time without a leader.
         """
         defaults = self._defaults
         return Election(self._engine, defaults.prefix, name, *defaults.read(settings))
@@ -192,8 +191,7 @@ class LockManager:
         Args:
             name: the name of the barrier.
             parties: number of parties that pass together, 1 to 256; the same in every process.
-            ttl: seconds after which a party that crashed while it waited stops counting (default:
-                the manager's ttl).
+            ttl: seconds until a waiting party that crashed stops counting (default: the manager's).
             keep: seconds after the last arrival at which the nodes forget the barrier.
         """
         checked = self._defaults.options(ttl=ttl).ttl
@@ -220,9 +218,9 @@ class LockManager:
             async for lease in locks.inspect_all():
                 print(repr(lease.name), repr(lease.holder), lease.since)
 
-        The keys are read in small pages, so no server is blocked, and all are read before the first
-        lease is yielded. A lease that too few nodes know has no `owner`. Raises
-        QuorumUnavailableError if so few nodes answered that a lease may be missing.
+        Reads all keys in small pages, which block no server, before it yields the first lease. A
+        lease that too few nodes know has no `owner`. Raises QuorumUnavailableError if a lease may
+        be missing because nodes did not answer.
         """
         for lease in await held(NodeAccess.of(self._engine, self._defaults.prefix)):
             yield lease
@@ -256,8 +254,7 @@ class LockManager:
     async def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
         """Wait until each node is connected or has failed or, with `voting`, until a quorum votes.
 
-        Without `voting` this also returns when nodes have failed, even all of them. Raises
-        ConfigurationError if this set of nodes can never work and, with `voting`,
+        Raises ConfigurationError if this set of nodes can never work and, with `voting`,
         QuorumUnavailableError if no quorum votes within the timeout: at once, with `retry_after`,
         if the nodes' guards are known to wait for longer.
 
