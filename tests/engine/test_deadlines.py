@@ -213,13 +213,16 @@ def test_a_free_lock_takes_one_round_trip_whatever_the_timeout(kind: str, n: int
     in_virtual_time(n, scenario)
 
 
-def test_a_turn_that_comes_near_the_end_changes_nothing() -> None:
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])  # sent in a batch, and alone
+def test_a_turn_that_comes_near_the_end_changes_nothing(kind: str) -> None:
     """The process asks the nodes for the next in line: for as long as that one would wait."""
 
     async def scenario(nodes: list[MemoryNode]) -> None:
         on = ways(nodes)
         async with on.connect(node_timeout=2.0, ttl=20, max_ttl=20) as locks:
-            lock = locks.lock("a", handoff=False)
+            lock: Any = locks.lock("a", handoff=False)
+            if kind == "semaphore":
+                lock = locks.semaphore("a", 1, handoff=False)
             lease = await lock.acquire()
             on.slow(1.5 / 2)
             waiting = asyncio.create_task(attempt(lock, 2.5))
