@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from typing import Any
-
-import anyio
 
 
 async def wait_out(task: asyncio.Task[Any]) -> None:
     """Wait until `task` has ended, even when cancelled; raise the cancellation afterwards."""
     cancelled: asyncio.CancelledError | None = None
-    # The scope keeps out anyio's cancellation, which repeats in every round of the loop.
-    with anyio.CancelScope(shield=True):
+    with _shield():
         while not task.done():
             try:
                 await asyncio.wait([task])
@@ -22,6 +21,19 @@ async def wait_out(task: asyncio.Task[Any]) -> None:
                 cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+def _shield() -> AbstractContextManager[object]:
+    """Keep out anyio's cancellation, which repeats in every round of the loop.
+
+    A task can only be in a scope of anyio if anyio has been imported. A program that did not import
+    it need not do so when it ends: that takes a fifth of the time of `asynclock run x -- true`.
+    """
+    if "anyio" not in sys.modules:
+        return nullcontext()
+    import anyio
+
+    return anyio.CancelScope(shield=True)
 
 
 class Background:

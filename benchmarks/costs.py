@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import time
 from collections.abc import Sequence
 
 from asynclock.testing import FaultProxy
 
-from .install import ROOT
-from .remote import Remote, WorkerError
+from .remote import Remote, WorkerError, environment
 from .results import Sample
 from .rounds import Round
 
@@ -129,7 +127,7 @@ async def _program(*argv: str) -> tuple[str, float]:
     """Return what a program says, and its seconds. Raises WorkerError if it fails."""
     begin = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
-        *argv, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        *argv, stdout=asyncio.subprocess.PIPE, env=environment()
     )
     said, _ = await process.communicate()
     if process.returncode:

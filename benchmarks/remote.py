@@ -16,6 +16,15 @@ from .install import ROOT
 START_SECONDS = 20.0
 
 
+def environment() -> dict[str, str]:
+    """Return the variables of a measured program.
+
+    Python keeps what it compiles, even if it is told not to: an installed asynclock is compiled,
+    and so are the packages that it is compared with.
+    """
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""}
+
+
 class WorkerError(Exception):
     """The worker answered with an error, gave no answer, or could not start."""
 
@@ -31,7 +40,7 @@ class Remote:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
 
     async def __aenter__(self) -> Remote:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+        env = {**environment(), "PYTHONHASHSEED": "0"}
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self.command,

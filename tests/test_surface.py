@@ -27,6 +27,7 @@ import asynclock.events
 import asynclock.fencing.aiohttp
 import asynclock.fencing.fastapi
 import asynclock.testing
+from tests import unmeasured
 
 NAMES = {
     "AcquireContext",
@@ -247,6 +248,20 @@ def test_import_is_quiet_and_light() -> None:
         "assert not heavy and not leaves, (heavy, leaves)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)
+
+
+def test_connect_imports_no_rare_part() -> None:
+    """A short program spends most of its time with imports: rare paths have their own."""
+    script = (
+        "import sys; before = set(sys.modules)\n"
+        "import asynclock; asynclock.connect('redis://localhost')\n"
+        "heavy = {'anyio', 'email', 'importlib.metadata', 'importlib.resources', 'redis',"
+        " 'tempfile', 'zipfile'}\n"
+        "heavy &= set(sys.modules) - before\n"
+        "assert not heavy, heavy\n"
+    )
+    alone = unmeasured.environment()
+    subprocess.run([sys.executable, "-c", script], env=alone, check=True, timeout=60)
 
 
 @pytest.mark.parametrize(("module", "name"), THINGS)

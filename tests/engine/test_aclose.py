@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import asynclock
+from asynclock._background import wait_out
 from asynclock.testing import FaultProxy, LocalServer, Replicated, until
 from tests import patient
 from tests.waiting import PATIENCE
@@ -140,3 +141,21 @@ async def test_a_silent_node_holds_up_no_close(asynclock_nodes: list[LocalServer
             await locks.lock("a").acquire()
             await asynclock_nodes[0].freeze()
     await asynclock_nodes[0].thaw()
+
+
+async def test_a_cancelled_scope_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scope of anyio cancels again in each round of the loop, which would keep a core busy."""
+    rounds, wait = 0, asyncio.wait
+
+    async def counted(tasks: list[asyncio.Task[None]]) -> object:
+        nonlocal rounds
+        rounds += 1
+        return await wait(tasks)
+
+    task = asyncio.create_task(asyncio.sleep(0.05))
+    monkeypatch.setattr(asyncio, "wait", counted)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await wait_out(task)
+    assert task.done()
+    assert rounds == 1
