@@ -1,4 +1,4 @@
-"""What the session `coverage` does not measure, because that would only make it slower."""
+"""The environment of programs whose coverage is not measured, because that would change them."""
 
 from __future__ import annotations
 

@@ -125,6 +125,7 @@ def installed() -> Path:
             patience = [
                 "--fetch-timeout=20000",
                 "--fetch-retries=2",
+                "--fetch-retry-mintimeout=1000",
                 "--fetch-retry-maxtimeout=9000",
             ]
             quiet = ["--no-audit", "--no-fund", "--prefer-offline"]
