@@ -36,7 +36,8 @@ class Acquire(Turn):
         return self._call()
 
     def _apart(self) -> Generator[Any, Any, Lease]:
-        # The engine refers to the object that makes the call, so that can't be the caller's.
+        # The engine refers to the object that makes the call. If that were the caller's object,
+        # the call would go on after the caller has dropped it.
         twin = Acquire(
             self._engine, self._spec, self._options, None, once=self._once, since=self._started
         )
@@ -113,7 +114,7 @@ class Acquire(Turn):
                     engine.next_in_line(queue)
 
     def _left_for_nodes(self) -> float | None:
-        # Seconds until the caller gets an answer; the nodes have at least one node timeout for it.
+        # Seconds until the deadline, or until one node timeout after the start if that is later.
         if self._deadline is None:
             return None
         return (
@@ -145,7 +146,10 @@ class Acquire(Turn):
     async def _contend(
         self, queue: LocalQueue[Grant] | None, lost: Attempt | None, kept: float | None
     ) -> Lease:
-        """Ask again and again; `kept`: since when it has been our turn to go first."""
+        """Ask until the nodes grant; `lost` is the attempt of the batch, if there was one.
+
+        `kept`: the moment since which this process may go first.
+        """
         loop = AcquireLoop(
             self._engine,
             self._spec,
@@ -163,7 +167,7 @@ class Acquire(Turn):
         return self._won(attempt, queue, kept if loop.contended is None else None)
 
     def _won_together(self, queue: LocalQueue[Grant] | None) -> Lease | None:
-        """Return the lease if all names of the batch were won, unless it has ended by now."""
+        """Return the lease if the whole batch was won and is still valid; otherwise None."""
         engine, batch, now = self._engine, self._batch, _clock.now()
         if not self._fence or now >= batch.valid_until:
             return None

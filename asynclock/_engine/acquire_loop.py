@@ -101,7 +101,7 @@ class AcquireLoop:
     async def run(self, lost: Attempt | None = None) -> Attempt:
         """Return the attempt that was won, or raise the error that the caller is to get.
 
-        `lost`: the attempt that the caller has made already.
+        `lost`: the caller's first attempt, if a batch made it; the vote may be won after all.
         """
         engine, spec = self._engine, self._spec
         engine.loops[self] = None

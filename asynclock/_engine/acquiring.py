@@ -179,8 +179,8 @@ def _await_first(name: str) -> property:
     return property(explain, doc="Raises AttributeError: only the lease has it, not the call.")
 
 
-if not TYPE_CHECKING:  # or type checkers would know these attributes
-    # No __getattr__, which would make each attribute of a call take longer.
+if not TYPE_CHECKING:  # type checkers must go on to report these attributes
+    # No __getattr__: it would slow down every access to an attribute of a call.
     for attribute in LEASES_HAVE:
         setattr(AcquireContext, attribute, _await_first(attribute))
 

@@ -112,7 +112,7 @@ class Attempt(Tally):
         absent: dict[int, Failure],
         claims: dict[int, int],
     ) -> None:
-        """Go on with a request that was sent to the nodes `asked`, with the claims so far."""
+        """Take over a request that a batch sent to the nodes `asked`; `claims`: who has granted."""
         self._future = future
         for index, lack in absent.items():
             self._failed(index, lack)

@@ -1,10 +1,10 @@
 """The acquires and releases of one loop tick: one command for each node, decided together.
 
 Nearly always all nodes reply alike: then a quorum of equal replies decides every name at once. The
-first other reply or failure turns the batch into one `Attempt` per name, which take over what has
-been replied so far: what a single reply means is told there alone. Nodes that are down or in
-quarantine are left out. If some other node can't take a batch, as a Cluster never can, single
-commands are sent from the start.
+first different reply, or a failure, turns the batch into one `Attempt` per name, which takes over
+the replies so far: only an `Attempt` decides what a single reply means. A batch leaves out nodes
+that are down or in quarantine. If any other node can't take batches, as a Cluster never can, each
+name goes to all nodes in a command of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .release import Release
 from .request import Request
 
 MOST_NAMES: Final = 64
-"""Maximum number of names in one command, which takes a server 0.3 ms (1 ms if others have all)."""
+"""Maximum number of names in one command. A server needs 0.3 ms for it, or 1 ms if all are held."""
 Alike = tuple[float, tuple[Word, ...]]
-"""What all acquires of a batch have in common: their ttl, and the arguments of those that wait."""
+"""What all acquires of a batch have in common: their ttl, and the arguments if they wait."""
 MOST_UNSENT: Final = 4
-"""Maximum number of unsent batches that may still get names, such as one for each ttl."""
+"""Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
 
 
 class Batch:
@@ -75,29 +75,29 @@ class Batch:
         """Why the other nodes were not asked."""
         self.started = self.valid_until = 0.0
         self.agreeing: list[int] = []
-        """The nodes that gave the first reply, while no other one was given."""
+        """The nodes that have replied like the first one; none is added once a node differs."""
         self.voters: tuple[int, ...] = ()
         """The nodes that decided the batch."""
         self._replies: list[int] = []
-        """What these replied for each name."""
+        """Their reply for each name: releases first, then acquires."""
         self._apart = False
         self._nodes = context.multiplexer
         self._missing = 0
         self.names = 1
-        """Number of names that were put in; those that were taken out again make no room."""
+        """Number of names that were ever put in: a name that is taken out makes no room."""
         if not self._nodes.unsent:  # the manager's loop may not be running now
             loop = self._nodes.loop or asyncio.get_running_loop()
             loop.call_soon(partial(self._nodes.flush, ends=True))
         self._nodes.unsent.append(self)
 
     def fits(self, script: Script, alike: Alike | None) -> bool:
-        """Whether one more name may go in: to be released (None), or acquired like this."""
+        """Return whether a release (None), or an acquire with these terms, may join."""
         like = alike is None or not self.requests or alike == (self.ttl, self.waits)
         return like and self.script is script and not self.sent
 
     def send(self, *, now: bool) -> None:
         """Send the batch; with `now`, write it and all commands that are queued."""
-        if self.sent:  # by what a garbage collection closed
+        if self.sent:  # a garbage collection closed a call, and its release sent all batches
             return
         self.sent = self.sending = True
         try:
@@ -175,11 +175,11 @@ class Batch:
         else:
             self._count(index, reply)
         self._missing -= 1
-        if not self._missing:  # or each request would be garbage that only a collector finds
+        if not self._missing:  # end the circle of requests and batch, which only a collector frees
             self.requests, self.releases = [], []
 
     def _ask_singly(self, index: int, denied: Failure) -> None:
-        """Ask node `index` for each name alone: its user may have no right to one of them."""
+        """Ask node `index` for each name alone: the user may lack the right to one of them only."""
         self._go_apart()
         for release in self.releases:
             self._nodes.nodes[index].deliver(release.command(), release, index)
@@ -188,7 +188,7 @@ class Batch:
             single = self._message.acquire((request._spec, request._owner))
             if request in self.context.deciding and not request._future.done():
                 self._nodes.nodes[index].ask(single, attempt, index)
-            else:  # nobody waits for it, and its release may have been sent
+            else:  # the call is over, and its release may have been sent
                 attempt.on_reply(index, denied)
 
     def _decide(self) -> None:
@@ -212,7 +212,7 @@ class Batch:
             request._alone().on_reply(index, part)
 
     def _go_apart(self) -> None:
-        """Decide each name alone from now on, also by what was replied before."""
+        """Decide each name alone from now on; releases count the replies so far."""
         if not self._apart:
             self._apart = True
             for release in self.releases:
@@ -220,7 +220,7 @@ class Batch:
                     release.on_reply(agreed, RELEASED)
 
     def claims(self, request: Request) -> dict[int, int]:
-        """Return the fence that each node gave to `request`, as far as all names were granted."""
+        """Return the fences that `request` got from the nodes that replied like the first one."""
         if request._fence:
             return dict.fromkeys(self.voters, request._fence)
         if not self.agreeing:
@@ -241,10 +241,11 @@ def release_together(context: Context, one: Release) -> None:
 def ask_together(context: Context, one: Request, ttl: float, waits: tuple[Word, ...]) -> None:
     """Put one acquire into the first batch of this tick that has room and asks alike.
 
-    An earlier release of the same name is in no later batch: this one had room for it, too.
+    An earlier release of the same name is in this batch or in one before it: any batch that has
+    room for an acquire has room for a release.
     """
-    # All objects first: each new one may start a garbage collection, and what that closes may send
-    # all batches.
+    # Create all objects first. Each may start a garbage collection, which may close another call,
+    # and the release of that call sends all batches.
     one._owner, one._fence, one._attempt = context.new_owner(), 0, None
     one._future = asyncio.Future(loop=context.multiplexer.loop)
     script, alike = one._spec.script, (ttl, waits)

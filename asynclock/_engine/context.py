@@ -100,10 +100,10 @@ class Context:
         self.loops: dict[Asking, None] = {}
         """The tasks that are asking the nodes for a lock, in order, so that simulations repeat."""
         self.deciding: dict[object, Callable[[], None]] = {}
-        """For each vote that is under way: what sends a release to the nodes that may have granted.
-        A dict keeps their order, so that simulations repeat."""
+        """For each vote that is under way: the function that sends a release where the lock may be
+        granted. A dict keeps their order, so that simulations repeat."""
         self.asking: int = 0
-        """Number of tasks that ask for the first time, and so have no loop yet."""
+        """Number of calls that wait for their batch; calls that ask again are in `loops`."""
         self.complaints: set[str] = set()
         """Causes of refused releases that were logged; each is logged once."""
         self.inherited: bool = False

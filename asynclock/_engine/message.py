@@ -12,7 +12,7 @@ from .release import Release
 from .spec import LockSpec, ms
 
 Asked = tuple[LockSpec, str]
-"""An acquire of a name, and the owner that is to have it."""
+"""What is acquired, and the owner that is to have it."""
 RELEASED: Final = (GRANTED, b"", 0)
 """The reply to a release by its owner, while nobody waits."""
 
@@ -35,7 +35,7 @@ class Message:
         self._limits = limits
         """The fence floor, the time after which no node may acquire, and the fences' retention."""
         self._waits = waits
-        # If too few clocks are known for `limits`, each node has its own.
+        # If too few clocks are known for a common `not_after`, each node gets one by its own clock.
         self._give_up_at = 0.0 if limits[1] else give_up_at
 
     def command(self, releases: list[Release], acquires: list[Asked]) -> Command:
@@ -73,7 +73,7 @@ class Message:
 
 
 def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
-    """Return the replies by name if the node released and granted all and nobody waits."""
+    """Return a number per name if the node did everything and nobody waits; otherwise None."""
     if type(reply) is Failure:
         return None
     if releases + acquires == 1:
@@ -95,7 +95,7 @@ def parts_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
 
 def _part(one: Any, reply: Any, *, release: bool) -> Any:
     if type(one) is ServerError:
-        return failure(ServerError(str(one).removesuffix(".")))  # as it is for one name
+        return failure(ServerError(str(one).removesuffix(".")))  # as in a single command
     if type(one) is int:
         return RELEASED if release else (GRANTED, one, b"", reply[-1])
     return one

@@ -52,14 +52,14 @@ class Release:
         self._answered = self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
         self.refuted: bool = False
-        """Whether the nodes no longer kept the lease, whatever the others reply."""
+        """Whether so many nodes had lost the lease before that the other replies don't matter."""
 
     def command(self, more: tuple[Word, ...] = ()) -> Command:
         """Build the command for this name alone; `more` are further arguments (lock.lua)."""
         return self.spec.release(self.owner, self._grant.asked_since, self._until, more)
 
     def agreed(self, nodes: int) -> None:
-        """Count a quorum of nodes, which have released the name; nobody waits there."""
+        """Count a quorum of nodes that have released the name and on which nobody waits."""
         self._deleted += nodes
         self._answered += nodes
         future = self._future
@@ -111,7 +111,7 @@ class Release:
         return enough or self.refuted
 
     def done(self) -> asyncio.Future[None]:
-        """Return a future that is done when the release is, after one node timeout at most."""
+        """Return a future that is done once the outcome is certain, within one node timeout."""
         self._future = asyncio.Future(loop=self._context.multiplexer.loop)
         if self._answered and self._certain():
             self._future.set_result(None)

@@ -36,7 +36,7 @@ class Together(Protocol):
     """The nodes that decided the batch."""
 
     def claims(self, request: Request) -> dict[int, int]:
-        """Return the fence that each node gave to `request`, as far as all names were granted."""
+        """Return the fences that `request` got from the nodes that replied like the first one."""
 
 
 class Request(AcquireContext[Lease]):
@@ -45,10 +45,10 @@ class Request(AcquireContext[Lease]):
     __slots__ = ("_attempt", "_batch", "_fence", "_future", "_owner", "_spec")
 
     _attempt: Attempt | None
-    """This request alone, once its batch isn't decided as a whole."""
+    """The vote on this request alone; None while the batch may be decided as a whole."""
     _batch: Together
     _fence: int
-    """The fence that was won together with all others of the batch; 0: see `_attempt`."""
+    """The fence, once the whole batch was won; 0 before, and if `_attempt` decides."""
     _future: asyncio.Future[None]
     """Done once the verdict is certain."""
     _owner: str
@@ -57,7 +57,7 @@ class Request(AcquireContext[Lease]):
     def _alone(self) -> Attempt:
         """Return the vote on this request alone, with what the nodes have replied so far.
 
-        The batch must have been sent: later the attempt is not told which nodes were asked.
+        Call this only after the batch was sent: the attempt copies the list of the nodes asked.
         """
         if self._attempt is None:
             batch = self._batch
@@ -82,7 +82,7 @@ class Request(AcquireContext[Lease]):
             if not self._future.done():
                 self._future.set_result(None)
             return
-        if batch.sending:  # a garbage collection closes the call: its release must go behind
+        if batch.sending:  # a garbage collection closed the call: its release follows the batch
             batch.context.soon(self._abandon)
             return
         attempt = self._alone()

@@ -30,8 +30,7 @@ NodeAddress: TypeAlias = "str | redis.asyncio.Redis"
 """A node for `connect`: a URL, or a redis-py client, of which only the settings are used."""
 
 MOST_LEASES = 100
-"""Maximum number of leases per renewal command: it then takes a server well
-under a millisecond."""
+"""Maximum number of leases per renewal command, which takes a server well under a millisecond."""
 
 
 def make_nodes(

@@ -84,12 +84,12 @@ class Link(asyncio.Protocol):
     # for its users
 
     def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
-        """Queue `command`, or write all (`now`); `sink` gets one answer, within the timeout."""
+        """Queue `command`; with `now`, write all. `sink` gets one answer, within the timeout."""
         ended = self._transport is None
         if ended or (len(self._in_flight) >= MAX_IN_FLIGHT and not command.unlimited):
             sink.on_reply(index, Failure("connection lost" if ended else "backlog"))
             return
-        if self._busy:  # what a garbage collection in here closes releases its locks
+        if self._busy:  # a garbage collection in here closed a call, which sends its release
             self._loop.call_soon(self.send, command, sink, index)
             return
         self._busy = True

@@ -28,7 +28,7 @@ CLOCK_READING_AGE = 0.1
 
 
 class Collected(Protocol):
-    """Releases and acquires that are sent together at the end of the tick."""
+    """A batch of releases and acquires, as far as the nodes need it."""
 
     def send(self, *, now: bool) -> None:
         """Send them; with `now`, write them and all commands that are queued."""

@@ -98,7 +98,7 @@ class Node(Protocol):
         """Whether the node can take a command for several names now."""
 
     def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send the releases and acquires of a tick; call this only if the node carries.
+        """Send the releases and acquires of a tick; call this only if `carries` is true.
 
         With `now`, write them and everything before them; otherwise this tick does so later.
         """

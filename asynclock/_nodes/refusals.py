@@ -1,4 +1,4 @@
-"""What a link does about errors: a script is forgotten, a batch denied, a primary demoted."""
+"""What a link does if a script was forgotten, a batch was denied or a primary was demoted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Refusals:
         self._undoing: Undoing | None = None
 
     def take(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
-        """Take the error reply to `command`."""
+        """Send a forgotten script again; pass any other error on to `sink`."""
         known = failure(error)
         if known.code == "NOSCRIPT" and command.script is not None:
             # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
@@ -48,7 +48,7 @@ class Refusals:
             _demoted(self._link, known.cause)
 
     def late(self, error: Exception, index: int, command: Command) -> None:
-        """Take an error reply that nobody waits for any more: a key may still need its release."""
+        """Take an error that came after the timeout: a key may still need its release."""
         # A batch is denied as a whole, even if the user has no right to one of its names only.
         denied = failure(error).code == NO_RIGHT
         for part in command.parts:
@@ -59,7 +59,7 @@ class Refusals:
 
 
 def look_inside(link: Sender, reply: Any) -> None:
-    """Look at the reply to a batch, which may have an error for each name."""
+    """Close the link if an error inside the reply to a batch shows that its primary is demoted."""
     if type(reply) is list and reply[0]:
         for error in reply[1]:
             if type(error) is ServerError:

@@ -98,7 +98,7 @@ class ServerRequests:
         return link.joins and not self.pending.late_acquires
 
     def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send the releases and acquires of a tick; call this only if the node carries.
+        """Send the releases and acquires of a tick; call this only if `carries` is true.
 
         With `now`, write them and everything before them; otherwise this tick does so later.
         """

@@ -133,7 +133,7 @@ class Command:
 
     @property
     def parts(self) -> Sequence[Command]:
-        """The commands for one name each that this one stands for."""
+        """The commands, one per name, that this command stands for."""
         return (self,)
 
     @property
@@ -186,8 +186,8 @@ class Joined(Command):
 
     @property
     def parts(self) -> Sequence[Command]:
-        """The same as single commands, for the rare cases in which each name counts."""
-        if self._parts is None:  # a server that forgot its scripts lets us ask again and again
+        """One command per name, for the rare cases in which each name counts alone."""
+        if self._parts is None:  # kept, because each command that is rejected asks again
             self._parts = self._singles()
         return self._parts
 

@@ -1,9 +1,9 @@
--- Several releases and acquires of one loop tick in one call: releases first, then acquires. It follows
--- uncontended.lua and treats each name alike; lock.lua treats the names that somebody waits for.
+-- Several releases and acquires of one loop tick in one call: releases first, then acquires. This file
+-- does for each name what uncontended.lua does for one; lock.lua does the names that somebody waits for.
 -- KEYS: of the releases: locks, queues; of the acquires: queues, locks, counters
 -- batch releases ttl floor not_after retention ms owner...
 --   {odd, {reply...}, now}: a reply is 1 (released) or a fence (acquired) where nobody waits, otherwise
---   what `release` or `acquire` alone would reply, or that name's error; odd is 0 if there is none such
+--   what `release` or `acquire` alone would reply, or that name's error; odd is 1 if any is not a number
 local odd, replies, rest = 0, {}, {}
 
 -- An error at one name is the reply for that name alone. Before Redis 7 an error is no table.

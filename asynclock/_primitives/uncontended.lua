@@ -1,6 +1,6 @@
 -- The beginning of lock.lua, and all of it while nobody waits. It stands ahead of the queue's
 -- functions, because a server makes all functions of a script anew in each call. PTTL tells whether
--- anybody waits: the documented user may call PTTL, and not EXISTS (docs/access.md).
+-- anybody waits: a user may lack the right to EXISTS (docs/access.md).
 if op == 'acquire' then
   if too_late() then return {-1, now} end
   local owner = ARGV[2]

@@ -90,11 +90,11 @@ class ClusterNode:
 
     @property
     def silence(self) -> None:
-        """Always None: the servers of a cluster fail each for itself."""
+        """Always None, because each server of a cluster fails on its own."""
 
     @property
     def carries(self) -> bool:
-        """Whether the node can take a command for several names: they would need one slot."""
+        """Always False: all keys of a script must be in one hash slot."""
         return False
 
     def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:  # noqa: ARG002 - as `Node.carry`
