@@ -13,8 +13,8 @@ from .kinds import (
     least_share,
     never,
     no_more,
+    reported,
     times_faster,
-    told,
     trips,
     two_round_trips,
 )
@@ -54,7 +54,7 @@ def _queued(peers: Sequence[str]) -> tuple[str, ...]:
 
 
 _FIVE = (("rounds", 5),)
-# One task alone is at the mercy of the machine: in short rounds the floor was slower than we.
+# The pace of one task varies with the load of the machine: in short rounds the floor was slower.
 _LONG = (("rounds", 5), ("seconds", 1.5))
 _FEW = (("rounds", 2), ("seconds", 2.0))
 _TWICE = (("rounds", 2),)
@@ -114,7 +114,7 @@ BARS = (
     no_more(WIDE, (FLOOR,), 2.5, "wait_p99_ms"),
     # 40.5 MB after a tenth of the names and 40.6 MB after all of them is flat.
     at_most(NAMES, "client_growth_percent", 2, "%"),
-    told(NAMES, "node_bytes_per_name", "bytes"),
+    reported(NAMES, "node_bytes_per_name", "bytes"),
     *(trips(case, "cold_trips", 3) for case in (FAR, FAR_FIVE)),
     *(trips(case, "acquire_trips", 1) for case in (FAR, FAR_FIVE)),
     *(trips(case, "release_trips", 1) for case in (FAR, FAR_FIVE)),

@@ -1,7 +1,7 @@
 """Draws the README's picture from a committed result, so that anyone can check it.
 
-One page shows all scenarios. All axes are linear and begin at zero, so that twice as long is twice
-as much, and each bar bears its figure.
+One page shows all of the result that has a place in LOADS or SINGLES. All axes are linear and begin
+at zero, so that twice as long is twice as much, and each bar bears its figure.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from . import words
+from .kinds import OURS
 from .report import colour, label
 from .results import Case, Results
 from .systems import QUEUED
@@ -39,16 +40,17 @@ LOADS = (
 
 @dataclass(frozen=True)
 class Line:
-    """One bar for each system of a case; `says` follows or replaces the system's name."""
+    """One bar of a panel, or one for each system of a case."""
 
     case: Case
     metric: str
-    says: str = ""
+    text: str = ""
+    """The label of the bar; if not `alone` it follows the system's name."""
     alone: bool = True
-    """Whether the bar is that of asynclock only, and bears only `says`."""
+    """Whether there is one bar only, that of asynclock."""
 
 
-ONE, FIVE = "one server", "5 masters"
+ONE_SERVER, FIVE_MASTERS = "one server", "5 masters"
 _FAR = (
     ("connect to first lock", "cold"),
     ("the name of the last run", "again"),
@@ -59,16 +61,16 @@ SINGLES = (
     (
         "from release in one process to the body in another, median, ms",
         (
-            Line(Case("handover", 1, 2), "handover_p50_ms", ONE, alone=False),
-            Line(Case("handover", 5, 2), "handover_p50_ms", FIVE, alone=False),
+            Line(Case("handover", 1, 2), "handover_p50_ms", ONE_SERVER, alone=False),
+            Line(Case("handover", 5, 2), "handover_p50_ms", FIVE_MASTERS, alone=False),
         ),
     ),
     (
         "round trips to a far server",
         tuple(
-            Line(Case("far", nodes, 1), f"{name}_trips", f"{says}, {where}")
-            for says, name in (*_FAR, ("hand-over", "handover"))
-            for nodes, where in ((1, ONE), (5, FIVE))
+            Line(Case("far", nodes, 1), f"{name}_trips", f"{step}, {where}")
+            for step, name in (*_FAR, ("hand-over", "handover"))
+            for nodes, where in ((1, ONE_SERVER), (5, FIVE_MASTERS))
         ),
     ),
     (
@@ -82,22 +84,22 @@ SINGLES = (
     (
         "the holder was killed: ms from the end of its lease to the next body",
         (
-            Line(Case("orphan", 1, 2), "late_ms", ONE),
-            Line(Case("orphan", 5, 2), "late_ms", FIVE),
+            Line(Case("orphan", 1, 2), "late_ms", ONE_SERVER),
+            Line(Case("orphan", 5, 2), "late_ms", FIVE_MASTERS),
         ),
     ),
     (
         "1,000 tasks wait: commands per second and node",
         (
-            Line(Case("waiters", 1, 1000), "commands_per_s_and_node", ONE),
-            Line(Case("waiters", 5, 1000), "commands_per_s_and_node", FIVE),
+            Line(Case("waiters", 1, 1000), "commands_per_s_and_node", ONE_SERVER),
+            Line(Case("waiters", 5, 1000), "commands_per_s_and_node", FIVE_MASTERS),
         ),
     ),
     (
         "4 processes, one name: the least that one got, as a part of a fair share",
         (
-            Line(Case("share", 1, 100), "least_share", ONE),
-            Line(Case("share", 5, 100), "least_share", FIVE),
+            Line(Case("share", 1, 100), "least_share", ONE_SERVER),
+            Line(Case("share", 5, 100), "least_share", FIVE_MASTERS),
         ),
     ),
     (
@@ -139,8 +141,7 @@ CAPTION = (
     " with a fence for each task. A peer asks the servers for each task, unless a local lock is in"
     " front of it; of those that have one, the fastest is shown."
 )
-"""Under the rows that set a hand-over inside a process against acquisitions over the network."""
-OURS = "asynclock"
+"""The note below a page on which some systems hand a name over without the network."""
 
 
 def draw(results: Results, target: Path) -> None:
@@ -183,7 +184,7 @@ def _grid(part: SubFigure, heights: Sequence[float]) -> Any:
 
 
 def _systems(results: Results, case: Case) -> list[str]:
-    """Return the systems of a case, the fastest last, for the bars grow upwards."""
+    """Return the systems of a case, the fastest last, because the first bar is the lowest."""
     pace = {
         system: found.median
         for system in results.systems(case)
@@ -204,21 +205,21 @@ def _load(row: Sequence[Axes], results: Results, title: str, case: Case) -> None
 
     pace, cpu, wait = row
     drawn = pace.barh(names, figures("cycles_per_s"), color=colours)
-    pace.bar_label(drawn, [_figure(value) for value in figures("cycles_per_s")], padding=3)
+    pace.bar_label(drawn, [_shown(value) for value in figures("cycles_per_s")], padding=3)
     _finish(pace, f"{title}\nacquire + release per second")
 
     ours, theirs = figures("client_us"), figures("server_us")
     cpu.barh(names, ours, color=colours)
     drawn = cpu.barh(names, theirs, left=ours, color=colours, alpha=0.4)
     both = zip(ours, theirs, strict=True)
-    cpu.bar_label(drawn, [f"{_figure(a)} + {_figure(b)}" for a, b in both], padding=3)
+    cpu.bar_label(drawn, [f"{_shown(a)} + {_shown(b)}" for a, b in both], padding=3)
     _finish(cpu, "CPU of client + all servers (pale),\nµs per cycle (shorter is better)")
 
     median, late = figures("wait_p50_ms"), figures("wait_p99_ms")
     drawn = wait.barh(names, late, color=colours, alpha=0.4)
     wait.barh(names, median, color=colours)
     both = zip(median, late, strict=True)
-    wait.bar_label(drawn, [f"{_figure(a)}; {_figure(b)}" for a, b in both], padding=3)
+    wait.bar_label(drawn, [f"{_shown(a)}; {_shown(b)}" for a, b in both], padding=3)
     for panel in (cpu, wait):
         panel.tick_params(labelleft=False)  # the same systems as in the first panel
     _finish(wait, "acquire, ms: median; 99 of 100 (pale)\n(shorter is better)")
@@ -235,17 +236,17 @@ def _found(results: Results, lines: Sequence[Line]) -> Found:
     found = []
     for line in lines:
         for system in [OURS] if line.alone else results.systems(line.case):
-            says = line.says if line.alone else ", ".join(filter(None, (_short(system), line.says)))
+            text = line.text if line.alone else ", ".join(filter(None, (_short(system), line.text)))
             if line.case in results.cases() and system in results.systems(line.case):
                 value = results.median(line.case, system, line.metric)
-                found.append((says, value, colour(system)))
+                found.append((text, value, colour(system)))
     return found
 
 
 def _single(axes: Axes, title: str, found: Found) -> None:
     labels, values, colours = zip(*reversed(found), strict=True)
     drawn = axes.barh(labels, [max(0, value) for value in values], color=colours, height=0.7)
-    axes.bar_label(drawn, [_figure(value) for value in values], padding=3)
+    axes.bar_label(drawn, [_shown(value) for value in values], padding=3)
     _finish(axes, "\n".join(textwrap.wrap(title, 32)))
 
 
@@ -262,7 +263,7 @@ def _short(system: str) -> str:
     return label(system).split(":")[0].replace(" behind a local lock", " + local lock")
 
 
-def _figure(value: float) -> str:
+def _shown(value: float) -> str:
     if math.isnan(value):
         return "none in time"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -16,9 +16,11 @@ from .rounds import Round
 LINK = 0.040
 """Seconds that a far link takes in each direction: a connection must open within 0.25 s."""
 TURNS = 6
+"""Number of times that each step is measured over far links; the median counts."""
 IN_FLIGHT = 100
-"""Tasks that take the names of `names`."""
+"""Number of tasks that share the names of `names`."""
 STARTS = 15
+"""Number of times that each program is started; the median counts."""
 
 _IMPORT = "import time; begin = time.perf_counter(); {}; print(time.perf_counter() - begin)"
 
@@ -29,8 +31,8 @@ _IMPORT = "import time; begin = time.perf_counter(); {}; print(time.perf_counter
 async def far(round_: Round) -> Sample:
     """Over links with a delay, in round trips: connect and first lock, acquire, release, hand-over.
 
-    The worker has imported all before. The links delay bytes, not the handshake of TCP, which costs
-    a round trip more where there is a real distance.
+    The worker has imported everything before. The links delay bytes, not the handshake of TCP,
+    which costs a round trip more where there is a real distance.
     """
     enter = round_.stack.enter_async_context
     links = [await enter(FaultProxy(server)) for server in round_.nodes.servers]
@@ -80,7 +82,7 @@ async def _hand_over(round_: Round, workers: Sequence[Remote]) -> list[float]:
 
 
 async def names(round_: Round) -> Sample:
-    """One process takes every name once: by how much its memory and the node's have grown."""
+    """One process takes every name once; measure how its memory and the node's have grown."""
     worker = await round_.fresh()
     await round_.open(worker)
     before, count = await round_.nodes.counters(), round_.case.tasks
@@ -101,7 +103,7 @@ async def names(round_: Round) -> Sample:
 
 
 async def start(round_: Round) -> Sample:
-    """Programs in turns, each in a new process: import redis.asyncio; import asynclock; run true.
+    """Start programs in turns, each in a new process: two imports, and `asynclock run x -- true`.
 
     `asynclock run` is timed with the start and the end of its interpreter.
     """
@@ -124,12 +126,12 @@ async def start(round_: Round) -> Sample:
 
 
 async def _program(*argv: str) -> tuple[str, float]:
-    """Return what a program says, and its seconds. Raises WorkerError if it fails."""
+    """Return the output of a program, and its seconds. Raises WorkerError if it fails."""
     begin = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         *argv, stdout=asyncio.subprocess.PIPE, env=environment()
     )
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     if process.returncode:
         raise WorkerError(f"{' '.join(argv)}: exit status {process.returncode}")
-    return said.decode(), time.perf_counter() - begin
+    return output.decode(), time.perf_counter() - begin

@@ -16,7 +16,7 @@ Verdict = tuple[str, bool]
 
 @dataclass(frozen=True)
 class Bar:
-    """One line of the table. ``judge`` returns the measured figure and whether it meets the bar."""
+    """One line of the table. `judge` returns the measured figure and whether it meets the bar."""
 
     title: str
     required: str
@@ -44,7 +44,7 @@ def times_faster(
 
 
 def no_more(case: Case, peers: Sequence[str], factor: float, metric: str = "cycle_p50_ms") -> Bar:
-    """Compare a time of ours with that of the peer that has least."""
+    """Compare a time or a cost of ours with the lowest of the peers."""
 
     def judge(results: Results) -> Verdict:
         ours = results.median(case, OURS, metric)
@@ -58,7 +58,7 @@ def no_more(case: Case, peers: Sequence[str], factor: float, metric: str = "cycl
 
 
 def client_cpu(case: Case, limit: float, factor: float = 2.2) -> Bar:
-    """Limit the CPU of our process per cycle, on a slow machine by that of the floor."""
+    """Limit our client's CPU per cycle: to `limit` µs, or to `factor` times that of the floor."""
 
     def judge(results: Results) -> Verdict:
         value = results.median(case, OURS, "client_us")
@@ -86,14 +86,14 @@ def trips(case: Case, metric: str, limit: int) -> Bar:
     return Bar(bar.title, f"≤ {limit} (+ 0.25) round trips", bar.judge)
 
 
-def told(case: Case, metric: str, unit: str) -> Bar:
-    """Require a figure that has no limit."""
+def reported(case: Case, metric: str, unit: str) -> Bar:
+    """Require that a figure was measured; it has no limit."""
 
     def judge(results: Results) -> Verdict:
         value = results.median(case, OURS, metric)
         return f"{value:,.3g} {unit}", math.isfinite(value)
 
-    return Bar(f"{case}: {metric}", "told", judge)
+    return Bar(f"{case}: {metric}", "reported", judge)
 
 
 def never(case: Case, metric: str) -> Bar:
@@ -129,7 +129,7 @@ def least_share(case: Case, share: float) -> Bar:
 
 
 def cheap(case: Case, without: str, share: float) -> Bar:
-    """Compare our pace with a feature with the pace without it."""
+    """Limit what a feature costs: our pace with it against the pace without it."""
 
     def judge(results: Results) -> Verdict:
         on = results.median(case, OURS, "cycles_per_s")
@@ -176,20 +176,20 @@ def judge(results: Results, bars: Sequence[Bar]) -> list[dict[str, Any]]:
     lines = []
     for bar in bars:
         measured, met = bar.judge(results)
-        said = "not measured" if "nan" in measured else measured
+        shown = "not measured" if "nan" in measured else measured
         lines.append(
-            {"bar": bar.title, "required": bar.required, "measured": said, "met": bool(met)}
+            {"bar": bar.title, "required": bar.required, "measured": shown, "met": bool(met)}
         )
     return lines
 
 
 def table(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a table of verdicts, and the number of bars that are met."""
+    """Return a table of verdicts, line by line; the last line counts the bars that are met."""
     rows = [
         ("met" if line["met"] else "NOT MET", line["bar"], line["required"], line["measured"])
         for line in lines
     ]
     rows.insert(0, ("", "bar", "required", "measured"))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    told = ["  ".join((*map(str.ljust, row, widths), row[3])) for row in rows]
-    return [*told, f"{sum(line['met'] for line in lines)} of {len(lines)} bars are met"]
+    text = ["  ".join((*map(str.ljust, row, widths), row[3])) for row in rows]
+    return [*text, f"{sum(line['met'] for line in lines)} of {len(lines)} bars are met"]

@@ -1,16 +1,17 @@
-"""What the README says of a result: its machine, its leading figures, and where the rest stands."""
+"""The README's lines on speed: the machine of a result, some figures, and a link to all of them."""
 
 from __future__ import annotations
 
+from .kinds import OURS
 from .results import Case, Results
 
 LEADING = (("five masters", Case("cycle", 5, 100)), ("one server", Case("cycle", 1, 100)))
 PEERS = ("redis-semaphore", "node-redlock", "redis-py", "aioredlock")
-"""Those that the README names; the picture shows all."""
+"""The peers that the README names; the picture shows all."""
 
 
 def machine(results: Results) -> str:
-    """Name what the figures depend on besides the code."""
+    """Describe the machine and the versions that the figures depend on."""
     made = results.machine
     nodes = str(made["nodes"]).partition(" (")[0].replace("redis", "Redis")
     return (
@@ -22,20 +23,20 @@ def machine(results: Results) -> str:
 def readme(results: Results, name: str) -> str:
     """Return the README's lines on speed for the result that is stored as `name`."""
     date = results.machine["date"].split()[0]
-    said = "; ".join(f"{where}: {_paces(results, case)}" for where, case in LEADING)
+    paces = "; ".join(f"{where}: {_paces(results, case)}" for where, case in LEADING)
     return (
         f"Measured beside other libraries on {date}, on one machine whose cores clients and servers"
         f" share\n({machine(results)}).\n"
         f"[Every bar, met or not](benchmarks/results/{name}.md), and [how](benchmarks/README.md)"
         " to measure:\n\n"
-        f"![Acquire and release a second with 100 tasks, {said}.](benchmarks/results/headline.svg)"
+        f"![Acquire and release a second with 100 tasks, {paces}.](benchmarks/results/headline.svg)"
     )
 
 
 def _paces(results: Results, case: Case) -> str:
     chosen = {
         system: pace.median
-        for system in ("asynclock", *PEERS)
+        for system in (OURS, *PEERS)
         if (pace := results.spread(case, system, "cycles_per_s"))
     }
     return ", ".join(f"{system} {pace:,.0f}" for system, pace in chosen.items())

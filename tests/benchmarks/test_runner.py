@@ -180,7 +180,7 @@ def test_bars_judge_by_their_factor() -> None:
             kinds.no_more(bars.WIDE, (FLOOR,), 1.6, "server_us"),
             kinds.client_cpu(bars.WIDE, 61),
             kinds.client_cpu(bars.WIDE, 25, factor=2.2),  # 2.18 times the floor's
-            kinds.told(bars.WIDE, "cold_trips", "round trips"),
+            kinds.reported(bars.WIDE, "cold_trips", "round trips"),
             kinds.trips(bars.WIDE, "cold_trips", 3),
         )
         == [True] * 6
@@ -191,7 +191,7 @@ def test_bars_judge_by_their_factor() -> None:
             kinds.no_more(bars.WIDE, (FLOOR,), 1.5, "server_us"),
             kinds.client_cpu(bars.WIDE, 60, factor=2.1),
             kinds.at_most(bars.WIDE, "client_us", 60, "µs"),
-            kinds.told(bars.WIDE, "node_bytes_per_name", "bytes"),
+            kinds.reported(bars.WIDE, "node_bytes_per_name", "bytes"),
             kinds.trips(bars.WIDE, "cold_trips", 2),
         )
         == [False] * 6
