@@ -97,6 +97,7 @@ class Screen:
         out.print(INTRO)
 
     def __enter__(self) -> Screen:
+        # Draw now, because servers that start fast would replace the first line before it is seen.
         self._live.start(refresh=True)
         return self
 
