@@ -1,0 +1,62 @@
+"""Batches for the tests: many names in one tick, and what the nodes execute and keep."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asynclock
+from asynclock.testing.memory import MemoryNode
+from asynclock.testing.memory.keyspace import ReplyError
+from tests.engine.virtual_nodes import TTL, Nodes
+from tests.waiting import until
+
+NAMES = "abcde"
+
+
+def listen(node: MemoryNode) -> list[str]:
+    """Return a list of the operations that the node executes from now on."""
+    seen: list[str] = []
+    answer = node.answer
+
+    def listening(client: Any, words: Any) -> Any:
+        if words[0].upper() in (b"EVALSHA", b"EVAL"):
+            seen.append(words[3 + int(words[2])].decode())
+        return answer(client, words)
+
+    node.answer = listening  # type: ignore[method-assign]
+    return seen
+
+
+async def together(on: Nodes, names: str = NAMES, **settings: Any) -> list[Any]:
+    """Acquire all names in one tick; return leases and errors."""
+    calls = (on.locks.lock(name, **settings).acquire() for name in names)
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def free(on: Nodes, *names: str) -> None:
+    """Wait until no node has a key, or a queue, of these names."""
+
+    async def gone() -> bool:
+        keys = [f"asynclock:{name}{part}" for name in names for part in ("", ":#queue")]
+        return not any([await node.command("EXISTS", *keys) for node in on.nodes])
+
+    # In virtual time, and long before a ttl is over.
+    await until(gone, f"nothing of {names} is left", timeout=TTL / 2, every=0.01)
+
+
+def forbid(node: MemoryNode, name: str) -> None:
+    """Refuse all commands with keys of this name: the user has no right to them."""
+    answer = node.answer
+
+    def refusing(client: Any, words: Any) -> Any:
+        keys = words[3 : 3 + int(words[2])] if words[0].upper() in (b"EVALSHA", b"EVAL") else ()
+        if any(key.decode().partition(":#")[0] == f"asynclock:{name}" for key in keys):
+            return ReplyError("NOPERM No permissions to access a key")
+        return answer(client, words)
+
+    node.answer = refusing  # type: ignore[method-assign]
+
+
+async def lease_of(on: Nodes, name: str) -> asynclock.Lease:
+    return await on.locks.lock(name).acquire()

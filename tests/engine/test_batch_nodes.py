@@ -1,0 +1,167 @@
+"""Nodes and connections that fail cost no name of a batch, and leave no key behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+import asynclock
+from asynclock._primitives.lock import SCRIPT
+from tests.engine.batches import NAMES, forbid, free, lease_of, listen, together
+from tests.engine.virtual_nodes import Nodes, virtual
+from tests.waiting import until
+
+
+@virtual
+async def test_a_node_that_is_down_breaks_no_batch(on: Nodes) -> None:
+    on.nodes[2].kill()
+    await until(lambda: on.locks.nodes()[2].state == "down", every=0.01)
+    seen = [listen(node) for node in on.nodes]
+    leases = await together(on)
+    assert all(lease.held for lease in leases)
+    await asyncio.gather(*(lease.release() for lease in leases))
+    assert seen == [["batch", "batch"], ["batch", "batch"], []]
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_a_quarantined_node_gets_the_releases_alone(on: Nodes) -> None:
+    first = await together(on, "ab")
+    on.nodes[2].restart(keep_data=True)
+    await until(lambda: on.locks.nodes()[2].state == "quarantined", every=0.01)
+    seen = [listen(node) for node in on.nodes]
+    *_, third = await asyncio.gather(*(one.release() for one in first), lease_of(on, "c"))
+    assert third.held
+    assert seen == [["batch"], ["batch"], ["release", "release"]]
+    await free(on, *"ab")
+
+
+@virtual
+async def test_a_name_that_is_held_elsewhere_is_refused_while_a_node_is_down(on: Nodes) -> None:
+    on.nodes[2].kill()
+    await until(lambda: on.locks.nodes()[2].state == "down", every=0.01)
+    await on.ghost(only="a")
+    calls = [on.locks.lock(name).try_acquire() for name in "abc"]
+    first, second, third = await asyncio.gather(*calls, return_exceptions=True)
+    assert first is None
+    assert second.held
+    assert third.held
+
+
+@virtual
+async def test_too_few_nodes_for_a_batch_fail_every_name(on: Nodes) -> None:
+    for number in (1, 2):
+        on.nodes[number].kill()
+    await until(lambda: [n.state for n in on.locks.nodes()].count("down") == 2, every=0.01)
+    errors = await together(on, timeout=1.0)
+    assert Counter(map(type, errors)) == {asynclock.QuorumUnavailableError: len(NAMES)}
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_a_connection_that_breaks_in_between_costs_no_name(on: Nodes) -> None:
+    on.slow(0.1)
+    gathered = asyncio.ensure_future(together(on))
+    await asyncio.sleep(0.05)
+    on.nodes[0].cut()
+    leases = await gathered
+    assert all(lease.held for lease in leases)
+    await asyncio.gather(*(lease.release() for lease in leases))
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_releases_that_a_node_did_not_answer_are_sent_again(on: Nodes) -> None:
+    leases = await together(on)
+    on.nodes[0].freeze()
+    await asyncio.gather(*(lease.release() for lease in leases))
+    # By now the link counts all as failed: the connection breaks later.
+    await until(lambda: on.locks.nodes()[0].state == "stalled", every=0.01)
+    on.nodes[0].restart(keep_data=True)
+    assert await on.nodes[0].command("EXISTS", "asynclock:a")
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_a_late_error_about_the_script_does_not_cost_the_releases(on: Nodes) -> None:
+    leases = await together(on)
+    on.nodes[0].forget_scripts()
+    on.nodes[0].freeze()
+    await asyncio.gather(*(lease.release() for lease in leases))
+    on.nodes[0].thaw()
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_a_late_denial_of_one_name_does_not_cost_the_other_releases(on: Nodes) -> None:
+    leases = await together(on, "ab")
+    forbid(on.nodes[0], "a")
+    on.nodes[0].freeze()
+    await asyncio.gather(*(lease.release() for lease in leases))
+    await until(lambda: on.locks.nodes()[0].state == "stalled", every=0.01)
+    on.nodes[0].thaw()
+    await free(on, "b")
+
+
+@virtual
+async def test_too_few_answers_fail_every_name(on: Nodes) -> None:
+    for way in on.ways[:2]:
+        way.go_mute()
+    errors = await together(on, timeout=2.0)
+    assert Counter(map(type, errors)) == {asynclock.QuorumUnavailableError: len(NAMES)}
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_nodes_that_forgot_the_script_get_it_again(on: Nodes) -> None:
+    for node in on.nodes:
+        node.forget_scripts()
+    leases = await together(on)
+    assert all(lease.held for lease in leases)
+    for node in on.nodes:
+        node.forget_scripts()
+    assert all(await asyncio.gather(*(lease.release() for lease in leases)))
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_releases_that_ran_before_their_acquires_are_repeated(on: Nodes) -> None:
+    """The acquires met a server without its script, which another client then loaded."""
+    node = on.nodes[2]
+    node.forget_scripts()
+    on.ways[2].seconds = 0.1
+    leases = await together(on, "ab")
+    await asyncio.sleep(0.05)
+    assert all(await asyncio.gather(*(lease.release() for lease in leases)))
+    await asyncio.sleep(0.075)
+    await node.command("SCRIPT", "LOAD", SCRIPT.source)
+    await asyncio.sleep(0.5)
+    assert await node.command("EXISTS", "asynclock:a:#fence", "asynclock:b:#fence") == 2
+    assert await node.command("EXISTS", "asynclock:a", "asynclock:b") == 0
+
+
+@virtual
+async def test_a_late_refusal_leaves_no_ticket(on: Nodes) -> None:
+    await on.ghost("ghost", only="c", ttl=5.0)
+    on.ways[2].seconds = 0.2
+    leases = await together(on)
+    assert all(lease.held for lease in leases)
+
+    async def left() -> bool:
+        return not await on.nodes[2].command("EXISTS", "asynclock:a:#queue")
+
+    await asyncio.sleep(0.5)
+    await until(left, "the ticket is gone", every=0.01)
+
+
+@virtual
+async def test_a_release_that_nodes_deny_is_a_loss_of_its_name_only(on: Nodes) -> None:
+    leases = await together(on)
+    for node in on.nodes[:2]:
+        await node.command("DEL", "asynclock:a")
+    held = await asyncio.gather(*(lease.release() for lease in leases))
+    assert held == [False, True, True, True, True]
+    with pytest.raises(asynclock.LeaseLostError):
+        await leases[0].extend()
