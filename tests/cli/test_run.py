@@ -21,7 +21,7 @@ import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[2] == "deaf" else signal.SIG_DFL)
 with open(sys.argv[1], "a", buffering=1) as file:
     while True:
-        print(time.time(), os.environ["ASYNCLOCK_DEADLINE"], file=file)
+        print(time.time(), os.getpid(), file=file)
         time.sleep(0.005)
 """
 
@@ -35,6 +35,11 @@ def last_beat(file: Path) -> float:
     """When the command was last seen alive."""
     lines = file.read_text().splitlines() if file.exists() else []
     return float(lines[-1].split()[0]) if lines else 0.0
+
+
+def pid_of(file: Path) -> int:
+    """Return the process id of the command."""
+    return int(file.read_text().split(maxsplit=2)[1])
 
 
 async def test_environment_status_and_a_free_lock_afterwards(
@@ -179,7 +184,7 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
 ) -> None:
     program.use(asynclock_nodes)
     file = tmp_path / "beats"
-    process = await program.start("run", "j", "--ttl", "6", *beating(file, hearing))
+    process = await program.start("run", "j", "--ttl", "4", *beating(file, hearing))
     await until(lambda: last_beat(file), "the command's start")
     await asynclock_nodes[1].freeze()
     await asynclock_nodes[2].kill()
@@ -187,7 +192,7 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
     ended = await program.finish(process)
     assert ended.status == 70, ended.err
     # Whatever was renewed was renewed before the quorum broke.
-    assert last_beat(file) < broken + 6.0
+    assert last_beat(file) < broken + 4.0
     assert "can't be renewed" in ended.err
 
 
@@ -196,15 +201,16 @@ async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(
 ) -> None:
     program.use(asynclock_nodes)
     file = tmp_path / "beats"
-    process = await program.start("run", "j", "--ttl", "5", *beating(file))
+    process = await program.start("run", "j", "--ttl", "4", *beating(file))
     await until(lambda: last_beat(file), "the command's start")
     process.send_signal(signal.SIGSTOP)
     stopped = time.time()
     try:
-        await until(lambda: time.time() - max(stopped, last_beat(file)) > 6.0, "the command's end")
+        await until(lambda: not alive(pid_of(file)), "the command's end")
+        await until(lambda: time.time() > stopped + 4.5, "the end of the lease")
     finally:
         process.send_signal(signal.SIGCONT)
-    assert last_beat(file) < stopped + 5.0
+    assert last_beat(file) < stopped + 4.0
     assert (await program.finish(process)).status == 70
 
 

@@ -16,6 +16,7 @@ from asynclock.events import Event, NodeQuarantined
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import TTL, Connect, second_lease
+from tests.waiting import until
 
 Prepare = Callable[..., Any]
 
@@ -201,12 +202,12 @@ async def test_a_durable_node_that_was_away_for_long_waits(
     """A process in between, which kept nothing, would have had the time to grant."""
     server, *_ = await seasoned(3, aof=True)
     async with FaultProxy(server) as proxy:
-        locks = connect(proxy.url, ttl=4.0, max_ttl=4.0)
+        locks = connect(proxy.url, ttl=2.0, max_ttl=2.0)
         async with locks.lock("a").acquire(timeout=5):
             pass
         proxy.partition()
         await server.restart()
-        await asyncio.sleep(quarantine(4.0))
+        await asyncio.sleep(quarantine(2.0))
         proxy.heal()
         await _reconnected(locks, 0, server)
         assert locks.nodes()[0].state == "quarantined"
@@ -222,10 +223,15 @@ async def test_a_process_met_late_waits_only_for_the_rest(
         await locks.ready()
         proxy.partition()
         await server.restart()
-        await asyncio.sleep(4)
+
+        async def up_for_a_while() -> bool:
+            info = await server.command("INFO", "server")
+            return int(info.split("uptime_in_seconds:")[1].split()[0]) >= 3
+
+        await until(up_for_a_while, "the process is 3 s old")
         proxy.heal()
         await _reconnected(locks, 0, server)
-        assert 0 < locks.nodes()[0].votes_in < 10 * 1.01 - 1
+        assert 0 < locks.nodes()[0].votes_in < 10 * 1.01 - 0.5
 
 
 async def test_where_info_is_forbidden(asynclock_servers: StartServers, connect: Connect) -> None:

@@ -13,6 +13,8 @@ from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from tests.nodes.test_guards import Owner, Wire
+from tests.nodes.test_handshake import Recorder
+from tests.waiting import until
 
 GRANT = b"*3\r\n:1\r\n:5\r\n:1700000000000000\r\n"
 REFUSAL = b"*4\r\n:0\r\n:100\r\n$3\r\nyou\r\n:1700000000000000\r\n"
@@ -36,9 +38,9 @@ async def asked(acks: Acks) -> tuple[Link, Heard]:
     link, heard = Link(Owner(), 5.0), Heard()
     acked = AckedLink(link, acks, 1.0)
     acked.replicas, acked.recount = 2, False
-    link.connection_made(Wire(link))
+    link.connection_made(wire := Recorder())
     acked.send(ACQUIRE, heard, 0)
-    await asyncio.sleep(0.001)
+    await until(lambda: b"WAIT" in wire.written, "the WAIT is sent", every=0)
     return link, heard
 
 

@@ -23,6 +23,7 @@ from asynclock.fleet import Fleet
 from asynclock.observe import LogEvents
 from asynclock.observe.otel import Telemetry
 from asynclock.testing import LocalServer, until
+from tests.waiting import renew_now
 
 SETTINGS: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0}
 
@@ -145,9 +146,10 @@ async def test_losses_by_cause(
 ) -> None:
     locks.observe(LogEvents())
     with pytest.raises(asynclock.LeaseLostError):
-        async with locks.lock("a", ttl=3.0):
+        async with locks.lock("a"):
             for node in asynclock_nodes:
                 await node.flush()
+            renew_now(locks)
             await asyncio.sleep(60)
     assert otel.total("asynclock.lease.losses") == 1
     ((attributes, _),) = otel.points("asynclock.lease.losses")

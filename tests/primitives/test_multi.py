@@ -17,7 +17,7 @@ from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import PATIENCE, until, waits
+from tests.waiting import PATIENCE, renew_now, until, waits
 
 
 async def test_all_or_nothing(face: Face, connect: Connect) -> None:
@@ -64,9 +64,9 @@ async def test_it_waits_for_each_name(connect: Connect) -> None:
 
 
 async def test_it_is_renewed_as_one(connect: Connect) -> None:
-    locks = connect(ttl=3)
+    locks = connect(ttl=2)
     async with locks.multi_lock("a", "b") as two, locks.multi_lock("c", "d", "e") as three:
-        await asyncio.sleep(4)
+        await asyncio.sleep(max(two.remaining(), three.remaining()) + 0.1)
         assert two.held
         assert three.held
 
@@ -139,7 +139,7 @@ async def test_cancelled_at_each_await_it_keeps_no_name(face: Face, connect: Con
 async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
     face: Face, connect: Connect
 ) -> None:
-    here, there = connect(prefix="a:{", ttl=3), connect(prefix="a:{")
+    here, there = connect(prefix="a:{"), connect(prefix="a:{")
     other = await there.lock("c").acquire(timeout=PATIENCE)
 
     async def inside() -> None:
@@ -147,12 +147,11 @@ async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
             raise AssertionError
 
     waiting = asyncio.create_task(inside())
-    while len(here.leases()) < 2:
-        await asyncio.sleep(0.005)
+    await until(lambda: len(here.leases()) == 2, "two of three names are locked")
     for server in face.well:
         await server.command("DEL", "a:{a}")
-    while len(here.leases()) > 1:
-        await asyncio.sleep(0.005)
+    renew_now(here)
+    await until(lambda: len(here.leases()) == 1, "one of them is lost")
     await other.release()
     with pytest.raises(asynclock.LeaseLostError, match="'a'"):
         await waiting
@@ -161,20 +160,22 @@ async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
 
 
 async def test_losing_one_of_several_leases_ends_the_body(face: Face, connect: Connect) -> None:
-    locks = connect(prefix="a:{", ttl=3)
+    locks = connect(prefix="a:{")
     with pytest.raises(asynclock.LeaseLostError):
         async with locks.multi_lock("a", "b"):
             for server in face.well:
                 await server.command("DEL", "a:{b}")
-            await asyncio.sleep(30)
+            renew_now(locks)
+            await asyncio.sleep(PATIENCE)
     await face.empty()
 
 
 async def test_losing_one_name_loses_all(face: Face, connect: Connect) -> None:
-    locks = connect(ttl=3)
+    locks = connect()
     lease = await locks.multi_lock("a", "b").acquire(timeout=PATIENCE)
     for server in face.well:
         await server.command("DEL", "asynclock:b")
+    renew_now(locks)
     await asyncio.wait_for(lease.wait_lost(), PATIENCE)
     assert lease.lost_reason
     await face.empty()

@@ -9,7 +9,7 @@ import pytest
 import asynclock
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, renew_now, until
 
 
 async def test_inner_holds_ask_nobody(face: Face, connect: Connect) -> None:
@@ -155,7 +155,7 @@ async def test_a_task_started_inside_an_inner_hold_is_inside_the_outer_one(
 
 
 async def test_a_loss_ends_every_body(face: Face, connect: Connect) -> None:
-    locks = connect(ttl=3)
+    locks = connect()
     ended: list[str] = []
 
     async def child() -> None:
@@ -170,6 +170,7 @@ async def test_a_loss_ends_every_body(face: Face, connect: Connect) -> None:
             async with locks.reentrant_lock("a") as inner:
                 for server in face.well:
                     await server.command("DEL", "asynclock:a")
+                renew_now(locks)
                 try:
                     await asyncio.sleep(30)
                 finally:
@@ -196,10 +197,12 @@ async def test_a_body_that_fails_gives_it_back(face: Face, connect: Connect) -> 
 async def test_what_was_lost_before_it_was_entered_is_held_no_more(
     face: Face, connect: Connect
 ) -> None:
-    lock = connect(ttl=3).reentrant_lock("a")
+    locks = connect()
+    lock = locks.reentrant_lock("a")
     lease = await lock.acquire(timeout=PATIENCE)
     for server in face.well:
         await server.command("DEL", "asynclock:a")
+    renew_now(locks)
     await asyncio.wait_for(lease.wait_lost(), PATIENCE)
     with pytest.raises(asynclock.LeaseLostError):
         async with lease:
