@@ -86,7 +86,7 @@ async def test_cancelled_it_says_so(asynclock_nodes: list[LocalServer]) -> None:
 
 async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
     """The grant waits for an acknowledgement that doesn't come, and the release waits behind it."""
-    settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 4.0, "ttl": 60.0}
+    settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0, "ttl": 60.0}
     async with Replicated(1) as group:
         locks = patient.connect(*group.addresses, acks="all", max_ttl=60.0, **settings)
         async with locks:
@@ -99,7 +99,7 @@ async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
                 return bool(await group.primary.command("EXISTS", "asynclock:a"))
 
             await until(granted, "the primary has granted")
-            # Make the server block the connection for two seconds from now on.
+            # Make the server block the connection for a second from now on.
             trying.cancel()
             await asyncio.wait([trying])
         assert await group.primary.command("EXISTS", "asynclock:a", "asynclock:warm") == 0

@@ -97,10 +97,10 @@ async def test_closed_in_another_thread_after_its_lease_ended(
     asynclock_nodes: list[LocalServer], kind: str
 ) -> None:
     """As the garbage collector does it, before the loop has noticed the end: nothing is sent."""
-    async with connect(asynclock_nodes, kind, ttl=1.5, max_ttl=1.5) as locks:
+    async with connect(asynclock_nodes, kind, ttl=1.0, max_ttl=1.0) as locks:
         lease = await LOCKS[kind](locks).acquire()
         await lease.__aenter__()
-        time.sleep(1.6)  # noqa: ASYNC251 (the loop must not notice the end of the lease)
+        time.sleep(1.1)  # noqa: ASYNC251 (the loop must not notice the end of the lease)
         asyncio.get_running_loop().set_debug(True)  # it refuses what another thread sends
         leaving = lease.__aexit__(GeneratorExit, GeneratorExit(), None)
         with ThreadPoolExecutor(1) as pool, pytest.raises(StopIteration):

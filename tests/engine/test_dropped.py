@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE, until
 
 who = contextvars.ContextVar("who", default="nobody")
 
-TTL = 2.0
+TTL = 1.2
 """Seconds; a lease that is renewed without end would fail these tests."""
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
@@ -206,9 +206,9 @@ async def test_the_background_has_no_callers_context(
         logging.getLogger("asynclock").addHandler(handler)
         try:
             brief = await asyncio.create_task(first("b", renew=False))
-            await until(lambda: brief.lost_reason, "its ttl is over")
             lease = await asyncio.create_task(first("a"))
-            await until(lambda: locks.statistics().renewed > 1, "it is renewed")
+            await until(lambda: brief.lost_reason, "its ttl is over")
+            await until(lambda: locks.statistics().renewed > 1, "the other is renewed")
             for node in asynclock_nodes:
                 await node.kill()
             await until(lambda: lease.lost_reason, "it is lost")

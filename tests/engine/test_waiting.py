@@ -188,11 +188,11 @@ async def test_other_processes_get_their_share(on: Nodes) -> None:
             for which, locks in enumerate((one, two, three))
             for _ in range(10)
         ]
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(4.0)
         stop = True
         await asyncio.gather(*workers)
         assert one.statistics().handovers > 0
-    # A hundred turns of 0.1 s in all.
+    # Forty turns of 0.1 s in all.
     assert min(counts) > 0.5 * sum(counts) / 3, counts
 
 

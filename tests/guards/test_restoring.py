@@ -19,7 +19,7 @@ from tests.nodes.test_late_acquires import Detour, endpoints
 from tests.waiting import in_virtual_time, until
 
 KEY = "asynclock:a"
-SHORT = {"ttl": 3.0, "max_ttl": 3.0, "node_timeout": 0.75}
+SHORT = {"ttl": 2.0, "max_ttl": 2.0, "node_timeout": 0.5}
 """Settings with which a restarted node votes again soon."""
 
 

@@ -45,9 +45,10 @@ async def test_each_reader_is_renewed_by_itself(connect: Connect) -> None:
     locks = connect(ttl=2)
     one = await locks.rwlock("cfg", renew=False).read().acquire(timeout=PATIENCE)
     two = await locks.rwlock("cfg").read().acquire(timeout=PATIENCE)
+    ends = _clock.now() + two.remaining()
     await asyncio.wait_for(one.wait_lost(), PATIENCE)
     assert one.lost_reason
-    await asyncio.sleep(1)
+    await asyncio.sleep(ends + 0.1 - _clock.now())
     assert two.held
     assert await two.release() is True
     assert await locks.rwlock("cfg").write().try_acquire() is not None
@@ -265,7 +266,7 @@ def test_a_writer_waits_for_each_writer_before_it_and_one_round_of_readers(nodes
 async def _busy_readers(nodes: int) -> None:
     places = [MemoryEndpoint(name, MemoryNode(name)) for name in "abcde"[:nodes]]
     waits: list[float] = []
-    reading, writers, stop = 0.05, 5, _clock.now() + 4.0
+    reading, writers, stop = 0.05, 5, _clock.now() + 2.0
 
     async def read(locks: asynclock.LockManager, number: int) -> None:
         await asyncio.sleep(number * reading / 18)
@@ -287,5 +288,5 @@ async def _busy_readers(nodes: int) -> None:
             await stack.enter_async_context(locks)
         readers = (read(managers[number % 6], number) for number in range(18))
         await asyncio.gather(*readers, *(write(managers[n], n) for n in range(writers)))
-    assert len(waits) > 20
+    assert len(waits) > 10
     assert max(waits) < (writers + 1) * reading + 0.1

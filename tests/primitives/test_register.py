@@ -175,7 +175,8 @@ async def test_barrier_counts_nobody_who_left(face: Face, connect: Connect) -> N
 
 async def test_barrier_counts_nobody_who_crashed(connect: Connect) -> None:
     """Its manager is gone without a word; it counts for one ttl, while the living are renewed."""
-    crashing, locks, other = connect(ttl=2), connect(ttl=2), connect(ttl=2)
+    ttl = 2.0
+    crashing, locks, other = connect(ttl=ttl), connect(ttl=ttl), connect(ttl=ttl)
     crashed = asyncio.create_task(crashing.barrier("start", 3).wait())
     barrier = locks.barrier("start", 3)
     async with asyncio.timeout(PATIENCE):
@@ -183,9 +184,11 @@ async def test_barrier_counts_nobody_who_crashed(connect: Connect) -> None:
             await asyncio.sleep(0.01)
         await crashing.aclose()
         alive = asyncio.create_task(barrier.wait())
+        await sleeps(locks)
+        begun = time.monotonic()
         while await other.barrier("start", 3).waiting() != 1:
             await asyncio.sleep(0.02)
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(begun + ttl + 0.1 - time.monotonic())
         assert await barrier.waiting() == 1, "who lives says so again"
         second = asyncio.create_task(other.barrier("start", 3).wait())
         await sleeps(other)
