@@ -152,9 +152,9 @@ class Context:
     def close(self) -> None:
         """Refuse every later call, and send a release for each vote that is under way."""
         self.closed, self.ready = True, _refuse
-        for abandon in self.deciding.values():
+        while self.deciding:  # a garbage collection may close one of these calls meanwhile
+            _, abandon = self.deciding.popitem()
             abandon()  # now, because later no connection is left to send the release
-        self.deciding.clear()
 
     def forked(self) -> None:
         """In a forked child: renew the label and the random seed; refuse every later call."""

@@ -12,6 +12,7 @@ import asynclock
 from asynclock._engine.batch import Batch
 from asynclock._engine.context import Context
 from asynclock._engine.message import Message
+from asynclock._engine.request import Request
 from tests.engine.batches import NAMES, forbid, free, lease_of, listen, together
 from tests.engine.virtual_nodes import TTL, Nodes, virtual, virtual_single
 
@@ -115,6 +116,32 @@ async def test_a_call_that_a_collection_interrupts_is_sent(on: Nodes) -> None:
                 pass
         first.close()
         await free(on, *"abc")
+
+
+@virtual
+async def test_calls_that_are_collected_while_the_manager_is_closed_give_their_names_up(
+    on: Nodes,
+) -> None:
+    abandon, calls = Request._abandon, list[Any]()
+
+    def collecting(request: Request) -> None:
+        while calls:  # Python may collect calls that refer to each other at any moment
+            calls.pop().close()
+        abandon(request)
+
+    for rounds in range(3):  # 0: the batch is not sent yet
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Request, "_abandon", collecting)
+            async with on.connect() as locks, asyncio.timeout(TTL / 2):
+                calls += [locks.lock(name).acquire() for name in NAMES]
+                for call in calls:
+                    call.send(None)
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+                del call
+                await locks.aclose()
+        assert not calls
+        await free(on, *NAMES)
 
 
 @virtual_single
