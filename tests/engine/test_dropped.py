@@ -195,7 +195,7 @@ async def test_the_background_has_no_callers_context(
         def emit(self, record: logging.LogRecord) -> None:
             seen.add(who.get())
 
-    locks = connect(asynclock_nodes, ttl=1.5, observers=[observe])
+    locks = connect(asynclock_nodes, ttl=TTL, observers=[observe])
     try:
 
         async def first(name: str, **settings: Any) -> asynclock.Lease:
@@ -206,9 +206,9 @@ async def test_the_background_has_no_callers_context(
         logging.getLogger("asynclock").addHandler(handler)
         try:
             brief = await asyncio.create_task(first("b", renew=False))
-            lease = await asyncio.create_task(first("a"))
             await until(lambda: brief.lost_reason, "its ttl is over")
-            await until(lambda: locks.statistics().renewed > 1, "the other is renewed")
+            lease = await asyncio.create_task(first("a"))
+            await until(lambda: locks.statistics().renewed > 1, "it is renewed")
             for node in asynclock_nodes:
                 await node.kill()
             await until(lambda: lease.lost_reason, "it is lost")
