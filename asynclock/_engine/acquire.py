@@ -86,7 +86,7 @@ class Acquire(Turn):
 
     def _ask(self, queue: LocalQueue[Grant] | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""
-        engine, lost, kept = self._engine, None, None
+        engine, first, kept = self._engine, None, None
         owed = queue is not None and queue.kept is not None
         try:
             if engine.closed:
@@ -100,9 +100,9 @@ class Acquire(Turn):
                 if lease is not None:
                     owed = False
                     return lease
-                lost = self._alone()
-                lost.conclude()
-            lease = yield from self._contend(queue, lost, kept).__await__()
+                first = self._alone()
+                first.conclude()
+            lease = yield from self._contend(queue, first, kept).__await__()
             owed = False
             return lease
         finally:
@@ -144,9 +144,9 @@ class Acquire(Turn):
             raise refusals.closed()
 
     async def _contend(
-        self, queue: LocalQueue[Grant] | None, lost: Attempt | None, kept: float | None
+        self, queue: LocalQueue[Grant] | None, first: Attempt | None, kept: float | None
     ) -> Lease:
-        """Ask until the nodes grant; `lost` is the attempt of the batch, if there was one.
+        """Ask until the nodes grant; `first` is the attempt of the batch, if there was one.
 
         `kept`: the moment since which this process may go first.
         """
@@ -163,7 +163,7 @@ class Acquire(Turn):
             if queue.search is not None:
                 loop.unanswered = queue.search.unanswered
             queue.search = loop
-        attempt = await loop.run(lost)
+        attempt = await loop.run(first)
         return self._won(attempt, queue, kept if loop.contended is None else None)
 
     def _won_together(self, queue: LocalQueue[Grant] | None) -> Lease | None:

@@ -98,22 +98,22 @@ class AcquireLoop:
         """Whether the nodes replied that others have the lock."""
         return self.contended is not None
 
-    async def run(self, lost: Attempt | None = None) -> Attempt:
+    async def run(self, first: Attempt | None = None) -> Attempt:
         """Return the attempt that was won, or raise the error that the caller is to get.
 
-        `lost`: the caller's first attempt, if a batch made it; the vote may be won after all.
+        `first`: the attempt that a batch has made already, if there was one.
         """
         engine, spec = self._engine, self._spec
         engine.loops[self] = None
         try:
             while not engine.closed:
-                attempt = await self._attempt(spec) if lost is None else lost
+                attempt = await self._attempt(spec) if first is None else first
                 if engine.observers:
                     engine.observers(Voted(self._spec.name, attempt.votes()))
                 if attempt.won:
                     self._ticket = self.unanswered = None
                     return attempt
-                lost, self._ticket = None, attempt.ticket
+                first, self._ticket = None, attempt.ticket
                 if engine.closed:
                     break
                 engine.ready()
