@@ -41,7 +41,7 @@ def examine(groups: Sequence[Sequence[Probe]], purpose: Purpose) -> list[Finding
     found += record(groups)
     for server in servers:
         if server.down is not None:
-            found += identity.reachable(server, purpose)
+            found += identity.unreachable(server, server.down)
         else:
             found += [one for check in CHECKS for one in check(server, purpose)]
     return sorted(found, key=lambda one: -one.severity)

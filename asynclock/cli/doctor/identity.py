@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..._nodes.replies import Failure
 from .findings import Found, Severity, about
 from .probe import SECOND, Probe, Purpose
 
@@ -24,11 +25,8 @@ TRACKING = ("CLIENT TRACKING", "CLIENT CACHING")
 TOO_MANY = "max number of clients"
 
 
-def reachable(server: Probe, _: Purpose) -> Found:
-    """The node answers, and says who it is."""
-    failure = server.down
-    if failure is None:
-        return
+def unreachable(server: Probe, failure: Failure) -> Found:
+    """The node does not answer, or says that it is something else."""
     if server.tls is not None:
         yield about(server, server.tls)
     elif TOO_MANY in failure.cause:

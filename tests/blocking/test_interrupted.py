@@ -1,0 +1,241 @@
+"""A thread that is interrupted anywhere in a call, and the event loop behind it: nothing stays."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import pytest
+
+from asynclock import blocking
+from asynclock.blocking import _locks, _loop
+from asynclock.errors import ConfigurationError
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def locks() -> Iterator[blocking.LockManager]:
+    with blocking.connect("memory://", ttl=60, max_ttl=60) as locks:
+        yield locks
+
+
+@pytest.fixture
+def others() -> Iterator[blocking.LockManager]:
+    with blocking.connect("memory://", ttl=60, max_ttl=60) as locks:
+        yield locks
+
+
+def interrupt_after(wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt the next call once `wait` has ended, a function of the call's future."""
+
+    def interrupted(future: Future[Any], _timeout: float | None = None) -> Any:
+        monkeypatch.undo()
+        wait(future)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupted)
+
+
+class Cut(list[Any]):
+    """A list whose user is interrupted right after an append."""
+
+    def append(self, one: Any) -> None:
+        super().append(one)
+        raise KeyboardInterrupt
+
+
+def test_an_unknown_argument_is_named(locks: blocking.LockManager) -> None:
+    with pytest.raises(TypeError, match=r"write try_acquire\(\)"):
+        locks.lock("a").acquire(blocking=False)  # type: ignore[arg-type]  # on purpose
+
+
+def test_interrupted_with_the_result_in_hand_nothing_is_held(
+    locks: blocking.LockManager, others: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    lock = locks.lock("a")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_locks, "wrapped", interrupted)
+        lock.acquire()
+    assert others.lock("a").acquire(timeout=PATIENCE).release()
+    lock._entered = Cut()
+    with pytest.raises(KeyboardInterrupt), lock:
+        raise AssertionError("the body began")
+    assert not lock._entered, "no later `with` may leave this lease"
+    assert others.lock("a").acquire(timeout=PATIENCE).release()
+
+
+def test_an_interrupted_try_that_got_nothing_has_nothing_to_undo(
+    locks: blocking.LockManager,
+    others: blocking.LockManager,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR)
+    with others.lock("a") as lease:
+        locks.statistics()
+        interrupt_after(lambda future: future.exception(PATIENCE), monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            locks.lock("a").try_acquire()
+        assert locks.lock("a").try_acquire() is None
+        assert lease.held
+    assert not caplog.records
+
+
+def test_an_interrupted_question_and_release_take_place(
+    locks: blocking.LockManager, others: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = locks.lock("a").acquire()
+    for call in (locks.statistics, lease.release):
+        interrupt_after(lambda future: future.exception(PATIENCE), monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    assert others.lock("a").acquire(timeout=PATIENCE).release()
+
+
+def test_interrupted_before_the_loop_has_seen_the_call_it_never_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    background, go, begun = _loop.background(), threading.Event(), []
+    soon = background.loop.call_soon_threadsafe
+
+    async def work() -> None:
+        begun.append(1)
+
+    async def nothing() -> str:
+        return "served"
+
+    def abandoned(*args: Any) -> Any:
+        monkeypatch.undo()
+        handle = soon(*args)
+        go.set()
+        return handle
+
+    def interrupted(*args: Any) -> Any:
+        soon(go.wait, PATIENCE)  # the loop has other things to do
+        soon(*args)
+        monkeypatch.setattr(background.loop, "call_soon_threadsafe", abandoned)
+        raise KeyboardInterrupt
+
+    assert background.call(nothing) == "served"
+    monkeypatch.setattr(background.loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        background.call(work)
+    assert background.call(nothing) == "served"
+    assert not begun
+
+
+def test_a_result_that_comes_in_spite_of_the_interruption_is_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    background, begun, undone = _loop.background(), threading.Event(), []
+
+    async def nothing() -> None:
+        pass
+
+    async def work() -> str:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            return "it was too late"
+        raise AssertionError("it was not cancelled")
+
+    async def undo(result: str) -> None:
+        await asyncio.sleep(0)
+        undone.append(result)
+
+    background.call(nothing)
+    interrupt_after(lambda _: begun.wait(PATIENCE), monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        background.call(work, undo)
+    assert undone == ["it was too late"]
+
+
+# ---- the loop ------------------------------------------------------------------------------------
+
+
+def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> None:
+    background = _loop.background()
+
+    async def noted(caller: list[Any]) -> int:
+        """Drop the only reference, and return how much it put into its queue."""
+        # A queue that the task of the thread does not empty.
+        calls = caller[0]._calls = asyncio.Queue()
+        caller.clear()
+        gc.collect()
+        await asyncio.sleep(0)
+        return int(calls.qsize())
+
+    ours, inherited = _loop._Caller(background), _loop._Caller(background)
+    inherited._pid = -1
+    left = [ours], [inherited]
+    tasks = [caller._calls for caller in (ours, inherited)]
+    del ours, inherited
+    assert [background.call(partial(noted, one)) for one in left] == [1, 0]
+    for calls in tasks:
+        background.loop.call_soon_threadsafe(calls.put_nowait, None)  # the end of the task
+
+
+def test_a_signal_handler_in_the_very_first_call_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted:
+        def __init__(self) -> None:
+            _loop.background()
+
+    monkeypatch.setattr(_loop, "_current", None)
+    monkeypatch.setattr(_loop, "BackgroundLoop", Interrupted)
+    for _ in range(2):  # the failure of the first is not the state of the second
+        with pytest.raises(ConfigurationError, match="interrupts the very first call"):
+            _loop.background()
+    assert not _loop._starting
+
+
+def test_without_a_loop_a_finalizer_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_loop, "_current", None)
+    called: list[int] = []
+    _loop.soon(lambda: called.append(1))
+    assert not called
+
+
+def test_a_loop_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_loop(*_: Any) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(_loop.anyio, "run", no_loop)
+    with pytest.raises(OSError, match="too many open files"):
+        _loop.BackgroundLoop()
+
+
+@pytest.mark.parametrize(
+    ("ends", "error", "told"),
+    [
+        (True, RuntimeError("can't start new thread at shutdown"), False),
+        (True, ValueError("wrong"), True),
+        (False, RuntimeError("wrong"), True),
+    ],
+)
+def test_a_loop_that_breaks_is_told_of_except_at_the_exit(
+    monkeypatch: pytest.MonkeyPatch, ends: bool, error: Exception, told: bool
+) -> None:
+    seen: list[Any] = []
+
+    class Broken(_loop.BackgroundLoop):
+        async def _serve(self) -> None:
+            self._ends = ends
+            self._started.set_result(None)
+            raise error
+
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_value))
+    Broken()._thread.join(PATIENCE)
+    assert seen == [error] * told

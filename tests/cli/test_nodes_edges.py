@@ -1,0 +1,123 @@
+"""Steps of a fleet at rare moments, with nodes in memory and in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._access import fleet_record, node_access
+from asynclock._inspect.survey import _Known, survey
+from asynclock.errors import ConfigurationError
+from asynclock.fleet import Fleet
+from asynclock.testing import MemoryNode, memory_node
+from asynclock.testing.memory.keyspace import ReplyError
+from tests.waiting import in_virtual_time
+
+OLD, NEW = [[f"memory://{name}" for name in names] for names in ("abc", "abcd")]
+
+
+def fleet(urls: list[str], **more: Any) -> Fleet:
+    return Fleet(*urls, **{"restart_guard": False, "ttl": 1.0, "max_ttl": 4.0, **more})
+
+
+@in_virtual_time
+async def test_a_record_of_a_later_version_is_left_alone() -> None:
+    async with fleet(OLD) as one:
+        await fleet_record(one._locks).change(lambda _: "a later form", None)
+        with pytest.raises(ConfigurationError, match="not one of this version: 'a later form'"):
+            await one.record()
+        assert await fleet_record(one._locks).read(None) == "a later form"
+
+
+@in_virtual_time
+async def test_a_finish_whose_step_was_begun_anew_settles_nothing() -> None:
+    waiting = asyncio.Event()
+    old = fleet(OLD, progress=lambda _: waiting.set())
+    async with old, fleet(NEW) as new:
+        await old.record()
+        await old.add(NEW[-1])
+        waiting.clear()
+        finishing = asyncio.create_task(old.finish())
+        await waiting.wait()
+        await new.remove(NEW[-1])
+        with pytest.raises(ConfigurationError, match="begun anew while this call waited"):
+            await finishing
+        record = (await new.show()).record
+        assert record is not None
+        assert record.phase == "open"
+
+
+@in_virtual_time
+async def test_without_the_right_to_list_clients_a_step_ends_only_by_force() -> None:
+    def refuse(self: MemoryNode, client: Any, words: Any) -> Any:
+        if words[:2] == (b"CLIENT", b"LIST"):
+            return ReplyError("NOPERM this user has no permissions")
+        return answer(self, client, words)
+
+    answer = MemoryNode.answer
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryNode, "answer", refuse)
+        async with fleet(OLD) as old:
+            with pytest.raises(ConfigurationError, match="no node shows its clients"):
+                await old.record()
+            state = await old.record(force=True)
+            assert state.clients is None
+            await old.add(NEW[-1])
+            with pytest.raises(ConfigurationError, match="or use force"):
+                await old.finish()
+            ended = (await old.finish(force=True)).record
+            assert ended is not None
+            assert ended.phase == "settled"
+
+
+# ---- what a survey makes of keys -----------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_survey_of_one_name_passes_over_names_that_begin_with_it() -> None:
+    async with asynclock.connect("memory://") as locks:
+        async with locks.lock("a"), locks.lock("ab"):
+            found = await survey(node_access(locks), "a")
+            assert [one.name for one in found.held] == ["a"]
+    known = _Known("asynclock:", "a")
+    assert known[b"asynclock:ab"] is None
+    assert known[b"asynclock:a"] is not None
+
+
+@in_virtual_time
+async def test_a_foreign_key_under_the_prefix_is_no_failure_of_the_node() -> None:
+    node = memory_node()
+    async with asynclock.connect("memory://") as locks:
+        await locks.event("mine").set()
+        await node.command("ZADD", "asynclock:theirs:#event", 1, "x")
+        found = await survey(node_access(locks))
+        assert not found.errors
+        assert [one.name for one in found.states] == ["mine"]
+
+
+@in_virtual_time
+async def test_a_node_that_stops_answering_during_a_survey_is_named() -> None:
+    node = memory_node()
+    async with asynclock.connect("memory://", node_timeout=1.0) as locks:
+        await locks.event("mine").set()
+        scans = 0
+
+        def freezing(self: MemoryNode, client: Any, words: Any) -> Any:
+            nonlocal scans
+            if words[0] == b"SCAN":
+                scans += 1
+                asyncio.get_running_loop().call_soon(node.freeze)
+            return answer(self, client, words)
+
+        answer, began = MemoryNode.answer, _clock.now()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryNode, "answer", freezing)
+            found = await survey(node_access(locks))
+        assert scans == 1
+        assert list(found.errors) == ["memory://"], found.errors
+        assert not found.states
+        assert _clock.now() - began <= 3.0

@@ -1,0 +1,106 @@
+"""What a request under a lock receives, and when it is cancelled: without a server around it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asynclock.contrib._disconnect import AHEAD, PRESENCE, CancelOnDisconnect, Presence
+
+GONE = {"type": "http.disconnect"}
+
+
+def part(body: bytes = b"x") -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": True}
+
+
+class Client:
+    """The other end of a request: what it sends, and whether anyone waits for more."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        for message in messages:
+            self.messages.put_nowait(message)
+        self.readers = 0
+
+    async def receive(self) -> Any:
+        assert not self.readers, "two tasks receive at once"
+        self.readers += 1
+        try:
+            message = await self.messages.get()
+        finally:
+            self.readers -= 1
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    async def send(self, message: Any) -> None:
+        pass
+
+
+async def test_without_a_lock_messages_are_passed_on_and_nothing_is_cancelled() -> None:
+    client = Client(part(), GONE)
+    presence = Presence(client.receive, client.send)
+    with presence.scope:
+        assert await presence.receive() == part()
+        assert await presence.receive() == GONE
+        await asyncio.sleep(0)
+    assert not presence.scope.cancel_called
+
+
+async def test_a_lock_after_the_disconnect_is_cancelled_at_once() -> None:
+    client = Client(GONE)
+    presence = Presence(client.receive, client.send)
+    with presence.scope:
+        assert await presence.receive() == GONE
+        presence.insist()
+        await asyncio.sleep(30)
+    assert presence.scope.cancelled_caught
+    await presence.aclose()
+
+
+async def test_every_later_call_gets_the_disconnect_again() -> None:
+    client = Client(part(), GONE)
+    presence = Presence(client.receive, client.send)
+    presence.insist()
+    presence.insist()  # a second lock of the request starts no second listener
+    received = [await presence.receive() for _ in range(4)]
+    assert received == [part(), GONE, GONE, GONE]
+    assert presence.scope.cancel_called
+    await presence.aclose()
+
+
+async def test_the_listener_reads_only_a_little_ahead() -> None:
+    parts = [part(b"x" * AHEAD), part(b"y"), part(b"z")]
+    client = Client(*parts)
+    presence = Presence(client.receive, client.send)
+    presence.insist()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert client.messages.qsize() == 1, "it has read what is allowed, and one message more"
+    assert [await presence.receive() for _ in parts] == parts
+    await presence.aclose()
+    assert not client.readers
+
+
+async def test_an_error_of_a_layer_around_reaches_the_application() -> None:
+    client = Client(ValueError("broken body"))
+    presence = Presence(client.receive, client.send)
+    presence.insist()
+    with pytest.raises(ValueError, match="broken body"):
+        await presence.receive()
+    await presence.aclose()
+
+
+async def test_other_connections_have_no_presence() -> None:
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((PRESENCE in scope, receive, send))
+
+    client = Client()
+    middleware = CancelOnDisconnect(app)
+    await middleware({"type": "websocket"}, client.receive, client.send)
+    assert seen == [(False, client.receive, client.send)]

@@ -1,0 +1,137 @@
+"""Requests and streams at rare moments, without a server around them.
+
+No `from __future__ import annotations` here: FastAPI would not find the names of an inner app.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from fastapi import FastAPI
+from starlette.datastructures import State
+from starlette.responses import PlainTextResponse
+
+import asynclock
+from asynclock.contrib import aiohttp as for_aiohttp
+from asynclock.contrib._middleware import AnswerErrors
+from asynclock.contrib._problems import problem_of
+from asynclock.contrib._source import Source
+from asynclock.contrib.dashboard import app as page
+from asynclock.contrib.dashboard.snapshots import Query
+from asynclock.contrib.fastapi import Locked, setup
+from asynclock.errors import ConfigurationError, NotAcquiredError
+from asynclock.fencing import StaleFenceError
+
+Lease = Annotated[asynclock.Lease, Locked("a", retry_after=30.0)]
+
+
+def test_a_manager_takes_neither_nodes_nor_settings() -> None:
+    locks = asynclock.connect("memory://")
+    Source((locks,), {})
+    with pytest.raises(ConfigurationError, match="has its nodes already"):
+        Source((locks, "memory://"), {})
+    with pytest.raises(ConfigurationError, match=r"has its settings already: \['ttl'\]"):
+        Source((locks,), {"ttl": 5.0})
+
+
+def test_without_setup_a_request_has_no_locks() -> None:
+    with pytest.raises(ConfigurationError, match=r"call asynclock\.contrib\.aiohttp\.setup"):
+        for_aiohttp.locks_of(make_mocked_request("GET", "/"))
+
+
+def test_a_stale_fence_is_a_failed_precondition() -> None:
+    found = problem_of(StaleFenceError("stale", name="a"))
+    assert (found.status, found.kind, found.retry_after) == (412, "stale-fence", None)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_error_after_the_answer_has_begun_goes_to_the_server(begun: bool) -> None:
+    sent: list[str] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    async def broken(_scope: Any, _receive: Any, answer: Any) -> None:
+        if begun:
+            await answer({"type": "http.response.start", "status": 200, "headers": []})
+        raise NotAcquiredError("held", name="a")
+
+    def handled(*_: Any) -> PlainTextResponse:
+        return PlainTextResponse("held", 409)
+
+    around = AnswerErrors(broken, State(), {NotAcquiredError: handled})
+    call = around({"type": "http", "headers": []}, None, send)  # type: ignore[arg-type]  # unread
+    if begun:
+        with pytest.raises(NotAcquiredError):
+            await call
+    else:
+        await call
+    assert sent == ["http.response.start", "http.response.body"][: 1 if begun else 2]
+
+
+async def test_another_lock_that_is_refused_in_the_handler_advises_nothing_for_this_one() -> None:
+    app = FastAPI()
+    setup(app, "memory://")
+
+    @app.get("/")
+    async def root(_: Lease) -> None:
+        raise NotAcquiredError("held", name="other", remaining=7.0)
+
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answers = [await client.get("/") for _ in range(2)]
+    assert [one.status_code for one in answers] == [409, 409]
+    assert [one.headers["retry-after"] for one in answers] == ["1", "1"]
+
+
+async def test_a_mounted_application_keeps_its_own_answer_to_errors() -> None:
+    outer, inner = FastAPI(), FastAPI()
+
+    @inner.exception_handler(asynclock.AsyncLockError)
+    async def teapot(*_: Any) -> Any:
+        return PlainTextResponse("mine", 418)
+
+    @inner.get("/")
+    async def root() -> None:
+        raise NotAcquiredError("held", name="a")
+
+    setup(outer, "memory://")
+    outer.mount("/inner", inner)
+    transport = httpx.ASGITransport(outer)
+    async with outer.router.lifespan_context(outer):
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.get("/inner/")).status_code == 418
+
+
+async def test_a_stream_says_that_it_lives_while_it_works_and_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow:
+        pace = 0.04
+
+        async def take(self, query: Query, *, at_once: bool) -> Any:
+            await asyncio.sleep(0.05)
+            return {"search": query.search, "at_once": at_once}
+
+    monkeypatch.setattr(page, "ALIVE", 0.02)
+    monkeypatch.setattr(page, "STREAM", 0.15)
+    view = page._View(asynclock.connect("memory://"), "token")
+    view._snapshots = Slow()  # type: ignore[assignment]
+    pieces = await listed(view._stream(Query(search="a")))
+    pictures = [one for one in pieces if one.startswith("event: picture\n")]
+    shown = [json.loads(one.split("data: ")[1]) for one in pictures]
+    assert shown[0] == {"search": "a", "at_once": True}
+    assert not any(one["at_once"] for one in shown[1:])
+    assert pieces[0] == ": at work\n\n"
+    first = pieces.index(pictures[0])
+    assert pieces[first + 1 : first + 3] == [": at rest\n\n"] * 2
+
+
+async def listed(stream: AsyncIterator[bytes]) -> list[str]:
+    async with asyncio.timeout(30):  # it ends by itself
+        return [piece.decode() async for piece in stream]

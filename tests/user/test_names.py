@@ -1,0 +1,75 @@
+"""What a log line or an interactive session shows of the package and its objects."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+
+import pytest
+
+import asynclock
+from asynclock import blocking
+from asynclock.testing import run_virtual
+
+SECRET = "redis://user:hush@localhost"
+
+
+def test_the_package_knows_its_version_and_lists_its_names() -> None:
+    assert asynclock.__version__ == importlib.metadata.version("asynclock")
+    assert set(asynclock.__all__) <= set(dir(asynclock))
+    with pytest.raises(AttributeError, match="no attribute 'Mutex'"):
+        _ = asynclock.Mutex  # type: ignore[attr-defined]  # on purpose
+
+
+def test_every_object_shows_its_name() -> None:
+    locks = asynclock.connect(SECRET, ttl=5, max_ttl=5)
+    shown = {
+        "<Lock 'a' ttl=5>": locks.lock("a"),
+        "<FairLock 'a' ttl=5>": locks.fair_lock("a"),
+        "<ReadWriteLock 'a' ttl=5>": locks.rwlock("a"),
+        "<Election 'a' ttl=5>": locks.election("a"),
+        "<SharedEvent 'a'>": locks.event("a"),
+        "<Latch 'a' count=3>": locks.latch("a", 3),
+        "<Barrier 'a' parties=3>": locks.barrier("a", 3),
+    }
+    assert {repr(one): one.name for one in shown.values()} == dict.fromkeys(shown, "a")
+
+
+def test_leases_and_terms_show_whether_they_are_held() -> None:
+    async def scenario() -> None:
+        async with asynclock.connect("memory://") as locks:
+            async with locks.election("e").campaign("me") as term:
+                assert repr(term) == f"<Term {term.number} of 'e' held=True>"
+                assert term.task is not None
+            assert repr(term) == f"<Term {term.number} of 'e' held=False>"
+            assert term.task is None
+            async with locks.reentrant_lock("r") as lease:
+                inner = repr(lease).removeprefix("<ReentrantLease of ").removesuffix(">")
+                assert inner.startswith("<Lease 'r'")
+            async with locks.multi_lock("m", "n", ttl=7) as both:
+                assert both.ttl == 7
+
+    run_virtual(scenario())
+
+
+def test_the_objects_for_threads_show_that_they_block() -> None:
+    with blocking.connect("memory://") as locks:
+        shown = {
+            "<blocking Lock 'a'>": locks.lock("a"),
+            "<blocking ReadWriteLock 'a'>": locks.rwlock("a"),
+            "<blocking SharedEvent 'a'>": locks.event("a"),
+        }
+        assert {repr(one): one.name for one in shown.values()} == dict.fromkeys(shown, "a")
+        with locks.lock("a") as lease:
+            assert repr(lease).startswith("<blocking <Lease 'a'")
+
+
+@pytest.mark.parametrize("framework", ["aiohttp", "fastapi"])
+def test_without_its_framework_an_integration_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, framework: str
+) -> None:
+    monkeypatch.setitem(sys.modules, framework, None)
+    monkeypatch.delitem(sys.modules, f"asynclock.contrib.{framework}", raising=False)
+    with pytest.raises(ImportError, match=rf"pip install asynclock\[{framework}\]"):
+        importlib.import_module(f"asynclock.contrib.{framework}")
