@@ -147,6 +147,9 @@ async def test_another_address_of_a_node_is_no_difference(
     await recorded(a, b, c)
     async with FaultProxy(a) as proxy:
         locks = connect(proxy.url, b.url, c.url, **QUICK)
+        async with locks.lock("x", timeout=5):
+            pass
+        await until(lambda: all(node.state == "up" for node in locks.nodes()))
         async with locks.lock("x", timeout=5) as lease:
             assert lease.held
 
