@@ -65,8 +65,8 @@ class Inspection:
     parts: tuple[Inspection, ...] = ()
     """One inspection per part if there are several: a semaphore's slots, or writer and readers."""
     waiting: tuple[Waiter, ...] = ()
-    """Who waits for the name in all processes, first one first, at most 1,000 of each queue; each
-    part has those of its name. Empty also if the nodes' users may not read the queue."""
+    """The waiters of all processes in their order, at most 1,000 of each queue; each part has those
+    of its name. Empty also if the nodes' users may not read the queue."""
 
     @property
     def owner(self) -> str | None:

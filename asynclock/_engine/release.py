@@ -52,7 +52,7 @@ class Release:
         self._answered = self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
         self.refuted: bool = False
-        """Whether so many nodes had lost the lease before that the other replies don't matter."""
+        """Whether too many nodes for a quorum had lost the lease before the release."""
 
     def command(self, more: tuple[Word, ...] = ()) -> Command:
         """Build the command for this name alone; `more` are further arguments (lock.lua)."""

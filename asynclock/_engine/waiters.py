@@ -1,4 +1,4 @@
-"""Who waits for a name in all processes, in order, as the nodes keep it. For people to read."""
+"""The waiters of a name in all processes, in order, as the nodes keep them; for people to read."""
 
 from __future__ import annotations
 

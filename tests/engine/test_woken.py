@@ -1,4 +1,4 @@
-"""Who is woken when a name, or one of several, becomes free; in virtual time."""
+"""A release wakes the right waiters of a name, or of several names; in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Model O: the queue of a name over N nodes.  Who goes first, and does everybody get there?
+// Model O: the queue of a name over N nodes.  Which waiter goes first, and does each get there?
 //
 //  * A waiter's ticket has a number.  Each node grants only to the smallest live ticket it knows
 //    (number, then client) and refuses everybody else.  A ticket is live until its key expires.

@@ -4,7 +4,7 @@
 //    once, by at most `back` ticks, at any moment.
 //  * A client's floor may be anything.  A node believes a floor that is at most `near` ticks off its own
 //    clock, and takes its own clock for any other.  So at each execution the floor is any such value.
-//  * A counter with value v may expire once the node's clock shows v + keep, whoever owns the lock then.
+//  * A counter with value v may expire once the node's clock shows v + keep, with any owner of the lock.
 //  * Lock keys vanish at any moment; acquires and raises are executed at any later time or never.
 //  * The sum: a node without a counter claims at least its clock - near.  Its clock showed v + keep when
 //    the counter expired, and shows at least v + keep - back now.  So the claim is above v, as if the

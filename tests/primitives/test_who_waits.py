@@ -1,4 +1,4 @@
-"""Who waits for a name, in all processes and in order, as inspections say it."""
+"""Inspections show the waiters of a name, in all processes and in order."""
 
 from __future__ import annotations
 
