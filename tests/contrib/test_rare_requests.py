@@ -5,7 +5,6 @@ No `from __future__ import annotations` here: FastAPI would not find the names o
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import httpx
@@ -138,18 +137,24 @@ async def test_odd_routes_are_left_alone() -> None:
 async def test_a_stream_says_that_it_lives_while_it_works_and_rests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    at_work = asyncio.Event()
+
     class Slow:
         pace = 0.04
 
         async def take(self, query: Query, *, at_once: bool) -> Any:
-            await asyncio.sleep(0.05)
+            await at_work.wait()
             return {"search": query.search, "at_once": at_once}
 
     monkeypatch.setattr(page, "ALIVE", 0.02)
     monkeypatch.setattr(page, "STREAM", 0.15)
     view = page._View(asynclock.connect("memory://"), "token")
     view._snapshots = Slow()  # type: ignore[assignment]
-    pieces = await listed(view._stream(Query(search="a")))
+    pieces = []
+    async with asyncio.timeout(30):  # it ends by itself
+        async for piece in view._stream(Query(search="a")):
+            pieces.append(piece.decode())
+            at_work.set()
     pictures = [one for one in pieces if one.startswith("event: picture\n")]
     shown = [json.loads(one.split("data: ")[1]) for one in pictures]
     assert shown[0] == {"search": "a", "at_once": True}
@@ -157,8 +162,3 @@ async def test_a_stream_says_that_it_lives_while_it_works_and_rests(
     assert pieces[0] == ": at work\n\n"
     first = pieces.index(pictures[0])
     assert pieces[first + 1 : first + 3] == [": at rest\n\n"] * 2
-
-
-async def listed(stream: AsyncIterator[bytes]) -> list[str]:
-    async with asyncio.timeout(30):  # it ends by itself
-        return [piece.decode() async for piece in stream]
