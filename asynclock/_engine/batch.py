@@ -10,7 +10,6 @@ name goes to all nodes in a command of its own.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any, Final
 
 from .. import _clock
@@ -85,9 +84,6 @@ class Batch:
         self._missing = 0
         self.names = 1
         """Number of names that were ever put in: a name that is taken out makes no room."""
-        if not self._nodes.unsent:  # the manager's loop may not be running now
-            loop = self._nodes.loop or asyncio.get_running_loop()
-            loop.call_soon(partial(self._nodes.flush, ends=True))
         self._nodes.unsent.append(self)
 
     def fits(self, script: Script, alike: Alike | None) -> bool:
@@ -127,6 +123,7 @@ class Batch:
             self._send_apart()
             return
         command, self._missing = self._command(), len(self.sent_to)
+        nodes.undecided += 1
         for index in self.sent_to:
             nodes.nodes[index].carry(command, self, index, now=now)
         for release in self.releases if self.absent else ():
@@ -193,6 +190,7 @@ class Batch:
 
     def _decide(self) -> None:
         self.voters = tuple(self.agreeing)
+        self._nodes.undecided -= 1
         for release in self.releases:
             release.agreed(len(self.voters))
         fences = self._replies[len(self.releases) :]
@@ -215,8 +213,11 @@ class Batch:
         """Decide each name alone from now on; releases count the replies so far."""
         if not self._apart:
             self._apart = True
+            if self.voters:
+                return
+            self._nodes.undecided -= 1
             for release in self.releases:
-                for agreed in () if self.voters else self.agreeing:
+                for agreed in self.agreeing:
                     release.on_reply(agreed, RELEASED)
 
     def claims(self, request: Request) -> dict[int, int]:
@@ -234,8 +235,7 @@ def release_together(context: Context, one: Release) -> None:
     script, unsent = one.spec.script, context.multiplexer.unsent
     batch = (unsent and _with_room(unsent, script, None)) or Batch(context, script)
     batch.releases.append(one)
-    if batch.names >= MOST_NAMES:
-        context.multiplexer.flush(ends=True)  # so the nodes work while the tick goes on
+    context.multiplexer.send_soon(at_once=batch.names >= MOST_NAMES)
 
 
 def ask_together(context: Context, one: Request, ttl: float, waits: tuple[Word, ...]) -> None:
@@ -255,8 +255,7 @@ def ask_together(context: Context, one: Request, ttl: float, waits: tuple[Word, 
     one._batch = batch
     batch.requests.append(one)
     context.deciding[one] = one._abandon
-    if batch.names >= MOST_NAMES:
-        context.multiplexer.flush(ends=True)
+    context.multiplexer.send_soon(at_once=batch.names >= MOST_NAMES)
 
 
 def _with_room(unsent: list[Collected], script: Script, alike: Alike | None) -> Batch | None:

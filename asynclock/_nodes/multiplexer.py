@@ -59,6 +59,9 @@ class Multiplexer:
         """The sum of these seconds."""
         self.unsent: list[Collected] = []
         """The releases and acquires of this tick that have not been sent, in order."""
+        self.undecided: int = 0
+        """Number of batches that were sent and have no verdict yet."""
+        self._flush_due = False
         self._background = background
         self._strict = strict
         self._untracked: set[Node] = set()
@@ -128,6 +131,23 @@ class Multiplexer:
     def _note_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def send_soon(self, *, at_once: bool) -> None:
+        """Send the releases and acquires of this tick when it ends.
+
+        Send them now with `at_once`, or if no batch is under way: then waiting for others of the
+        tick would gain nothing that the next batch doesn't gain (Nagle's rule, RFC 896).
+        """
+        if at_once or not self.undecided:
+            self.flush(ends=True)
+        elif not self._flush_due:
+            self._flush_due = True
+            loop = self.loop or asyncio.get_running_loop()  # it may not be running now
+            loop.call_soon(self._end_tick)
+
+    def _end_tick(self) -> None:
+        self._flush_due = False
+        self.flush(ends=True)
 
     def flush(self, *, ends: bool = False) -> None:
         """Send the releases and acquires of this tick now: they go before any later command.

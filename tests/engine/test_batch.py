@@ -11,10 +11,10 @@ import asynclock
 from asynclock._engine.batch import MOST_NAMES, Batch
 from asynclock._nodes.requests import ServerRequests
 from tests.engine.batches import NAMES, forbid, free, listen, together
-from tests.engine.virtual_nodes import Nodes, virtual
+from tests.engine.virtual_nodes import Nodes, busy, virtual
 
 
-@virtual
+@busy
 async def test_one_command_per_node_and_tick(on: Nodes) -> None:
     seen = [listen(node) for node in on.nodes]
     leases = await together(on)
@@ -25,6 +25,22 @@ async def test_one_command_per_node_and_tick(on: Nodes) -> None:
 
 
 @virtual
+async def test_the_first_request_is_sent_at_once(on: Nodes) -> None:
+    """What else its tick asks for travels together, because its own verdict is not there yet."""
+    nodes, seen = on.locks._engine.multiplexer, listen(on.nodes[0])
+    call = on.locks.lock("a").acquire()
+    call.send(None)
+    assert nodes.undecided == 1
+    assert not nodes.unsent
+    leases = await together(on, "bcd")
+    assert seen == ["acquire", "batch"]
+    await leases[0].release()
+    assert seen == ["acquire", "batch", "release"]
+    call.close()
+    await free(on, "a", "b")
+
+
+@busy
 async def test_one_name_needs_no_batch(on: Nodes) -> None:
     seen = [listen(node) for node in on.nodes]
     async with on.locks.lock("a"):
@@ -32,7 +48,7 @@ async def test_one_name_needs_no_batch(on: Nodes) -> None:
     assert seen == [["acquire", "release"]] * 3
 
 
-@virtual
+@busy
 async def test_releases_and_acquires_of_a_tick_share_a_command(on: Nodes) -> None:
     first = await together(on, "ab")
     seen = listen(on.nodes[0])
@@ -43,7 +59,7 @@ async def test_releases_and_acquires_of_a_tick_share_a_command(on: Nodes) -> Non
     assert seen == ["batch"]
 
 
-@virtual
+@busy
 async def test_a_released_name_can_be_taken_in_the_same_tick(on: Nodes) -> None:
     lease, other = await together(on, "ab")
     release = asyncio.create_task(lease.release())
@@ -55,7 +71,7 @@ async def test_a_released_name_can_be_taken_in_the_same_tick(on: Nodes) -> None:
     assert await other.release()
 
 
-@virtual
+@busy
 async def test_it_can_be_taken_in_the_same_tick_where_each_name_goes_alone(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()
     with pytest.MonkeyPatch.context() as patch:
@@ -66,7 +82,7 @@ async def test_it_can_be_taken_in_the_same_tick_where_each_name_goes_alone(on: N
     assert again is not None
 
 
-@virtual
+@busy
 async def test_a_held_name_keeps_no_other_name_back(on: Nodes) -> None:
     await on.ghost()
     tries = [on.locks.lock(name).try_acquire() for name in NAMES]
@@ -76,7 +92,7 @@ async def test_a_held_name_keeps_no_other_name_back(on: Nodes) -> None:
     assert on.locks.statistics().refused == 1
 
 
-@virtual
+@busy
 async def test_a_waiter_of_a_batch_gets_the_name_once_it_is_free(on: Nodes) -> None:
     await on.ghost(ttl=3.0)
     leases = await together(on)
@@ -85,7 +101,7 @@ async def test_a_waiter_of_a_batch_gets_the_name_once_it_is_free(on: Nodes) -> N
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_another_programs_key_fails_its_own_name_only(on: Nodes) -> None:
     for node in on.nodes:
         await node.command("HSET", "asynclock:a", "x", "y")
@@ -99,7 +115,7 @@ async def test_another_programs_key_fails_its_own_name_only(on: Nodes) -> None:
     await free(on, *NAMES[1:])
 
 
-@virtual
+@busy
 async def test_a_name_without_a_right_to_it_fails_alone(on: Nodes) -> None:
     held = await together(on, "xy")
     for node in on.nodes:
@@ -113,7 +129,7 @@ async def test_a_name_without_a_right_to_it_fails_alone(on: Nodes) -> None:
     await free(on, *"axy")
 
 
-@virtual
+@busy
 async def test_nodes_that_disagree_about_one_fence_agree_about_the_rest(on: Nodes) -> None:
     now = int(on.nodes[0].wall() * 1_000_000)
     for ahead, node in enumerate(on.nodes):
@@ -125,7 +141,7 @@ async def test_nodes_that_disagree_about_one_fence_agree_about_the_rest(on: Node
     assert on.locks.statistics().write_backs == 1
 
 
-@virtual
+@busy
 async def test_each_ttl_has_a_command_of_its_own(on: Nodes) -> None:
     seen = listen(on.nodes[0])
     ttls = (4.0, 5.0, 4.0, 5.0)
@@ -137,7 +153,7 @@ async def test_each_ttl_has_a_command_of_its_own(on: Nodes) -> None:
     assert await on.nodes[0].command("PTTL", "asynclock:0") <= 4000
 
 
-@virtual
+@busy
 async def test_any_number_of_ttls_in_one_tick(on: Nodes) -> None:
     """No batch is sent within another: there may be more than calls can nest."""
     depths: list[int] = []
@@ -160,7 +176,7 @@ async def test_any_number_of_ttls_in_one_tick(on: Nodes) -> None:
     assert max(depths) - min(depths) < many / 2
 
 
-@virtual
+@busy
 async def test_a_command_has_a_maximum_number_of_names(on: Nodes) -> None:
     seen = listen(on.nodes[0])
     calls = [on.locks.lock(f"n{number}").acquire() for number in range(2 * MOST_NAMES + 2)]
@@ -169,7 +185,7 @@ async def test_a_command_has_a_maximum_number_of_names(on: Nodes) -> None:
     assert seen == ["batch"] * 3
 
 
-@virtual
+@busy
 async def test_a_full_command_is_sent_at_once(on: Nodes) -> None:
     await (await on.locks.lock("connected").acquire()).release()
     nodes = on.locks._engine.multiplexer

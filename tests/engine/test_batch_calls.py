@@ -14,10 +14,10 @@ from asynclock._engine.context import Context
 from asynclock._engine.message import Message
 from asynclock._engine.request import Request
 from tests.engine.batches import NAMES, forbid, free, lease_of, listen, together
-from tests.engine.virtual_nodes import TTL, Nodes, virtual, virtual_single
+from tests.engine.virtual_nodes import TTL, Nodes, busy, virtual_single
 
 
-@virtual
+@busy
 async def test_a_call_that_is_over_is_not_asked_for_alone(on: Nodes) -> None:
     for node in on.nodes:
         forbid(node, "a")
@@ -33,7 +33,7 @@ async def test_a_call_that_is_over_is_not_asked_for_alone(on: Nodes) -> None:
     await free(on, *"ab")
 
 
-@virtual
+@busy
 async def test_a_call_that_is_closed_before_the_tick_ends_is_never_sent(on: Nodes) -> None:
     seen = listen(on.nodes[0])
     call = on.locks.lock("a").acquire()
@@ -45,7 +45,7 @@ async def test_a_call_that_is_closed_before_the_tick_ends_is_never_sent(on: Node
     assert on.locks.statistics().waiting == 0
 
 
-@virtual
+@busy
 async def test_a_deadline_that_ends_before_its_tick_leaves_no_key(on: Nodes) -> None:
     engine = on.locks._engine
     asked = asyncio.ensure_future(together(on, timeout=TTL / 2))
@@ -60,7 +60,7 @@ async def test_a_deadline_that_ends_before_its_tick_leaves_no_key(on: Nodes) -> 
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_a_call_that_is_begun_and_dropped_gives_its_name_up(on: Nodes) -> None:
     for rounds in range(3):  # 0: the batch is not sent yet
         calls = [on.locks.lock(name).acquire() for name in NAMES]
@@ -75,7 +75,7 @@ async def test_a_call_that_is_begun_and_dropped_gives_its_name_up(on: Nodes) -> 
         assert on.locks.statistics().waiting == 0
 
 
-@virtual
+@busy
 async def test_a_call_that_is_collected_while_its_batch_is_sent_gives_its_name_up(
     on: Nodes,
 ) -> None:
@@ -96,7 +96,7 @@ async def test_a_call_that_is_collected_while_its_batch_is_sent_gives_its_name_u
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_a_call_that_a_collection_interrupts_is_sent(on: Nodes) -> None:
     """What Python collects meanwhile may release its lock, and that sends the batches first."""
     for where, function in ((Context, "new_owner"), (Batch, "fits")):
@@ -118,7 +118,7 @@ async def test_a_call_that_a_collection_interrupts_is_sent(on: Nodes) -> None:
         await free(on, *"abc")
 
 
-@virtual
+@busy
 async def test_calls_that_are_collected_while_the_manager_is_closed_give_their_names_up(
     on: Nodes,
 ) -> None:
@@ -161,7 +161,7 @@ async def test_a_call_that_is_closed_where_no_loop_runs_gives_its_name_up(on: No
         pass
 
 
-@virtual
+@busy
 async def test_a_cancelled_call_gives_up_its_name_only(on: Nodes) -> None:
     on.slow(0.1)
     tasks = [asyncio.create_task(lease_of(on, name)) for name in NAMES]
@@ -190,7 +190,7 @@ async def test_a_call_that_is_cancelled_when_its_batch_is_won_leaves_no_key(on: 
     await free(on, "a")
 
 
-@virtual
+@busy
 async def test_closing_the_manager_leaves_nothing_behind(on: Nodes) -> None:
     on.slow(0.1)
     async with on.connect(ttl=60.0, max_ttl=60.0) as other:
@@ -205,7 +205,7 @@ async def test_closing_the_manager_leaves_nothing_behind(on: Nodes) -> None:
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_a_manager_that_is_closed_when_its_batch_is_won_gives_no_lease(on: Nodes) -> None:
     decide = Batch._decide
 

@@ -10,11 +10,11 @@ import pytest
 import asynclock
 from asynclock._primitives.lock import SCRIPT
 from tests.engine.batches import NAMES, forbid, free, lease_of, listen, together
-from tests.engine.virtual_nodes import Nodes, virtual
+from tests.engine.virtual_nodes import Nodes, busy
 from tests.waiting import until
 
 
-@virtual
+@busy
 async def test_a_node_that_is_down_breaks_no_batch(on: Nodes) -> None:
     on.nodes[2].kill()
     await until(lambda: on.locks.nodes()[2].state == "down", every=0.01)
@@ -26,7 +26,7 @@ async def test_a_node_that_is_down_breaks_no_batch(on: Nodes) -> None:
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_a_quarantined_node_gets_the_releases_alone(on: Nodes) -> None:
     first = await together(on, "ab")
     on.nodes[2].restart(keep_data=True)
@@ -38,7 +38,7 @@ async def test_a_quarantined_node_gets_the_releases_alone(on: Nodes) -> None:
     await free(on, *"ab")
 
 
-@virtual
+@busy
 async def test_a_name_that_is_held_elsewhere_is_refused_while_a_node_is_down(on: Nodes) -> None:
     on.nodes[2].kill()
     await until(lambda: on.locks.nodes()[2].state == "down", every=0.01)
@@ -50,7 +50,7 @@ async def test_a_name_that_is_held_elsewhere_is_refused_while_a_node_is_down(on:
     assert third.held
 
 
-@virtual
+@busy
 async def test_too_few_nodes_for_a_batch_fail_every_name(on: Nodes) -> None:
     for number in (1, 2):
         on.nodes[number].kill()
@@ -60,7 +60,7 @@ async def test_too_few_nodes_for_a_batch_fail_every_name(on: Nodes) -> None:
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_a_connection_that_breaks_in_between_costs_no_name(on: Nodes) -> None:
     on.slow(0.1)
     gathered = asyncio.ensure_future(together(on))
@@ -72,7 +72,7 @@ async def test_a_connection_that_breaks_in_between_costs_no_name(on: Nodes) -> N
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_releases_that_a_node_did_not_answer_are_sent_again(on: Nodes) -> None:
     leases = await together(on)
     on.nodes[0].freeze()
@@ -84,7 +84,7 @@ async def test_releases_that_a_node_did_not_answer_are_sent_again(on: Nodes) -> 
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_a_late_error_about_the_script_does_not_cost_the_releases(on: Nodes) -> None:
     leases = await together(on)
     on.nodes[0].forget_scripts()
@@ -94,7 +94,7 @@ async def test_a_late_error_about_the_script_does_not_cost_the_releases(on: Node
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_a_late_denial_of_one_name_does_not_cost_the_other_releases(on: Nodes) -> None:
     leases = await together(on, "ab")
     forbid(on.nodes[0], "a")
@@ -105,7 +105,7 @@ async def test_a_late_denial_of_one_name_does_not_cost_the_other_releases(on: No
     await free(on, "b")
 
 
-@virtual
+@busy
 async def test_too_few_answers_fail_every_name(on: Nodes) -> None:
     for way in on.ways[:2]:
         way.go_mute()
@@ -114,7 +114,7 @@ async def test_too_few_answers_fail_every_name(on: Nodes) -> None:
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_nodes_that_forgot_the_script_get_it_again(on: Nodes) -> None:
     for node in on.nodes:
         node.forget_scripts()
@@ -126,7 +126,7 @@ async def test_nodes_that_forgot_the_script_get_it_again(on: Nodes) -> None:
     await free(on, *NAMES)
 
 
-@virtual
+@busy
 async def test_releases_that_ran_before_their_acquires_are_repeated(on: Nodes) -> None:
     """The acquires met a server without its script, which another client then loaded."""
     node = on.nodes[2]
@@ -142,7 +142,7 @@ async def test_releases_that_ran_before_their_acquires_are_repeated(on: Nodes) -
     assert await node.command("EXISTS", "asynclock:a", "asynclock:b") == 0
 
 
-@virtual
+@busy
 async def test_a_late_refusal_leaves_no_ticket(on: Nodes) -> None:
     await on.ghost("ghost", only="c", ttl=5.0)
     on.ways[2].seconds = 0.2
@@ -156,7 +156,7 @@ async def test_a_late_refusal_leaves_no_ticket(on: Nodes) -> None:
     await until(left, "the ticket is gone", every=0.01)
 
 
-@virtual
+@busy
 async def test_a_release_that_nodes_deny_is_a_loss_of_its_name_only(on: Nodes) -> None:
     leases = await together(on)
     for node in on.nodes[:2]:

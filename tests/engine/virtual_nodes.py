@@ -76,12 +76,20 @@ def virtual(scenario: Scenario) -> Callable[[], None]:
     return _test(scenario, "abc")
 
 
+def busy(scenario: Scenario) -> Callable[[], None]:
+    """Make the same test of a busy manager: some batch has no verdict all the time.
+
+    So everything that a tick asks for is collected until the tick ends.
+    """
+    return _test(scenario, "abc", under_way=1)
+
+
 def virtual_single(scenario: Scenario) -> Callable[[], None]:
     """Give the name to such an owner on one node."""
     return _test(scenario, "a")
 
 
-def _test(scenario: Scenario, names: str) -> Callable[[], None]:
+def _test(scenario: Scenario, names: str, *, under_way: int = 0) -> Callable[[], None]:
     async def play() -> None:
         on = Nodes([MemoryNode(name) for name in names], [Way() for _ in names])
         for node in on.nodes:
@@ -89,7 +97,10 @@ def _test(scenario: Scenario, names: str) -> Callable[[], None]:
         async with on.connect() as on.locks:
             async with on.locks.lock("warm"):
                 pass
+            multiplexer = on.locks._engine.multiplexer
+            multiplexer.undecided += under_way
             await scenario(on)
+        assert multiplexer.undecided == under_way, "a batch never got a verdict"
 
     def test() -> None:
         run_virtual(play())
