@@ -124,6 +124,7 @@ class Batch:
             return
         command, self._missing = self._command(), len(self.sent_to)
         nodes.undecided += 1
+        nodes.crowded = self.names > 1
         for index in self.sent_to:
             nodes.nodes[index].carry(command, self, index, now=now)
         for release in self.releases if self.absent else ():

@@ -140,7 +140,7 @@ class Context:
             self._digits = [digits[at : at + 32] for at in range(0, len(digits), 32)]
         return self._digits.pop() + self._suffix
 
-    def soon(self, act: Callable[[], None]) -> None:
+    def soon(self, act: Callable[[], object]) -> None:
         """Call `act` in the manager's loop, unless that loop is closed.
 
         The garbage collector may call this in any thread and in the middle of any of our functions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from .. import _clock
 from ..errors import AsyncLockError
@@ -131,6 +132,10 @@ class Turn(Request):
             if grant.valid_until - _clock.now() < grant.ttl / 2:
                 extended = engine.extend_now(grant)
                 await asyncio.wait((extended,), timeout=self._left())
+        except GeneratorExit:
+            # The call may be closed in any thread, or where no loop runs: send nothing here.
+            engine.soon(partial(engine.release, grant))
+            raise
         except BaseException:
             engine.release(grant)
             raise

@@ -61,6 +61,8 @@ class Multiplexer:
         """The releases and acquires of this tick that have not been sent, in order."""
         self.undecided: int = 0
         """Number of batches that were sent and have no verdict yet."""
+        self.crowded: bool = True
+        """Whether the last batch had several names."""
         self._flush_due = False
         self._background = background
         self._strict = strict
@@ -135,15 +137,14 @@ class Multiplexer:
     def send_soon(self, *, at_once: bool) -> None:
         """Send the releases and acquires of this tick when it ends.
 
-        Send them now with `at_once`, or if no batch is under way: then waiting for others of the
-        tick would gain nothing that the next batch doesn't gain (Nagle's rule, RFC 896).
+        Send them now with `at_once`, or if only one task seems to ask: the last batch had one name,
+        and it has its verdict (compare Nagle's rule, RFC 896).
         """
-        if at_once or not self.undecided:
+        if at_once or not (self.undecided or self.crowded):
             self.flush(ends=True)
-        elif not self._flush_due:
+        elif not self._flush_due and self.loop is not None:
             self._flush_due = True
-            loop = self.loop or asyncio.get_running_loop()  # it may not be running now
-            loop.call_soon(self._end_tick)
+            self.loop.call_soon(self._end_tick)
 
     def _end_tick(self) -> None:
         self._flush_due = False

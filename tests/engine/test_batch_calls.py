@@ -13,6 +13,7 @@ from asynclock._engine.batch import Batch
 from asynclock._engine.context import Context
 from asynclock._engine.message import Message
 from asynclock._engine.request import Request
+from asynclock._nodes.link import Link
 from tests.engine.batches import NAMES, forbid, free, lease_of, listen, together
 from tests.engine.virtual_nodes import TTL, Nodes, busy, virtual_single
 
@@ -153,12 +154,22 @@ async def test_a_call_that_is_closed_where_no_loop_runs_gives_its_name_up(on: No
     await lease.release()  # hands it on
     call.send(None)  # waits for a fence
     # So does a garbage collector in any thread, or a caller between two runs of the loop.
-    thread = threading.Thread(target=call.close)
-    thread.start()
-    thread.join()
-    await free(on, "a")
-    async with asyncio.timeout(TTL / 2), on.locks.lock("b"):
-        pass
+    threads: set[int] = set()
+    write = Link._write
+
+    def noted(link: Link) -> None:
+        threads.add(threading.get_ident())
+        write(link)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "_write", noted)
+        thread = threading.Thread(target=call.close)
+        thread.start()
+        thread.join()
+        await free(on, "a")
+        async with asyncio.timeout(TTL / 2), on.locks.lock("b"):
+            pass
+    assert threads == {threading.get_ident()}
 
 
 @busy
