@@ -13,14 +13,14 @@ from . import refusals
 from .acquire_loop import WHOLE, AcquireLoop
 from .acquiring import REUSED, UNUSED
 from .attempt import Attempt
-from .batch import ask_together
+from .batch import batch_acquire
 from .grant import Grant
 from .lease import Lease
+from .local_acquire import LocalAcquire
 from .local_queue import LocalQueue
-from .turn import Turn
 
 
-class Acquire(Turn):
+class Acquire(LocalAcquire):
     """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free (`once`).
 
     Awaiting it returns the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
@@ -35,7 +35,7 @@ class Acquire(Turn):
         self._entered = None
         return self._call()
 
-    def _apart(self) -> Generator[Any, Any, Lease]:
+    def _detached(self) -> Generator[Any, Any, Lease]:
         # The engine refers to the object that makes the call. If that were the caller's object,
         # the call would go on after the caller has dropped it.
         twin = Acquire(
@@ -94,9 +94,9 @@ class Acquire(Turn):
             if owed and queue is not None:
                 kept = queue.take_kept(_clock.now())
             left = None if self._deadline is None else self._left_for_nodes()
-            if self._spec.joins and kept is None and (left is None or left > 0):
+            if self._spec.batched and kept is None and (left is None or left > 0):
                 yield from self._first(left)
-                lease = self._won_together(queue)
+                lease = self._won_in_batch(queue)
                 if lease is not None:
                     owed = False
                     return lease
@@ -126,7 +126,7 @@ class Acquire(Turn):
         engine, timer = self._engine, None
         engine.counts.attempts += 1
         engine.asking += 1
-        ask_together(engine, self, self._options.ttl, () if self._once else self._spec.waits)
+        batch_acquire(engine, self, self._options.ttl, () if self._once else self._spec.waits)
         if left is not None and left < WHOLE * engine.settings.node_timeout:
             timer = self._future.get_loop().call_later(left, self._expire)
         try:
@@ -166,7 +166,7 @@ class Acquire(Turn):
         attempt = await loop.run(first)
         return self._won(attempt, queue, kept if loop.contended is None else None)
 
-    def _won_together(self, queue: LocalQueue[Grant] | None) -> Lease | None:
+    def _won_in_batch(self, queue: LocalQueue[Grant] | None) -> Lease | None:
         """Return the lease if the whole batch was won and is still valid; otherwise None."""
         engine, batch, now = self._engine, self._batch, _clock.now()
         if not self._fence or now >= batch.valid_until:

@@ -114,10 +114,10 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
         if steps is None:
             if self._entered is not UNUSED:
                 raise RuntimeError(REUSED)
-            steps = self._steps = self._apart()
+            steps = self._steps = self._detached()
         return steps
 
-    def _apart(self) -> Generator[Any, Any, L_co]:
+    def _detached(self) -> Generator[Any, Any, L_co]:
         """Make the call in such a way that the generator is closed when this object is dropped."""
         return self.__await__()
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
-from .._nodes.multiplexer import Collected
+from .._nodes.multiplexer import UnsentBatch
 from .._nodes.replies import NO_RIGHT, Failure
 from .._nodes.script import Command, Script, Word
 from .._rules import validity
@@ -35,11 +35,11 @@ class Batch:
     """What one loop tick sends to all nodes as one command, and the replies to it."""
 
     __slots__ = (
-        "_apart",
         "_message",
         "_missing",
         "_nodes",
         "_replies",
+        "_split",
         "absent",
         "agreeing",
         "context",
@@ -79,7 +79,7 @@ class Batch:
         """The nodes that decided the batch."""
         self._replies: list[int] = []
         """Their reply for each name: releases first, then acquires."""
-        self._apart = False
+        self._split = False
         self._nodes = context.multiplexer
         self._missing = 0
         self.names = 1
@@ -108,30 +108,30 @@ class Batch:
         if requests:
             self.valid_until = validity.valid_until(started, self.ttl)
         for index, node in enumerate(nodes.nodes):
-            carries = node.carries
-            lack = None if carries else node.silence
+            takes = node.takes_batches
+            lack = None if takes else node.silence
             if lack is None and requests:
                 lack = node.obstacle(started)
             if lack is not None:
                 self.absent[index] = lack
-            elif carries:
+            elif takes:
                 self.sent_to.append(index)
             else:
-                self._send_apart()
+                self._send_singly()
                 return
         if len(self.sent_to) < nodes.quorum:
-            self._send_apart()
+            self._send_singly()
             return
         command, self._missing = self._command(), len(self.sent_to)
         nodes.undecided += 1
         nodes.crowded = self.names > 1
         for index in self.sent_to:
-            nodes.nodes[index].carry(command, self, index, now=now)
+            nodes.nodes[index].send_batch(command, self, index, now=now)
         for release in self.releases if self.absent else ():
             nodes.deliver(release.command(), release, tuple(self.absent))
 
-    def _send_apart(self) -> None:
-        self._apart = True
+    def _send_singly(self) -> None:
+        self._split = True
         self.sent_to, self.absent = [], {}
         for release in self.releases:
             self._nodes.deliver(release.command(), release, self._nodes.everyone)
@@ -161,7 +161,7 @@ class Batch:
         replies = plain(reply, len(releases), len(requests))
         if requests and self.started < node.trust.votes_from:
             replies = None
-        if not self._apart and replies is not None and replies == (self._replies or replies):
+        if not self._split and replies is not None and replies == (self._replies or replies):
             if requests and node.lack is not None:
                 node.note(None)
             self._replies = replies
@@ -178,7 +178,7 @@ class Batch:
 
     def _ask_singly(self, index: int, denied: Failure) -> None:
         """Ask node `index` for each name alone: the user may lack the right to one of them only."""
-        self._go_apart()
+        self._split_up()
         for release in self.releases:
             self._nodes.nodes[index].deliver(release.command(), release, index)
         for request in self.requests:
@@ -203,17 +203,17 @@ class Batch:
 
     def _count(self, index: int, reply: Any) -> None:
         """Count a reply for each name alone."""
-        self._go_apart()
+        self._split_up()
         parts = parts_of(reply, len(self.releases), len(self.requests))
         for release, part in zip(self.releases, parts, strict=False):
             release.on_reply(index, part)
         for request, part in zip(self.requests, parts[len(self.releases) :], strict=True):
             request._alone().on_reply(index, part)
 
-    def _go_apart(self) -> None:
+    def _split_up(self) -> None:
         """Decide each name alone from now on; releases count the replies so far."""
-        if not self._apart:
-            self._apart = True
+        if not self._split:
+            self._split = True
             if self.voters:
                 return
             self._nodes.undecided -= 1
@@ -231,7 +231,7 @@ class Batch:
         return dict.fromkeys(self.agreeing, fence)
 
 
-def release_together(context: Context, one: Release) -> None:
+def batch_release(context: Context, one: Release) -> None:
     """Put one release into the first batch of this tick that has room."""
     script, unsent = one.spec.script, context.multiplexer.unsent
     batch = (unsent and _with_room(unsent, script, None)) or Batch(context, script)
@@ -239,7 +239,7 @@ def release_together(context: Context, one: Release) -> None:
     context.multiplexer.send_soon(at_once=batch.names >= MOST_NAMES)
 
 
-def ask_together(context: Context, one: Request, ttl: float, waits: tuple[Word, ...]) -> None:
+def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word, ...]) -> None:
     """Put one acquire into the first batch of this tick that has room and asks alike.
 
     An earlier release of the same name is in this batch or in one before it: any batch that has
@@ -259,7 +259,7 @@ def ask_together(context: Context, one: Request, ttl: float, waits: tuple[Word, 
     context.multiplexer.send_soon(at_once=batch.names >= MOST_NAMES)
 
 
-def _with_room(unsent: list[Collected], script: Script, alike: Alike | None) -> Batch | None:
+def _with_room(unsent: list[UnsentBatch], script: Script, alike: Alike | None) -> Batch | None:
     for batch in unsent[-MOST_UNSENT:]:
         if type(batch) is Batch and batch.fits(script, alike):
             batch.names += 1

@@ -17,7 +17,7 @@ from .._background import Background, wait_out
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from ..events import Lost, Observers, Released, Renewed
-from .batch import release_together
+from .batch import batch_release
 from .context import EngineSettings
 from .fences import SPARE_FENCES, reserve_ahead
 from .grant import Grant, Holder, LeaseReference
@@ -138,8 +138,8 @@ class Engine(Keeper):
         release = Release(self, grant, _clock.now())
         if keep and queue is not None:
             release.on_certain = partial(self._pass_soon, queue, spec)
-        if spec.joins and not keep:
-            release_together(self, release)
+        if spec.batched and not keep:
+            batch_release(self, release)
         else:
             nodes.deliver(release.command(WAKE_NOBODY if keep else ()), release, nodes.everyone)
         if nodes.wakeups.watched:  # servers send no push for changes by our own connection

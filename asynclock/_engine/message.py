@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, Final
 
 from .._nodes.replies import Failure, ServerError, failure
-from .._nodes.script import BATCH, GRANTED, Command, Joined, Script, Word
+from .._nodes.script import BATCH, GRANTED, BatchCommand, Command, Script, Word
 from .release import Release
 from .spec import LockSpec, ms
 
-Asked = tuple[LockSpec, str]
+SpecAndOwner = tuple[LockSpec, str]
 """What is acquired, and the owner that is to have it."""
 RELEASED: Final = (GRANTED, b"", 0)
 """The reply to a release by its owner, while nobody waits."""
@@ -38,20 +38,20 @@ class Message:
         # If too few clocks are known for a common `not_after`, each node gets one by its own clock.
         self._give_up_at = 0.0 if limits[1] else give_up_at
 
-    def command(self, releases: list[Release], acquires: list[Asked]) -> Command:
+    def command(self, releases: list[Release], acquires: list[SpecAndOwner]) -> Command:
         """Build the command for all names; for one name its own, which takes a node less time."""
         if len(releases) + len(acquires) > 1:
-            return self._joined(releases, acquires)
+            return self._batch_command(releases, acquires)
         return releases[0].command() if releases else self.acquire(acquires[0])
 
-    def acquire(self, one: Asked) -> Command:
+    def acquire(self, one: SpecAndOwner) -> Command:
         """Build the command for this name alone."""
         spec, owner = one
         command = spec.acquire(owner, self._ttl, *self._limits, self._waits)
         command.give_up_at = self._give_up_at
         return command
 
-    def _joined(self, releases: list[Release], acquires: list[Asked]) -> Command:
+    def _batch_command(self, releases: list[Release], acquires: list[SpecAndOwner]) -> Command:
         released = [release.spec.all_keys for release in releases]
         acquired = [spec.all_keys for spec, _ in acquires]
         keys = [keys[0] for keys in released]
@@ -63,12 +63,12 @@ class Message:
         args: list[Word] = [BATCH, len(releases), ms(self._ttl), *self._limits, wait]
         args += [release.owner for release in releases]
         args += [owner for _, owner in acquires]
-        joined = Joined(self._script, keys, args, partial(self._singles, releases, acquires))
-        joined.unlimited = bool(releases)
-        joined.give_up_at = self._give_up_at
-        return joined
+        command = BatchCommand(self._script, keys, args, partial(self._singles, releases, acquires))
+        command.unlimited = bool(releases)
+        command.give_up_at = self._give_up_at
+        return command
 
-    def _singles(self, releases: list[Release], acquires: list[Asked]) -> list[Command]:
+    def _singles(self, releases: list[Release], acquires: list[SpecAndOwner]) -> list[Command]:
         return [*(release.command() for release in releases), *map(self.acquire, acquires)]
 
 

@@ -14,7 +14,7 @@ from .lease import Lease
 from .spec import LockSpec
 
 
-class Together(Protocol):
+class SentBatch(Protocol):
     """A batch, as far as its requests need it."""
 
     context: Context
@@ -40,13 +40,13 @@ class Together(Protocol):
 
 
 class Request(AcquireContext[Lease]):
-    """One owner's acquire in a batch; `ask_together` sets what is asked."""
+    """One owner's acquire in a batch; `batch_acquire` sets what is asked."""
 
     __slots__ = ("_attempt", "_batch", "_fence", "_future", "_owner", "_spec")
 
     _attempt: Attempt | None
     """The vote on this request alone; None while the batch may be decided as a whole."""
-    _batch: Together
+    _batch: SentBatch
     _fence: int
     """The fence, once the whole batch was won; 0 before, and if `_attempt` decides."""
     _future: asyncio.Future[None]

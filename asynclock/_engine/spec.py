@@ -51,7 +51,7 @@ class LockSpec:
 
     shared: str = ""
     """First key of the holders that share the name; such a holder may not wait to have it alone."""
-    joins: bool = False
+    batched: bool = False
     """Whether acquires and releases of several names may go to a node as one command."""
     phased: bool = False
     """Whether readers and writers take turns in the queue; then a release reads all keys."""

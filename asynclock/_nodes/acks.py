@@ -92,7 +92,7 @@ class AckedLink:
     """A link to a primary whose grants are held back until enough replicas have them."""
 
     def __init__(self, link: Link, acks: Acks, node_timeout: float) -> None:
-        self.joins: bool = False
+        self.takes_batches: bool = False
         """A grant is held back until it is acknowledged, and must not hold other names back."""
         self.replicas = 0
         """Number of replicas, for "majority" and "all"."""

@@ -9,7 +9,7 @@ from .patience import Patience
 from .replies import Sink
 from .script import Command
 
-Unsent = tuple[Command, Sink, int]
+Waiting = tuple[Command, Sink, int]
 """A command, and the sink and the index for its reply."""
 
 
@@ -24,7 +24,7 @@ class ConnectBacklog:
     def __init__(self, patience: float, give_up: Callable[[], None]) -> None:
         self._patience = patience
         self._give_up = give_up
-        self._asked: list[Unsent] = []
+        self._asked: list[Waiting] = []
         self._timer: Patience | None = None
         self._taken: asyncio.Future[None] | None = None
 
@@ -37,7 +37,7 @@ class ConnectBacklog:
         if self._timer is None:
             self._timer = Patience(self._patience, self._give_up)
 
-    def take(self) -> list[Unsent]:
+    def take(self) -> list[Waiting]:
         """Return and clear the backlog."""
         if self._timer is not None:
             self._timer.cancel()

@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import hiredis
 
 from .. import _clock, _forks
-from .refusals import Refusals, look_inside
+from .error_replies import ErrorReplies, look_inside
 from .replies import NOT_REDIS, Answer, Failure, ServerError, Sink, lost
 from .script import BATCH, WRITES, Command
 from .undoing import Entry
@@ -70,7 +70,7 @@ class Link(asyncio.Protocol):
         self._context = Context()
         """An empty context for the timer, instead of that of the task that happens to set it."""
         self._paused = self._greeted = self._busy = False
-        self.joins: bool = True
+        self.takes_batches: bool = True
         """Whether the link takes several releases and acquires as one command."""
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -199,7 +199,7 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes from the node."""
         received = _clock.now()
-        replies, refusals = self._parse(data), None
+        replies, errors = self._parse(data), None
         self._tell_clock(replies, received)
         # A new primary may already have granted the same lock to another owner.
         doubt = None if self.doubted is None else self.doubted(received)
@@ -210,13 +210,13 @@ class Link(asyncio.Protocol):
                 if not self._overdue:
                     self.stalled_since = 0.0
                 if type(reply) is ServerError:
-                    refusals = refusals or Refusals(self, self._in_flight)
-                    refusals.late(reply, index, command)
+                    errors = errors or ErrorReplies(self, self._in_flight)
+                    errors.late(reply, index, command)
             elif doubt is not None and command.op in WRITES:
                 sink.on_reply(index, doubt)
             elif type(reply) is ServerError:
-                refusals = refusals or Refusals(self, self._in_flight)
-                refusals.take(reply, sink, index, command)
+                errors = errors or ErrorReplies(self, self._in_flight)
+                errors.take(reply, sink, index, command)
             else:
                 try:
                     sink.on_reply(index, reply)

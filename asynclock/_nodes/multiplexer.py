@@ -27,7 +27,7 @@ CLOCK_READING_AGE = 0.1
 """Seconds for which a reading of the nodes' clocks is accurate enough for floors."""
 
 
-class Collected(Protocol):
+class UnsentBatch(Protocol):
     """A batch of releases and acquires, as far as the nodes need it."""
 
     def send(self, *, now: bool) -> None:
@@ -57,7 +57,7 @@ class Multiplexer:
         """Called with the seconds for which our own clock stood still."""
         self.stood_still: float = 0.0
         """The sum of these seconds."""
-        self.unsent: list[Collected] = []
+        self.unsent: list[UnsentBatch] = []
         """The releases and acquires of this tick that have not been sent, in order."""
         self.undecided: int = 0
         """Number of batches that were sent and have no verdict yet."""

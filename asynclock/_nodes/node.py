@@ -94,11 +94,11 @@ class Node(Protocol):
         """Why a request would fail at once, or None if it would be sent or wait for a link."""
 
     @property
-    def carries(self) -> bool:
+    def takes_batches(self) -> bool:
         """Whether the node can take a command for several names now."""
 
-    def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send the releases and acquires of a tick; call this only if `carries` is true.
+    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
+        """Send the releases and acquires of a tick; call this only if `takes_batches` is true.
 
         With `now`, write them and everything before them; otherwise this tick does so later.
         """
@@ -131,7 +131,7 @@ class Node(Protocol):
 class NodeLink(Protocol):
     """What a node needs of an open link; see `Link`."""
 
-    joins: bool
+    takes_batches: bool
     """Whether the link takes several releases and acquires as one command."""
 
     @property

@@ -90,15 +90,15 @@ class ServerRequests:
         return None
 
     @property
-    def carries(self) -> bool:
+    def takes_batches(self) -> bool:
         """Whether the node can take a command for several names now."""
         link = self._link
         if link is None or link.stalled_since:
             return False
-        return link.joins and not self.pending.late_acquires
+        return link.takes_batches and not self.pending.late_acquires
 
-    def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send the releases and acquires of a tick; call this only if `carries` is true.
+    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
+        """Send the releases and acquires of a tick; call this only if `takes_batches` is true.
 
         With `now`, write them and everything before them; otherwise this tick does so later.
         """

@@ -168,7 +168,7 @@ class Command:
         return command
 
 
-class Joined(Command):
+class BatchCommand(Command):
     """Several releases and acquires of one script, as one command."""
 
     __slots__ = ("_parts", "_singles")

@@ -28,7 +28,7 @@ def spec(prefix: str, name: str) -> LockSpec:
         MUTEX.keys(key),
         queue_key=key,
         watched=(key,),
-        joins=True,
+        batched=True,
         queue=derived(key, QUEUE),
         ticket_ttl=PATIENCE,
     )

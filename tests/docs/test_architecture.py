@@ -48,7 +48,10 @@ async def test_the_five_files_run_where_nobody_else_wants_the_name() -> None:
     assert len(five) == 5
     assert set(five) <= acquire.files
     ran = {name for name in acquire.calls if name.partition(":")[0] in others}
-    assert ran <= {"_engine/turn.py:Turn.__init__", "_engine/turn.py:Turn._queue"}
+    assert ran <= {
+        "_engine/local_acquire.py:LocalAcquire.__init__",
+        "_engine/local_acquire.py:LocalAcquire._queue",
+    }
 
 
 def test_newcomers_are_sent_there_first() -> None:

@@ -75,7 +75,7 @@ async def test_a_released_name_can_be_taken_in_the_same_tick(on: Nodes) -> None:
 async def test_it_can_be_taken_in_the_same_tick_where_each_name_goes_alone(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ServerRequests, "carries", False)
+        patch.setattr(ServerRequests, "takes_batches", False)
         _, _, again = await asyncio.gather(
             on.locks.lock("x", ttl=5.0).acquire(), lease.release(), on.locks.lock("a").try_acquire()
         )

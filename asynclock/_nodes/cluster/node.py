@@ -93,11 +93,11 @@ class ClusterNode:
         """Always None, because each server of a cluster fails on its own."""
 
     @property
-    def carries(self) -> bool:
+    def takes_batches(self) -> bool:
         """Always False: all keys of a script must be in one hash slot."""
         return False
 
-    def carry(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:  # noqa: ARG002 - as `Node.carry`
+    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:  # noqa: ARG002 - as `Node.send_batch`
         """Send `command`, as `ask` does."""
         self.ask(command, sink, index)
 

@@ -20,7 +20,7 @@ class Sender(Protocol):
         """End the connection now."""
 
 
-class Refusals:
+class ErrorReplies:
     """The errors among the replies that have arrived together on one link."""
 
     __slots__ = ("_in_flight", "_link", "_undoing")

@@ -20,7 +20,7 @@ from .request import Request
 from .spec import LockSpec
 
 
-class Turn(Request):
+class LocalAcquire(Request):
     """A call that waits for the tasks of its process that came before; `Acquire` asks the nodes."""
 
     __slots__ = ("_deadline", "_engine", "_once", "_options", "_started")
