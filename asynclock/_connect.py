@@ -27,7 +27,7 @@ def connect(
     ttl: float = 10.0,
     max_ttl: float | None = None,
     node_timeout: float = 0.25,
-    turn: float = 0.005,
+    turn: float = 0.01,
     fence_retention: float | None = None,
     acks: int | Literal["majority", "all"] = 0,
     durable: bool = False,

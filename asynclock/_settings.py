@@ -42,7 +42,7 @@ class ConnectSettings(TypedDict, total=False):
     node_timeout: float
     """Seconds in which each node must answer (default: 0.25)."""
     turn: float
-    """Seconds that a process may keep a name while other processes wait (default: 0.005)."""
+    """Seconds that a process may keep a name while other processes wait (default: 0.01)."""
     fence_retention: float | None
     """Seconds that nodes keep the fence counter of an unused name (default: 1060 s + max_ttl)."""
     acks: int | Literal["majority", "all"]

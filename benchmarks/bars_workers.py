@@ -8,7 +8,7 @@ from .results import Case, Results
 from .runner import Cell
 from .systems import FLOOR, PYTHON_REDLOCKS
 
-TURN_MS = 5.0
+TURN_MS = 10.0
 """Milliseconds for which a process may keep a name that others wait for: the default `turn`."""
 HANDOVER_MS = 3.0
 """Milliseconds from one process's body to the next one's, on a busy machine."""

@@ -222,7 +222,7 @@ async def _hold(lock: Any) -> None:
 
 @pytest.mark.parametrize("handoff", [True, "strict", False])
 async def test_many_tasks_never_overlap(connect: Connect, handoff: bool, of: Kind) -> None:
-    turn = 0.1  # with the default of 5 ms a busy machine hands nothing over
+    turn = 0.1  # with the default of 10 ms a busy machine hands nothing over
     managers = connect(turn=turn), connect(turn=turn)
     inside = 0
     fences: list[int] = []
