@@ -57,7 +57,7 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 // A rule that the library does not use (README.md): heirs that wait only until confirmations have run out.
 #define HEIR c.belief = 3; c.quar = 4; c.acks_all = c.kept_in = c.next_term = true; c.heir = 2
 // Nor these: replicas that are away are counted out, and an heir is believed because of the others.
-#define COUNTED c.belief = 2; c.quar = 3; c.acks_all = c.next_term = c.counts_out = true; c.heir = 2
+#define COUNTS_OUT c.belief = 2; c.quar = 3; c.acks_all = c.next_term = c.counts_out = true; c.heir = 2
 #define NODESET(body) MODEL(SetModel<2>, SetCfg, body)
 #define QUEUE(N, K, body) MODEL(QueueModel<N COMMA K>, QueueCfg, body)
 #define PHASES(N, K, body) MODEL(PhaseModel<N COMMA K>, PhaseCfg, body)
@@ -196,9 +196,9 @@ static const std::vector<Case> CASES = {
   SHORT(G9, CAUGHT, "F5, and heirs don't wait until confirmations have run out", go(FAILOVER(3, 2, HEIR; c.belief = 2; c.quar = 3; c.failovers = 2; c.heir = 1))),
   SHORT(F6, HOLDS, "F4, the replica restarts with older data, and an heir waits until its process is as old as a lease, 2 servers", go(FAILOVER(2, 2, HEIR; c.restarts = 1))),
   LARGE(F7, "F6 with 3 servers", go(FAILOVER(3, 2, HEIR; c.restarts = 1))),
-  LARGE(F8, "one replica may be away and is counted out; an heir is believed if all others went on from its data; no extensions", go(FAILOVER(3, 2, COUNTED; c.continued = c.one_away = true; c.extends = false))),
+  LARGE(F8, "one replica may be away and is counted out; an heir is believed if all others went on from its data; no extensions", go(FAILOVER(3, 2, COUNTS_OUT; c.continued = c.one_away = true; c.extends = false))),
   SHORT(G10, CAUGHT, "F6, and the heir's process may be young", go(FAILOVER(2, 2, HEIR; c.restarts = 1; c.grown = false))),
-  SHORT(G11, CAUGHT, "F8, and an heir is believed unless another replica knows that it was counted out", go(FAILOVER(3, 2, COUNTED; c.asks = c.one_away = true; c.extends = false))),
+  SHORT(G11, CAUGHT, "F8, and an heir is believed unless another replica knows that it was counted out", go(FAILOVER(3, 2, COUNTS_OUT; c.asks = c.one_away = true; c.extends = false))),
   // ---- O, B: the queue over N nodes ---------------------------------------------------------------
   SHORT(O1, HOLDS, "1 node, 3 clients, a turn", go_all(QUEUE(1, 3, c.turns = 1))),
   SHORT(O2, HOLDS, "3 nodes, 2 clients, a node dies", go_all(QUEUE(3, 2, c.down = 1))),
