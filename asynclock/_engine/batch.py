@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
-from .._nodes.multiplexer import UnsentBatch
+from .._nodes.multiplexer import Multiplexer, UnsentBatch
 from .._nodes.replies import NO_RIGHT, Failure
 from .._nodes.script import Command, Script, Word
 from .._rules import validity
@@ -85,11 +85,6 @@ class Batch:
         self.names = 1
         """Number of names that were ever put in: a name that is taken out makes no room."""
         self._nodes.unsent.append(self)
-
-    def fits(self, script: Script, alike: Alike | None) -> bool:
-        """Return whether a release (None), or an acquire with these terms, may join."""
-        like = alike is None or not self.requests or alike == (self.ttl, self.waits)
-        return like and self.script is script and not self.sent
 
     def send(self, *, now: bool) -> None:
         """Send the batch; with `now`, write it and all commands that are queued."""
@@ -236,7 +231,7 @@ def batch_release(context: Context, one: Release) -> None:
     script, unsent = one.spec.script, context.multiplexer.unsent
     batch = (unsent and _with_room(unsent, script, None)) or Batch(context, script)
     batch.releases.append(one)
-    context.multiplexer.send_soon(at_once=batch.names >= MOST_NAMES)
+    _send_soon(context.multiplexer, batch)
 
 
 def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word, ...]) -> None:
@@ -256,12 +251,27 @@ def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word,
     one._batch = batch
     batch.requests.append(one)
     context.deciding[one] = one._abandon
-    context.multiplexer.send_soon(at_once=batch.names >= MOST_NAMES)
+    _send_soon(context.multiplexer, batch)
 
 
 def _with_room(unsent: list[UnsentBatch], script: Script, alike: Alike | None) -> Batch | None:
+    """Return a batch that a release (None), or an acquire with these terms, may join."""
     for batch in unsent[-MOST_UNSENT:]:
-        if type(batch) is Batch and batch.fits(script, alike):
+        if type(batch) is not Batch or batch.script is not script or batch.sent:
+            continue
+        if alike is None or not batch.requests or alike == (batch.ttl, batch.waits):
             batch.names += 1
             return batch
     return None
+
+
+def _send_soon(nodes: Multiplexer, batch: Batch) -> None:
+    """Send the batch when the tick ends, or now if it is full or one task seems to be alone.
+
+    One task seems to be alone if the last batch had one name and has its verdict: compare Nagle's
+    rule, RFC 896.
+    """
+    if batch.names >= MOST_NAMES or not (nodes.undecided or nodes.crowded):
+        nodes.flush(ends=True)
+    elif not nodes.flush_due:
+        nodes.flush_soon()

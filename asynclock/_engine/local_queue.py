@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .options import LeaseOptions
 from .spec import QueueKey
@@ -63,6 +63,10 @@ class Search(Protocol):
         """Its last attempt, if too few nodes voted."""
 
 
+_NOBODY: OrderedDict[Any, LeaseOptions] = OrderedDict()
+"""An empty queue that all names without waiters share; nothing may be put into it."""
+
+
 class LocalQueue(Generic[G]):
     """The tasks of this process that want one name: some hold, one asks, the rest wait in order."""
 
@@ -92,7 +96,7 @@ class LocalQueue(Generic[G]):
         """While the name is free but still ours to take: when our turn with it began."""
         self.search: Search | None = None
         """The last task that asked the nodes."""
-        self.waiters: OrderedDict[Waiter[G], LeaseOptions] = OrderedDict()
+        self.waiters: OrderedDict[Waiter[G], LeaseOptions] = _NOBODY
 
     @property
     def full(self) -> bool:
@@ -102,6 +106,8 @@ class LocalQueue(Generic[G]):
     def join(self, options: LeaseOptions) -> Waiter[G]:
         """Add a waiter at the end of the queue; the returned future gives it its turn."""
         waiter: Waiter[G] = asyncio.get_running_loop().create_future()
+        if self.waiters is _NOBODY:
+            self.waiters = OrderedDict()
         self.waiters[waiter] = options
         return waiter
 

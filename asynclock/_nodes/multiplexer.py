@@ -63,7 +63,7 @@ class Multiplexer:
         """Number of batches that were sent and have no verdict yet."""
         self.crowded: bool = True
         """Whether the last batch had several names."""
-        self._flush_due = False
+        self.flush_due: bool = False
         self._background = background
         self._strict = strict
         self._untracked: set[Node] = set()
@@ -134,20 +134,14 @@ class Multiplexer:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def send_soon(self, *, at_once: bool) -> None:
-        """Send the releases and acquires of this tick when it ends.
-
-        Send them now with `at_once`, or if only one task seems to ask: the last batch had one name,
-        and it has its verdict (compare Nagle's rule, RFC 896).
-        """
-        if at_once or not (self.undecided or self.crowded):
-            self.flush(ends=True)
-        elif not self._flush_due and self.loop is not None:
-            self._flush_due = True
+    def flush_soon(self) -> None:
+        """Send the releases and acquires of this tick when it ends."""
+        if self.loop is not None and not self.flush_due:
+            self.flush_due = True
             self.loop.call_soon(self._end_tick)
 
     def _end_tick(self) -> None:
-        self._flush_due = False
+        self.flush_due = False
         self.flush(ends=True)
 
     def flush(self, *, ends: bool = False) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._engine import batch
 from asynclock._engine.batch import Batch
 from asynclock._engine.context import Context
 from asynclock._engine.message import Message
@@ -100,7 +101,7 @@ async def test_a_call_that_is_collected_while_its_batch_is_sent_gives_its_name_u
 @busy
 async def test_a_call_that_a_collection_interrupts_is_sent(on: Nodes) -> None:
     """What Python collects meanwhile may release its lock, and that sends the batches first."""
-    for where, function in ((Context, "new_owner"), (Batch, "fits")):
+    for where, function in ((Context, "new_owner"), (batch, "_with_room")):
         dropped, first, second = (on.locks.lock(name).acquire() for name in "abc")
         dropped.send(None)
         on.locks._engine.multiplexer.flush()
