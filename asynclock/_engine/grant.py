@@ -73,6 +73,52 @@ class Grant:
         "voters",
     )
 
+    spec: LockSpec
+    owner: str
+    fence: int
+    ttl: float
+    valid_until: float
+    voters: tuple[int, ...]
+    """The nodes whose grants won the vote."""
+    asked_since: float
+    """When the nodes were first asked for the lock."""
+    queue: LocalQueue[Grant] | None
+    since: float
+    """When the nodes gave this process the name in the order of all who waited."""
+    contended: bool
+    """Whether other processes waited then."""
+    held_since: float
+    """When the present lease began."""
+    alarm: float
+    """When renewal checks this next; 0 once renewal has dropped it."""
+    renew_until: float
+    """The latest moment until which renewal keeps this valid; 0 for no renewal."""
+    hold_until: float
+    """The latest moment until which `extend` keeps this valid."""
+    lowered: int
+    """The number of the last request for a shorter ttl: earlier ones no longer prolong it."""
+    ttl_from: int
+    """The number of the request that `ttl` comes from."""
+    asked_until: float
+    """The latest end in any request that may still be answered."""
+    asking: tuple[int, float] | None
+    """The last `extend` call until it is answered: its number and its ttl."""
+    cut_short: dict[int, float]
+    """For each node that may still execute a request for a shorter ttl: that ttl."""
+    reference: LeaseReference | None
+    """A weak reference to the present lease; None between two leases. Only users keep it."""
+    lost_reason: str | None
+    fences: range
+    """The block of fences that is reserved for hand-overs."""
+    top: int
+    """The highest value to which we have raised the counter at a quorum."""
+    reserving: asyncio.Future[None] | None
+    """Done when the request for the next block has ended; None without such a request."""
+    restored: dict[int, float]
+    """For each node that forgot the key and took it back: when that was requested."""
+    restore_at: float
+    """When a node that forgot the key may take it back; a renewal is due then."""
+
     def __init__(
         self,
         spec: LockSpec,
@@ -87,51 +133,32 @@ class Grant:
         *,
         contended: bool = False,
     ) -> None:
-        self.spec: LockSpec = spec
-        self.owner: str = owner
-        self.fence: int = fence
-        self.ttl: float = ttl
-        self.valid_until: float = valid_until
-        self.voters: tuple[int, ...] = tuple(voters)
-        """The nodes whose grants won the vote."""
-        self.asked_since: float = asked_since
-        """When the nodes were first asked for the lock."""
-        self.queue: LocalQueue[Grant] | None = queue
-        self.since: float = since
-        """When the nodes gave this process the name in the order of all who waited."""
-        self.contended: bool = contended
-        """Whether other processes waited then."""
-        self.held_since: float = 0.0
-        """When the present lease began."""
-        self.alarm: float = 0.0
-        """When renewal checks this next; 0 once renewal has dropped it."""
-        self.renew_until: float = 0.0
-        """The latest moment until which renewal keeps this valid; 0 for no renewal."""
-        self.hold_until: float = FOREVER
-        """The latest moment until which `extend` keeps this valid."""
-        self.lowered: int = 0
-        """The number of the last request for a shorter ttl: earlier ones no longer prolong it."""
-        self.ttl_from: int = 0
-        """The number of the request that `ttl` comes from."""
-        self.asked_until: float = valid_until
-        """The latest end in any request that may still be answered."""
-        self.asking: tuple[int, float] | None = None
-        """The last `extend` call until it is answered: its number and its ttl."""
-        self.cut_short: dict[int, float] = _NOWHERE
-        """For each node that may still execute a request for a shorter ttl: that ttl."""
-        self.reference: LeaseReference | None = None
-        """A weak reference to the present lease; None between two leases. Only users keep it."""
-        self.lost_reason: str | None = None
-        self.fences: range = _NONE
-        """The block of fences that is reserved for hand-overs."""
-        self.top: int = fence
-        """The highest value to which we have raised the counter at a quorum."""
-        self.reserving: asyncio.Future[None] | None = None
-        """Done when the request for the next block has ended; None without such a request."""
-        self.restored: dict[int, float] = _NOWHERE
-        """For each node that forgot the key and took it back: when that was requested."""
-        self.restore_at: float = FOREVER
-        """When a node that forgot the key may take it back; a renewal is due then."""
+        self.spec = spec
+        self.owner = owner
+        self.fence = fence
+        self.ttl = ttl
+        self.valid_until = valid_until
+        self.voters = tuple(voters)
+        self.asked_since = asked_since
+        self.queue = queue
+        self.since = since
+        self.contended = contended
+        self.held_since = 0.0
+        self.alarm = 0.0
+        self.renew_until = 0.0
+        self.hold_until = FOREVER
+        self.lowered = 0
+        self.ttl_from = 0
+        self.asked_until = valid_until
+        self.asking = None
+        self.cut_short = _NOWHERE
+        self.reference = None
+        self.lost_reason = None
+        self.fences = _NONE
+        self.top = fence
+        self.reserving = None
+        self.restored = _NOWHERE
+        self.restore_at = FOREVER
 
     @property
     def lease(self) -> Holder | None:
