@@ -93,7 +93,10 @@ class Acquire(LocalAcquire):
                 raise refusals.closed()
             if owed and queue is not None:
                 kept = queue.take_kept(_clock.now())
-            left = None if self._deadline is None else self._left_for_nodes()
+            left = None
+            if self._deadline is not None:  # the nodes get the time for one answer in any case
+                latest = max(self._deadline, self._started + engine.settings.node_timeout)
+                left = latest - _clock.now()
             if self._spec.batched and kept is None and (left is None or left > 0):
                 yield from self._first(left)
                 lease = self._won_in_batch(queue)
@@ -112,14 +115,6 @@ class Acquire(LocalAcquire):
                 queue.asking -= 1
                 if queue.waiters or not queue.grants:
                     engine.next_in_line(queue)
-
-    def _left_for_nodes(self) -> float | None:
-        # Seconds until the deadline, or until one node timeout after the start if that is later.
-        if self._deadline is None:
-            return None
-        return (
-            max(self._deadline, self._started + self._engine.settings.node_timeout) - _clock.now()
-        )
 
     def _first(self, left: float | None) -> Generator[Any, Any, None]:
         """Ask once, together with all others of this tick, and wait for the verdict."""

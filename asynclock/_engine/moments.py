@@ -58,6 +58,7 @@ class Moments:
         """Drop all."""
         self._heap.clear()
         self._due.clear()
+        self._entries = 0
 
     def _at(self, at: float) -> list[Grant]:
         # Most grants are over by then, or have another moment.
