@@ -229,8 +229,14 @@ def add_tests(version: str, python: str | None) -> None:
 
 # Measuring doubles the processor time of Python code; the measured tests reach the same lines.
 UNMEASURED = [
+    "tests/benchmarks",
+    "tests/contention",
+    "tests/contract",
     "tests/docs/test_pictures.py",
+    "tests/everyday",
+    "tests/examples",
     "tests/model",
+    "tests/packaging",
     "tests/simulation",
     "tests/test_layers.py",
     "tests/test_mutation_table.py",
@@ -302,7 +308,7 @@ class Empty:
 
     def install(self, *packages: str) -> None:
         """Install packages from the index, and check that they fit together."""
-        self.python("-m", "pip", "install", "-qq", *packages)
+        self.python("-m", "pip", "install", "-qq", "--no-compile", *packages)
         self.python("-m", "pip", "check", silent=True)
 
     def python(self, *args: str, silent: bool = False) -> None:

@@ -39,7 +39,8 @@ def test_the_fix_of_each_fault_is_taken_back() -> None:
 
 @pytest.mark.timeout(600)
 def test_the_rules_tests_catch_what_is_changed() -> None:
-    run = [sys.executable, "-m", "tests.mutation", "--quick", "--skip-baseline", "--floor", FLOOR]
+    options = ["--quick", "--skip-baseline", "--floor", FLOOR, "--jobs", "2"]
+    run = [sys.executable, "-m", "tests.mutation", *options]
     alone = unmeasured.environment()
     ended = subprocess.run(run, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -314,10 +314,10 @@ async def test_silence_makes_no_event(
             assert await locks.lock("a").try_acquire() is None
 
     async with asynclock.connect(*urls, **SETTINGS) as locks:
-        from asynclock._engine import acquire_loop, engine, turn
+        from asynclock._engine import acquire_loop, engine, local_acquire
 
         with monkeypatch.context() as without_events:
-            for module in (engine, acquire_loop, turn):
+            for module in (engine, acquire_loop, local_acquire):
                 for name in ("Acquired", "Released", "Renewed", "Contended", "Voted", "Lost"):
                     if hasattr(module, name):
                         without_events.setattr(module, name, fail)
