@@ -18,8 +18,10 @@ import asynclock
 from asynclock.testing import RedisCluster, SentinelGroup
 
 NAME = "wanted"
-MAX_TTL = 8.0
+MAX_TTL = 20.0
 LONGEST = 40.0
+KNOWN = 4.0
+"""Seconds for which the client uses the primary before that dies: some looks at its replicas."""
 Acks = int | Literal["majority", "all"]
 CASES: tuple[tuple[int, Acks], ...] = ((2, 1), (2, "all"), (1, 1))
 
@@ -47,6 +49,7 @@ async def outage(kind: str, replicas: int, acks: Acks) -> str:
         await stack.enter_async_context(locks)
         async with locks.lock(NAME, timeout=60):
             pass
+        await asyncio.sleep(KNOWN)
         failing = asyncio.create_task(fail_over(servers))
         while all(server.alive for server in servers.servers):
             await asyncio.sleep(0.001)

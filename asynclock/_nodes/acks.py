@@ -19,9 +19,9 @@ from ..errors import ConfigurationError
 from .info import parse_info
 from .link import Link
 from .replies import NO_ACKS, NOBODY, Failure, Sink
+from .roster import REPLICATION, Around, Term
 from .script import GRANTED, GRANTED_MARK, WRITES, Command
 
-REPLICATION = Command.plain("INFO", "replication")
 RECOUNT = 1.0
 """Seconds between counts of the replicas, for "majority" and "all"."""
 UNSUPPORTED: Final = "UNSUPPORTED"
@@ -98,6 +98,8 @@ class AckedLink:
         """Number of replicas, for "majority" and "all"."""
         self.recount = True
         """Whether to ask the primary for the number; False where Sentinels or a Cluster give it."""
+        self.term: Term | None = None
+        """The term whose roster names replicas that must acknowledge each grant, too."""
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._acks = acks
@@ -171,6 +173,11 @@ class AckedLink:
             self._link.send(REPLICATION, _Count(self), 0)
         needed = self._acks.needed(self.replicas)
         self._gathered, self._waiting = False, True
+        sink: Sink = _Verdict(self)
+        if self.term is not None:
+            sink = Around(self.term, self.settle)
+            self._link.send(self.term.question, sink, 0)
+            self._link.send(REPLICATION, sink, 0)
         if not self._acks.durable:
             command = Command.plain("WAIT", needed, self._patience)
         else:
@@ -180,7 +187,9 @@ class AckedLink:
                 # this write, and its next unsolicited one is up to a second away.
                 self._link.send(Command.plain("WAIT", needed, first), NOBODY, 0)
             command = Command.plain("WAITAOF", 1, needed, self._patience - first)
-        self._link.send(command, _Verdict(self), 0)
+        self._link.send(command, sink, 0)
+        if self.term is not None:
+            self._link.send(REPLICATION, sink, 0)
 
     def hold(self, sink: Sink, index: int, reply: Any) -> None:
         """Hold a grant back until it is acknowledged."""
@@ -190,11 +199,14 @@ class AckedLink:
             self._gathered = True
             self._loop.call_soon(self._link.flush)
 
-    def settle(self, reply: Any) -> None:
-        """Take the reply to a WAIT, which decides all grants that are held back."""
+    def settle(self, reply: Any, unnamed: Failure | None = None) -> None:
+        """Take the reply to a WAIT, which decides all grants that are held back.
+
+        `unnamed` is the lack of an acknowledgement that the roster demands.
+        """
         self._waiting = False
         held, self._held = self._held, []
-        lack = self._lack(reply)
+        lack = self._lack(reply) or unnamed
         for sink, index, grant in held:
             sink.on_reply(index, grant if lack is None else lack)
         if self._gathered:

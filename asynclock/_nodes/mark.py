@@ -30,20 +30,24 @@ class Mark:
     same: bool
     """Whether the mark named this process already."""
     age: float
-    """Seconds since the mark first named this process, by the server's clock."""
+    """Seconds since the mark first named this process, by the server's clock; for a client without
+    a roster at most those since the roster was closed."""
     before: str
     """The process that the mark named before, or "-"."""
+    roster: str = ""
+    """The replicas that must acknowledge each grant; "" if nobody keeps to a roster."""
 
 
-async def leave_mark(link: Link, key: str, process: str) -> Mark | None:
+async def leave_mark(link: Link, key: str, process: str, roster: str = "") -> Mark | None:
     """Make the mark name `process`. Return None if the server forbids it or has no memory left.
 
+    `roster` begins a new term's roster; a client without one closes the roster that it finds.
     Raises HandshakeError if the server doesn't answer or is still loading its data.
     """
-    reply = await link.ask(Command(SCRIPT, (key,), (process, MARK_RETENTION_MS)))
+    reply = await link.ask(Command(SCRIPT, (key,), (process, MARK_RETENTION_MS, roster)))
     if isinstance(reply, Failure):
         if reply.permanent or "OOM" in reply.cause:
             return None
         raise HandshakeError(reply)
-    same, since, before, now = reply
-    return Mark(bool(same), (now - since) / 1_000_000, before.decode())
+    same, since, before, found, now = reply
+    return Mark(bool(same), (now - since) / 1_000_000, before.decode(), found.decode())

@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
+from .._rules.heirs import Roster
 from .._rules.trust import Facts
 from .acks import UNSUPPORTED, AckedLink, Acks, KnownReplicas
 from .endpoint import Endpoint
@@ -20,6 +22,7 @@ from .link import Link, LinkListener
 from .mark import leave_mark
 from .node import NodeLink, NodeSettings
 from .replies import READONLY, Failure
+from .roster import Term
 from .script import Script
 
 _log = logging.getLogger("asynclock.nodes")
@@ -47,13 +50,15 @@ class PrimaryDialer:
         mark: str | None = None,
         replicas: int | None = None,
         term: int = 0,
+        window: float = inf,
     ) -> tuple[NodeLink, Facts]:
         """Open a link to a primary. Raises HandshakeError, also if the server is not a primary.
 
         `known` is the same at each call for one primary. `mark` is another key for the mark.
         `replicas` is the number of replicas, if others know it better than the primary. `term` is a
         number that rises with each failover: it distinguishes a primary that was replaced and came
-        back from one that was never replaced.
+        back from one that was never replaced. `window` is the number of seconds for which a look at
+        the roster of a new term counts; it is of no use from `max_ttl` on.
         """
         timeout = self.settings.node_timeout
         record_key = self.settings.record_key
@@ -61,7 +66,9 @@ class PrimaryDialer:
         try:
             known.counted(facts.replicas)
             self._check(facts, known, watched=replicas is not None)
-            facts = await self._marked(link, facts, mark or self.mark, term)
+            named = self.acks.wanted == "all" and window < self.settings.max_ttl
+            roster = str(Roster(0, window)) if named else ""
+            facts, roster = await self._marked(link, facts, mark or self.mark, term, roster)
         except BaseException:
             link.close("the handshake failed")
             raise
@@ -70,6 +77,8 @@ class PrimaryDialer:
         acked = AckedLink(link, self.acks, timeout)
         acked.recount = replicas is None
         acked.replicas = (facts.replicas or 0) if replicas is None else replicas
+        if named and roster:
+            acked.term = Term(mark or self.mark, f"{facts.run_id}.{term}", term, keeps=True)
         return acked, facts
 
     def _check(self, facts: Facts, known: KnownReplicas, *, watched: bool) -> None:
@@ -86,15 +95,18 @@ class PrimaryDialer:
             cause = f"durable=True needs WAITAOF of Redis 7.2 or later; it is {facts.version}"
             raise HandshakeError(Failure(cause, permanent=True, code=UNSUPPORTED))
 
-    async def _marked(self, link: Link, facts: Facts, key: str, term: int) -> Facts:
+    async def _marked(
+        self, link: Link, facts: Facts, key: str, term: int, roster: str
+    ) -> tuple[Facts, str]:
         # A server's own disk doesn't have what the server missed as a replica.
         facts = replace(facts, durable=False)
         if facts.run_id is None:
-            return facts
-        mark = await leave_mark(link, key, f"{facts.run_id}.{term}")
+            return facts, ""
+        mark = await leave_mark(link, key, f"{facts.run_id}.{term}", roster)
         if mark is None:
-            return replace(facts, marked=0.0, promoted=True)
-        return replace(facts, marked=mark.age, promoted=not mark.same)
+            return replace(facts, marked=0.0, promoted=True), roster
+        met = replace(facts, marked=mark.age, promoted=not mark.same, after=mark.before)
+        return met, mark.roster
 
 
 def older(version: str) -> bool:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ from .node import NodeLink
 from .poll import poll, source_node
 from .primary import PrimaryDialer
 from .replies import Failure, no_connection
+from .roster import MARGIN, Heirs, Term
 from .script import Command
 from .server import ServerNode
 from .watched import POLL, WatchedNode, poll_patience
@@ -55,6 +57,10 @@ class SentinelView:
     """Number of replicas that the Sentinel regards as alive."""
     known: int
     """Number of replicas that the Sentinel knows, dead or alive; it forgets none by itself."""
+    silence: float = inf
+    """Seconds of silence that the Sentinel takes for death."""
+    processes: Mapping[str, str] = field(default_factory=dict)
+    """The run_id of each replica that the Sentinel regards as alive, by `host:port`."""
 
     @property
     def primary(self) -> tuple[str, int]:
@@ -120,6 +126,7 @@ class SentinelNode(WatchedNode):
         )
         self._current: SentinelView | None = None
         self._known = KnownReplicas()
+        self._heirs = Heirs()
 
     async def keep(self) -> None:
         """Keep a link to the primary open until cancelled."""
@@ -152,12 +159,21 @@ class SentinelNode(WatchedNode):
             self._known,
             replicas=view.replicas,
             term=view.epoch,
+            window=view.silence + MARGIN,
         )
         if self._current is None or view.primary != self._current.primary:
             _log.info("%s: the primary is %s:%d", self.address, view.host, view.port)
+            if self._primaries.acks.wanted == "all":
+                _log.info("%s: %s", self.address, told(view.silence + MARGIN, link))
         self._current = view
         self.confirm(asked)
-        return self.watched(link, facts)
+        link, facts = self.watched(link, facts)
+        term = link.term if isinstance(link, AckedLink) else None
+        if term is None and facts.run_id is not None:
+            process = f"{facts.run_id}.{view.epoch}"
+            term = Term(self._primaries.mark, process, view.epoch, keeps=False)
+        complete = self._heirs.met(facts, term, view.epoch, facts.lag)
+        return link, replace(facts, complete=complete)
 
     async def _look_after(self) -> None:
         pause = POLL
@@ -181,6 +197,7 @@ class SentinelNode(WatchedNode):
             self.confirm(asked)
             if isinstance(link, AckedLink):
                 link.replicas = view.replicas
+            self._heirs.look(link, view.processes, self.trust.votes_from)
 
     async def _ask_sentinels(self) -> SentinelView:
         """Return the primary that a majority names. Raises HandshakeError if there is none."""
@@ -204,6 +221,8 @@ def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelVi
                 max(other.epoch for other in agreed),
                 max(other.replicas for other in agreed),
                 max(other.known for other in agreed),
+                max(other.silence for other in agreed),
+                {name: run for other in agreed for name, run in other.processes.items()},
             )
     failures = [one for one in read if isinstance(one, Failure)]
     unknown = [failure for failure in failures if "No such master" in failure.cause]
@@ -219,6 +238,13 @@ def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelVi
     raise HandshakeError(Failure(cause, permanent=hopeless))
 
 
+def told(window: float, link: NodeLink) -> str:
+    """Return what an heir of this primary does."""
+    if isinstance(link, AckedLink) and link.term is not None:
+        return f"an heir may serve at once; a dead replica stops locks for {window:g} s"
+    return "an heir waits for max_ttl"
+
+
 def _read(replies: Sequence[Any]) -> SentinelView | Failure:
     failed = next((reply for reply in replies if isinstance(reply, Failure)), None)
     if failed is not None:
@@ -231,9 +257,13 @@ def _read(replies: Sequence[Any]) -> SentinelView | Failure:
 
 def _view(address: Any, master: Any, replicas: Any) -> SentinelView:
     host, port = (word.decode("utf-8", "replace") for word in address)
-    alive = [_alive(_fields(replica)) for replica in replicas]
-    epoch = int(_fields(master)["config-epoch"])
-    return SentinelView(host, int(port), epoch, sum(alive), len(alive))
+    known = [_fields(replica) for replica in replicas]
+    alive = [replica for replica in known if _alive(replica)]
+    about = _fields(master)
+    silence = float(about.get("down-after-milliseconds", inf)) / 1000
+    processes = {f"{one['ip']}:{one['port']}": one["runid"] for one in alive if one.get("runid")}
+    epoch = int(about["config-epoch"])
+    return SentinelView(host, int(port), epoch, len(alive), len(known), silence, processes)
 
 
 def _alive(replica: dict[str, str]) -> bool:

@@ -41,6 +41,8 @@ class Facts:
     """Seconds since clients first marked this process as the primary; None without a mark."""
     promoted: bool = False
     """The node was not the primary when clients last marked one: it may lack others' grants."""
+    complete: bool = False
+    """This client knows that the promoted node has every grant of the primary before it."""
     lag: float = 0.0
     """Maximum number of seconds for which other clients may go on using a replaced primary."""
     after: str | None = None
@@ -122,9 +124,10 @@ class Trust:
         if facts.lag:
             # Until then the previous primary may grant what this node extends (tests/model: G5).
             self.renews_from = max(self.renews_from, now + quarantine(facts.lag) - age)
+        longest = 0.0 if facts.complete else self.max_ttl
         return self.quarantine(
             now,
-            quarantine(self.max_ttl + facts.lag) - age,
+            quarantine(longest + facts.lag) - age,
             _why_forgotten(known, facts),
             since=now - _told_age(facts, silent if known is not None else inf),
         )

@@ -8,6 +8,7 @@
 #include "failover.hpp"
 #include "fences.hpp"
 #include "handover.hpp"
+#include "heir.hpp"
 #include "nodeset.hpp"
 #include "phases.hpp"
 #include "queue.hpp"
@@ -58,6 +59,11 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define HEIR c.belief = 3; c.quar = 4; c.acks_all = c.kept_in = c.next_term = true; c.heir = 2
 // Nor these: replicas that are away are counted out, and an heir is believed because of the others.
 #define COUNTS_OUT c.belief = 2; c.quar = 3; c.acks_all = c.next_term = c.counts_out = true; c.heir = 2
+#define HEIRS(N, body) MODEL(HeirModel<N COMMA 2>, HeirCfg, body)
+#define TWO c.first = 2
+// Three servers without the time that a confirmation counts, which leaves few enough states.
+#define SMALL c.conf = 0; c.belief = c.quar = c.apart = 2; c.recent = 1
+#define TWICE c.failovers = 2; c.lookers = 3
 #define NODESET(body) MODEL(SetModel<2>, SetCfg, body)
 #define QUEUE(N, K, body) MODEL(QueueModel<N COMMA K>, QueueCfg, body)
 #define PHASES(N, K, body) MODEL(PhaseModel<N COMMA K>, PhaseCfg, body)
@@ -253,6 +259,29 @@ static const std::vector<Case> CASES = {
   SHORT(I17, CAUGHT, "NAIVE the last reader wakes nobody", go_all(PHASES(1, 3, c.last = false))),
   SHORT(I18, CAUGHT, "3 nodes, a reader's request is ahead of the writer's release on one of them", go(PHASES(3, 3, c.writers = 3; c.cross = true))),
   SHORT(I19, CAUGHT, "the second step of a release ends the turn", go_all(PHASES(1, 3, c.writers = 3; c.keeps = c.late_turn = c.timers = true))),
+  // ---- heirs that serve at once (docs/decisions/0029) ----------------------------------------------
+  SHORT(F9, HOLDS, "an heir serves those who saw that it has everything, extensions, a replica restarts with older data, 2 servers", go(HEIRS(2, TWO; c.extends = true; c.restarts = 1))),
+  SHORT(F10, HOLDS, "F9 without these, 2 failovers", go(HEIRS(2, TWO; TWICE))),
+  SHORT(F11, HOLDS, "F10 with 3 servers and one list", go(HEIRS(3, SMALL; TWICE; c.moves = false))),
+  SHORT(F12, HOLDS, "one of the clients asks for fewer acknowledgements, 2 servers", go(HEIRS(2, TWO; c.fewer = true))),
+  SHORT(F13, HOLDS, "others ask for fewer acknowledgements, 2 servers", go(HEIRS(2, TWO; c.closers = true))),
+  LARGE(F14, "an heir serves those who saw that it has everything, 3 servers", go(HEIRS(3, ))),
+  LARGE(F15, "the same, extensions, a replica restarts with older data", go(HEIRS(3, SMALL; c.extends = true; c.restarts = 1))),
+  LARGE(F16, "F10 with 3 servers", go(HEIRS(3, SMALL; TWICE))),
+  SHORT(G12, CAUGHT, "names are dropped one tick too early", go(HEIRS(2, TWO; c.recent = 3))),
+  SHORT(G13, CAUGHT, "NAIVE a name that leaves need not acknowledge any more", go(HEIRS(2, TWO; c.leaving = false))),
+  SHORT(G14, CAUGHT, "NAIVE as many replicas acknowledge as are listed, whichever they are", go(HEIRS(3, SMALL; TWO; c.named = c.moves = false))),
+  SHORT(G15, CAUGHT, "a look proves a replica that has not acknowledged since an earlier one", go(HEIRS(2, TWO; c.looked_since = false))),
+  SHORT(G16, CAUGHT, "the list may change between the two looks", go(HEIRS(2, TWO; c.unchanged = false))),
+  SHORT(G17, CAUGHT, "NAIVE the list in the heir's own data is believed", go(HEIRS(2, TWO; c.own_look = false))),
+  SHORT(G18, CAUGHT, "the heir may have restarted since the look", go(HEIRS(2, TWO; c.restarts = 1; c.same_process = false))),
+  SHORT(G19, CAUGHT, "F10, and a look counts at a primary that does not vote yet", go(HEIRS(2, TWO; TWICE; c.voting = false))),
+  SHORT(G20, CAUGHT, "F11, and the look may be at an earlier term than the one right before", go(HEIRS(3, SMALL; TWICE; c.moves = c.next_term = false))),
+  SHORT(G21, CAUGHT, "F10, and a believed heir doesn't wait until confirmations have run out", go(HEIRS(2, TWO; TWICE; c.lag = false))),
+  SHORT(G22, CAUGHT, "F12, and that client leaves the list as it is", go(HEIRS(2, TWO; c.fewer = true; c.closes = false))),
+  SHORT(G23, CAUGHT, "F12, and that client doesn't wait", go(HEIRS(2, TWO; c.fewer = true; c.closing_waits = false))),
+  SHORT(G24, CAUGHT, "F13, and a closed list names nobody", go(HEIRS(2, TWO; c.closers = true; c.closing_lists = false))),
+  SHORT(G25, CAUGHT, "F9, and extensions need no acknowledgement", go(HEIRS(2, TWO; c.extends = true; c.ext_acks = false))),
   // ---- S, U: the set of nodes changes, {1 2 3} -> {1 2 3 4} -> {2 3 4} -----------------------------
   SHORT(S1, HOLDS, "one node at a time, each step closed before the next", go(NODESET(c.belief = c.wait = 1))),
   LARGE(S2, "the same, leases of 2 ticks", go(NODESET())),

@@ -19,12 +19,12 @@ SHORT = ("-O1", "-DSHORT_ONLY")
 ALL = ("-O2",)
 
 HOLDS = "T1 T3 T7 L1 L2 P1 P2 P3 P4 R4 H3 M3 M11 V1 K1 K2 K6 C1 C2 D1 D3 F1 F2 F4 Z2 Z3".split(" ")
-HOLDS += "F6 S1 I1 I2 I3 I4 I5 I10 O1 O2 O3 O4 O5 O6 O7 O8".split(" ")
+HOLDS += "F6 F9 F10 F11 F12 F13 S1 I1 I2 I3 I4 I5 I10 O1 O2 O3 O4 O5 O6 O7 O8".split(" ")
 # Random schedules of worlds that are too large to exhaust.
 HOLDS_SAMPLED = "O12 O13 O14 O15 I6 I7 I8 I20".split(" ")
 HOLDS_NIGHTLY = (
     "T2 T4 T5 T6 T8 T9 T10 A1 A2 A3 A4 P5 P6 P7 P8 P9 R5 R6 H1 H2 H7 M1 M2 M4 M5 M6 M7 M8 M9 M10 "
-    "V2 V3 V4 V5 K3 K4 K5 K7 C3 D2 D4 F3 F5 F7 F8 S2 S3 S4 I9 O9 O10 O11"
+    "V2 V3 V4 V5 K3 K4 K5 K7 C3 D2 D4 F3 F5 F7 F8 F14 F15 F16 S2 S3 S4 I9 O9 O10 O11"
 ).split(" ")
 
 # What the shortest counter-example violates, and how many steps it takes.
@@ -87,6 +87,20 @@ CAUGHT = {
     "G9": ("M", 15),
     "G10": ("M", 16),
     "G11": ("M", 21),
+    "G12": ("M", 17),
+    "G13": ("M", 14),
+    "G14": ("M", 13),
+    "G15": ("M", 18),
+    "G16": ("M", 19),
+    "G17": ("M", 14),
+    "G18": ("M", 14),
+    "G19": ("M", 22),
+    "G20": ("M", 18),
+    "G21": ("M", 14),
+    "G22": ("M", 16),
+    "G23": ("M", 14),
+    "G24": ("M", 14),
+    "G25": ("M", 18),
     "U1": ("M", 10),
     "U2": ("M", 16),
     "U3": ("M", 8),

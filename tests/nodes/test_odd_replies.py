@@ -75,7 +75,7 @@ async def test_a_primary_that_cannot_be_marked_is_known_as_such() -> None:
     assert await left(Failure("OOM command not allowed", code="OOM")) is None
     with pytest.raises(HandshakeError):
         await left(Failure("no answer within 1 s"))
-    mark = await left([0, 1_000_000, b"-", 3_500_000])
+    mark = await left([0, 1_000_000, b"-", b"", 3_500_000])
     assert mark is not None
     assert (mark.same, mark.age, mark.before) == (False, 2.5, "-")
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock._nodes import mark, primary
+from asynclock._nodes import mark, primary, roster
 from asynclock._nodes.acks import Acks
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.link import Link
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replies import Failure
+from asynclock._nodes.roster import Heirs
 from asynclock._nodes.sentinel import SentinelNode, SentinelView, agreed_primary
 from asynclock._nodes.server import ServerNode
 from asynclock._nodes.watched import CONFIRMED, POLL, WatchedNode
@@ -78,6 +79,7 @@ class Watched(SentinelNode):
         WatchedNode.__init__(self, "s@here", nowhere, SETTINGS, Observers())
         self.said: SentinelView | None = said
         self._current = said
+        self._heirs = Heirs()
         self.end = Ends()
         self._link = self.end  # type: ignore[assignment]
         self.confirm(_clock.now())
@@ -171,14 +173,14 @@ async def test_a_primary_has_on_its_disk_only_what_it_did_not_miss(
 ) -> None:
     processes = []
 
-    async def leave(_link: object, _key: str, process: str) -> mark.Mark | None:
+    async def leave(_link: object, _key: str, process: str, _roster: str) -> mark.Mark | None:
         processes.append(process)
         return left
 
     monkeypatch.setattr(primary, "leave_mark", leave)
     primaries = primary.PrimaryDialer(SETTINGS, (), Acks(), "mark")
     link: Any = None
-    facts = await primaries._marked(link, Facts(run_id="one", durable=True), "mark", 3)
+    facts, _ = await primaries._marked(link, Facts(run_id="one", durable=True), "mark", 3, "")
     assert (facts.durable, facts.marked, facts.promoted) == (False, marked, promoted)
     assert processes == ["one.3"], "named again after a failover, it is not the same primary"
 
@@ -187,10 +189,43 @@ async def test_a_mark_names_the_process_that_clients_know() -> None:
     node = MemoryNode()
 
     async def leave(process: str) -> list[Any]:
-        reply: list[Any] = await node.command("EVAL", mark.SCRIPT.source, 1, "m", process, 60_000)
+        reply: list[Any] = await node.command(
+            "EVAL", mark.SCRIPT.source, 1, "m", process, 60_000, ""
+        )
         return [reply[0], reply[2]]
 
     assert await leave("one") == [0, "-"]
     assert await leave("one") == [1, "-"]
     assert await leave("two") == [0, "one"]
     assert await leave("two") == [1, "one"]
+
+
+async def test_a_mark_keeps_the_roster_of_its_term() -> None:
+    node = MemoryNode()
+
+    async def leave(process: str, begins: str) -> list[Any]:
+        script, words = mark.SCRIPT.source, (1, "m", process, 60_000, begins)
+        reply: list[Any] = await node.command("EVAL", script, *words)
+        return [reply[0], reply[3]]
+
+    async def change(seen: str, newer: str) -> str:
+        await node.command("EVAL", roster.SCRIPT.source, 1, "m", seen, newer, 60_000)
+        found: str = await node.command("GET", "m")
+        return found
+
+    assert await leave("one", "0;9.5;") == [0, "0;9.5;"]
+    seen = await node.command("GET", "m")
+    newer = seen.replace("0;9.5;", "1;9.5;a:1,-b:2")
+    assert await change(seen, newer) == newer
+    assert await change(seen, "stale") == newer
+    assert await leave("one", "0;8;") == [1, "1;9.5;a:1,-b:2"]
+    # This client grants without them: it must wait, as at a process that it has not known.
+    same, closed = await leave("one", "")
+    assert (same, closed[0], closed.partition(";")[2]) == (0, "-", "9.5;a:1,-b:2")
+    assert await leave("one", "0;8;") == [1, closed]
+    assert await leave("one", "") == [1, closed], "the next one waits for the rest of that time"
+    await node.command("SET", "m", "one 1 - 1;9.5;a:1")
+    _, since, _, _, now = await node.command("EVAL", mark.SCRIPT.source, 1, "m", "one", 60_000, "")
+    assert since == now, "however long the process has been known"
+    assert await leave("two", "") == [0, ""], "a new term has no roster, and gets none any more"
+    assert await leave("two", "0;8;") == [1, ""]
