@@ -176,6 +176,8 @@ def quick(session: nox.Session) -> None:
 ORDINARY = "not cluster and not nightly and not containers"
 # Tests mostly wait: with four workers, two cores are idle for half of the time.
 WORKERS = "8"
+# Without coverage they wait even more.
+WORKERS_ELSEWHERE = "12"
 
 # One Python runs everything, on the machine's own server. The others run what can depend on the
 # interpreter or on the server, each on another server: the oldest supported and the newest.
@@ -221,7 +223,8 @@ def add_tests(version: str, python: str | None) -> None:
         # Paths on the command line replace the list; `pytest -k` and the like narrow it.
         given = any(Path(one.split("::")[0]).exists() for one in session.posargs)
         chosen = [] if version == MAIN or given else ON_EACH_PYTHON
-        environment.pytest("-n", WORKERS, "-m", ORDINARY, *chosen)
+        workers = WORKERS if version == MAIN else WORKERS_ELSEWHERE
+        environment.pytest("-n", workers, "-m", ORDINARY, *chosen)
 
     what = "All ordinary tests, with their coverage," if version == MAIN else "What can differ"
     tests.__doc__ = f"{what} on Python {version}."
