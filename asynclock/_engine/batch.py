@@ -27,6 +27,8 @@ MOST_NAMES: Final = 64
 """Maximum number of names in one command. A server needs 0.3 ms for it, or 1 ms if all are held."""
 Alike = tuple[float, tuple[Word, ...]]
 """What all acquires of a batch have in common: their ttl, and the arguments if they wait."""
+ALONE: Final = 8
+"""Number of batches in a row with one name after which one task seems to be alone."""
 MOST_UNSENT: Final = 4
 """Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
 
@@ -119,7 +121,7 @@ class Batch:
             return
         command, self._missing = self._command(), len(self.sent_to)
         nodes.undecided += 1
-        nodes.crowded = self.names > 1
+        nodes.singles = nodes.singles + 1 if self.names == 1 else 0
         for index in self.sent_to:
             nodes.nodes[index].send_batch(command, self, index, now=now)
         for release in self.releases if self.absent else ():
@@ -268,10 +270,10 @@ def _with_room(unsent: list[UnsentBatch], script: Script, alike: Alike | None) -
 def _send_soon(nodes: Multiplexer, batch: Batch) -> None:
     """Send the batch when the tick ends, or now if it is full or one task seems to be alone.
 
-    One task seems to be alone if the last batch had one name and has its verdict: compare Nagle's
-    rule, RFC 896.
+    One task seems to be alone if many batches in a row had one name, and all have their verdicts:
+    compare Nagle's rule, RFC 896.
     """
-    if batch.names >= MOST_NAMES or not (nodes.undecided or nodes.crowded):
+    if batch.names >= MOST_NAMES or not (nodes.undecided or nodes.singles < ALONE):
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()

@@ -61,8 +61,8 @@ class Multiplexer:
         """The releases and acquires of this tick that have not been sent, in order."""
         self.undecided: int = 0
         """Number of batches that were sent and have no verdict yet."""
-        self.crowded: bool = True
-        """Whether the last batch had several names."""
+        self.singles: int = 0
+        """Number of batches with one name that were sent in a row."""
         self.flush_due: bool = False
         self._background = background
         self._strict = strict
