@@ -164,6 +164,7 @@ async def test_a_call_that_is_closed_where_no_loop_runs_gives_its_name_up(on: No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Link, "_write", noted)
+        on.locks._engine.multiplexer.singles = batch.ALONE  # what is asked is written at once
         thread = threading.Thread(target=call.close)
         thread.start()
         thread.join()
