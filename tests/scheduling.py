@@ -16,11 +16,12 @@ DEPLOYMENT = re.compile(r"[\[-]((?:\d|acks\w+|sentinel|cluster|durable)-(?:tcp|u
 WHOLE_FILE = re.compile(r"tests/(?:replicated/\w+|docs/test_pictures)\.py")
 """Tests of one topology, and those of the pages, which are built once."""
 LONG = re.compile(
-    r"test_the_rules_tests_catch|tests/docs/test_pictures|test_a_night_with_the_page|tests/typing/"
-    r"|test_a_rolling_restart_|test_a_step_from_the_first|tests/replicated/test_set"
+    r"^(group|sentinel|cluster)-|tests/replicated/|tests/docs/test_pictures|tests/typing/"
+    r"|test_the_rules_tests_catch|test_a_night_with_the_page|test_ctrl_c_at_any_moment"
+    r"|test_a_rolling_restart_|test_a_step_from_the_first|test_planted_misconfigurations"
     r"|test_applications\.py::test_it_goes_right|tests/model/.*\[(K6|J2)\]"
 )
-"""Tests that take half a minute, and two that wait for the compiler. Each begins early: begun last,
+"""What takes half a minute, and two tests that wait for the compiler. It begins early: begun last,
 one of them would run alone while the other workers have nothing left to do."""
 
 
