@@ -1,7 +1,7 @@
 """Opens a link: connects, logs in, loads the scripts and asks for the server's facts.
 
-All commands after the login go out in one round trip. If a server or a proxy refuses one of them
-(INFO, CLIENT TRACKING, SCRIPT LOAD, …), the library does without it. Only a refused login or
+All commands go out in one round trip, the login first. If a server or a proxy refuses one of the
+others (INFO, CLIENT TRACKING, SCRIPT LOAD, …), the library does without it. Only a refused login or
 protocol fails the handshake.
 """
 
@@ -66,8 +66,7 @@ async def dial(
     async with _opening(endpoint, limit) as opened:
         link = await endpoint.open(lambda: Link(listener, limit))
         opened.append(link)
-        await _log_in(link, endpoint)
-        known = await _introduce(link, scripts, record_key)
+        known = await _introduce(link, endpoint, scripts, record_key)
         link.answer_within(node_timeout)
     return link, known
 
@@ -79,7 +78,7 @@ async def greet(
     async with _opening(endpoint, limit) as opened:
         link = await endpoint.open(lambda: Link(listener, limit))
         opened.append(link)
-        await _log_in(link, endpoint)
+        await _log_in(link, endpoint, await _credentials(endpoint))
         link.answer_within(node_timeout)
     return link
 
@@ -122,21 +121,29 @@ def _drop(opened: list[Link]) -> None:
         link.close("the handshake failed")
 
 
-async def _log_in(link: Link, endpoint: Endpoint) -> None:
+async def _credentials(endpoint: Endpoint) -> Sequence[str]:
     try:
-        login = await endpoint.credentials()
+        return await endpoint.credentials()
     except Exception as error:  # a provider is the user's code; its text may quote the password
         cause = f"no credentials: the provider raised {type(error).__name__}"
         raise HandshakeError(Failure(cause)) from None
+
+
+async def _log_in(
+    link: Link, endpoint: Endpoint, login: Sequence[str], *questions: Command
+) -> list[Any]:
+    """Log in, ask `questions` in the same round trip, and return the answers to them."""
     hello = Command.plain("HELLO", "3", *(("AUTH", *login) if login else ()))
-    answer = await link.ask(hello)
+    select = [Command.plain("SELECT", endpoint.db)] if endpoint.db else []
+    answer, *answers = await asyncio.gather(*map(link.ask, (hello, *select, *questions)))
     if isinstance(answer, Failure) and answer.code == "WRONGPASS" and endpoint.rotates:
         answer = replace(answer, permanent=False)  # the next password may be right
     if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS):
         answer = replace(answer, cause=answer.cause + _wants_tls(link, endpoint))
     _accept(answer, [word for word in login if word and word != "default"][-1:])
-    if endpoint.db:
-        _accept(await link.ask(Command.plain("SELECT", endpoint.db)))
+    for selected in answers[: len(select)]:
+        _accept(selected)
+    return answers[len(select) :]
 
 
 def _wants_tls(link: Link, endpoint: Endpoint) -> str:
@@ -154,7 +161,9 @@ def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:
         raise HandshakeError(Failure(cause, permanent=answer.permanent, code=answer.code))
 
 
-async def _introduce(link: Link, scripts: Iterable[Script], record_key: str) -> Facts:
+async def _introduce(
+    link: Link, endpoint: Endpoint, scripts: Iterable[Script], record_key: str
+) -> Facts:
     # A script that could not be loaded is sent with EVAL when it is first needed.
     loads = [Command.plain("SCRIPT", "LOAD", script.source) for script in scripts]
     questions = (
@@ -165,8 +174,9 @@ async def _introduce(link: Link, scripts: Iterable[Script], record_key: str) -> 
         *loads,
         *(record.reading(record_key) if record_key else ()),
     )
+    login = await _credentials(endpoint)
     sent = _clock.now()
-    replies = await asyncio.gather(*map(link.ask, questions))
+    replies = await _log_in(link, endpoint, login, *questions)
     tracking, fsync, clock, info = replies[:4]
     _accept(info if isinstance(info, Failure) and not info.code else None)
     if isinstance(clock, list):

@@ -68,6 +68,33 @@ def test_a_slow_handshake_leaves_no_timer_behind() -> None:
     assert run_virtual(scenario()) <= 0.3
 
 
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        target.write(data)
+    target.close()
+
+
+async def test_a_connection_opens_in_one_round_trip(asynclock_nodes: list[LocalServer]) -> None:
+    """The login, the database and all questions are there before the first answer."""
+    server = asynclock_nodes[0]
+
+    async def hold_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = b""
+        while not all(word in data for word in (b"HELLO", b"SELECT", b"INFO", b"LOAD")):
+            data += await reader.read(65536)
+        replies, requests = await asyncio.open_connection(server.host, server.port)
+        requests.write(data)
+        await asyncio.gather(_copy(reader, requests), _copy(replies, writer))
+
+    relay = await asyncio.start_server(hold_back, "127.0.0.1")
+    port = relay.sockets[0].getsockname()[1]
+    async with patient.connect(f"redis://127.0.0.1:{port}/3", restart_guard=False) as locks:
+        lease = await locks.lock("a", timeout=5).acquire()
+        assert (await locks.inspect("a")).owner == lease.owner
+        await lease.release()
+    relay.close()
+
+
 class Recorder(asyncio.Transport):
     """A transport that keeps what is written to it."""
 
