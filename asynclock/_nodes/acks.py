@@ -142,9 +142,9 @@ class AckedLink:
         """Whether a release has no reply yet."""
         return self._link.releasing
 
-    async def ask(self, command: Command) -> Any:
-        """Send a command that is no write; return its reply or Failure."""
-        return await self._link.ask(command)
+    def ask(self, command: Command) -> asyncio.Future[Any]:
+        """Queue a command that is no write; return a future of its reply or Failure."""
+        return self._link.ask(command)
 
     def close(self, cause: str) -> None:
         """End the connection now; commands without a reply fail with `cause`."""

@@ -19,7 +19,7 @@ import hiredis
 
 from .. import _clock, _forks
 from .error_replies import ErrorReplies, look_inside
-from .replies import NOT_REDIS, Answer, Failure, ServerError, Sink, lost
+from .replies import NOT_REDIS, Answer, Failure, ServerError, Sink, failure, lost
 from .script import BATCH, WRITES, Command
 from .undoing import Entry
 
@@ -87,7 +87,7 @@ class Link(asyncio.Protocol):
         """Queue `command`; with `now`, write all. `sink` gets one answer, within the timeout."""
         ended = self._transport is None
         if ended or (len(self._in_flight) >= MAX_IN_FLIGHT and not command.unlimited):
-            sink.on_reply(index, Failure("connection lost" if ended else "backlog"))
+            sink.on_reply(index, self._end if ended else Failure("backlog"))
             return
         if self._busy:  # a garbage collection in here closed a call, which sends its release
             self._loop.call_soon(self.send, command, sink, index)
@@ -111,11 +111,14 @@ class Link(asyncio.Protocol):
         if now or len(self._out) == WRITE_AT:
             self._write()
 
-    async def ask(self, command: Command) -> Any:
-        """Send `command` and return its reply or Failure. Cancelling doesn't stop the command."""
+    def ask(self, command: Command) -> asyncio.Future[Any]:
+        """Queue `command` now and return a future of its reply or Failure.
+
+        Cancelling the future doesn't stop the command.
+        """
         answer = Answer(self._loop)
         self.send(command, answer, 0)
-        return await answer.future
+        return answer.future
 
     def answer_within(self, seconds: float) -> None:
         """End the handshake: `seconds` is the timeout from now on; nothing may be in flight."""
@@ -241,7 +244,10 @@ class Link(asyncio.Protocol):
             cause = "it does not speak the Redis protocol"
             self.close(cause, permanent=not self._greeted, code=NOT_REDIS)
         if len(replies) > len(self._in_flight):
-            self.close("it sent a reply without a request")
+            # A server that is full or protected says so before it is asked.
+            refused = type(replies[0]) is ServerError and not (self._greeted or self._in_flight)
+            end = failure(replies[0]) if refused else Failure("it sent a reply without a request")
+            self.close(end.cause, permanent=end.permanent, code=end.code)
             return []
         return replies
 
@@ -288,7 +294,7 @@ class Link(asyncio.Protocol):
         """asyncio: the connection has ended."""
         self._transport = None
         self._disarm()
-        end = self._end if error is None else lost(error, greeted=self._greeted)
+        end = self._end = self._end if error is None else lost(error, greeted=self._greeted)
         entries, overdue = self._in_flight, self._overdue
         self._in_flight, self._overdue = deque(), 0
         self.listener.on_disconnect(self, end, [entry[3] for entry in entries])

@@ -156,7 +156,7 @@ class NodeLink(Protocol):
         With `now`, write it and all queued commands.
         """
 
-    async def ask(self, command: Command) -> Any:
+    def ask(self, command: Command) -> asyncio.Future[Any]:
         """Send `command` and return its reply or Failure."""
 
     def close(self, cause: str) -> None:

@@ -183,7 +183,7 @@ async def ended_by(command: Command, reply: str) -> tuple[Any, Failure | None]:
     owner = Owner()
     link = Link(owner, 1.0)
     link.connection_made(Wire(link))
-    answer = asyncio.create_task(link.ask(command))
+    answer = link.ask(command)
     await asyncio.sleep(0)  # sent
     link.data_received(reply.encode())
     async with asyncio.timeout(5):

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+import redis.asyncio
+from redis.credentials import CredentialProvider
 
 import asynclock
 from asynclock._nodes import handshake
@@ -93,6 +95,32 @@ async def test_a_connection_opens_in_one_round_trip(asynclock_nodes: list[LocalS
         assert (await locks.inspect("a")).owner == lease.owner
         await lease.release()
     relay.close()
+
+
+class Slow(CredentialProvider):
+    """Needs some time to find the password."""
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        await asyncio.sleep(0.05)
+        return "default", "secret"
+
+
+@pytest.mark.parametrize("provider", [None, Slow()])
+async def test_a_server_that_refuses_before_it_is_asked_is_quoted(
+    provider: CredentialProvider | None,
+) -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-ERR max number of clients reached\r\n")
+        writer.close()
+
+    full = await asyncio.start_server(refuse, "127.0.0.1")
+    port = full.sockets[0].getsockname()[1]
+    client = redis.asyncio.Redis(port=port, credential_provider=provider)
+    async with client, asynclock.connect(client) as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await locks.lock("a").try_acquire()
+        assert list(caught.value.nodes.values()) == ["ERR max number of clients reached"]
+    full.close()
 
 
 class Recorder(asyncio.Transport):
