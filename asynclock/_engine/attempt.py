@@ -178,6 +178,7 @@ class Attempt(Tally):
         for index in asked:
             self._open |= 1 << index
             self._nodes[index].ask(command, self, index, arm=armed)
+        nodes.write_if_alone()
 
     async def _verdict(self, limit: float) -> None:
         loop = asyncio.get_running_loop()

@@ -27,8 +27,6 @@ MOST_NAMES: Final = 64
 """Maximum number of names in one command. A server needs 0.3 ms for it, or 1 ms if all are held."""
 Alike = tuple[float, tuple[Word, ...]]
 """What all acquires of a batch have in common: their ttl, and the arguments if they wait."""
-ALONE: Final = 8
-"""Number of batches in a row with one name after which one task seems to be alone."""
 MOST_UNSENT: Final = 4
 """Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
 
@@ -268,12 +266,8 @@ def _with_room(unsent: list[UnsentBatch], script: Script, alike: Alike | None) -
 
 
 def _send_soon(nodes: Multiplexer, batch: Batch) -> None:
-    """Send the batch when the tick ends, or now if it is full or one task seems to be alone.
-
-    One task seems to be alone if many batches in a row had one name, and all have their verdicts:
-    compare Nagle's rule, RFC 896.
-    """
-    if batch.names >= MOST_NAMES or not (nodes.undecided or nodes.singles < ALONE):
+    """Send the batch when the tick ends, or now if it is full or one task seems to be alone."""
+    if batch.names >= MOST_NAMES or nodes.alone:
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()

@@ -142,6 +142,7 @@ class Engine(Keeper):
             batch_release(self, release)
         else:
             nodes.deliver(release.command(WAKE_NOBODY if keep else ()), release, nodes.everyone)
+            nodes.write_if_alone()
         if nodes.wakeups.watched:  # servers send no push for changes by our own connection
             for key in spec.watched:
                 nodes.wakeups.wake(key)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from .. import _clock
 from .._background import Background
@@ -25,6 +25,8 @@ _log = logging.getLogger("asynclock.nodes")
 
 CLOCK_READING_AGE = 0.1
 """Seconds for which a reading of the nodes' clocks is accurate enough for floors."""
+ALONE: Final = 8
+"""Number of batches in a row with one name after which one task seems to be alone."""
 
 
 class UnsentBatch(Protocol):
@@ -153,6 +155,21 @@ class Multiplexer:
             unsent, self.unsent = self.unsent, []
             for one in unsent:
                 one.send(now=ends and one is unsent[-1])
+
+    @property
+    def alone(self) -> bool:
+        """Whether one task seems to be alone, so that waiting for the end of the tick is of no use.
+
+        Many batches in a row had one name, and all have their verdicts: compare Nagle's rule,
+        RFC 896.
+        """
+        return not self.undecided and self.singles >= ALONE
+
+    def write_if_alone(self) -> None:
+        """Write what was just sent, if one task seems to be alone."""
+        if self.alone:
+            for node in self.nodes:
+                node.write()
 
     def broadcast(self, command: Command, sink: Sink, *, arm: bool = False) -> None:
         """Send `command` to every node; `sink` gets each answer with the node's number."""

@@ -103,6 +103,9 @@ class Node(Protocol):
         With `now`, write them and everything before them; otherwise this tick does so later.
         """
 
+    def write(self) -> None:
+        """Write what this tick has sent so far, instead of when the tick ends."""
+
     def obstacle(self, now: float, /) -> Failure | None:
         """Return why the node has no vote at the moment, or None if it has one."""
 

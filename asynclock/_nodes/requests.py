@@ -106,6 +106,11 @@ class ServerRequests:
             bounded = self._bounded(command) if command.give_up_at else command
             self._link.send(bounded, sink, index, now=now)
 
+    def write(self) -> None:
+        """Write what this tick has sent so far, instead of when the tick ends."""
+        if self._link is not None:
+            self._link.connection.flush()
+
     def _forgot_since(self, command: Command) -> bool:
         # Before it forgot, the node may have promised a higher number or accepted a newer value,
         # which this command would replace.

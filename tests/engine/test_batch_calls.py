@@ -15,6 +15,7 @@ from asynclock._engine.context import Context
 from asynclock._engine.message import Message
 from asynclock._engine.request import Request
 from asynclock._nodes.link import Link
+from asynclock._nodes.multiplexer import ALONE
 from tests.engine.batches import NAMES, forbid, free, lease_of, listen, together
 from tests.engine.virtual_nodes import TTL, Nodes, busy, virtual_single
 
@@ -164,7 +165,7 @@ async def test_a_call_that_is_closed_where_no_loop_runs_gives_its_name_up(on: No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Link, "_write", noted)
-        on.locks._engine.multiplexer.singles = batch.ALONE  # what is asked is written at once
+        on.locks._engine.multiplexer.singles = ALONE  # what is asked is written at once
         thread = threading.Thread(target=call.close)
         thread.start()
         thread.join()

@@ -16,8 +16,9 @@ from asynclock._engine.acquire import Acquire
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.options import LeaseOptions
 from asynclock._engine.ticket import PATIENCE
-from asynclock._nodes.multiplexer import Multiplexer
+from asynclock._nodes.multiplexer import ALONE, Multiplexer
 from asynclock._nodes.replies import NOBODY
+from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock.testing import run_virtual
@@ -146,6 +147,34 @@ async def test_a_process_keeps_the_name_for_its_turn_and_no_longer(on: Nodes) ->
         assert 1.0 <= _clock.now() - began < 1.2
         assert bodies >= 9
         await lease.release()
+
+
+@virtual
+async def test_a_lone_task_does_not_wait_for_the_end_of_a_tick_in_its_turn(on: Nodes) -> None:
+    written, write = 0, ServerRequests.write
+
+    def counted(node: ServerRequests) -> None:
+        nonlocal written
+        written += 1
+        write(node)
+
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        nodes = ours._engine.multiplexer
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        lease = await mine
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ServerRequests, "write", counted)
+            for singles, writes in ((0, 0), (ALONE, 2 * len(nodes.nodes))):
+                nodes.singles, written = singles, 0
+                await lease.release()
+                lease = await ours.lock("a").acquire()
+                assert written == writes
+        assert not waiting.done()
+        await lease.release()
+        await (await waiting).release()
 
 
 @virtual

@@ -101,6 +101,9 @@ class ClusterNode:
         """Send `command`, as `ask` does."""
         self.ask(command, sink, index)
 
+    def write(self) -> None:
+        """Leave it to the end of the tick: each server has a connection of its own."""
+
     def obstacle(self, _now: float, /) -> Failure | None:
         """Return why the whole cluster has no vote, or None.
 
