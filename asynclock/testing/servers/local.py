@@ -76,11 +76,11 @@ class LocalServer:
         users: Sequence[str] = (),
         clock: bool = False,
     ) -> None:
+        if tls and unix:
+            raise ConfigurationError("a server listens with tls or on a Unix socket, not both")
         self.binary: ServerBinary = binary or find_server()
         if tls and not self.binary.tls:
             raise ConfigurationError(f"{self.binary} was built without TLS")
-        if tls and unix:
-            raise ConfigurationError("a server listens with tls or on a Unix socket, not both")
         self.host = host
         self.password = password
         self.tls = tls
