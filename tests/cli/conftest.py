@@ -34,10 +34,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def as_from_a_shell() -> None:
-    """Don't ignore signals, even if the caller of the tests does (nohup, a background job)."""
+    """Let programs that tests start react to signals, though our own caller may ignore them.
+
+    A program inherits an ignored signal (nohup, a background job), but not a handled one. Setting
+    signals in each child instead would run Python between fork and exec, for which our loop waits:
+    more than a second if the machine is busy and this process is large.
+    """
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+as_from_a_shell()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -86,7 +95,6 @@ class Program:
             stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            preexec_fn=as_from_a_shell,
         )
         self._running.append(process)
         return process

@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 
-from .conftest import PATIENCE, Program, as_from_a_shell, environment
+from .conftest import PATIENCE, Program, environment
 
 
 class Session:
@@ -31,7 +31,6 @@ class Session:
         """All that was written, escape sequences included."""
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
-            as_from_a_shell()
             os.execvpe(argv[0], argv, env)
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         os.set_blocking(self._fd, False)

@@ -10,6 +10,7 @@ import pytest
 
 import asynclock
 from asynclock._inspect.survey import KEYS_PER_SCAN
+from asynclock._primitives import fair, readwrite
 from asynclock.testing import LocalServer
 from tests import patient
 
@@ -178,7 +179,11 @@ async def test_a_lock_whose_owner_is_an_empty_text(
     assert (wrong.status, "not by that owner" in wrong.err) == (75, True)
 
 
-async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) -> None:
+async def test_every_kind(
+    program: Program, asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (fair, readwrite):
+        monkeypatch.setattr(module, "PATIENCE", 600.0)  # no ticket expires
     program.use(asynclock_nodes[:1])
     async with locks_of(asynclock_nodes[:1]) as locks:
         held = [

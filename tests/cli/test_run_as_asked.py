@@ -23,7 +23,6 @@ from .conftest import (
     PATIENCE,
     Program,
     alive,
-    as_from_a_shell,
     connected,
     environment,
     until,
@@ -217,7 +216,6 @@ async def test_ctrl_c_at_any_moment_of_the_start(
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            preexec_fn=as_from_a_shell,
         )
         assert process.stdout is not None
         await process.stdout.readline()  # Python itself has started; from here on it is us
@@ -246,7 +244,6 @@ async def test_ctrl_c_in_the_moment_in_which_the_command_starts(
         *(sys.executable, "-c", NOTED, "run", "j", "--", "sleep", "1000"),
         env=environment(ASYNCLOCK_CONFIG=str(program.config)),
         stderr=asyncio.subprocess.PIPE,
-        preexec_fn=as_from_a_shell,
     )
     async with asyncio.timeout(PATIENCE):
         _, said = await process.communicate()
@@ -313,7 +310,6 @@ async def test_ctrl_c_right_after_the_grant(
         env=env,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        preexec_fn=as_from_a_shell,
     )
     ended = await program.finish(process)
     assert ended.status == 128 + signal.SIGINT
