@@ -178,7 +178,8 @@ class Attempt(Tally):
         for index in asked:
             self._open |= 1 << index
             self._nodes[index].ask(command, self, index, arm=armed)
-        nodes.write_if_alone()
+        if len(self._context.loops) == 1:  # no other call asks again in this tick
+            nodes.write()
 
     async def _verdict(self, limit: float) -> None:
         loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ from .context import EngineSettings
 from .fences import SPARE_FENCES, reserve_ahead
 from .grant import Grant, Holder, LeaseReference
 from .keeper import Keeper
-from .lease import Lease
+from .lease import GONE, Lease
 from .left import Left
 from .local_queue import LocalQueue, Proceed
 from .options import LeaseOptions
@@ -101,7 +101,11 @@ class Engine(Keeper):
     # a lease ends
 
     def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
-        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
+        """End `lease`. Return the release whose outcome to wait for, or None.
+
+        None if the next waiter took over, or if this process may ask again within its turn: then
+        its next request follows the release at once.
+        """
         if self.observers:
             left = max(0.0, grant.valid_until - now)
             held = now - grant.held_since
@@ -115,9 +119,12 @@ class Engine(Keeper):
             grant.vacated()
             if queue.hand_on(grant, lease._options, now):
                 return None
-        release = self.release(grant, keep=grant.contended and queue.keep(grant, now))
+        keep = grant.contended and queue.keep(grant, now)
+        release = self.release(grant, keep=keep)
+        if keep:
+            release.on_certain = partial(self._kept, queue, lease, grant, release)
         self.next_in_line(queue)
-        return release
+        return None if keep else release
 
     def report_late_loss(self, grant: Grant, reason: str) -> None:
         """Report a loss that the nodes' replies to the release revealed."""
@@ -136,28 +143,33 @@ class Engine(Keeper):
         nodes = self.multiplexer
         spec = grant.spec
         release = Release(self, grant, _clock.now())
-        if keep and queue is not None:
-            release.on_certain = partial(self._pass_soon, queue, spec)
-        if spec.batched and not keep:
+        if keep:  # written now, because the caller's task goes on without a pause
+            nodes.deliver(release.command(WAKE_NOBODY), release, nodes.everyone)
+            nodes.write()
+        elif spec.batched:
             batch_release(self, release)
         else:
-            nodes.deliver(release.command(WAKE_NOBODY if keep else ()), release, nodes.everyone)
-            nodes.write_if_alone()
+            nodes.deliver(release.command(), release, nodes.everyone)
         if nodes.wakeups.watched:  # servers send no push for changes by our own connection
             for key in spec.watched:
                 nodes.wakeups.wake(key)
         return release
 
-    def _pass_soon(self, queue: LocalQueue[Grant], spec: LockSpec) -> None:
-        # A task that loops asks again as soon as it learns that its release is done, which takes
-        # it up to two rounds of the loop.
+    def _kept(
+        self, queue: LocalQueue[Grant], lease: Holder, grant: Grant, release: Release
+    ) -> None:
+        # The nodes have answered the release of a name that this process may ask for again.
+        if release.refuted:
+            lease._was_lost(GONE)
+            self._report_loss(grant, GONE)
+        # A task that other tasks must wake first asks within two rounds of the loop.
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._pass_on, queue, spec)
+        loop.call_soon(loop.call_soon, self._pass_on, queue, grant)
 
-    def _pass_on(self, queue: LocalQueue[Grant], spec: LockSpec) -> None:
-        if queue.kept is not None:
+    def _pass_on(self, queue: LocalQueue[Grant], grant: Grant) -> None:
+        if queue.kept is grant:
             queue.kept = None
-            self.pass_on(spec)
+            self.pass_on(grant.spec)
             self.next_in_line(queue)
 
     def pass_on(self, spec: LockSpec) -> None:

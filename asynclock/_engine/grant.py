@@ -34,6 +34,9 @@ class Holder(Protocol):
     def _ended(self, reason: str | None) -> None:
         """Mark the lease as ended, with the reason of a loss, or None for a release."""
 
+    def _was_lost(self, reason: str) -> None:
+        """Note the reason of a loss that the replies to the release revealed."""
+
     def _forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held."""
 

@@ -25,7 +25,7 @@ class Keeper(Context):
 
     @abstractmethod
     def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
-        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
+        """End `lease`. Return the release whose outcome to wait for; None if there is none."""
 
     @abstractmethod
     def report_late_loss(self, grant: Grant, reason: str) -> None:

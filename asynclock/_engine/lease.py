@@ -78,8 +78,10 @@ class Lease(LeaseState):
 
         The request is sent to all nodes before the first await, so cancelling this call doesn't
         stop the release. Returns when a quorum has confirmed, or after one node timeout. If a task
-        of this process waits for the lock, the lock is handed over without asking a node. Raises
-        ConfigurationError in another event loop than the manager's.
+        of this process waits for the lock, the lock is handed over without asking a node. If other
+        processes wait and this process may take the lock again within its turn, this doesn't wait
+        for the nodes; if they no longer held the lease, that is logged. Raises ConfigurationError
+        in another event loop than the manager's.
         """
         if self._outcome is None:
             engine, grant = self._engine, self._grant

@@ -92,8 +92,8 @@ class LocalQueue(Generic[G]):
         self.grants: list[G] = []
         self.asking: int = 0
         """Number of tasks that are asking the nodes or have just been told to."""
-        self.kept: float | None = None
-        """While the name is free but still ours to take: when our turn with it began."""
+        self.kept: G | None = None
+        """The last grant, while the name is free but still ours to take."""
         self.search: Search | None = None
         """The last task that asked the nodes."""
         self.waiters: OrderedDict[Waiter[G], LeaseOptions] = _NOBODY
@@ -132,13 +132,13 @@ class LocalQueue(Generic[G]):
         """
         if not grant.contended or self.permits > 1 or self.used_up(grant, now):
             return False
-        self.kept = grant.since
+        self.kept = grant
         return True
 
     def take_kept(self, now: float) -> float | None:
         """Stop keeping the name. Return when the turn began; None if the turn is over."""
-        since, self.kept = self.kept, None
-        return since if since is not None and now - since < self.turn else None
+        kept, self.kept = self.kept, None
+        return kept.since if kept is not None and now - kept.since < self.turn else None
 
     def hand_on(self, grant: G, given_up: LeaseOptions, now: float) -> bool:
         """Give the grant to the next waiter; return False if nobody may take it over.

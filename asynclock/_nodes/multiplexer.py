@@ -165,11 +165,10 @@ class Multiplexer:
         """
         return not self.undecided and self.singles >= ALONE
 
-    def write_if_alone(self) -> None:
-        """Write what was just sent, if one task seems to be alone."""
-        if self.alone:
-            for node in self.nodes:
-                node.write()
+    def write(self) -> None:
+        """Write what this tick has sent so far, instead of when the tick ends."""
+        for node in self.nodes:
+            node.write()
 
     def broadcast(self, command: Command, sink: Sink, *, arm: bool = False) -> None:
         """Send `command` to every node; `sink` gets each answer with the node's number."""

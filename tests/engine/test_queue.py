@@ -14,9 +14,11 @@ import asynclock
 from asynclock import _clock
 from asynclock._engine.acquire import Acquire
 from asynclock._engine.attempt import Attempt
+from asynclock._engine.engine import Engine
+from asynclock._engine.lease import GONE
 from asynclock._engine.options import LeaseOptions
 from asynclock._engine.ticket import PATIENCE
-from asynclock._nodes.multiplexer import ALONE, Multiplexer
+from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.replies import NOBODY
 from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Command
@@ -150,7 +152,10 @@ async def test_a_process_keeps_the_name_for_its_turn_and_no_longer(on: Nodes) ->
 
 
 @virtual
-async def test_a_lone_task_does_not_wait_for_the_end_of_a_tick_in_its_turn(on: Nodes) -> None:
+async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_trip(
+    on: Nodes,
+) -> None:
+    """The release doesn't wait for replies, and is written even if the loop is blocked then."""
     written, write = 0, ServerRequests.write
 
     def counted(node: ServerRequests) -> None:
@@ -159,22 +164,71 @@ async def test_a_lone_task_does_not_wait_for_the_end_of_a_tick_in_its_turn(on: N
         write(node)
 
     async with on.connect(turn=60.0) as ours, on.connect() as other:
-        nodes = ours._engine.multiplexer
         first = await on.locks.lock("a").acquire()
         mine = await line_up(ours.lock("a"), ours)
         waiting = await line_up(other.lock("a"), other)
         await first.release()
         lease = await mine
+        on.slow(0.01)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ServerRequests, "write", counted)
-            for singles, writes in ((0, 0), (ALONE, 2 * len(nodes.nodes))):
-                nodes.singles, written = singles, 0
+            for beside in (0, 1):  # a second call that asks again, so requests may go together
+                began, written = _clock.now(), 0
                 await lease.release()
+                assert (_clock.now() - began, written) == (0.0, len(on.nodes))
+                ours._engine.loops.update(dict.fromkeys([object()] * beside))  # type: ignore[arg-type]
                 lease = await ours.lock("a").acquire()
-                assert written == writes
+                ours._engine.loops.clear()
+                assert _clock.now() - began == pytest.approx(0.02)
+                assert written == (2 - beside) * len(on.nodes)
         assert not waiting.done()
         await lease.release()
         await (await waiting).release()
+
+
+@virtual
+async def test_a_name_that_is_taken_again_and_again_passes_on_once(on: Nodes) -> None:
+    """The reply to a release comes when the name has been taken and released again."""
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        on.slow(0.01)
+        passed, pass_on = 0, Engine.pass_on
+
+        def counted(*call: Any) -> None:
+            nonlocal passed
+            passed += 1
+            pass_on(*call)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Engine, "pass_on", counted)
+            lease = await mine
+            for _ in range(5):
+                await lease.release()
+                await asyncio.sleep(0)  # the name is kept for two rounds of the loop
+                lease = await ours.lock("a").acquire(timeout=1.0)
+            await lease.release()
+            await (await waiting).release()
+        assert passed == 1
+
+
+@virtual
+async def test_a_loss_that_the_replies_to_a_release_in_a_turn_reveal_is_reported(
+    on: Nodes,
+) -> None:
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        lease = await mine
+        for node in on.nodes:
+            await node.command("DEL", KEY)
+        assert await lease.release()  # by our own clock, it was held
+        await (await waiting).release()
+        assert (lease.lost_reason, ours.statistics().lost) == (GONE, 1)
 
 
 @virtual

@@ -102,7 +102,9 @@ class ClusterNode:
         self.ask(command, sink, index)
 
     def write(self) -> None:
-        """Leave it to the end of the tick: each server has a connection of its own."""
+        """Write what this tick has sent so far, as `Node.write` does."""
+        for server in self.shards:
+            server.write()
 
     def obstacle(self, _now: float, /) -> Failure | None:
         """Return why the whole cluster has no vote, or None.
