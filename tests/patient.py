@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import asynclock
+from asynclock.testing import LocalServer
 
 LONGEST = 2.0
 """Seconds for a node's answer while the machine gives its processors to others."""
@@ -20,3 +22,8 @@ def node_timeout(*, ttl: float = 10.0, max_ttl: float | None = None, **_others: 
 def connect(*addresses: Any, **settings: Any) -> asynclock.LockManager:
     """`asynclock.connect`, patient unless the test names a node timeout."""
     return asynclock.connect(*addresses, **{"node_timeout": node_timeout(**settings), **settings})
+
+
+def connect_to(nodes: Iterable[LocalServer], **settings: Any) -> asynclock.LockManager:
+    """`connect` to servers that may have been started just now."""
+    return connect(*(node.url for node in nodes), **{"restart_guard": False, **settings})

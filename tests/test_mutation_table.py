@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests import unmeasured
+from tests.mutation import report
+from tests.mutation.runner import CAUGHT, SURVIVED, Outcome
 from tests.mutation.table import ROOT, Change, areas, irreversible, load
 
 FAULTS = ROOT / "docs" / "faults.md"
@@ -35,6 +38,18 @@ def test_the_fix_of_each_fault_is_taken_back() -> None:
     rows = [line for line in FAULTS.read_text("utf-8").splitlines() if line.startswith("| ")][1:]
     fixed = {one.fault for one in load()} | set(irreversible())
     assert [row for row in rows if row.rsplit(" | ", 1)[1].strip(" |") not in fixed] == []
+
+
+def test_a_run_of_one_area_keeps_what_the_page_says_of_others(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    ours, other = load("rules")[0], load("scripts")[0]
+    outcomes = [Outcome(one, SURVIVED, 1.0, "") for one in (ours, other)]
+    report.write(str(page), outcomes, "1111111")
+    report.write(str(page), [Outcome(ours, CAUGHT, 1.0, "")], "2222222")
+    text = page.read_text("utf-8")
+    assert (ours.breaks in text, other.breaks in text) == (False, True)
+    assert text.count("| scripts | 1 | 0 | 1 | 0 | 0.0% | `1111111` |") == 1
+    assert text.count("| rules | 1 | 1 | 0 | 0 | 100.0% | `2222222` |") == 1
 
 
 @pytest.mark.timeout(600)

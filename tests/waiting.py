@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -35,6 +36,14 @@ async def until(
                 await asyncio.sleep(every)
     except TimeoutError:
         raise TimeoutError(f"not within {timeout:g} s: {what or condition}") from None
+
+
+def until_in_thread(condition: Callable[[], object], *, timeout: float = PATIENCE) -> None:
+    """Look until `condition` holds, as `until` does, in a test without an event loop."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)
 
 
 async def refused(wanted: Any) -> bool:

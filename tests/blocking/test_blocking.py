@@ -20,6 +20,7 @@ import asynclock
 from asynclock import blocking
 from asynclock.errors import ConfigurationError
 from asynclock.testing import History, LocalServer, check
+from tests.waiting import until_in_thread as until
 
 TTL = 60.0
 """Seconds: longer than any test, so a name is free only because it was released."""
@@ -45,13 +46,6 @@ def others(urls: list[str]) -> Iterator[blocking.LockManager]:
         *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
     ) as locks:
         yield locks
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.005)
 
 
 def test_held_refused_free(locks: blocking.LockManager, others: blocking.LockManager) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +14,7 @@ from asynclock import blocking
 from asynclock.errors import ConfigurationError
 from asynclock.events import Acquired, Event
 from asynclock.testing import lose
+from tests.waiting import until_in_thread as until
 
 PATIENCE = 30.0
 """Seconds; far longer than anything here takes, on any machine."""
@@ -31,14 +31,6 @@ def managers() -> Iterator[tuple[blocking.LockManager, blocking.LockManager]]:
 
 
 Pair = tuple[blocking.LockManager, blocking.LockManager]
-
-
-def until(true: Callable[[], object]) -> None:
-    for _ in range(int(PATIENCE / 0.005)):
-        if true():
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError("it never came true")
 
 
 def test_a_reader_is_upgraded_and_reads_again(managers: Pair) -> None:

@@ -30,8 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = (item for item in items if item.path.parent == Path(__file__).parent)
     for item in ours:
         assert isinstance(item, pytest.Function)
-        deployment, _ = CASES[str(item.callspec.params["face"])]
-        if item.originalname in WAITS and deployment not in ONCE:
+        deployment, kind = CASES[str(item.callspec.params["face"])]
+        rare = kind is not MUTEX and deployment not in FEW
+        if rare or (item.originalname in WAITS and deployment not in ONCE):
             item.add_marker(pytest.mark.nightly)
 
 

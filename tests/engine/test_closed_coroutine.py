@@ -27,8 +27,7 @@ LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
 def connect(nodes: list[LocalServer], kind: str = "", **settings: Any) -> asynclock.LockManager:
     if kind == "name by name":  # as on Cluster
         settings["prefix"] = "asynclock:{"
-    settings = {"ttl": 60, "restart_guard": False, **settings}
-    return patient.connect(*(node.url for node in nodes), **settings)
+    return patient.connect_to(nodes, **{"ttl": 60, **settings})
 
 
 async def nothing_left(locks: asynclock.LockManager, nodes: list[LocalServer]) -> None:

@@ -16,7 +16,7 @@ import asynclock
 from asynclock.events import Lost
 from asynclock.testing import LocalServer
 from asynclock.testing import until as found
-from tests import patient
+from tests.patient import connect_to as connect
 from tests.waiting import PATIENCE, until
 
 who = contextvars.ContextVar("who", default="nobody")
@@ -41,10 +41,6 @@ def small_heap() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
-    return patient.connect(*(node.url for node in nodes), restart_guard=False, **settings)
 
 
 @pytest.mark.parametrize("kind", LOCKS)

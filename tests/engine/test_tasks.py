@@ -11,7 +11,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import LocalServer
-from tests import patient
+from tests.patient import connect_to as connect
 from tests.waiting import PATIENCE, renew_now, until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
@@ -21,10 +21,6 @@ LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "semaphore": lambda locks: locks.semaphore("a", 2),
     "read": lambda locks: locks.rwlock("a").read(),
 }
-
-
-def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
-    return patient.connect(*(node.url for node in nodes), restart_guard=False, **settings)
 
 
 # one lock object, several tasks

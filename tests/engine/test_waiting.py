@@ -13,13 +13,9 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
-from tests import patient
 from tests.engine.virtual_nodes import Nodes, virtual
+from tests.patient import connect_to as connect
 from tests.waiting import PATIENCE, until
-
-
-def connect(nodes: list[LocalServer], **settings: Any) -> asynclock.LockManager:
-    return patient.connect(*(node.url for node in nodes), restart_guard=False, **settings)
 
 
 async def test_a_line_is_first_come_first_served(asynclock_nodes: list[LocalServer]) -> None:

@@ -18,7 +18,7 @@ from tests.everyday.stage import Looped, Stage, stage
 
 Play = Callable[[Stage], Awaitable[Looped | dict[str, float]]]
 COLUMNS = (("asynclock", 1), ("redis-py", 1), ("asynclock", 3), ("pottery", 3))
-"""pottery is the fastest Redlock of the peers with many processes on one name."""
+"""pottery is the fastest Redlock of the Python peers that lets no process starve."""
 
 PACE = (
     "{per_second:.0f} a second; least {least_share:.2f} of a fair share;"

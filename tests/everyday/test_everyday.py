@@ -7,6 +7,8 @@ be busy. Where a peer can do the same, it runs too; a peer is held only to what 
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.everyday import scenes
@@ -14,8 +16,8 @@ from tests.everyday.stage import Looped, stage
 
 pytestmark = pytest.mark.timeout(180)  # many processes start on a busy machine
 
-SLOW = 15.0
-"""Seconds that a busy machine may add to anything."""
+SLOW = 15.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
+"""Seconds that the machine may add to anything; it is busy if other tests run beside."""
 
 # How evenly processes share a name, and how often they ask, is for a quiet machine: a busy one runs
 # some of them and not others. tests/engine/test_queue.py shows the order in virtual time.
@@ -51,6 +53,15 @@ def safe(seen: Looped) -> None:
 async def test_workers_exclude_each_other(who: str, nodes: int) -> None:
     async with stage(who, nodes) as there:
         safe(await scenes.workers(there, 8, seconds=3))
+
+
+@ours
+async def test_neither_of_two_workers_starves(who: str, nodes: int) -> None:
+    async with stage(who, nodes) as there:
+        seen = await scenes.workers(there, 2, seconds=3)
+    safe(seen)
+    fair(seen.overtook <= 20, seen.figures())
+    fair(min(seen.counts) >= 0.3 * max(seen.counts), seen.figures())
 
 
 @quiet
@@ -102,9 +113,10 @@ async def test_readers_and_writers_both_get_their_turns(who: str, nodes: int) ->
     fair(min(writers) >= 0.5 * max(writers), seen.counts)
 
 
-async def test_the_peer_keeps_two_workers_apart() -> None:
+@pytest.mark.parametrize("count", [2, 16])
+async def test_the_peer_keeps_workers_apart(count: int) -> None:
     async with stage("redis-py") as there:
-        safe(await scenes.workers(there, 2, seconds=2))
+        safe(await scenes.workers(there, count, seconds=2))
 
 
 # ---------------------------------------------------------------- web
@@ -252,7 +264,9 @@ async def test_a_cold_start_over_a_link_of_thirty_milliseconds(who: str, nodes: 
     async with stage(who, nodes) as there:
         seen = await scenes.cold_start(there, 0.015)
     assert seen["connections"] == 1
-    assert seen["connect"] + seen["first_lock"] < SLOW
+    # The first lock needs three round trips of asynclock at most; redis-py opens in five.
+    assert seen["first_lock"] < 6 * 0.030 + SLOW
+    assert seen["connect"] < 4 * SLOW
 
 
 @ours

@@ -23,7 +23,7 @@ from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests import patient
 from tests.guards.conftest import TTL, Connect, second_lease
-from tests.waiting import PATIENCE, until
+from tests.waiting import until
 
 Prepare = Callable[..., Any]
 
@@ -131,7 +131,7 @@ async def test_a_jump_is_seen_in_the_next_reply(
     await locks.ready()
     servers[1].jump_clock(by)
     assert await locks.lock("a").try_acquire() is not None  # the others are a majority
-    await _until(lambda: locks.nodes()[1].state == "quarantined")
+    await until(lambda: locks.nodes()[1].state == "quarantined")
     seen = locks.nodes()[1]
     # A reply that comes late tells of a clock some time ago.
     assert abs(_jump_in(seen.cause) - by) < 0.4 + (seen.round_trip or 0.0)
@@ -144,7 +144,7 @@ async def test_a_jump_is_seen_without_traffic(seasoned: Prepare, connect: Connec
     locks = connect(server.url, ttl=1.0, max_ttl=2.0)
     await locks.ready()
     server.jump_clock(5)
-    await _until(lambda: locks.nodes()[0].state == "quarantined")
+    await until(lambda: locks.nodes()[0].state == "quarantined")
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -166,7 +166,7 @@ async def test_our_own_clock_stands_still(
     assert 70 < lease.remaining() < 80  # deceived, as our clock is
     await locks.inspect("something else")
     if guarded:  # it ends sooner by itself, and not because time passes
-        await _until(lambda: lease.remaining() + boot_time() - began < 60)
+        await until(lambda: lease.remaining() + boot_time() - began < 60)
     else:
         await asyncio.sleep(0.1)
         assert lease.remaining() > 70
@@ -187,7 +187,7 @@ async def test_our_own_clock_stands_still_again_and_again(
         time.sleep(0.4)  # noqa: ASYNC251 - all of us stands still
         behind += 0.4
         await locks.inspect("something else")
-    await _until(lambda: lease.remaining() < ends - boot_time() + 0.1, seconds=3)
+    await until(lambda: lease.remaining() < ends - boot_time() + 0.1, timeout=3)
     await asyncio.sleep(0.05)
     assert lease.remaining() > ends - boot_time() - 0.3  # and no more than that is lost
 
@@ -222,7 +222,7 @@ async def test_our_own_clock_stood_still_for_longer_than_the_lease(
         server.jump_clock(20)
     await locks.inspect("something else")
     if guarded:
-        await _until(lambda: bool(lease.lost_reason))
+        await until(lambda: bool(lease.lost_reason))
         assert not lease.held
     else:
         await asyncio.sleep(0.1)
@@ -235,9 +235,3 @@ def _jump_in(cause: str) -> float:
     found = re.search(r"jumped by ([+-][0-9.]+) s", cause)
     assert found is not None, cause
     return float(found[1])
-
-
-async def _until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

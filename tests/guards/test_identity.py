@@ -178,6 +178,4 @@ async def test_an_evicting_server_is_an_error_under_strict(
 
 
 async def _until_state(locks: asynclock.LockManager, state: str, number: int = 0) -> None:
-    async with asyncio.timeout(10):
-        while locks.nodes()[number].state != state:
-            await asyncio.sleep(0.005)
+    await until(lambda: locks.nodes()[number].state == state, state)

@@ -185,7 +185,7 @@ async def test_a_node_that_was_not_durable_before_it_came_back_may_have_forgotte
     async with locks.lock("b").acquire(timeout=2):
         pass
     node = locks._engine.multiplexer.nodes[1]
-    await _until(lambda: node.trust.facts is not None)
+    await until(lambda: node.trust.facts is not None)
     before = node.trust.facts
     await servers[1].restart()
     await _reconnected(locks, 1, servers[1])
@@ -248,23 +248,17 @@ async def test_where_info_is_forbidden(asynclock_servers: StartServers, connect:
     alone = connect(urls[0], ttl=1.0, max_ttl=2.0)
     assert await alone.lock("b").try_acquire() is not None  # first contact is free on one node
     await servers[0].command("CLIENT", "KILL", "TYPE", "normal")
-    await _until(lambda: alone.nodes()[0].state == "quarantined")
+    await until(lambda: alone.nodes()[0].state == "quarantined")
 
 
 async def _reconnected(locks: asynclock.LockManager, number: int, server: LocalServer) -> None:
     """Wait until the node has been met again after a restart."""
     info = await server.command("INFO", "server")
     node = locks._engine.multiplexer.nodes[number]
-    await _until(
+    await until(
         lambda: (
             node._link is not None
             and node.trust.facts is not None
             and f"run_id:{node.trust.facts.run_id}" in info
         )
     )
-
-
-async def _until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -59,6 +59,8 @@ def main() -> int:
     parser.add_argument("--skip-baseline", action="store_true", help="trust the unchanged tests")
     parser.add_argument("--verbose", action="store_true", help="show what pytest said")
     options = parser.parse_args()
+    if options.report and (options.quick or options.match):
+        parser.error("a report needs whole areas: leave --quick and --match out")
     changes = chosen(options)
     if wrong := misfits(changes):
         print("\n".join(wrong))

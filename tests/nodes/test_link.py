@@ -147,7 +147,7 @@ async def test_releases_are_owed_to_a_node_that_was_away(
     node = asynclock_nodes[0]
     async with FaultProxy(node) as proxy:
         urls = [proxy.url, *(other.url for other in asynclock_nodes[1:])]
-        async with connect(*urls) as locks:
+        async with connect(*urls, ttl=120, max_ttl=120) as locks:
             lease = await locks.lock("a").acquire()
             async with asyncio.timeout(10):
                 while not await node.command("EXISTS", "asynclock:a"):

@@ -213,7 +213,7 @@ async def test_a_grant_that_is_told_after_the_confirmation_does_not_count(
     service: SentinelGroup, connect: Connect
 ) -> None:
     """The primary executed it too late: by then another server may be the primary."""
-    locks = connect(*service.addresses, node_timeout=5, ttl=20, max_ttl=20, restart_guard=False)
+    locks = connect(*service.addresses, node_timeout=5, ttl=90, max_ttl=90, restart_guard=False)
     async with locks.lock("a", timeout=20):
         pass
     for watcher in service.sentinels[:2]:

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from asynclock.testing import (
     start_servers,
 )
 from asynclock.testing.servers import binaries as binaries_module
+from tests.waiting import until_in_thread as wait_until
 
 BINARIES = all_servers()
 
@@ -356,10 +356,3 @@ def running(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):  # it may end while we read
         return False
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "still not so"
-        time.sleep(0.01)
