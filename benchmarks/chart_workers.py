@@ -9,17 +9,18 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from . import words
 from .report import colour, label
 from .results import Case, Results
 
 SCENARIO = "workers2"
 PANELS = (
-    ("leases per second", "leases_per_s", 1.0, "linear"),
-    ("least of a fair share", "least_share", 1.0, "linear"),
-    ("longest wait, seconds", "longest_wait_ms", 0.001, "log"),
-    ("CPU of all servers, % of a core", "server_cores_percent", 1.0, "linear"),
+    ("leases per second", "leases_per_s", 1.0),
+    ("least of a fair share", "least_share", 1.0),
+    ("longest wait, seconds", "longest_wait_ms", 0.001),
+    ("CPU of all servers, % of a core", "server_cores_percent", 1.0),
 )
-"""For each panel: its title, the figure, a factor for its unit, and the scale of its axis."""
+"""For each panel: its title, the figure, and a factor for its unit."""
 
 CAPTION = (
     "One looping worker in each process, one name, bodies of 2 ms. A worker that never got the name"
@@ -39,7 +40,8 @@ def draw(results: Results, target: Path) -> None:
         grid = figure.subplots(len(rows), len(PANELS), squeeze=False)
         for axes, nodes in zip(grid, rows, strict=True):
             _row(axes, results, nodes)
-        figure.supxlabel(CAPTION, fontsize=8)
+        measured = f"Measured on {results.machine['date'].split()[0]}: {words.machine(results)}."
+        figure.supxlabel(f"{CAPTION}\n{measured}", fontsize=8)
         figure.savefig(target, format="svg", metadata={"Date": None})
 
 
@@ -51,7 +53,7 @@ def _row(axes: Sequence[Axes], results: Results, nodes: int) -> None:
     cases = sorted((c for c in _cases(results) if c.nodes == nodes), key=lambda case: case.tasks)
     systems = dict.fromkeys(system for case in cases for system in results.systems(case))
     where = "one server" if nodes == 1 else f"{nodes} masters"
-    for panel, (title, metric, factor, scale) in zip(axes, PANELS, strict=True):
+    for panel, (title, metric, factor) in zip(axes, PANELS, strict=True):
         for system in systems:
             found = {c.tasks: s for c in cases if (s := results.spread(c, system, metric))}
             panel.plot(
@@ -67,9 +69,7 @@ def _row(axes: Sequence[Axes], results: Results, nodes: int) -> None:
         ticks = [case.tasks for case in cases]
         panel.set_xticks(ticks, [str(tick) for tick in ticks])
         panel.minorticks_off()
-        panel.set_yscale(scale)
-        if scale == "linear":
-            panel.set_ylim(bottom=0)
+        panel.set_ylim(bottom=0)
         panel.set_title(f"{where}: {title}")
         panel.set_xlabel("processes")
         panel.spines[["top", "right"]].set_visible(False)

@@ -128,7 +128,8 @@ def test_the_picture_is_the_same_again(tmp_path: Path) -> None:
     )  # matplotlib takes a second: not for those who only collect
 
     results = Results()
-    metrics = [metric for _, metric, _, _ in chart_workers.PANELS]
+    results.machine["nodes"] = "redis 7.0.15 (/usr/bin/redis-server)"
+    metrics = [metric for _, metric, _ in chart_workers.PANELS]
     for nodes in (1, 3):
         for processes in (2, 16):
             for system in ("asynclock", "redis-py"):
@@ -138,7 +139,8 @@ def test_the_picture_is_the_same_again(tmp_path: Path) -> None:
         chart_workers.draw(results, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     text = (tmp_path / "a.svg").read_text()
-    for said in ("one server: leases per second", "3 masters: longest wait", "redis-py Lock"):
+    panels = ("one server: leases per second", "3 masters: longest wait")
+    for said in (*panels, "redis-py Lock", results.machine["system"]):
         assert said in text
     with pytest.raises(ValueError, match="no case"):
         chart_workers.draw(Results(), tmp_path / "c.svg")

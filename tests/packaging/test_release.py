@@ -23,6 +23,7 @@ from benchmarks.results import HERE, Case, Results
 ROOT = Path(__file__).parents[2]
 LEADING = Case("cycle", 5, 100)
 """A result without it is one of waiting, which has a picture of its own."""
+WAITING = Case("workers2", 1, 16)
 README = (ROOT / "README.md").read_text("utf-8")
 SOURCE = "https://git.example/asynclock"
 FILES = f"{SOURCE}/blob/v1.2.3"
@@ -244,6 +245,16 @@ def test_the_readme_and_its_picture_tell_the_newest_result() -> None:
     assert telling.machine(results) in picture
     ours = results.median(LEADING, "asynclock", "cycles_per_s")
     assert f"{ours:,.0f}" in picture
+
+
+def test_the_picture_of_waiting_tells_the_newest_result() -> None:
+    found = {file: Results.from_json(file.read_text("utf-8")) for file in HERE.glob("2*.json")}
+    newest = max(file for file, result in found.items() if WAITING in result.cases())
+    results = found[newest]
+    assert newest.with_suffix(".md").exists()
+    picture = (newest.parent / "waiting.svg").read_text("utf-8")
+    assert results.machine["date"].split()[0] in picture
+    assert telling.machine(results) in picture
 
 
 # ---- the changelog -------------------------------------------------------------------------------
