@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import asynclock
 from tests.simulation.records import lock_key_of
@@ -192,18 +192,18 @@ async def long(run: Run, process: Process) -> None:
 @operation
 async def crowded(run: Run, process: Process) -> None:
     """One of many in this process that want a name for a moment each."""
-    began = run.world.loop.now
-    lock = some_lock(run, process, handoff=run.random.choice((True, True, "strict")))
-    lease = await obtain(run, process, lock.acquire(timeout=TTL), TTL)
-    if lease is not None:
-        await hold(run, process, lease, began, pass_through)
+    await _for_a_moment(run, process, run.random.choice((True, True, "strict")))
 
 
 @operation
 async def strictly(run: Run, process: Process) -> None:
     """One of many, too, and each hand-over asks the nodes."""
+    await _for_a_moment(run, process, "strict")
+
+
+async def _for_a_moment(run: Run, process: Process, handoff: bool | Literal["strict"]) -> None:
     began = run.world.loop.now
-    lock = some_lock(run, process, handoff="strict")
+    lock = some_lock(run, process, handoff=handoff)
     lease = await obtain(run, process, lock.acquire(timeout=TTL), TTL)
     if lease is not None:
         await hold(run, process, lease, began, pass_through)
@@ -222,7 +222,7 @@ async def glancing(run: Run, process: Process) -> None:
 async def in_pairs(run: Run, process: Process) -> None:
     """In the first process two that hand over; in the others one that looks whether it is free."""
     if process is run.world.processes[0]:
-        await asyncio.wait([process.spawn(crowded(run, process), "pair") for _ in range(2)])
+        await asyncio.wait([process.spawn(_for_a_moment(run, process, True), "pair") for _ in range(2)])
     else:
         await glancing(run, process)
 

@@ -7,11 +7,12 @@ several things at once; like the other faults, they stay within what docs/guaran
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.wire import Stream
-from tests.simulation.faults import Fault
+from tests.simulation.faults import Fault, jump, may_jump, ring
 from tests.simulation.network import ACQUIRE, EXTEND, RAISE, Weather
 from tests.simulation.world import NODE_TIMEOUT, TTL, Process, Trap
 
@@ -118,6 +119,22 @@ def be_cut_off_after_an_extension(run: Run) -> None:
 
 
 @_coincidence
+def jump_under_a_holder(run: Run) -> None:
+    """No two processes use the same majority; a holder's node jumps past the end of its lease."""
+    ring(run)
+
+    def spring(way: Weather, _stream: Stream) -> None:
+        _soon(run, 0.01, partial(_jump_if_seen, run, way.number))
+
+    _arm(run, run.random.choice(run.world.processes), EXTEND, spring)
+
+
+def _jump_if_seen(run: Run, number: int) -> None:
+    if may_jump(run, number):
+        jump(run, number, 2.5 * TTL)
+
+
+@_coincidence
 def lose_a_witness(run: Run) -> None:
     """One node misses changes, one of those who had them forgets them, and another is away."""
     # A node that never had a value can't tell it from one that all have forgotten, while it is
@@ -173,7 +190,7 @@ def raise_at_one_node_only(run: Run) -> None:
 def pass_a_node_on(run: Run) -> None:
     """An acquire is late at one node, and its grant by another has ended when a raise comes."""
     process = run.world.processes[0]
-    seconds = run.random.uniform(0.05, 0.9 * NODE_TIMEOUT)
+    seconds = run.random.uniform(0.02, 0.4 * NODE_TIMEOUT)
 
     def be_late(way: Weather, stream: Stream) -> None:
         run.world.say(f"an acquire of {process.name} is late at n{way.number}")

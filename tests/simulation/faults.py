@@ -313,20 +313,30 @@ def freeze_after_a_body(run: Run) -> None:
 
 @_fault
 def jump_clock(run: Run) -> None:
-    minority = (len(run.world.nodes) - 1) // 2
     number = run.random.randrange(len(run.world.nodes))
+    if may_jump(run, number):
+        jump(run, number, _any_step(run))
+
+
+def may_jump(run: Run, number: int) -> bool:
+    """Whether the clock of this node may jump where one holder at a time is promised."""
+    minority = (len(run.world.nodes) - 1) // 2
     # A client that never met the node before can't see its jump: only once all have met it. Nor can
     # one that saw nothing of an earlier jump, if the clock now jumps back (docs/threats.md).
     if len(run.jumped | {number}) > minority or not all_met(run, number):
-        return
-    if all(seen() for seen in run.to_see.get(number, ())):
-        _jump(run, number)
+        return False
+    return all(seen() for seen in run.to_see.get(number, ()))
 
 
 @_fault
 def jump_any_clock(run: Run) -> None:
     """Where only fences are promised: on any node, at any time."""
-    _jump(run, run.random.randrange(len(run.world.nodes)))
+    number = run.random.randrange(len(run.world.nodes))
+    jump(run, number, _any_step(run))
+
+
+def _any_step(run: Run) -> float:
+    return run.random.choice((-1, 1)) * run.random.choice((1.0, 5.0, 120.0))
 
 
 def _sees(view: ServerNode, offset: float) -> bool:
@@ -335,10 +345,10 @@ def _sees(view: ServerNode, offset: float) -> bool:
     return known is not None and abs(known - offset) < 0.5
 
 
-def _jump(run: Run, number: int) -> None:
+def jump(run: Run, number: int, by: float) -> None:
+    """Set the clock of a node forward, or back."""
     run.jumped.add(number)
     run.records.forgetful = True
-    by = run.random.choice((-1, 1)) * run.random.choice((1.0, 5.0, 120.0))
     run.set_back = max(run.set_back, -by)
     views = [view for process in run.world.processes for view in _views(process, number)]
     run.to_see[number] = [partial(_sees, view, (view.trust.offset or 0.0) + by) for view in views]

@@ -46,6 +46,8 @@ class Plan:
     """Whether fences may be seeded by clocks; None: the seed decides."""
     strict: tuple[str, ...] = ()
     """Promises that are judged besides."""
+    watch: float = 0.1
+    """Seconds between two looks at what is held and kept."""
     nature: Nature = field(default_factory=lambda: Nature(1, 2))
 
 
@@ -85,7 +87,7 @@ NO_JUMPS = (
 )
 BRIEF_LEASES = {"ttl": 0.8, "max_ttl": 0.8, "node_timeout": 0.2}
 PLANS = (
-    Plan("locks", 10, {**MUTEX, "extending": 2.0}),
+    Plan("locks", 6, {**MUTEX, "extending": 2.0}),
     Plan("ttls", 5, {"mutex": 3.0, "try_mutex": 1.0, "renewing": 4.0, "extending": 3.0}),
     Plan(
         "crowd",
@@ -113,7 +115,7 @@ PLANS = (
     ),
     Plan(
         "shapes",
-        4,
+        3,
         {
             "permit": 4.0,
             "reading": 4.0,
@@ -140,7 +142,7 @@ PLANS = (
     ),
     Plan(
         "states",
-        4,
+        3,
         {
             "counting_down": 3.0,
             "looking_at_the_latch": 2.0,
@@ -156,7 +158,7 @@ PLANS = (
     ),
     Plan(
         "fences",
-        4,
+        3,
         {"crowded": 4.0, "mutex": 4.0, "renewing": 2.0},
         faults=FENCES_ONLY,
         names=("a",),
@@ -171,7 +173,7 @@ PLANS = (
     ),
     Plan(
         "jumps",
-        3,
+        4,
         {"renewing": 2.0, "mutex": 4.0, "try_mutex": 4.0},
         faults=("jump_clock", "ring", "freeze_node", "partition", "kill_durable_node"),
         names=("a",),
@@ -181,7 +183,7 @@ PLANS = (
     ),
     Plan(
         "late",
-        3,
+        2,
         MUTEX,
         faults=("freeze_node", "cut_connections", "partition", "kill_durable_node"),
         horizon=2.0,
@@ -189,15 +191,16 @@ PLANS = (
     ),
     Plan(
         "drifting",
-        3,
+        4,
         {"renewing": 4.0, "mutex": 4.0, "try_mutex": 2.0},
         faults=NO_JUMPS,
         names=("a",),
+        watch=0.01,  # a lease that counts for too long does so for some milliseconds
         nature=Nature(1, 2, drift=0.0049, settings={"clock_guard": False}),
     ),
     Plan(
         "pauses",
-        3,
+        2,
         {"renewing": 4.0, "mutex": 2.0, "extending": 1.0},
         faults=("stand_still",),
         names=("a",),
@@ -220,7 +223,7 @@ PLANS = (
     ),
     Plan(
         "rolling",
-        1,
+        2,
         {"mutex": 1.0, "long": 2.0},
         faults=("restart_in_turn",),
         floors=True,
@@ -235,7 +238,7 @@ PLANS = (
     # Each plan from here on often does what one rule of the protocol guards against.
     Plan(
         "handovers",
-        1,
+        4,
         {"strictly": 4.0, "crowded": 1.0},
         faults=("freeze_process_in_a_hand_over",),
         names=("a",),
@@ -255,7 +258,7 @@ PLANS = (
     ),
     Plan(
         "strays",
-        1,
+        3,
         {"lingering": 4.0, "glancing": 1.0},
         faults=("strand_an_acquire",),
         names=("a", "b", "c"),
@@ -266,11 +269,30 @@ PLANS = (
     ),
     Plan(
         "stretches",
-        1,
+        3,
         {"stretching": 4.0, "glancing": 1.0},
         faults=("be_cut_off_after_an_extension",),
         horizon=2.0,
         pace=(2.0, 4.0),
+    ),
+    Plan(
+        "answers",
+        3,
+        {"renewing": 4.0, "glancing": 1.0},
+        faults=("be_cut_off_after_an_extension",),
+        pace=(1.0, 3.0),
+        nature=Nature(1, 2, settings=BRIEF_LEASES),
+    ),
+    Plan(
+        "leaps",
+        3,
+        {"renewing": 1.0, "glancing": 4.0},
+        faults=("jump_under_a_holder",),
+        names=("a",),
+        eagerness=8.0,
+        pace=(2.0, 4.0),
+        nodes=(3, 5),
+        processes=(3,),
     ),
     Plan(
         "witnesses",
@@ -286,7 +308,7 @@ PLANS = (
     ),
     Plan(
         "blocks",
-        1,
+        2,
         {"crowded": 3.0, "glancing": 1.0},
         faults=("raise_at_one_node_only",),
         names=("a",),
@@ -303,29 +325,30 @@ PLANS = (
     ),
     Plan(
         "pairs",
-        1,
+        3,
         {"in_pairs": 1.0},
         faults=("pass_a_node_on",),
         names=("a",),
-        eagerness=20.0,
+        eagerness=12.0,
         horizon=1.0,
         pace=(5.0, 8.0),
         floors=False,
         timely=False,
         rising=False,
         nodes=(3,),
-        processes=(3,),
+        processes=(2,),
         nature=Nature(1, 2, settings={"clock_guard": False}),
     ),
     Plan(
         "raises",
-        1,
+        3,
         {"glancing": 1.0},
         faults=("hold_up_a_write_back",),
         names=("a",),
-        eagerness=15.0,
+        tasks=1,
+        eagerness=10.0,
         horizon=2.0,
-        pace=(2.0, 5.0),
+        pace=(3.0, 5.0),
         floors=False,
         timely=False,
         rising=False,
@@ -347,7 +370,7 @@ PLANS = (
     ),
     Plan(
         "hand-overs",
-        0,  # for the sabotages that only a pause in the middle of a hand-over shows
+        5,
         {"mutex": 1.0},
         faults=("freeze_after_a_body",),
         names=("a",),

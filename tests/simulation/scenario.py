@@ -134,7 +134,7 @@ class Run:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(self.plan.watch)
             self.records.look()
             self.order.look()
             for node in self.world.nodes:
