@@ -294,7 +294,7 @@ def cluster(session: nox.Session) -> None:
     Environment(session).pytest("-n", "4", "-m", "cluster and not nightly", "tests/cluster")
 
 
-@nox.session
+@nox.session(default=False)
 def containers(session: nox.Session) -> None:
     """The same contract over containers, where an engine answers."""
     Environment(session).pytest("-m", "containers and not nightly", "tests/containers")
@@ -318,7 +318,7 @@ def mutation(session: nox.Session) -> None:
 # ------------------------------------------------------------------ docs, package, demo
 
 
-@nox.session
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """The documentation site, warnings as errors; `tests/docs` executes its snippets."""
     options = ["-n", "-W", "--keep-going", "-q", "-E", "-b", "html"]
@@ -380,7 +380,7 @@ def links_in(wheel: Path) -> list[str]:
         return message_from_bytes(archive.read(metadata)).get_all("Project-URL", [])
 
 
-@nox.session
+@nox.session(default=False)
 def package(session: nox.Session) -> None:
     """Wheel and sdist: built, installed bare, with extras, and with the oldest versions."""
     wheel, sdist = built(session)
@@ -471,10 +471,16 @@ def collect_fragments(version: str) -> None:
     changelog.write_text("\n".join([head.rstrip(), "", *section, "", *kept]).rstrip() + "\n")
 
 
-@nox.session
+@nox.session(default=False)
 def demo(session: nox.Session) -> None:
     """The story of the README on five local nodes; fails if the last act sold anything twice."""
     Environment(session).run("asynclock", "demo", *session.posargs)
+
+
+@nox.session
+def shipped(session: nox.Session) -> None:
+    """Run the sessions package, containers, docs and demo, two at a time: they mostly wait."""
+    side_by_side(*(partial(check, session) for check in (package, containers, docs, demo)))
 
 
 # ------------------------------------------------------------------ benchmarks

@@ -148,5 +148,7 @@ class Lockable(Acquirable[Lease]):
         return lease
 
 
-PRELUDE: Final = "prelude.lua"
+CLOCK: Final = "clock.lua"
 """The Lua file that every script of a primitive begins with."""
+PRELUDE: Final = (CLOCK, "prelude.lua")
+"""That file, and the functions that scripts have in common."""

@@ -32,7 +32,7 @@ from .kind import Held, Kind, Queue, from_json
 from .lock import SCRIPT as LOCK
 from .lock import Lock
 
-SCRIPT = Script.load(__package__, PRELUDE, "election.lua")
+SCRIPT = Script.load(__package__, *PRELUDE, "election.lua")
 CANDIDATES = Queue(LOCK, "candidates")
 LEADER = Held(LOCK, "leader", queue=CANDIDATES.suffix)
 VALUE = "value"

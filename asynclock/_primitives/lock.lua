@@ -95,7 +95,11 @@ local function release(KEYS, ARGV) -- the key is deleted
   return {1, wake(queue), now}
 end
 
-if op == 'acquire' then
+if won then
+  local fence = before == nil and next_fence(KEYS[2], ARGV[4], ARGV[6])
+    or fence_above(before, KEYS[2], tonumber(ARGV[4]), ARGV[6])
+  return {1, fence, '', now}
+elseif op == 'acquire' then
   return acquire(KEYS, ARGV)
 elseif op == 'release' then
   return release(KEYS, ARGV)

@@ -8,10 +8,13 @@ from .._engine.spec import LockSpec
 from .._engine.ticket import PATIENCE
 from .._keys import derived, lock_key
 from .._nodes.script import Script
-from .base import PRELUDE, Lockable
+from .base import CLOCK, Lockable
 from .kind import Held, Kind, Queue
 
-FILES = (PRELUDE, "uncontended.lua", "batch.lua", "queue.lua", "lock.lua", "mutex.lua")
+FILES = (
+    *(CLOCK, "uncontended.lua", "prelude.lua"),
+    *("batch.lua", "queue.lua", "lock.lua", "mutex.lua"),
+)
 SCRIPT = Script.load(__package__, *FILES)
 QUEUE = "queue"
 MUTEX = Held(SCRIPT, queue=QUEUE)

@@ -1,12 +1,4 @@
--- The common part of all scripts. ARGV[1] is the operation, ARGV[2] the owner (extend has several).
--- Every reply ends with this node's clock in microseconds, so that each client can check the clock:
--- only a reading in between shows that a clock has jumped and soon jumped back.
-local op = ARGV[1]
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-
--- A floor this many µs ahead of our own clock comes from a client with a wrong clock: ignore it.
-local FLOOR_AHEAD = 60000000
+-- The functions that scripts have in common (clock.lua comes before).
 
 -- Is the acquire so late that its client has given up? 0: the client could not give a time.
 local function too_late()
@@ -14,9 +6,6 @@ local function too_late()
   return not_after > 0 and now > not_after
 end
 
--- Our clock may be this many µs behind the floors that we believe. So a counter that has expired
--- stood further back than that (tests/model: C1 to C3), and a missing one counts as if it stood there.
-local FLOOR_BEHIND = 60000000
 -- Milliseconds; a counter that a wrong clock has put further ahead than a day expires before its time.
 local LONGEST_LEAD = 86400000
 

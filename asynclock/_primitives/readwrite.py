@@ -25,8 +25,8 @@ from .kind import Held, Kind, Queue
 from .lock import SCRIPT as LOCK
 from .upgrade import downgrade, upgrade
 
-READ = Script.load(__package__, PRELUDE, "queue.lua", "phases.lua", "read.lua")
-WRITE = Script.load(__package__, PRELUDE, "queue.lua", "phases.lua", "write.lua", "mutex.lua")
+READ = Script.load(__package__, *PRELUDE, "queue.lua", "phases.lua", "read.lua")
+WRITE = Script.load(__package__, *PRELUDE, "queue.lua", "phases.lua", "write.lua", "mutex.lua")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from .base import PRELUDE
 from .kind import Description, Kind, State, StateView
 from .round import Round
 
-SCRIPT = Script.load(__package__, PRELUDE, "register.lua")
+SCRIPT = Script.load(__package__, *PRELUDE, "register.lua")
 
 
 def state_kind(name: str, describe: Callable[[str, int], Description]) -> Kind:

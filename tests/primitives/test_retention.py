@@ -103,6 +103,15 @@ def test_a_counter_ahead_of_the_clock_stays_until_the_clock_is_past_it(
     run_virtual(scenario())
 
 
+@virtual
+async def test_a_counter_from_a_floor_ahead_of_the_clock_stays_for_longer(on: Nodes) -> None:
+    """The floor of a client comes from the other nodes' clocks."""
+    node = on.nodes[0]
+    floor = int((node.wall() + 30) * US)
+    assert await take(node, "x", floor) == floor
+    assert await left(node) == pytest.approx(KEPT + 30, abs=0.1)
+
+
 def test_a_wrong_clock_keeps_a_counter_for_a_day_at_most() -> None:
     async def scenario() -> None:
         node = MemoryNode("a")
