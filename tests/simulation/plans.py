@@ -91,7 +91,7 @@ PLANS = (
     Plan("ttls", 5, {"mutex": 3.0, "try_mutex": 1.0, "renewing": 4.0, "extending": 3.0}),
     Plan(
         "crowd",
-        5,
+        4,
         {"crowded": 8.0, "mutex": 1.0, "thrown_away": 0.5},
         names=("a",),
         tasks=5,
@@ -101,7 +101,7 @@ PLANS = (
     ),
     Plan(
         "tasks",
-        4,
+        3,
         {
             "mutex": 2.0,
             "left_elsewhere": 2.0,
@@ -191,7 +191,7 @@ PLANS = (
     ),
     Plan(
         "drifting",
-        4,
+        6,
         {"renewing": 4.0, "mutex": 4.0, "try_mutex": 2.0},
         faults=NO_JUMPS,
         names=("a",),

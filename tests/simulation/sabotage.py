@@ -31,11 +31,13 @@ from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.script import Script
 from asynclock._nodes.server import ServerNode
-from asynclock._primitives import base, fair, lock
+from asynclock._primitives import base, fair, kinds, lock
 from asynclock._rules import validity
 from asynclock._rules.quorum import Ballot
 from asynclock._rules.trust import Trust
 
+LOADED = kinds.SCRIPTS
+"""The good scripts: what is imported late must not find a bad one, and keep it."""
 Break = Callable[[pytest.MonkeyPatch], None]
 SABOTAGES: dict[str, Break] = {}
 OPTIONS: dict[str, dict[str, Any]] = {}
