@@ -192,16 +192,16 @@ async def long(run: Run, process: Process) -> None:
 @operation
 async def crowded(run: Run, process: Process) -> None:
     """One of many in this process that want a name for a moment each."""
-    await _for_a_moment(run, process, run.random.choice((True, True, "strict")))
+    await _for_a_moment(run, process, handoff=run.random.choice((True, True, "strict")))
 
 
 @operation
 async def strictly(run: Run, process: Process) -> None:
     """One of many, too, and each hand-over asks the nodes."""
-    await _for_a_moment(run, process, "strict")
+    await _for_a_moment(run, process, handoff="strict")
 
 
-async def _for_a_moment(run: Run, process: Process, handoff: bool | Literal["strict"]) -> None:
+async def _for_a_moment(run: Run, process: Process, *, handoff: bool | Literal["strict"]) -> None:
     began = run.world.loop.now
     lock = some_lock(run, process, handoff=handoff)
     lease = await obtain(run, process, lock.acquire(timeout=TTL), TTL)
@@ -222,7 +222,8 @@ async def glancing(run: Run, process: Process) -> None:
 async def in_pairs(run: Run, process: Process) -> None:
     """In the first process two that hand over; in the others one that looks whether it is free."""
     if process is run.world.processes[0]:
-        await asyncio.wait([process.spawn(_for_a_moment(run, process, True), "pair") for _ in range(2)])
+        both = [_for_a_moment(run, process, handoff=True) for _ in range(2)]
+        await asyncio.wait([process.spawn(one, "pair") for one in both])
     else:
         await glancing(run, process)
 

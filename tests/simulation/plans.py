@@ -1,7 +1,9 @@
 """What kinds of schedules there are: which operations and faults go together.
 
 A seed has a plan, and the seed decides everything else. Each plan is as long as it needs to be and
-has only those faults under which its promises are made.
+has only those faults under which its promises are made. The shares let the rare things (renewals,
+reservations, hand-overs, jumps, late requests) happen so often that the mix notices if their rules
+are broken: `test_a_sabotage_is_caught_by_the_ordinary_mix`.
 """
 
 from __future__ import annotations
