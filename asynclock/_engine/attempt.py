@@ -21,7 +21,7 @@ from .._rules.quorum import Verdict
 from .context import Context
 from .left import Left, leave
 from .spec import LockSpec
-from .tally import Tally
+from .tally import RaiseReplies, Tally
 from .ticket import Ticket
 from .vote import TOO_LATE
 
@@ -138,10 +138,10 @@ class Attempt(Tally):
             self.ticket = Ticket(self.spec, self.owner, self.started)
             self.ticket.asked.update(self._asked)
         if self.ticket is not None:
-            enough = len(ballot.claims) + ballot.refused + ballot.quorum > len(self._nodes)
             # A node that granted the name ahead of waiters gave us no number: ask for one.
             untold = first and len(self._waits) > 1 and bool(ballot.claims)
-            self.ticket.settle(list(self._told.values()), self._rank, enough=enough and not untold)
+            enough = self.missing <= 0 and not untold
+            self.ticket.settle(list(self._told.values()), self._rank, enough=enough)
             self.ticket.unsettled |= untold
         self.abandon(self.ticket)
         return False
@@ -224,10 +224,13 @@ class Attempt(Tally):
         else:
             self._failed(index, TOO_LATE)
         self._open ^= bit
-        if ballot.verdict is not VOTE_OPEN:
+        queued = self.ticket is not None or self._waits
+        if ballot.verdict is VOTE_WON:
             self._conclude()
-            if ballot.verdict is VOTE_WON and index not in ballot.claims:
+            if index not in ballot.claims:
                 self._take_back((index,))
+        elif ballot.verdict is not VOTE_OPEN and not (queued and self.unnumbered):
+            self._conclude()
 
     def on_raise_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the write-back of the fence."""
@@ -250,7 +253,7 @@ class Attempt(Tally):
         context = self._context
         context.counts.write_backs += 1
         command = self.spec.write_back(self.owner, self.ballot.fence, context.retention)
-        sink = _Raise(self)
+        sink = RaiseReplies(self)
         for index in self.ballot.take_behind():
             self._raising |= 1 << index
             self._nodes[index].ask(command, sink, index)
@@ -285,16 +288,3 @@ class Attempt(Tally):
             command = self.spec.release(self.owner, self.started, until, more)
             ours = None if ticket is None else ticket.key
             nodes.deliver(command, Left(nodes.wakeups, self.spec, ours), maybe)
-
-
-class _Raise:
-    """Passes the replies to a write-back on to its attempt."""
-
-    __slots__ = ("_attempt",)
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Count the reply of node `index`."""
-        self._attempt.on_raise_reply(index, reply)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
@@ -76,6 +76,21 @@ class Tally(Vote):
                 self._wake(index, ticket)
         self.slot_votes += tuple(more)
 
+    @property
+    def missing(self) -> int:
+        """How many nodes must still grant, or name our number, so that each quorum has such a node."""
+        ballot = self.ballot
+        return len(self._nodes) - ballot.quorum + 1 - len(ballot.claims) - ballot.refused
+
+    @property
+    def unnumbered(self) -> bool:
+        """Whether a ticket still gets the number that it needs, though its vote may be lost.
+
+        Where just a quorum is up, the first refusal decides. Without a number the ticket would have
+        another place on each node.
+        """
+        return 0 < self.missing <= self._open.bit_count()
+
     def queued(self, index: int) -> bool:
         """Whether node `index` refused this attempt and keeps its ticket."""
         return index in self._told
@@ -141,3 +156,23 @@ class Tally(Vote):
             else:
                 found[node.address] = "failed" if index in self.failures else "open"
         return found
+
+
+class Raising(Protocol):
+    """An attempt that has written its fence back."""
+
+    def on_raise_reply(self, index: int, reply: Any, /) -> None:
+        """Count the reply of node `index`."""
+
+
+class RaiseReplies:
+    """Passes the replies to a write-back on to its attempt."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: Raising) -> None:
+        self._attempt = attempt
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index`."""
+        self._attempt.on_raise_reply(index, reply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
@@ -654,3 +655,44 @@ def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
         assert order == list(range(80))
 
     run_virtual(play())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int) -> None:
+    """The first refusal decides a vote there, and tickets need the numbers of all three nodes."""
+    bodies: list[tuple[float, float]] = []
+
+    async def play() -> None:
+        chance = random.Random(seed)
+        on = Nodes([MemoryNode(name) for name in "abcde"], [Way() for _ in "abcde"])
+        for node in on.nodes:
+            node.born_ago(3600)
+
+        async def jitter() -> None:
+            while True:
+                for way in on.ways:
+                    way.seconds = chance.choice((0.0001, 0.0003, 0.001, 0.003))
+                await asyncio.sleep(chance.uniform(0.0005, 0.004))
+
+        async def work(locks: asynclock.LockManager) -> None:
+            await asyncio.sleep(chance.choice((0.0, 0.001, 0.003)))
+            while (asked := _clock.now()) < end:
+                async with locks.fair_lock("f"):
+                    bodies.append((asked, _clock.now()))
+                    await asyncio.sleep(0.002)
+
+        async with AsyncExitStack() as stack:
+            processes = [
+                await stack.enter_async_context(on.connect(node_timeout=0.25)) for _ in range(8)
+            ]
+            on.nodes[3].kill()
+            on.nodes[4].freeze()
+            shaking = asyncio.create_task(jitter())
+            end = _clock.now() + 2.0
+            await asyncio.gather(*(work(locks) for locks in processes for _ in range(10)))
+            shaking.cancel()
+
+    run_virtual(play())
+    for place, (asked, _) in enumerate(bodies):
+        assert not [one for one in bodies[:place] if one[0] > asked + 0.1]
+    assert max(began - asked for asked, began in bodies) < 1.0
