@@ -178,7 +178,9 @@ class Attempt(Tally):
         for index in asked:
             self._open |= 1 << index
             self._nodes[index].ask(command, self, index, arm=armed)
-        if len(self._context.loops) == 1:  # no other call asks again in this tick
+        if (
+            len(self._context.deciding) == 1
+        ):  # no other vote is under way that could share the write
             nodes.write()
 
     async def _verdict(self, limit: float) -> None:
@@ -224,12 +226,11 @@ class Attempt(Tally):
         else:
             self._failed(index, TOO_LATE)
         self._open ^= bit
-        queued = self.ticket is not None or self._waits
         if ballot.verdict is VOTE_WON:
             self._conclude()
             if index not in ballot.claims:
                 self._take_back((index,))
-        elif ballot.verdict is not VOTE_OPEN and not (queued and self.unnumbered):
+        elif ballot.verdict is not VOTE_OPEN and not (self.spec.queue and self.unnumbered):
             self._conclude()
 
     def on_raise_reply(self, index: int, reply: Any) -> None:

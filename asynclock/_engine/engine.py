@@ -101,11 +101,7 @@ class Engine(Keeper):
     # a lease ends
 
     def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
-        """End `lease`. Return the release whose outcome to wait for, or None.
-
-        None if the next waiter took over, or if this process may ask again within its turn: then
-        its next request follows the release at once.
-        """
+        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
         if self.observers:
             left = max(0.0, grant.valid_until - now)
             held = now - grant.held_since
@@ -119,18 +115,17 @@ class Engine(Keeper):
             grant.vacated()
             if queue.hand_on(grant, lease._options, now):
                 return None
-        keep = grant.contended and queue.keep(grant, now)
-        release = self.release(grant, keep=keep)
-        if keep:
-            release.on_certain = partial(self._kept, queue, lease, grant, release)
+        kept_for = lease if grant.contended and queue.keep(grant, now) else None
+        release = self.release(grant, kept_for=kept_for)
         self.next_in_line(queue)
-        return None if keep else release
+        return release
 
-    def report_late_loss(self, grant: Grant, reason: str) -> None:
+    def report_late_loss(self, lease: Holder, grant: Grant) -> None:
         """Report a loss that the nodes' replies to the release revealed."""
-        self._report_loss(grant, reason)
+        lease._was_lost(GONE)
+        self._report_loss(grant, GONE)
 
-    def release(self, grant: Grant, *, keep: bool = False) -> Release:
+    def release(self, grant: Grant, *, kept_for: Holder | None = None) -> Release:
         """Send a release to all nodes, at the latest when this tick of the loop ends.
 
         `keep`: the nodes don't wake the next waiter yet, because this process may ask again.
@@ -143,7 +138,9 @@ class Engine(Keeper):
         nodes = self.multiplexer
         spec = grant.spec
         release = Release(self, grant, _clock.now())
-        if keep:  # written now, because the caller's task goes on without a pause
+        if kept_for is not None and queue is not None:
+            release.on_certain = partial(self._kept_released, queue, kept_for, grant, release)
+            # Write it now: the caller's task doesn't wait, and may block the loop.
             nodes.deliver(release.command(WAKE_NOBODY), release, nodes.everyone)
             nodes.write()
         elif spec.batched:
@@ -155,13 +152,12 @@ class Engine(Keeper):
                 nodes.wakeups.wake(key)
         return release
 
-    def _kept(
+    def _kept_released(
         self, queue: LocalQueue[Grant], lease: Holder, grant: Grant, release: Release
     ) -> None:
         # The nodes have answered the release of a name that this process may ask for again.
-        if release.refuted:
-            lease._was_lost(GONE)
-            self._report_loss(grant, GONE)
+        if release.refuted and not release.awaited:
+            self.report_late_loss(lease, grant)
         # A task that other tasks must wake first asks within two rounds of the loop.
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._pass_on, queue, grant)

@@ -25,10 +25,10 @@ class Keeper(Context):
 
     @abstractmethod
     def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
-        """End `lease`. Return the release whose outcome to wait for; None if there is none."""
+        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
 
     @abstractmethod
-    def report_late_loss(self, grant: Grant, reason: str) -> None:
+    def report_late_loss(self, lease: Holder, grant: Grant) -> None:
         """Report a loss that the nodes' replies to the release revealed."""
 
     @abstractmethod

@@ -77,12 +77,17 @@ class Lease(LeaseState):
         """Release the lock. Return whether it was held until now; a second call returns the same.
 
         The request is sent to all nodes before the first await, so cancelling this call doesn't
-        stop the release. Returns when a quorum has confirmed, or after one node timeout. If a task
-        of this process waits for the lock, the lock is handed over without asking a node. If other
-        processes wait and this process may take the lock again within its turn, this doesn't wait
-        for the nodes; if they no longer held the lease, that is logged. Raises ConfigurationError
-        in another event loop than the manager's.
+        stop the release. Normally returns when a quorum has confirmed, or after one node timeout.
+        If a task of this process waits for the lock, the lock is handed over without asking a node.
+        If other processes wait and this process may take the lock again within its turn, this
+        doesn't wait for the nodes: a loss that they report later is logged, and this has returned
+        True. Leaving `async with` waits for them. Raises ConfigurationError in another event loop
+        than the manager's.
         """
+        return await self._release(wait=False)
+
+    async def _release(self, *, wait: bool) -> bool:
+        """Release; with `wait`, wait for the nodes also within a turn."""
         if self._outcome is None:
             engine, grant = self._engine, self._grant
             if grant is None:
@@ -93,12 +98,11 @@ class Lease(LeaseState):
                 now = _clock.now()
                 self._outcome = held = now < grant.valid_until
                 release = engine.end_lease(self, grant, now)
-                if release is not None:
+                if release is not None and (wait or not release.kept):
                     await release.done()
                     if release.refuted and held:
                         self._outcome = False
-                        self._was_lost(GONE)
-                        engine.report_late_loss(grant, GONE)
+                        engine.report_late_loss(self, grant)
         return self._outcome
 
     def _release_soon(self) -> None:
@@ -180,6 +184,6 @@ class Lease(LeaseState):
             grant = self._grant
             if grant is not None and not interrupted and _clock.now() >= grant.valid_until:
                 self._engine.mark_lost(grant, UNNOTICED)
-            await self.release()
+            await self._release(wait=True)
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self._loss_error() from error

@@ -132,6 +132,8 @@ class LocalQueue(Generic[G]):
         """
         if not grant.contended or self.permits > 1 or self.used_up(grant, now):
             return False
+        if now >= grant.valid_until:
+            return False
         self.kept = grant
         return True
 

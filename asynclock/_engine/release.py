@@ -110,6 +110,16 @@ class Release:
         enough = self._deleted >= nodes.quorum or self._answered >= len(nodes.nodes)
         return enough or self.refuted
 
+    @property
+    def kept(self) -> bool:
+        """Whether this process may ask for the name again within its turn."""
+        return self.on_certain is not None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether `done` was called."""
+        return self._future is not None
+
     def done(self) -> asyncio.Future[None]:
         """Return a future that is done once the outcome is certain, within one node timeout."""
         self._future = asyncio.Future(loop=self._context.multiplexer.loop)

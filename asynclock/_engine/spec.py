@@ -1,7 +1,7 @@
 """Describes to the engine how a primitive is locked, and builds its commands.
 
 A primitive has no loop and no connection. It names keys and a script that understands the
-operations listed in prelude.lua. The engine does everything else, in the same way for all.
+operations listed in lock.lua. The engine does everything else, in the same way for all.
 """
 
 from __future__ import annotations

@@ -78,16 +78,16 @@ class Tally(Vote):
 
     @property
     def missing(self) -> int:
-        """How many nodes must still grant, or name our number, so that each quorum has such a node."""
+        """How many nodes must still grant or refuse, so that each quorum has one that did."""
         ballot = self.ballot
         return len(self._nodes) - ballot.quorum + 1 - len(ballot.claims) - ballot.refused
 
     @property
     def unnumbered(self) -> bool:
-        """Whether a ticket still gets the number that it needs, though its vote may be lost.
+        """Whether a quorum's numbers and holders are still to come, though the vote may be lost.
 
-        Where just a quorum is up, the first refusal decides. Without a number the ticket would have
-        another place on each node.
+        Where just a quorum is up, the first refusal decides. But a ticket without a number would
+        have another place on each node, and one refusal doesn't tell whether somebody has the name.
         """
         return 0 < self.missing <= self._open.bit_count()
 

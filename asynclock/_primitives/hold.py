@@ -167,7 +167,7 @@ async def _release(leases: Sequence[Lease]) -> bool:
     if not leases:
         return True
     try:
-        ours = await leases[-1].release()
+        ours = await leases[-1]._release(wait=True)
     except GeneratorExit:
         release_soon(leases[:-1])
         raise

@@ -95,7 +95,7 @@ local function release(KEYS, ARGV) -- the key is deleted
   return {1, wake(queue), now}
 end
 
-if won then
+if won then -- by uncontended.lua, but the floor was of no use, or not above the counter
   local fence = before == nil and next_fence(KEYS[2], ARGV[4], ARGV[6])
     or fence_above(before, KEYS[2], tonumber(ARGV[4]), ARGV[6])
   return {1, fence, '', now}

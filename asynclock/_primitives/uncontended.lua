@@ -1,8 +1,10 @@
--- The acquire and the release of a mutex while nobody waits; lock.lua has arguments and replies, and
--- does what is left. No function may be made before this: a server makes all functions of a script
--- anew in each call, which took a quarter of the time of an acquire and its release.
+-- The acquire and the release of a mutex while nobody waits; lock.lua lists arguments and replies, and
+-- does all other cases. No function may be made before this: a server makes all functions of a script
+-- anew in each call (decision 0027 has the cost).
 -- PTTL tells whether anybody waits: a user may lack the right to EXISTS (docs/access.md).
-local won, before -- whether the name is ours, and the counter's value that the floor has replaced
+-- won: the lock was granted. before: nil if the counter was not written, false if there was none, or
+-- else its value before.
+local won, before
 if op == 'acquire' then
   local floor, not_after, keep = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
   if not_after > 0 and now > not_after then return {-1, now} end

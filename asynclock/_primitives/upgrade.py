@@ -83,7 +83,7 @@ async def downgrade(engine: Engine, writer: Lease, read: LockSpec, options: Leas
     try:
         # A waiting task of this process must not take the writer's key over: a reader is in.
         writer._options = replace(writer._options, handoff=False)
-        ours = await writer.release()
+        ours = await writer._release(wait=True)
     except BaseException:
         reader._let_go()
         raise

@@ -13,7 +13,7 @@ from ..errors import ConfigurationError
 from .validity import quarantine
 
 FLOOR_BEHIND = 60.0
-"""Seconds that a floor may be behind a node's clock; as in prelude.lua."""
+"""Seconds that a floor may be behind a node's clock; as in clock.lua."""
 LARGEST_STEP = 1000.0
 """Maximum seconds that clocks are set back; a daemon of NTP makes no larger step by itself
 (PANICT in RFC 5905)."""

@@ -33,8 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(3 * PATIENCE))
 
 
+@pytest.fixture(autouse=True)
 def as_from_a_shell() -> None:
-    """Let programs that tests start react to signals, though our own caller may ignore them.
+    """Let programs that a test starts react to signals, though our caller, or a test, ignores them.
 
     A program inherits an ignored signal (nohup, a background job), but not a handled one. Setting
     signals in each child instead would run Python between fork and exec, for which our loop waits:
@@ -44,9 +45,6 @@ def as_from_a_shell() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-as_from_a_shell()
 
 
 def environment(**more: str) -> dict[str, str]:

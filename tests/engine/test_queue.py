@@ -173,13 +173,14 @@ async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_tr
         on.slow(0.01)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ServerRequests, "write", counted)
-            for beside in (0, 1):  # a second call that asks again, so requests may go together
+            for beside in (0, 1):  # a second vote, so requests may go together
                 began, written = _clock.now(), 0
                 await lease.release()
                 assert (_clock.now() - began, written) == (0.0, len(on.nodes))
-                ours._engine.loops.update(dict.fromkeys([object()] * beside))  # type: ignore[arg-type]
+                others = {object(): lambda: None for _ in range(beside)}
+                ours._engine.deciding.update(others)  # type: ignore[arg-type]
                 lease = await ours.lock("a").acquire()
-                ours._engine.loops.clear()
+                ours._engine.deciding.clear()
                 assert _clock.now() - began == pytest.approx(0.02)
                 assert written == (2 - beside) * len(on.nodes)
         assert not waiting.done()
@@ -213,6 +214,40 @@ async def test_a_name_that_is_taken_again_and_again_passes_on_once(on: Nodes) ->
             await lease.release()
             await (await waiting).release()
         assert passed == 1
+
+
+@virtual
+async def test_leaving_a_block_in_a_turn_tells_of_a_loss_that_only_the_nodes_know(
+    on: Nodes,
+) -> None:
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        with pytest.raises(asynclock.LeaseLostError, match=GONE):
+            async with await mine:
+                for node in on.nodes:
+                    await node.command("DEL", KEY)
+        assert ours.statistics().lost == 1
+        await (await waiting).release()
+
+
+@virtual_single
+async def test_a_name_that_is_kept_while_its_node_is_down_leaves_no_queue(on: Nodes) -> None:
+    """Every node answers the release at once: it is known to be down."""
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        lease = await mine
+        on.nodes[0].kill()
+        await until(lambda: ours.nodes()[0].state == "down", every=0.01)
+        await lease.release()
+        await asyncio.sleep(0.01)
+        assert not ours._engine.queues
+        waiting.cancel()
 
 
 @virtual

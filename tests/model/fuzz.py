@@ -3,8 +3,11 @@
 A `World` delivers, delays, reorders, repeats and drops requests and replies, lets lock keys vanish
 at any moment, runs several attempts at once, lets every holder (however stale) write to a checking
 store, extend, release, and take blocks of fences. After each request the reply is compared with
-what `ExpectedNode` says it must be: the scripts' meaning in a dozen lines of Python. A `Violation`
+what `ExpectedName` says it must be: the scripts' meaning in a dozen lines of Python. A `Violation`
 names what went wrong; the same seed replays it.
+
+Some acquires and releases reach their node in a batch (batch.lua), beside requests for other names.
+The batch must do to each name what its own command would do.
 """
 
 from __future__ import annotations
@@ -17,16 +20,24 @@ from typing import Any
 
 from hiredis import Reader, pack_command
 
-from asynclock._keys import derived
+from asynclock._engine.message import parts_of, plain
+from asynclock._keys import FENCE, derived
+from asynclock._nodes.replies import Failure, ServerError
 from asynclock._nodes.script import Script
+from asynclock._primitives.lock import QUEUE
 from asynclock._rules.quorum import Ballot, Verdict, majority
 
 HOUR = 3_600_000  # ms; no key expires by itself, keys vanish when the world says so
 DAY = 24 * HOUR
 AHEAD = 2
 """Milliseconds that a floor may be ahead of the clock; the counter is kept for longer by these."""
-LOCK, COUNTER, SEEN, QUEUE = "l:r", "l:r:#fence", "l:r:#seen", "l:r:#queue"
+LOCK, SEEN = "l:r", "l:r:#seen"
+OTHERS = ("l:s", "l:t")
+"""Locks that only batches use, beside the one under test."""
 WAITS, GO = "1", "go"
+
+Terms = tuple[int, int, int]
+"""What all acquires of a batch have in common: floor, `not_after`, and the ms of a ticket."""
 
 
 class Violation(Exception):
@@ -39,7 +50,7 @@ class Wire:
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.reader = Reader(encoding="utf-8")
+        self.reader = Reader(encoding="utf-8", replyError=ServerError)
 
     def __call__(self, *words: str | int) -> Any:
         packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub says 1-tuple
@@ -52,8 +63,8 @@ class Wire:
 
 
 @dataclass
-class ExpectedNode:
-    """What a node's scripts must answer (without its clock and remaining ttl)."""
+class ExpectedName:
+    """What a node's scripts must answer for a name (without its clock and remaining ttl)."""
 
     owner: str | None = None
     counter: int = 0
@@ -154,31 +165,98 @@ class ExpectedNode:
         return first or ""
 
 
+class Name:
+    """The keys of a name on one node, and what they should contain."""
+
+    def __init__(self, lock: str) -> None:
+        self.lock, self.counter, self.queue = lock, derived(lock, FENCE), derived(lock, QUEUE)
+        self.expected = ExpectedName()
+
+    def expect(self, op: str, now: int, owner: str, *words: Any) -> list[object]:
+        name = self.expected
+        if op == "acquire":
+            return name.acquire(now, owner, *words)
+        if op == "raise":
+            return name.raise_(owner, *words)
+        if op == "release":
+            return name.release(now, owner, *words)
+        if op == "pass":
+            return name.pass_()
+        return name.leave(owner) if op == "leave" else name.extend(owner)
+
+    def compare(self, op: str, reply: list[Any], now: int, owner: str, *words: Any) -> None:
+        """Remove the remaining time from the reply, which must then be the expected one."""
+        expected = self.expect(op, now, owner, *words)
+        if op == "acquire" and reply[0] == 0:
+            del reply[1]  # the remaining ttl of the holder, or of the first ticket
+        if reply != expected:
+            raise Violation(f"{op}{(owner, *words)} answered {reply}, not {expected}")
+
+    def check(self, wire: Wire, sha: str) -> None:
+        """Compare what a node stores; assert that every key has a ttl."""
+        owner, pttl, fence, _ = wire("EVALSHA", sha, 2, self.lock, self.counter, "inspect")
+        stored, expected = (owner, fence), (self.expected.owner, self.expected.counter)
+        if stored != expected:
+            raise Violation(f"the node stores {stored}, not {expected}")
+        if (owner and not 0 < pttl <= HOUR) or (
+            fence and not 0 < wire("PTTL", self.counter) <= DAY + AHEAD
+        ):
+            raise Violation("a key without its ttl")
+        self.check_queue(wire)
+
+    def check_queue(self, wire: Wire) -> None:
+        words = wire("ZRANGE", self.queue, 0, -1, "WITHSCORES")
+        queue = {ticket: int(float(words[i + 1])) for i, ticket in enumerate(words) if i % 2 == 0}
+        if queue != self.expected.numbers:
+            raise Violation(f"the queue is {queue}, not {self.expected.numbers}")
+        live = {ticket: wire("GET", derived(self.queue, ticket)) for ticket in queue}
+        live = {ticket: value for ticket, value in live.items() if value}
+        if live != self.expected.live:
+            raise Violation(f"the tickets are {live}, not {self.expected.live}")
+        keys = [self.queue, *(derived(self.queue, ticket) for ticket in live)] if queue else []
+        if not all(0 < wire("PTTL", key) <= HOUR for key in keys):
+            raise Violation("a ticket without its ttl")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One release or acquire in a batch."""
+
+    name: Name
+    op: str
+    owner: str
+    request: Request | None = None
+    """None for another name than the one under test."""
+
+
 class Node:
     """A server and what it should be doing."""
 
     def __init__(self, wire: Wire, script: Script) -> None:
         self.wire, self.script = wire, script
-        self.expected = ExpectedNode()
+        self.name = Name(LOCK)
+        self.others = [Name(lock) for lock in OTHERS]
 
     def reset(self, counter: int) -> None:
         self.wire("FLUSHALL")
         self.wire("SCRIPT", "LOAD", self.script.source)
-        self.expected = ExpectedNode(counter=counter)
-        # Not missing, because a missing counter counts as one near the clock (test_retention.py).
-        self.wire("SET", COUNTER, counter, "PX", DAY)
+        for name in (self.name, *self.others):
+            name.expected = ExpectedName(counter=counter if name is self.name else 0)
+            # Not missing, because a missing counter counts as one near the clock
+            # (test_retention.py).
+            self.wire("SET", name.counter, name.expected.counter, "PX", DAY)
 
     def vanish(self) -> None:
         self.wire("DEL", LOCK)
-        self.expected.owner = None
+        self.name.expected.owner = None
 
     def vanish_ticket(self, ticket: str) -> None:
-        self.wire("DEL", derived(QUEUE, ticket))
-        self.expected.live.pop(ticket, None)
+        self.wire("DEL", derived(self.name.queue, ticket))
+        self.name.expected.live.pop(ticket, None)
 
     def run(self, op: str, owner: str, *words: str | int) -> list[Any]:
         """Execute one script and return its checked reply without the clock."""
-        keys: tuple[str, ...] = (LOCK, COUNTER, QUEUE)
+        keys: tuple[str, ...] = (LOCK, self.name.counter, self.name.queue)
         sent: Sequence[str | int] = (owner, *words)
         if op == "acquire":
             floor, not_after, *more = words
@@ -190,49 +268,43 @@ class Node:
         elif op == "pass":
             sent = ()
         *reply, now = self.wire("EVALSHA", self.script.sha, len(keys), *keys, op, *sent)
-        expected = self.expect(op, now, owner, *words)
-        if op == "acquire" and reply[0] == 0:
-            del reply[1]  # the remaining ttl of the holder, or of the first ticket
-        if reply != expected:
-            raise Violation(f"{op}{(owner, *words)} answered {reply}, not {expected}")
+        self.name.compare(op, reply, now, owner, *words)
         return reply
 
-    def expect(self, op: str, now: int, owner: str, *words: Any) -> list[object]:
-        node = self.expected
-        if op == "acquire":
-            return node.acquire(now, owner, *words)
-        if op == "raise":
-            return node.raise_(owner, *words)
-        if op == "release":
-            return node.release(now, owner, *words)
-        if op == "pass":
-            return node.pass_()
-        return node.leave(owner) if op == "leave" else node.extend(owner)
+    def batch(self, parts: Sequence[Part], terms: Terms) -> list[list[Any]]:
+        """Execute releases and then acquires as one command; return their checked replies."""
+        released = [part.name for part in parts if part.op == "release"]
+        acquired = [part.name for part in parts if part.op == "acquire"]
+        keys = [name.lock for name in released] + [name.queue for name in released]
+        keys += [name.queue for name in acquired] + [name.lock for name in acquired]
+        keys += [name.counter for name in acquired]
+        floor, not_after, wait = terms
+        words = ("batch", len(released), HOUR, floor, not_after, DAY, wait)
+        owners = [part.owner for part in parts]
+        reply = self.wire("EVALSHA", self.script.sha, len(keys), *keys, *words, *owners)
+        replies, now = one_by_one(reply, len(released), len(acquired)), reply[-1]
+        for part, one in zip(parts, replies, strict=True):
+            more = terms if part.op == "acquire" else ()
+            part.name.compare(part.op, one, now, part.owner, *more)
+        return replies
 
     def check(self) -> None:
-        """Compare what the node stores; assert that every key has a ttl."""
-        owner, pttl, counter, _ = self.wire("EVALSHA", self.script.sha, 2, LOCK, COUNTER, "inspect")
-        stored, expected = (owner, counter), (self.expected.owner, self.expected.counter)
-        if stored != expected:
-            raise Violation(f"the node stores {stored}, not {expected}")
-        if (owner and not 0 < pttl <= HOUR) or (
-            counter and not 0 < self.wire("PTTL", COUNTER) <= DAY + AHEAD
-        ):
-            raise Violation("a key without its ttl")
-        self.check_queue()
+        for name in (self.name, *self.others):
+            name.check(self.wire, self.script.sha)
 
-    def check_queue(self) -> None:
-        words = self.wire("ZRANGE", QUEUE, 0, -1, "WITHSCORES")
-        queue = {ticket: int(float(words[i + 1])) for i, ticket in enumerate(words) if i % 2 == 0}
-        if queue != self.expected.numbers:
-            raise Violation(f"the queue is {queue}, not {self.expected.numbers}")
-        live = {ticket: self.wire("GET", derived(QUEUE, ticket)) for ticket in queue}
-        live = {ticket: value for ticket, value in live.items() if value}
-        if live != self.expected.live:
-            raise Violation(f"the tickets are {live}, not {self.expected.live}")
-        keys = [QUEUE, *(derived(QUEUE, ticket) for ticket in live)] if queue else []
-        if not all(0 < self.wire("PTTL", key) <= HOUR for key in keys):
-            raise Violation("a ticket without its ttl")
+
+def one_by_one(reply: Any, releases: int, acquires: int) -> list[list[Any]]:
+    """Return for each name of a batch the reply to its own command, without the clock.
+
+    The library decides all names at once if it can, and each alone otherwise.
+    """
+    fences = plain(reply, releases, acquires)
+    if fences is not None:
+        return [[1, ""] for _ in range(releases)] + [[1, fence, ""] for fence in fences[releases:]]
+    parts = parts_of(reply, releases, acquires)
+    if failed := [part for part in parts if type(part) is Failure]:
+        raise Violation(f"a name in a batch failed: {failed}")
+    return [["" if word == b"" else word for word in part[:-1]] for part in parts]
 
 
 @dataclass(eq=False)
@@ -277,6 +349,20 @@ class Request:
     again: bool = False
     """Sent a second time by something on the way: nobody waits for the reply."""
 
+    @property
+    def batched(self) -> bool:
+        """Whether this may be part of a batch: it speaks of no ticket but the owner's own."""
+        most = {"release": 0, "acquire": 3}
+        return len(self.words) <= most.get(self.kind, -1)
+
+    @property
+    def terms(self) -> Terms | None:
+        """What the acquires of its batch have in common with this one; None for a release."""
+        if self.kind != "acquire":
+            return None
+        floor, not_after, wait = (int(word) for word in (*self.words, 0)[:3])
+        return floor, not_after, wait
+
 
 @dataclass
 class Stats:
@@ -285,6 +371,9 @@ class Stats:
     written_back: int = 0
     handed_over: int = 0
     stale_refused: int = 0
+    batches: int = 0
+    exchanges: int = 0
+    """Batches that release and acquire the name under test."""
 
 
 class World:
@@ -339,13 +428,16 @@ class World:
         ballot = self.ballot(len(self.nodes), self.quorum)
         attempt = Holding(f"owner-{self.clock}", ballot, self.highest, self.clock)
         self.trying.append(attempt)
-        floor = {
+        floor = self.floor()
+        too_late = self.random.random() < 0.02
+        self.ask(attempt, "acquire", floor, int(too_late), *self.queue(attempt))
+
+    def floor(self) -> int:
+        return {
             "none": 0,
             "wild": self.random.choice([0, 7, 30, self.epoch + 10**9]),
             "clock": self.epoch + 20 * self.clock + self.random.randint(-1000, 1000),
         }[self.floors]
-        too_late = self.random.random() < 0.02
-        self.ask(attempt, "acquire", floor, int(too_late), *self.queue(attempt))
 
     def queue(self, attempt: Holding) -> tuple[str | int, ...]:
         """Choose how the attempt queues; return the words that say so."""
@@ -363,10 +455,20 @@ class World:
         if not self.requests:
             return
         request = self.take(self.requests)
-        op = "raise" if request.kind == "reserve" else request.kind
+        batch = request.batched and self.random.random() < 0.5
+        sent = [request, *self.beside(request)] if batch else [request]
         lost = self.random.random()
+        done: list[tuple[Request, list[Any]]] = [(one, [None]) for one in sent]
         if lost >= self.loss:
-            reply = self.nodes[request.node].run(op, request.who.owner, *request.words)
+            done = self.execute_batch(sent) if batch else [(request, self.execute(request))]
+        for one, reply in done:
+            self.executed(one, reply, lost)
+
+    def execute(self, request: Request) -> list[Any]:
+        op = "raise" if request.kind == "reserve" else request.kind
+        return self.nodes[request.node].run(op, request.who.owner, *request.words)
+
+    def executed(self, request: Request, reply: list[Any], lost: float) -> None:
         if self.random.random() < 0.05:
             self.requests.append(replace(request, again=True))
         if request.again:
@@ -375,6 +477,35 @@ class World:
             self.replies.append((request, reply))
         elif self.random.random() < 0.5:
             self.replies.append((request, [None]))  # the connection broke, and we know it
+
+    def beside(self, first: Request) -> list[Request]:
+        """Take some requests that may be in one batch with this one."""
+        terms, beside, left = first.terms, [], []
+        for other in self.requests:
+            alike = other.terms is None or terms is None or other.terms == terms
+            if other.node == first.node and other.batched and alike and self.random.random() < 0.3:
+                beside.append(other)
+                terms = terms or other.terms
+            else:
+                left.append(other)
+        self.requests = left
+        return beside
+
+    def execute_batch(self, requests: Sequence[Request]) -> list[tuple[Request, list[Any]]]:
+        """Execute all in one command, with others for other names; return their replies."""
+        node, rng = self.nodes[requests[0].node], self.random
+        parts = [Part(node.name, one.kind, one.who.owner, one) for one in requests]
+        for _ in range(rng.randint(1, 3)):
+            op, owner = rng.choice(["release", "acquire"]), rng.choice(["one", "two", "three"])
+            parts.append(Part(rng.choice(node.others), op, owner))
+        rng.shuffle(parts)
+        parts.sort(key=lambda part: part.op == "acquire")
+        given = next((one.terms for one in requests if one.terms), None)
+        replies = node.batch(parts, given or (self.floor(), 0, rng.choice([0, HOUR])))
+        self.stats.batches += 1
+        self.stats.exchanges += len({one.kind for one in requests}) > 1
+        found = zip(parts, replies, strict=True)
+        return [(part.request, reply) for part, reply in found if part.request]
 
     def answer(self) -> None:
         """Some reply arrives."""
@@ -412,7 +543,7 @@ class World:
 
     def vanish(self) -> None:
         node = self.random.choice(self.nodes)
-        tickets = sorted(node.expected.live)
+        tickets = sorted(node.name.expected.live)
         if tickets and self.random.random() < 0.7:
             node.vanish_ticket(self.random.choice(tickets))
         else:

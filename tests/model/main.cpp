@@ -221,6 +221,7 @@ static const std::vector<Case> CASES = {
   SHORT(O13, HOLDS, "3 nodes, 3 clients, everything that may go wrong", walk(QUEUE(3, 3, c.timers = c.expiry = true; c.turns = c.deaths = c.lapses = c.lost = c.leavers = 1; c.restarts = c.impatient = 2), 3000, 3000)),
   SHORT(O14, HOLDS, "5 nodes, 3 clients, everything that may go wrong", walk(QUEUE(5, 3, c.timers = c.expiry = true; c.turns = c.deaths = c.lapses = c.lost = c.leavers = c.restarts = 1; c.down = c.impatient = 2), 3000, 3000)),
   SHORT(O15, HOLDS, "3 nodes, 3 rivals try once, 3 answers come late", walk(QUEUE(3, 3, c.tries = 7; c.lost = 3), 3000, 3000)),
+  SHORT(O16, HOLDS, "every push is lost, and others ask at intervals", go_all(QUEUE(3, 2, c.wake = false; c.timers = true))),
   SHORT(B1, CAUGHT, "NAIVE a number that no node was asked for", go_all(QUEUE(1, 3, c.number = QueueCfg::NONE))),
   SHORT(B2, CAUGHT, "a number from any one answer", walk(QUEUE(3, 3, c.number = QueueCfg::ANY_ANSWER; c.impatient = 2), 200000, 3000)),
   SHORT(B3, CAUGHT, "NAIVE a newcomer is granted a free name although tickets wait", go_all(QUEUE(1, 3, c.barge = true))),

@@ -13,7 +13,7 @@ SPARE_CONNECTIONS = 16
 OFFSET = 1.0
 """Seconds that a clock may be off without a finding."""
 FLOOR_AHEAD = 60.0
-"""As in prelude.lua: a floor further ahead of a node's clock is ignored there."""
+"""As in clock.lua: a floor further ahead of a node's clock is ignored there."""
 HEAVY = 100_000_000
 """Bytes of fence counters from which on a note is due."""
 SAVES = {
