@@ -178,9 +178,7 @@ class Attempt(Tally):
         for index in asked:
             self._open |= 1 << index
             self._nodes[index].ask(command, self, index, arm=armed)
-        if (
-            len(self._context.deciding) == 1
-        ):  # no other vote is under way that could share the write
+        if len(context.deciding) == 1:  # no other vote could share the write
             nodes.write()
 
     async def _verdict(self, limit: float) -> None:
