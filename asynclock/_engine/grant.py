@@ -35,7 +35,7 @@ class Holder(Protocol):
         """Mark the lease as ended, with the reason of a loss, or None for a release."""
 
     def _was_lost(self, reason: str) -> None:
-        """Note the reason of a loss that the replies to the release revealed."""
+        """Set `lost_reason`: the replies to the release showed that the lease was lost."""
 
     def _forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held."""

@@ -139,7 +139,7 @@ class LeaseState:
                 body.interrupt()
 
     def _was_lost(self, reason: str) -> None:
-        """Note the reason of a loss that the replies to the release revealed."""
+        """Set `lost_reason`: the replies to the release showed that the lease was lost."""
         self.lost_reason = reason
 
     def _forked(self, reason: str) -> None:

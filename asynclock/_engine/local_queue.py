@@ -93,7 +93,7 @@ class LocalQueue(Generic[G]):
         self.asking: int = 0
         """Number of tasks that are asking the nodes or have just been told to."""
         self.kept: G | None = None
-        """The last grant, while the name is free but still ours to take."""
+        """The grant released last, while this process may take the name again first."""
         self.search: Search | None = None
         """The last task that asked the nodes."""
         self.waiters: OrderedDict[Waiter[G], LeaseOptions] = _NOBODY

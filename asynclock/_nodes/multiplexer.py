@@ -158,7 +158,7 @@ class Multiplexer:
 
     @property
     def alone(self) -> bool:
-        """Whether one task seems to be alone, so that waiting for the end of the tick is of no use.
+        """Whether one task seems to be alone, so waiting for the end of the tick gains nothing.
 
         Many batches in a row had one name, and all have their verdicts: compare Nagle's rule,
         RFC 896.
@@ -166,7 +166,7 @@ class Multiplexer:
         return not self.undecided and self.singles >= ALONE
 
     def write(self) -> None:
-        """Write what this tick has sent so far, instead of when the tick ends."""
+        """Write all queued commands now instead of at the end of the tick."""
         for node in self.nodes:
             node.write()
 

@@ -104,7 +104,7 @@ class Node(Protocol):
         """
 
     def write(self) -> None:
-        """Write what this tick has sent so far, instead of when the tick ends."""
+        """Write all queued commands now instead of at the end of the tick."""
 
     def obstacle(self, now: float, /) -> Failure | None:
         """Return why the node has no vote at the moment, or None if it has one."""

@@ -107,7 +107,7 @@ class ServerRequests:
             self._link.send(bounded, sink, index, now=now)
 
     def write(self) -> None:
-        """Write what this tick has sent so far, instead of when the tick ends."""
+        """Write all queued commands now instead of at the end of the tick."""
         if self._link is not None:
             self._link.connection.flush()
 

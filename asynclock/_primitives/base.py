@@ -151,4 +151,4 @@ class Lockable(Acquirable[Lease]):
 CLOCK: Final = "clock.lua"
 """The Lua file that every script of a primitive begins with."""
 PRELUDE: Final = (CLOCK, "prelude.lua")
-"""That file, and the functions that scripts have in common."""
+"""The files that all scripts but the mutex's begin with: that one, and functions in common."""

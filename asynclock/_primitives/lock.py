@@ -12,8 +12,13 @@ from .base import CLOCK, Lockable
 from .kind import Held, Kind, Queue
 
 FILES = (
-    *(CLOCK, "uncontended.lua", "prelude.lua"),
-    *("batch.lua", "queue.lua", "lock.lua", "mutex.lua"),
+    CLOCK,
+    "uncontended.lua",
+    "prelude.lua",
+    "batch.lua",
+    "queue.lua",
+    "lock.lua",
+    "mutex.lua",
 )
 SCRIPT = Script.load(__package__, *FILES)
 QUEUE = "queue"

@@ -67,7 +67,7 @@ async def test_readers_go_in_beside_one_that_came_before_the_writer_took_the_nam
 
         async def write_again() -> asynclock.Lease:
             await held.release()
-            await asyncio.sleep(0.0015)
+            await asyncio.sleep(0.0015)  # the reader's request must reach the nodes first
             return await lock.write().acquire()
 
         again = asyncio.create_task(write_again())

@@ -269,6 +269,8 @@ class Node:
             sent = ()
         *reply, now = self.wire("EVALSHA", self.script.sha, len(keys), *keys, op, *sent)
         self.name.compare(op, reply, now, owner, *words)
+        if op == "release":  # its reply doesn't say whether the first ticket was woken
+            self.name.check_queue(self.wire)
         return reply
 
     def batch(self, parts: Sequence[Part], terms: Terms) -> list[list[Any]]:

@@ -37,7 +37,7 @@ struct QueueCfg {
   bool clocks = false;      // numbers begin at the time of the ask: later asks have larger ones anyway
   bool keep_go = false;     // a refusal leaves the ticket woken
   bool any_go = false;      // one node's wake-up is enough to ask again
-  bool wake = true;         // naive off: a release wakes nobody
+  bool wake = true;         // off: a release wakes nobody, or every push is lost; naive without timers
   bool back = true;         // naive off: a failed attempt loses its ticket
   bool back_go = true;      // naive off: a ticket put back as the first counts as waiting
   bool skip = true;         // naive off: dead tickets are not skipped

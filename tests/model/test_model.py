@@ -19,7 +19,7 @@ SHORT = ("-O1", "-DSHORT_ONLY")
 ALL = ("-O2",)
 
 HOLDS = "T1 T3 T7 L1 L2 P1 P2 P3 P4 R4 H3 M3 M11 V1 K1 K2 K6 C1 C2 D1 D3 F1 F2 F4 Z2 Z3".split(" ")
-HOLDS += "F6 F9 F10 F11 F12 F13 S1 I1 I2 I3 I4 I5 I10 O1 O2 O3 O4 O5 O6 O7 O8".split(" ")
+HOLDS += "F6 F9 F10 F11 F12 F13 S1 I1 I2 I3 I4 I5 I10 O1 O2 O3 O4 O5 O6 O7 O8 O16".split(" ")
 # Random schedules of worlds that are too large to exhaust.
 HOLDS_SAMPLED = "O12 O13 O14 O15 I6 I7 I8 I20".split(" ")
 HOLDS_NIGHTLY = (

@@ -102,7 +102,7 @@ class ClusterNode:
         self.ask(command, sink, index)
 
     def write(self) -> None:
-        """Write what this tick has sent so far, as `Node.write` does."""
+        """Write all queued commands, as `Node.write` does."""
         for server in self.shards:
             server.write()
 
