@@ -52,7 +52,9 @@ class Child:
             command,
             env=env,
             process_group=0,
-            preexec_fn=_prepare(os.getpid(), on_fork),  # noqa: PLW1509 - this process has one thread
+            preexec_fn=_prepare(  # noqa: PLW1509 - this process has one thread
+                os.getpid(), on_fork, self._terminal.foreground if lend else None
+            ),
         )
         self.group: int = self._process.pid
         loop = asyncio.get_running_loop()
@@ -153,9 +155,13 @@ def _stop_ourselves() -> None:
     signal.signal(signal.SIGTSTP, before)
 
 
-def _prepare(parent: int, on_fork: Callable[[int], None]) -> Callable[[], None]:
+def _prepare(
+    parent: int, on_fork: Callable[[int], None], lend: Callable[[int], None] | None
+) -> Callable[[], None]:
     def prepare() -> None:
         on_fork(os.getpid())  # its own group, see process_group
+        if lend is not None:  # as shells do: a command that reads keys before that would be stopped
+            lend(os.getpid())
         if _libc is not None:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:  # the parent died before prctl

@@ -44,7 +44,7 @@ class Terminal:
         """Put `group` in the foreground, so that it reads keys and gets Ctrl-C and Ctrl-Z."""
         with contextlib.suppress(OSError, termios.error):
             self._modes = termios.tcgetattr(self._fd)
-        self._foreground(group)
+        self.foreground(group)
         self._lent = True
 
     def take_back(self, *, tidy: bool) -> None:
@@ -52,12 +52,13 @@ class Terminal:
         if not self._lent:
             return
         self._lent = False
-        self._foreground(os.getpgrp())
+        self.foreground(os.getpgrp())
         if tidy and self._modes is not None:
             with contextlib.suppress(OSError, termios.error):
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
-    def _foreground(self, group: int) -> None:
+    def foreground(self, group: int) -> None:
+        """Put `group` in the foreground, and change nothing else."""
         with _without_sigttou(), contextlib.suppress(OSError):
             os.tcsetpgrp(self._fd, group)
 
