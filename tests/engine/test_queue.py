@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -117,6 +118,19 @@ def test_a_release_wakes_one_waiter(kind: str) -> None:
     virtual(play)()
 
 
+@asynccontextmanager
+async def in_its_turn(
+    on: Nodes,
+) -> AsyncIterator[tuple[asynclock.LockManager, asynclock.Lease, asyncio.Task[Any]]]:
+    """A manager whose turn has begun, its lease, and the next waiter of another process."""
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.lock("a"), ours)
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        yield ours, await mine, waiting
+
+
 @virtual
 async def test_a_process_that_loops_does_not_overtake(on: Nodes) -> None:
     async with on.connect(turn=0) as other:
@@ -164,12 +178,8 @@ async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_tr
         written += 1
         write(node)
 
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
-        lease = await mine
+    async with in_its_turn(on) as (ours, first, waiting):
+        lease = first
         on.slow(0.01)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ServerRequests, "write", counted)
@@ -191,11 +201,8 @@ async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_tr
 @virtual
 async def test_a_name_that_is_taken_again_and_again_passes_on_once(on: Nodes) -> None:
     """The reply to a release comes when the name has been taken and released again."""
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
+    async with in_its_turn(on) as (ours, first, waiting):
+        lease = first
         on.slow(0.01)
         passed, pass_on = 0, Engine.pass_on
 
@@ -206,7 +213,6 @@ async def test_a_name_that_is_taken_again_and_again_passes_on_once(on: Nodes) ->
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Engine, "pass_on", counted)
-            lease = await mine
             for _ in range(5):
                 await lease.release()
                 await asyncio.sleep(0)  # the name is kept for two rounds of the loop
@@ -220,13 +226,9 @@ async def test_a_name_that_is_taken_again_and_again_passes_on_once(on: Nodes) ->
 async def test_leaving_a_block_in_a_turn_tells_of_a_loss_that_only_the_nodes_know(
     on: Nodes,
 ) -> None:
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
+    async with in_its_turn(on) as (ours, lease, waiting):
         with pytest.raises(asynclock.LeaseLostError, match=GONE):
-            async with await mine:
+            async with lease:
                 for node in on.nodes:
                     await node.command("DEL", KEY)
         assert ours.statistics().lost == 1
@@ -236,12 +238,7 @@ async def test_leaving_a_block_in_a_turn_tells_of_a_loss_that_only_the_nodes_kno
 @virtual_single
 async def test_a_name_that_is_kept_while_its_node_is_down_leaves_no_queue(on: Nodes) -> None:
     """Every node answers the release at once: it is known to be down."""
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
-        lease = await mine
+    async with in_its_turn(on) as (ours, lease, waiting):
         on.nodes[0].kill()
         await until(lambda: ours.nodes()[0].state == "down", every=0.01)
         await lease.release()
@@ -254,12 +251,7 @@ async def test_a_name_that_is_kept_while_its_node_is_down_leaves_no_queue(on: No
 async def test_a_loss_that_the_replies_to_a_release_in_a_turn_reveal_is_reported(
     on: Nodes,
 ) -> None:
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
-        lease = await mine
+    async with in_its_turn(on) as (ours, lease, waiting):
         for node in on.nodes:
             await node.command("DEL", KEY)
         assert await lease.release()  # by our own clock, it was held
@@ -269,24 +261,15 @@ async def test_a_loss_that_the_replies_to_a_release_in_a_turn_reveal_is_reported
 
 @virtual
 async def test_a_name_that_is_kept_and_not_wanted_passes_on(on: Nodes) -> None:
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
-        await (await mine).release()
+    async with in_its_turn(on) as (_, lease, waiting):
+        await lease.release()
         assert await seconds_until(waiting.done) < AT_ONCE
         await (await waiting).release()
 
 
 @virtual
 async def test_a_name_that_is_kept_for_a_task_whose_time_is_over_passes_on(on: Nodes) -> None:
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
-        lease = await mine
+    async with in_its_turn(on) as (ours, lease, waiting):
         # The loop was busy: the task's turn comes after its timeout, but before the timer.
         late = start(Acquire(ours._engine, lease._grant.spec, LeaseOptions(5.0), 1.0, since=0.0))
         await asyncio.sleep(0)
