@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 import asynclock
 from asynclock import _clock
 from asynclock._engine.ticket import PATIENCE
@@ -80,3 +82,17 @@ async def test_readers_go_in_beside_one_that_came_before_the_writer_took_the_nam
         assert not again.done()
         await first.release()
         await (await again).release()
+
+
+@virtual
+async def test_a_downgrade_in_a_turn_notices_that_the_write_lease_was_lost(on: Nodes) -> None:
+    """Only the replies to the writer's release show it."""
+    async with on.connect(turn=60.0) as ours:
+        lock = ours.rwlock("a")
+        writer = await contended_writer(lock)
+        assert writer._grant is not None
+        writer._grant.since = _clock.now()
+        for node in on.nodes:
+            await node.command("DEL", writer._grant.spec.keys[0])
+        with pytest.raises(asynclock.LeaseLostError):
+            await lock.downgrade(writer)
