@@ -44,6 +44,7 @@ def save(order_id, fence):
 """
 
 
+@pytest.mark.timeout(180)  # two programs that import Celery, on a busy machine
 def test_celery(urls: list[str], tmp_path: Path) -> None:
     """Two forked children, four tasks on one order: one after the other."""
     saved = tmp_path / "saved"
@@ -63,10 +64,10 @@ def test_celery(urls: list[str], tmp_path: Path) -> None:
     asking = "from shop import ship\nfor _ in range(4): ship.delay(42)"
     subprocess.run([sys.executable, "-c", asking], env=env, cwd=tmp_path, check=True, timeout=50)
     command = "-m celery -A shop worker -P prefork -c 2 --without-gossip --without-mingle".split()
-    log = (tmp_path / "log").open("w")
-    worker = subprocess.Popen(
-        [sys.executable, *command], env=env, cwd=tmp_path, stderr=log, stdout=log
-    )
+    with (tmp_path / "log").open("w") as log:
+        worker = subprocess.Popen(
+            [sys.executable, *command], env=env, cwd=tmp_path, stderr=log, stdout=log
+        )
     try:
         end = time.monotonic() + 45
         while not saved.exists() or len(saved.read_text().splitlines()) < 4:
@@ -76,8 +77,11 @@ def test_celery(urls: list[str], tmp_path: Path) -> None:
             time.sleep(0.05)
     finally:
         worker.terminate()
-        worker.wait(30)
-        log.close()
+        try:
+            worker.wait(30)
+        finally:
+            worker.kill()
+            worker.wait()
     rows = sorted((json.loads(line) for line in saved.read_text().splitlines()), key=lambda r: r[2])
     for before, after in itertools.pairwise(rows):
         assert before[1] < after[1], "two at once"

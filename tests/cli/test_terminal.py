@@ -59,6 +59,31 @@ async def test_ctrl_z_and_fg_in_a_shell(
         session.close()
 
 
+LATE_PARENT = """
+import time
+from asynclock.__main__ import main
+from asynclock.cli.run.terminal import Terminal
+lend = Terminal.lend
+Terminal.lend = lambda *given: (time.sleep(1.0), lend(*given))
+main()
+"""
+
+
+async def test_a_command_begins_in_the_foreground(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    """Even if we come to run late after the fork: one that reads keys would be stopped."""
+    program.use(asynclock_nodes)
+    ours = (sys.executable, "-c", LATE_PARENT)
+    look = "import os; print('foreground:', os.tcgetpgrp(0) == os.getpgrp())"
+    session = Session(program, command=(*ours, "run", "j", "--", sys.executable, "-c", look))
+    try:
+        assert await session.end() == 0
+        assert "foreground: True" in session.screen
+    finally:
+        session.close()
+
+
 async def test_a_pipeline_does_not_lose_its_terminal(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:
