@@ -302,7 +302,7 @@ def containers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
-    """The long runs: hours rather than minutes. Ends with the deliberate changes."""
+    """The long runs: hours rather than minutes. Ends with the session `mutation`."""
     Environment(session).pytest("-m", "nightly", "--timeout", "0")
     if not session.posargs:
         mutation(session)

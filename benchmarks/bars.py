@@ -44,8 +44,8 @@ FAR, FAR_FIVE = Case("far", 1, 1), Case("far", 5, 1)
 NAMES, START = Case("names", 1, 1_000_000), Case("start", 1, 1)
 NEW = Case("new", 1, 100)
 BODIES = 20_000
-"""Maximum number of other processes' bodies during one wait: as many as fit into 0.2 s. A process
-that knows of no other waiter keeps a name for 0.1 s."""
+"""Maximum number of other processes' bodies during one wait; they take about 0.2 s. A process that
+knows of no waiter keeps a name for 0.1 s."""
 
 SINGLE = ("redis-py", "coredis", *NODES)
 """The peers on one server. The Redlocks of Python are slower there than these."""

@@ -25,6 +25,8 @@ from .request import Request
 
 MOST_NAMES: Final = 64
 """Maximum number of names in one command. A server needs 0.3 ms for it, or 1 ms if all are held."""
+ALONE: Final = 8
+"""Number of batches in a row with one name after which one task seems to be alone."""
 Alike = tuple[float, tuple[Word, ...]]
 """What all acquires of a batch have in common: their ttl, and the arguments if they wait."""
 MOST_UNSENT: Final = 4
@@ -267,7 +269,13 @@ def _with_room(unsent: list[UnsentBatch], script: Script, alike: Alike | None) -
 
 def _send_soon(nodes: Multiplexer, batch: Batch) -> None:
     """Send the batch when the tick ends, or now if it is full or one task seems to be alone."""
-    if batch.names >= MOST_NAMES or nodes.alone:
+    if batch.names >= MOST_NAMES or _alone(nodes):
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()
+
+
+def _alone(nodes: Multiplexer) -> bool:
+    # Whether waiting for the end of the tick gains nothing: many batches in a row had one name, and
+    # all have their verdicts. Compare Nagle's rule, RFC 896.
+    return not nodes.undecided and nodes.singles >= ALONE

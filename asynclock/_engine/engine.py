@@ -22,7 +22,7 @@ from .context import EngineSettings
 from .fences import SPARE_FENCES, reserve_ahead
 from .grant import Grant, Holder, LeaseReference
 from .keeper import Keeper
-from .lease import GONE, Lease
+from .lease import Lease
 from .left import Left
 from .local_queue import LocalQueue, Proceed
 from .options import LeaseOptions
@@ -32,8 +32,6 @@ from .spec import LockSpec, QueueKey
 
 _log = logging.getLogger("asynclock")
 
-WAKE_NOBODY = (1,)
-"""Argument of a release that wakes nobody."""
 NAMES_LOGGED = 10
 """Maximum number of names in one log record."""
 
@@ -108,27 +106,29 @@ class Engine(Keeper):
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         lease._ended(None)
         self.counts.released += 1
+        held_lease = lease if now < grant.valid_until else None
         queue = grant.queue
         if queue is None:
-            return self.release(grant)
+            return self.release(grant, held_lease)
         if queue.waiters:
             grant.vacated()
             if queue.hand_on(grant, lease._options, now):
                 return None
-        kept_for = lease if grant.contended and queue.keep(grant, now) else None
-        release = self.release(grant, kept_for=kept_for)
+        release = self.release(grant, held_lease, kept=queue.keep(grant, now))
         self.next_in_line(queue)
         return release
 
-    def report_late_loss(self, lease: Holder, grant: Grant) -> None:
-        """Report a loss that the nodes' replies to the release revealed."""
-        lease._was_lost(GONE)
-        self._report_loss(grant, GONE)
-
-    def release(self, grant: Grant, *, kept_for: Holder | None = None) -> Release:
+    def release(
+        self,
+        grant: Grant,
+        lease: Holder | None = None,
+        *,
+        kept: bool = False,
+    ) -> Release:
         """Send a release to all nodes, at the latest when this tick of the loop ends.
 
-        `keep`: the nodes don't wake the next waiter yet, because this process may ask again.
+        lease: the held lease that ends so; it is told if the replies show that it was lost.
+        kept: the nodes don't wake the next waiter yet, because this process may ask again.
         """
         grant.over()
         self.renewals.remove(grant)
@@ -137,32 +137,27 @@ class Engine(Keeper):
             queue.grants.remove(grant)
         nodes = self.multiplexer
         spec = grant.spec
-        release = Release(self, grant, _clock.now())
-        if kept_for is not None and queue is not None:
-            release.on_certain = partial(self._kept_released, queue, kept_for, grant, release)
-            # Write it now: the caller's task doesn't wait, and may block the loop.
-            nodes.deliver(release.command(WAKE_NOBODY), release, nodes.everyone)
-            nodes.write()
-        elif spec.batched:
+        release = Release(self, grant, _clock.now(), lease=lease, kept=kept)
+        if kept and queue is not None:
+            release.on_certain = partial(self._pass_on_soon, queue, grant)
+        if spec.batched and not kept:
             batch_release(self, release)
         else:
             nodes.deliver(release.command(), release, nodes.everyone)
+        if kept:  # write it now: the caller's task doesn't wait, and may block the loop
+            nodes.write()
         if nodes.wakeups.watched:  # servers send no push for changes by our own connection
             for key in spec.watched:
                 nodes.wakeups.wake(key)
         return release
 
-    def _kept_released(
-        self, queue: LocalQueue[Grant], lease: Holder, grant: Grant, release: Release
-    ) -> None:
-        # The nodes have answered the release of a name that this process may ask for again.
-        if release.refuted and not release.awaited:
-            self.report_late_loss(lease, grant)
-        # A task that other tasks must wake first asks within two rounds of the loop.
+    def _pass_on_soon(self, queue: LocalQueue[Grant], grant: Grant) -> None:
+        # The nodes have answered a release that woke nobody. A task that must first be woken by
+        # another asks within two rounds of the loop; after that the next process gets the name.
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._pass_on, queue, grant)
+        loop.call_soon(loop.call_soon, self._pass_on_unless_taken, queue, grant)
 
-    def _pass_on(self, queue: LocalQueue[Grant], grant: Grant) -> None:
+    def _pass_on_unless_taken(self, queue: LocalQueue[Grant], grant: Grant) -> None:
         if queue.kept is grant:
             queue.kept = None
             self.pass_on(grant.spec)
@@ -192,7 +187,7 @@ class Engine(Keeper):
         if lease is not None:
             lease._ended(reason)
         if was_held:
-            self._report_loss(grant, reason)
+            self.report_loss(grant, reason, log=not self.closed)  # `close` logs one line for all
             if queue is not None:
                 self.next_in_line(queue)
 
@@ -208,11 +203,12 @@ class Engine(Keeper):
                     stacklevel=2,
                 )
 
-    def _report_loss(self, grant: Grant, reason: str) -> None:
+    def report_loss(self, grant: Grant, reason: str, *, log: bool = True) -> None:
+        """Count a loss, log it and tell the observers."""
         self.counts.lost += 1
         now = _clock.now()
         held = now - grant.held_since
-        if not self.closed:  # `close` logs one line for all of them
+        if log:
             causes = ((node.address, node.cause(now)) for node in self.multiplexer.nodes)
             _log.error(
                 "lost the lease on %r (fence %d) after %.3f s: %s%s",

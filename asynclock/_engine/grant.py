@@ -34,8 +34,8 @@ class Holder(Protocol):
     def _ended(self, reason: str | None) -> None:
         """Mark the lease as ended, with the reason of a loss, or None for a release."""
 
-    def _was_lost(self, reason: str) -> None:
-        """Set `lost_reason`: the replies to the release showed that the lease was lost."""
+    def _was_lost(self, grant: Grant, reason: str) -> None:
+        """Count and report the loss that the replies to the release show."""
 
     def _forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held."""

@@ -28,8 +28,8 @@ class Keeper(Context):
         """End `lease`. Return the release that was sent, or None if the next waiter took over."""
 
     @abstractmethod
-    def report_late_loss(self, lease: Holder, grant: Grant) -> None:
-        """Report a loss that the nodes' replies to the release revealed."""
+    def report_loss(self, grant: Grant, reason: str) -> None:
+        """Count a loss, log it and tell the observers."""
 
     @abstractmethod
     def mark_lost(self, grant: Grant, reason: str) -> None:

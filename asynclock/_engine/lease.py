@@ -16,8 +16,6 @@ from .interruption import Interruption
 from .lease_state import LeaseState
 from .round import UNNOTICED
 
-GONE = "the nodes no longer held it for us when it was released"
-
 
 class Lease(LeaseState):
     """One holding of a lock by one task: `acquire` returns it and `async with` enters it.
@@ -80,9 +78,9 @@ class Lease(LeaseState):
         stop the release. Normally returns when a quorum has confirmed, or after one node timeout.
         If a task of this process waits for the lock, the lock is handed over without asking a node.
         If other processes wait and this process may take the lock again within its turn, this
-        doesn't wait for the nodes: a loss that they report later is logged, and this has returned
-        True. Leaving `async with` waits for them. Raises ConfigurationError in another event loop
-        than the manager's.
+        returns True without waiting for the nodes. A loss that their replies show later sets
+        `lost_reason` and is logged. Leaving `async with` waits for the replies, unless the block
+        has called this. Raises ConfigurationError in another event loop than the manager's.
         """
         return await self._release(wait=False)
 
@@ -96,13 +94,10 @@ class Lease(LeaseState):
                 if asyncio.get_running_loop() is not engine.multiplexer.loop:
                     self._check_loop()
                 now = _clock.now()
-                self._outcome = held = now < grant.valid_until
+                self._outcome = now < grant.valid_until
                 release = engine.end_lease(self, grant, now)
                 if release is not None and (wait or not release.kept):
                     await release.done()
-                    if release.refuted and held:
-                        self._outcome = False
-                        engine.report_late_loss(self, grant)
         return self._outcome
 
     def _release_soon(self) -> None:

@@ -138,9 +138,11 @@ class LeaseState:
             for body in self._bodies if self._body is None else (self._body, *self._bodies):
                 body.interrupt()
 
-    def _was_lost(self, reason: str) -> None:
-        """Set `lost_reason`: the replies to the release showed that the lease was lost."""
+    def _was_lost(self, grant: Grant, reason: str) -> None:
+        """Count and report the loss that the replies to the release show."""
+        self._outcome = False
         self.lost_reason = reason
+        self._engine.report_loss(grant, reason)
 
     def _forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held, without an event or a cancellation."""

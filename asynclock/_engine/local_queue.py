@@ -130,9 +130,8 @@ class LocalQueue(Generic[G]):
 
         There is no need without waiters in other processes: nobody else would get the name.
         """
-        if not grant.contended or self.permits > 1 or self.used_up(grant, now):
-            return False
-        if now >= grant.valid_until:
+        free = grant.contended and self.permits == 1 and now < grant.valid_until
+        if not free or self.used_up(grant, now):
             return False
         self.kept = grant
         return True

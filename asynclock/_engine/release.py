@@ -10,7 +10,7 @@ from typing import Any
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Word
 from .context import Context
-from .grant import Grant
+from .grant import Grant, Holder
 from .spec import LockSpec
 from .ticket import woken
 
@@ -20,6 +20,10 @@ UNRELEASED = "a node refuses releases, so locks last for their whole ttl: %s"
 """Log message: a node refused to release a lock."""
 UNWOKEN = "a node can't wake who waits for a lock that was released: %s"
 """Log message: a node released a lock and can't wake its next waiter."""
+GONE = "the nodes no longer held it for us when it was released"
+"""The reason of a loss that only the replies to the release show."""
+WAKE_NOBODY = (1,)
+"""Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
 
@@ -34,28 +38,39 @@ class Release:
         "_foreign",
         "_future",
         "_grant",
+        "_lease",
         "_until",
+        "kept",
         "on_certain",
         "owner",
-        "refuted",
         "spec",
     )
 
-    def __init__(self, context: Context, grant: Grant, now: float) -> None:
+    def __init__(
+        self,
+        context: Context,
+        grant: Grant,
+        now: float,
+        *,
+        lease: Holder | None = None,
+        kept: bool = False,
+    ) -> None:
         self.spec: LockSpec = grant.spec
         self.owner: str = grant.owner
+        self.kept: bool = kept
+        """Whether the nodes wake nobody, because this process may ask again within its turn."""
         self.on_certain: Callable[[], None] | None = None
         """Called once when the release is done."""
         self._context = context
         self._grant = grant
+        self._lease = lease  # is told if the replies show that it was lost before
         self._until = now + grant.ttl
         self._answered = self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
-        self.refuted: bool = False
-        """Whether too many nodes for a quorum had lost the lease before the release."""
 
-    def command(self, more: tuple[Word, ...] = ()) -> Command:
-        """Build the command for this name alone; `more` are further arguments (lock.lua)."""
+    def command(self) -> Command:
+        """Build the command for this name alone."""
+        more: tuple[Word, ...] = WAKE_NOBODY if self.kept else ()
         return self.spec.release(self.owner, self._grant.asked_since, self._until, more)
 
     def agreed(self, nodes: int) -> None:
@@ -76,9 +91,7 @@ class Release:
                 self._deleted += 1
             else:
                 self._foreign += 1
-                nodes = self._context.multiplexer
-                self.refuted = self._foreign > len(nodes.nodes) - nodes.quorum
-            if len(reply) > 2 and reply[1] and self.on_certain is None:
+            if len(reply) > 2 and reply[1] and not self.kept:
                 self._wake(index, reply)
         self._answered += 1
         self._settle()
@@ -86,6 +99,9 @@ class Release:
     def _settle(self) -> None:
         if not self._certain():
             return
+        if self._lease is not None and self._refuted():
+            lease, self._lease = self._lease, None
+            lease._was_lost(self._grant, GONE)
         future = self._future
         if future is not None and not future.done():
             future.set_result(None)
@@ -108,17 +124,12 @@ class Release:
     def _certain(self) -> bool:
         nodes = self._context.multiplexer
         enough = self._deleted >= nodes.quorum or self._answered >= len(nodes.nodes)
-        return enough or self.refuted
+        return enough or self._refuted()
 
-    @property
-    def kept(self) -> bool:
-        """Whether this process may ask for the name again within its turn."""
-        return self.on_certain is not None
-
-    @property
-    def awaited(self) -> bool:
-        """Whether `done` was called."""
-        return self._future is not None
+    def _refuted(self) -> bool:
+        # Whether too many nodes for a quorum had lost the lease before the release.
+        nodes = self._context.multiplexer
+        return self._foreign > len(nodes.nodes) - nodes.quorum
 
     def done(self) -> asyncio.Future[None]:
         """Return a future that is done once the outcome is certain, within one node timeout."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
@@ -83,11 +84,12 @@ class Tally(Vote):
         return len(self._nodes) - ballot.quorum + 1 - len(ballot.claims) - ballot.refused
 
     @property
-    def unnumbered(self) -> bool:
-        """Whether a quorum's numbers and holders are still to come, though the vote may be lost.
+    def incomplete(self) -> bool:
+        """Whether too few nodes have granted or refused so far, and others may still do so.
 
-        Where just a quorum is up, the first refusal decides. But a ticket without a number would
-        have another place on each node, and one refusal doesn't tell whether somebody has the name.
+        Where just a quorum of the nodes is up, the first refusal loses the vote. The attempt waits
+        for the other replies all the same: a ticket needs a quorum's numbers, and one refusal does
+        not show that somebody has the name.
         """
         return 0 < self.missing <= self._open.bit_count()
 
@@ -145,6 +147,10 @@ class Tally(Vote):
         owners = [owner for _, owner in self.refusals]
         return max(owners, key=owners.count) if owners else None
 
+    @abstractmethod
+    def on_raise_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index` to the write-back of the fence."""
+
     def votes(self) -> dict[str, str]:
         """Return the vote of each node so far, by address: see `events.Voted`."""
         found = {}
@@ -158,19 +164,12 @@ class Tally(Vote):
         return found
 
 
-class Raising(Protocol):
-    """An attempt that has written its fence back."""
-
-    def on_raise_reply(self, index: int, reply: Any, /) -> None:
-        """Count the reply of node `index`."""
-
-
 class RaiseReplies:
     """Passes the replies to a write-back on to its attempt."""
 
     __slots__ = ("_attempt",)
 
-    def __init__(self, attempt: Raising) -> None:
+    def __init__(self, attempt: Tally) -> None:
         self._attempt = attempt
 
     def on_reply(self, index: int, reply: Any) -> None:

@@ -19,7 +19,7 @@ import hiredis
 
 from .. import _clock, _forks
 from .error_replies import ErrorReplies, look_inside
-from .replies import NOT_REDIS, Answer, Failure, ServerError, Sink, failure, lost
+from .replies import NOT_REDIS, Answer, Failure, ServerError, Sink, failure, lost, newest_clock
 from .script import BATCH, WRITES, Command
 from .undoing import Entry
 
@@ -203,7 +203,8 @@ class Link(asyncio.Protocol):
         """asyncio: bytes from the node."""
         received = _clock.now()
         replies, errors = self._parse(data), None
-        self._tell_clock(replies, received)
+        if (newest := newest_clock(replies)) is not None:  # before any reply is counted
+            self.listener.on_clock(newest[1], self._in_flight[newest[0]][2], received)
         # A new primary may already have granted the same lock to another owner.
         doubt = None if self.doubted is None else self.doubted(received)
         for reply in replies:
@@ -250,14 +251,6 @@ class Link(asyncio.Protocol):
             self.close(end.cause, permanent=end.permanent, code=end.code)
             return []
         return replies
-
-    def _tell_clock(self, replies: list[Any], received: float) -> None:
-        # Use only the newest clock reading of a batch, and before any reply is counted.
-        for number in range(len(replies) - 1, -1, -1):
-            reply = replies[number]
-            if type(reply) is list and reply and type(reply[-1]) is int and reply[-1] > 1 << 48:
-                self.listener.on_clock(reply[-1] / 1_000_000, self._in_flight[number][2], received)
-                return
 
     # time
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from .. import _clock
 from .._background import Background
@@ -25,8 +25,6 @@ _log = logging.getLogger("asynclock.nodes")
 
 CLOCK_READING_AGE = 0.1
 """Seconds for which a reading of the nodes' clocks is accurate enough for floors."""
-ALONE: Final = 8
-"""Number of batches in a row with one name after which one task seems to be alone."""
 
 
 class UnsentBatch(Protocol):
@@ -155,15 +153,6 @@ class Multiplexer:
             unsent, self.unsent = self.unsent, []
             for one in unsent:
                 one.send(now=ends and one is unsent[-1])
-
-    @property
-    def alone(self) -> bool:
-        """Whether one task seems to be alone, so waiting for the end of the tick gains nothing.
-
-        Many batches in a row had one name, and all have their verdicts: compare Nagle's rule,
-        RFC 896.
-        """
-        return not self.undecided and self.singles >= ALONE
 
     def write(self) -> None:
         """Write all queued commands now instead of at the end of the tick."""

@@ -88,6 +88,15 @@ def refused_certificate(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLError) and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
+def newest_clock(replies: list[Any]) -> tuple[int, float] | None:
+    """Return the number of the last reply with the server's clock, and that clock in seconds."""
+    for number in range(len(replies) - 1, -1, -1):
+        reply = replies[number]
+        if type(reply) is list and reply and type(reply[-1]) is int and reply[-1] > 1 << 48:
+            return number, reply[-1] / 1_000_000
+    return None
+
+
 class Answer:
     """A sink for one answer, which a task awaits."""
 

@@ -150,5 +150,7 @@ class Lockable(Acquirable[Lease]):
 
 CLOCK: Final = "clock.lua"
 """The Lua file that every script of a primitive begins with."""
-PRELUDE: Final = (CLOCK, "prelude.lua")
-"""The files that all scripts but the mutex's begin with: that one, and functions in common."""
+FUNCTIONS: Final = "prelude.lua"
+"""The Lua functions that all scripts have in common."""
+PRELUDE: Final = (CLOCK, FUNCTIONS)
+"""What all scripts but the mutex's begin with; that one has its usual path in between."""

@@ -8,13 +8,13 @@ from .._engine.spec import LockSpec
 from .._engine.ticket import PATIENCE
 from .._keys import derived, lock_key
 from .._nodes.script import Script
-from .base import CLOCK, Lockable
+from .base import CLOCK, FUNCTIONS, Lockable
 from .kind import Held, Kind, Queue
 
 FILES = (
     CLOCK,
     "uncontended.lua",
-    "prelude.lua",
+    FUNCTIONS,
     "batch.lua",
     "queue.lua",
     "lock.lua",

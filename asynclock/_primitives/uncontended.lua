@@ -2,8 +2,8 @@
 -- does all other cases. No function may be made before this: a server makes all functions of a script
 -- anew in each call (decision 0027 has the cost).
 -- PTTL tells whether anybody waits: a user may lack the right to EXISTS (docs/access.md).
--- won: the lock was granted. before: nil if the counter was not written, false if there was none, or
--- else its value before.
+-- won: whether the lock was granted here. before: the counter's old value; false if it had none, nil if
+-- it was not written.
 local won, before
 if op == 'acquire' then
   local floor, not_after, keep = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]

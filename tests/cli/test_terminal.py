@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from asynclock.testing import LocalServer
 from tests import patient
@@ -60,19 +61,24 @@ async def test_ctrl_z_and_fg_in_a_shell(
 
 
 LATE_PARENT = """
-import time
+import sys, termios, time
 from asynclock.__main__ import main
 from asynclock.cli.run.terminal import Terminal
 lend = Terminal.lend
 Terminal.lend = lambda *given: (time.sleep(1.0), lend(*given))
-main()
+try:
+    main()
+finally:
+    modes = termios.tcgetattr(sys.stdin)[3]
+    print("echo:", bool(modes & termios.ECHO), "ours:", Terminal().ours)
 """
+"""`asynclock` that continues late after it has started a command."""
 
 
 async def test_a_command_begins_in_the_foreground(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:
-    """Even if we come to run late after the fork: one that reads keys would be stopped."""
+    """Otherwise one that reads keys would be stopped."""
     program.use(asynclock_nodes)
     ours = (sys.executable, "-c", LATE_PARENT)
     look = "import os; print('foreground:', os.tcgetpgrp(0) == os.getpgrp())"
@@ -80,6 +86,36 @@ async def test_a_command_begins_in_the_foreground(
     try:
         assert await session.end() == 0
         assert "foreground: True" in session.screen
+    finally:
+        session.close()
+
+
+async def test_a_killed_command_leaves_the_terminal_as_it_was(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    ours = (sys.executable, "-c", LATE_PARENT)
+    die = "import os, tty; tty.setraw(0); os.kill(os.getpid(), 9)"
+    session = Session(program, command=(*ours, "run", "j", "--", sys.executable, "-c", die))
+    try:
+        assert await session.end() == 137
+        assert "echo: True ours: True" in session.screen
+    finally:
+        session.close()
+
+
+async def test_a_command_that_cannot_start_leaves_us_the_terminal(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes)
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF")  # it can be executed, but has no known format
+    broken.chmod(0o755)
+    ours = (sys.executable, "-c", LATE_PARENT)
+    session = Session(program, command=(*ours, "run", "j", "--", str(broken)))
+    try:
+        assert await session.end() == 126
+        assert "echo: True ours: True" in session.screen
     finally:
         session.close()
 

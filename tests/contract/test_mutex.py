@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.lease import GONE
+from asynclock._engine.release import GONE
 from asynclock._engine.round import NO_LONGER
 from asynclock._primitives import lock, readwrite, semaphore
 from tests.contract.conftest import Connect

@@ -8,8 +8,7 @@ import traceback
 import pytest
 
 import asynclock
-from asynclock._engine.batch import MOST_NAMES, Batch
-from asynclock._nodes.multiplexer import ALONE
+from asynclock._engine.batch import ALONE, MOST_NAMES, Batch
 from asynclock._nodes.requests import ServerRequests
 from tests.engine.batches import NAMES, forbid, free, listen, together
 from tests.engine.virtual_nodes import Nodes, busy, virtual

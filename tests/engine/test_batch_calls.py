@@ -10,12 +10,11 @@ import pytest
 
 import asynclock
 from asynclock._engine import batch
-from asynclock._engine.batch import Batch
+from asynclock._engine.batch import ALONE, Batch
 from asynclock._engine.context import Context
 from asynclock._engine.message import Message
 from asynclock._engine.request import Request
 from asynclock._nodes.link import Link
-from asynclock._nodes.multiplexer import ALONE
 from tests.engine.batches import NAMES, forbid, free, lease_of, listen, together
 from tests.engine.virtual_nodes import TTL, Nodes, busy, virtual_single
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
+from unittest import TestCase
 
 import pytest
 
@@ -17,14 +18,15 @@ from asynclock import _clock
 from asynclock._engine.acquire import Acquire
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.engine import Engine
-from asynclock._engine.lease import GONE
 from asynclock._engine.options import LeaseOptions
+from asynclock._engine.release import GONE
 from asynclock._engine.ticket import PATIENCE
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.replies import NOBODY
 from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT, spec
+from asynclock.events import Lost
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import (
@@ -232,6 +234,72 @@ async def test_leaving_a_block_in_a_turn_tells_of_a_loss_that_only_the_nodes_kno
                 for node in on.nodes:
                     await node.command("DEL", KEY)
         assert ours.statistics().lost == 1
+        await (await waiting).release()
+
+
+@virtual
+async def test_leaving_a_reentrant_hold_in_a_turn_tells_of_a_loss_that_only_the_nodes_know(
+    on: Nodes,
+) -> None:
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first = await on.locks.lock("a").acquire()
+        mine = await line_up(ours.reentrant_lock("a"), ours)  # type: ignore[arg-type]
+        waiting = await line_up(other.lock("a"), other)
+        await first.release()
+        with pytest.raises(asynclock.LeaseLostError, match=GONE):
+            async with await mine:
+                for node in on.nodes:
+                    await node.command("DEL", KEY)
+        await (await waiting).release()
+
+
+@virtual
+async def test_a_loss_is_not_silent_if_the_release_that_shows_it_is_cancelled(on: Nodes) -> None:
+    for in_turn in (True, False):
+        events: list[object] = []
+        async with in_its_turn(on) as (ours, lease, waiting):
+            ours.observe(events.append)
+            assert lease._grant is not None
+            lease._grant.contended = in_turn
+            for node in on.nodes:
+                await node.command("DEL", KEY)
+            leaving = start(lease.__aexit__(None, None, None))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            with TestCase().assertLogs("asynclock", "ERROR") as told:
+                await (await waiting).release()
+            assert leaving.cancelled()
+            lost = [event for event in events if type(event) is Lost]
+            assert (lease.lost_reason, len(lost)) == (GONE, 1)
+            assert (len(told.output), await lease.release()) == (1, False)
+
+
+@virtual
+async def test_a_loss_that_shows_while_the_manager_closes_is_logged(on: Nodes) -> None:
+    async with on.connect() as ours:
+        lease = await ours.lock("a").acquire()
+        for node in on.nodes:
+            await node.command("DEL", KEY)
+        releasing = start(lease.release())
+        await asyncio.sleep(0)
+        with TestCase().assertLogs("asynclock", "ERROR"):
+            await ours.aclose()
+        assert not await releasing
+
+
+@virtual
+async def test_a_late_reply_to_a_release_that_woke_nobody_wakes_nobody(on: Nodes) -> None:
+    woken: list[str | None] = []
+    async with in_its_turn(on) as (ours, lease, waiting):
+        wakeups = ours._engine.multiplexer.wakeups
+        on.ways[2].seconds = 0.02
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(wakeups), "wake", lambda _self, key, _node=None: woken.append(key))
+            await lease.release()
+            again = await ours.lock("a").acquire()
+            await asyncio.sleep(0.1)
+        assert woken == []
+        await again.release()
         await (await waiting).release()
 
 

@@ -48,14 +48,20 @@ class Child:
         self._whole_group = whole_group
         self._on_resume: Callable[[], bool] = lambda: True
         lend = self._terminal.wanted
-        self._process = subprocess.Popen(
-            command,
-            env=env,
-            process_group=0,
-            preexec_fn=_prepare(  # noqa: PLW1509 - this process has one thread
-                os.getpid(), on_fork, self._terminal.foreground if lend else None
-            ),
-        )
+        if lend:
+            self._terminal.note_modes()
+        prepare = _prepare(os.getpid(), on_fork, self._terminal.foreground if lend else None)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                process_group=0,
+                preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
+            )
+        except BaseException:
+            if lend:  # the new process had the terminal, but could not become the command
+                self._terminal.foreground(os.getpgrp())
+            raise
         self.group: int = self._process.pid
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = loop.create_future()
@@ -135,6 +141,7 @@ class Child:
 
     def _stopped(self, number: int) -> None:
         if number in (signal.SIGTTIN, signal.SIGTTOU) and self._terminal.ours:
+            self._terminal.note_modes()
             self._terminal.lend(self.group)
             self.send(signal.SIGCONT)
             return
@@ -142,6 +149,7 @@ class Child:
         _stop_ourselves()
         # We run again after `fg` or `bg`, or because no shell was there and we never stopped.
         if self._terminal.wanted:
+            self._terminal.note_modes()
             self._terminal.lend(self.group)
         if self._on_resume():
             self.send(signal.SIGCONT)

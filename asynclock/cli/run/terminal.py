@@ -40,10 +40,13 @@ class Terminal:
         """
         return self.ours and sys.stdin.isatty() and sys.stdout.isatty()
 
-    def lend(self, group: int) -> None:
-        """Put `group` in the foreground, so that it reads keys and gets Ctrl-C and Ctrl-Z."""
+    def note_modes(self) -> None:
+        """Note the terminal's modes, before the command can change them, for `take_back`."""
         with contextlib.suppress(OSError, termios.error):
             self._modes = termios.tcgetattr(self._fd)
+
+    def lend(self, group: int) -> None:
+        """Put `group` in the foreground, so that it reads keys and gets Ctrl-C and Ctrl-Z."""
         self.foreground(group)
         self._lent = True
 
