@@ -81,9 +81,12 @@ class Environment:
         self.folder = ROOT / ".nox" / f"py{version}"
         self.groups = GROUPS if version == MAIN else GROUPS_ELSEWHERE
         # Programs that tests start (`asynclock run …`) are found as in an activated environment.
-        self.env = {
+        self.env: dict[str, str | None] = {
             "VIRTUAL_ENV": str(self.folder),
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            # Without compiled files, each worker and each program that a test starts would compile
+            # all that it imports.
+            "PYTHONDONTWRITEBYTECODE": None,
         }
         self._prepare(PYTHONS[version] or sys.executable)
 
