@@ -72,8 +72,9 @@ class Lease(LeaseState):
         )
 
     async def release(self) -> bool:
-        """Release the lock. Return whether it was held until now; a second call returns the same.
+        """Release the lock. Return whether it was held until now.
 
+        A second call sends and awaits nothing, and returns the same, as far as that is known yet.
         The request is sent to all nodes before the first await, so cancelling this call doesn't
         stop the release. Normally returns when a quorum has confirmed, or after one node timeout.
         If a task of this process waits for the lock, the lock is handed over without asking a node.

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from ..errors import ConfigurationError
 from .redaction import harmless, redacted
 from .replies import Failure, no_connection
-from .spelling import check_shape, in_our_words
+from .spelling import check_shape, in_our_words, reject_port_zero
 
 if TYPE_CHECKING:
     # Importing redis-py takes longer than all the rest of a short program, and plain URLs don't
@@ -239,6 +239,7 @@ class Seeds:
             raise ConfigurationError(f"{self.shown} is not a Redis address")
         self.scheme, _, self.kind = parts.scheme.partition("+")
         login, at, hosts = parts.netloc.rpartition("@")
+        reject_port_zero(hosts, self.shown)
         self._login = login + at
         self.path = unquote(parts.path.strip("/"))
         self.query = dict(parse_qsl(parts.query))

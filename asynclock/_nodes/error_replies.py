@@ -34,7 +34,8 @@ class ErrorReplies:
     def take(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
         """Send a forgotten script again; pass any other error on to `sink`."""
         known = failure(error)
-        if known.code == "NOSCRIPT" and command.script is not None:
+        # What was sent with its source is not sent again: only a broken server says NOSCRIPT then.
+        if known.code == "NOSCRIPT" and command.script is not None and not command.sourced:
             # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
             # well and are resent in the same order. But if another client has loaded the script in
             # the meantime, a release or a leave behind ran before this acquire: send it again.

@@ -25,6 +25,7 @@ _NAMED_PORT = re.compile(r"(rediss?://[A-Za-z0-9_.-]+):(?![0-9]*[/?]|[0-9]*$)[^:
 NO_PORT = (
     "the port is not a number (a login stands before the host: redis://user:password@host:6379)"
 )
+_PORT_ZERO = re.compile(r":0+(,|$)")
 _UNKNOWN = re.compile(r".*unexpected keyword argument ('\w+')")
 
 
@@ -47,13 +48,24 @@ def check_arguments(addresses: Sequence[object]) -> None:
             raise ConfigurationError(f"a node is a URL: write redis://{shown}:{address}")
 
 
+def reject_port_zero(hosts: str, shown: str) -> None:
+    """Reject hosts with port 0, which would be read as the usual port; `shown` is their URL."""
+    if _PORT_ZERO.search(hosts):
+        raise ConfigurationError(f"{shown} is not a Redis address: no server has port 0")
+
+
 def check_shape(url: str) -> None:
     """Reject URLs that redis-py would read as another server or database than the user meant."""
     # redis-py reads `redis:/h` as localhost and `/notadb` as database 0.
     if not url.startswith(SCHEMES):
         _reject_scheme(url)
-    path, _, query = url.partition("://")[2].partition("?")
-    path = path.partition("/")[2]
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError("a node's URL can't be written as UTF-8") from None
+    location, _, query = url.partition("://")[2].partition("?")
+    hosts, _, path = location.partition("/")
+    reject_port_zero(hosts.rpartition("@")[2], redacted(url))
     # With an unquoted # or ? in the password, the user would become the host.
     if "#" in url or not all(re.fullmatch(r"\w+=.*", pair) for pair in query.split("&") if pair):
         raise ConfigurationError(

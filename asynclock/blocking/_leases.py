@@ -95,7 +95,8 @@ class Lease:
     def release(self) -> bool:
         """Release the lock. Return whether it was held until now.
 
-        A second call returns the same.
+        A second call sends and awaits nothing, and returns the same, as far as that is known yet.
+        `asynclock.Lease.release` says when this waits for the nodes.
         """
         return self._manager.call(self._lease.release, ends=True)
 

@@ -24,6 +24,7 @@ _KEYS: Mapping[str, type | tuple[type, ...]] = {
     "ttl": (int, float),
     "max_ttl": (int, float),
     "node_timeout": (int, float),
+    "turn": (int, float),
     "fence_retention": (int, float),
     "acks": (int, str),
     "durable": bool,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def last_beat(file: Path) -> float:
     """When the command was last seen alive."""
     lines = file.read_text().splitlines() if file.exists() else []
     return float(lines[-1].split()[0]) if lines else 0.0
+
+
+async def holds(process: Process, node: LocalServer) -> bool:
+    """Whether this `run` has the lock."""
+    owner = await node.command("GET", "asynclock:j")
+    return owner is not None and f":{process.pid}:" in owner
 
 
 def pid_of(file: Path) -> int:
@@ -194,6 +201,31 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
     # Whatever was renewed was renewed before the quorum broke.
     assert last_beat(file) < broken + 4.0
     assert "can't be renewed" in ended.err
+
+
+async def test_a_loss_that_only_the_nodes_know_ends_run_with_its_status_within_a_turn(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    """While others wait and the turn isn't over, a release need not wait for the nodes."""
+    program.use(asynclock_nodes, turn=60.0)
+    go_on = tmp_path / "go-on"
+    command = ("sh", "-c", f"while [ ! -e {go_on} ]; do sleep 0.02; done")
+
+    async def see(*question: str, answer: object) -> bool:
+        return await asynclock_nodes[0].command(*question, "asynclock:j:#queue") == answer
+
+    async with patient.connect_to(asynclock_nodes) as locks:
+        async with locks.lock("j"):
+            process = await program.start("run", "j", "--", *command)
+            await until(lambda: see("ZCARD", answer=1), "run waits")
+            other = await program.start("run", "j", "--", "true")
+            await until(lambda: see("ZCARD", answer=2), "another waits")
+        await until(lambda: holds(process, asynclock_nodes[0]), "run has the lock")
+        for node in asynclock_nodes:
+            await node.command("DEL", "asynclock:j")
+        go_on.touch()
+        assert (await program.finish(process)).status == 70
+        assert (await program.finish(other)).status == 0
 
 
 async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import asynclock
+from asynclock._nodes.error_replies import ErrorReplies
+from asynclock._nodes.replies import ServerError
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import FaultProxy, LocalServer, until
@@ -62,6 +65,20 @@ async def test_a_release_that_overtook_its_rejected_acquire_is_sent_again(
                 return bool(keys == ["asynclock:a:#fence"])
 
             await until(free, "the key is gone")
+
+
+def test_a_server_that_says_that_it_has_no_script_is_sent_the_source_once() -> None:
+    """It answers NOSCRIPT to EVAL, too, as only a broken proxy does."""
+    sent: list[Command] = []
+    answers: list[Any] = []
+    link, sink = Mock(send=lambda command, _sink, _index: sent.append(command)), Mock()
+    sink.on_reply = lambda _index, reply: answers.append(reply)
+    error = ServerError("NOSCRIPT No matching script")
+    ErrorReplies(link, ()).take(error, sink, 0, Command(SCRIPT, ("asynclock:a",), ("pass",)))
+    assert (len(sent), answers) == (1, [])
+    ErrorReplies(link, ()).take(error, sink, 0, sent[0])
+    assert (len(sent), len(answers)) == (1, 1)
+    assert answers[0].code == "NOSCRIPT"
 
 
 def test_a_bound_on_a_command_keeps_its_source() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ... import _clock
 from ..._engine.lease import Lease
+from ...errors import LeaseLostError
 from ...events import Contended, Event, Renewed
 from ...manager import LockManager
 from .._sources import Settings, load
@@ -185,7 +186,7 @@ class _Job:
         finally:
             reporting.cancel()
         left = not whole_group and not lost and child.others_live()
-        released = await lease.release()
+        released = await _released(lease)
         if lost or (self._kills and not released):
             if lease.lost_reason is None:  # otherwise the library has logged the loss
                 say(f"{self._name!r} was lost: it ran out")
@@ -259,6 +260,16 @@ async def _danger(lease: Lease, grace: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left):
                 await lease.wait_lost()
+
+
+async def _released(lease: Lease) -> bool:
+    # Leaving a block waits for the nodes also within a turn: they may know that the lease was lost.
+    try:
+        async with lease:
+            pass
+    except LeaseLostError:
+        return False
+    return True
 
 
 def _environment(lease: Lease) -> Mapping[str, str]:

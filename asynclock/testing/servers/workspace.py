@@ -54,9 +54,10 @@ class _Workspace:
         """Let the watcher do its work now; in a forked child only drop our references."""
         os.close(self._pipe)
         if self.owner == os.getpid():
-            for file in self.root.glob("*/pid"):
-                with contextlib.suppress(OSError, ValueError):
-                    os.killpg(int(file.read_text()), signal.SIGKILL)
+            with contextlib.suppress(OSError):  # the watcher may have removed them already
+                for file in self.root.glob("*/pid"):
+                    with contextlib.suppress(OSError, ValueError):
+                        os.killpg(int(file.read_text()), signal.SIGKILL)
             self._watcher.wait()
 
 
