@@ -9,8 +9,8 @@
 --         left, holder: of the lock; if free is 1 the lock is free, and these are the first ticket's
 --         number, rank: of our ticket (number 0: it doesn't wait here); rank 0 is the first
 --   with neighbours also before now: '10...' 1 = taken or reserved for the first ticket
--- release owner [keep [ticket ms number]]   {1 | 0, first, now}
---         keep 1: wakes nobody, because the owner's process asks again or sends pass
+-- release owner [1 | 0 [ticket ms number]]   {1 | 0, first, now}
+--         1: wakes nobody, because the owner's process asks again or sends pass; first is ''
 --         with a ticket: the attempt failed, but its ticket goes on waiting
 -- leave   ticket   {1 = the lock may be free | 0, first, now}: the ticket waits no more
 -- pass             {1 = the lock is free | 0, first, now}: if the lock is free, the first is woken
@@ -91,14 +91,13 @@ local function release(KEYS, ARGV) -- the key is deleted
   local failure = mistyped(queue)
   if failure then return failure end
   if ticket then join(queue, ticket, ARGV[5], tonumber(ARGV[6]), now) end
-  if ARGV[3] == '1' then return {1, first(queue) or '', now} end
   return {1, wake(queue), now}
 end
 
 if won then -- by uncontended.lua, but the floor was of no use, or not above the counter
   local fence = before == nil and next_fence(KEYS[2], ARGV[4], ARGV[6])
     or fence_above(before, KEYS[2], tonumber(ARGV[4]), ARGV[6])
-  return {1, fence, '', now}
+  return {1, fence, waiter, now}
 elseif op == 'acquire' then
   return acquire(KEYS, ARGV)
 elseif op == 'release' then

@@ -1,22 +1,34 @@
--- The acquire and the release of a mutex while nobody waits; lock.lua lists arguments and replies, and
--- does all other cases. No function may be made before this: a server makes all functions of a script
--- anew in each call (decision 0027 has the cost).
+-- The acquire and the release of a mutex while nobody waits, or while this process may go before those
+-- who wait; lock.lua lists arguments and replies, and does all other cases. No function may be made
+-- before this: a server makes all functions of a script anew in each call (decision 0027 has the cost).
 -- PTTL tells whether anybody waits: a user may lack the right to EXISTS (docs/access.md).
 -- won: whether the lock was granted here. before: the counter's old value; false if it had none, nil if
 -- it was not written.
+-- waiter: the first ticket, if it is another's, lives and waits for a whole name.
 local won, before
+local waiter = ''
 if op == 'acquire' then
   local floor, not_after, keep = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
   if not_after > 0 and now > not_after then return {-1, now} end
-  won = redis.call('PTTL', KEYS[3]) == -2
+  if ARGV[10] == '1' and not KEYS[4] then
+    local head = redis.pcall('ZRANGE', KEYS[3], 0, 0)[1]
+    if head and head ~= ARGV[8] and redis.call('GET', KEYS[3] .. ':#' .. head) == '1' then
+      waiter = head
+    end
+  end
+  won = (waiter ~= '' or redis.call('PTTL', KEYS[3]) == -2)
     and redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[3])
+  if won and waiter ~= '' and redis.call('ZREM', KEYS[3], ARGV[8]) == 1 then
+    redis.call('DEL', KEYS[3] .. ':#' .. ARGV[8])
+  end
   if won and floor >= 0 and floor <= now + FLOOR_AHEAD then
     if floor > now then keep = keep + math.ceil((floor - now) / 1000) end
     before = redis.call('SET', KEYS[2], ARGV[4], 'PX', keep, 'GET')
-    if (tonumber(before or '') or now - FLOOR_BEHIND) < floor then return {1, floor, '', now} end
+    if (tonumber(before or '') or now - FLOOR_BEHIND) < floor then return {1, floor, waiter, now} end
   end
 elseif op == 'release' then
   if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end
   redis.call('DEL', KEYS[1])
+  if ARGV[3] == '1' then return {1, '', now} end
   if not KEYS[3] or not ARGV[4] and redis.call('PTTL', KEYS[3]) == -2 then return {1, '', now} end
 end

@@ -122,7 +122,7 @@ class ExpectedName:
         if ms:
             self.join(ticket, number, now)
         if keep:
-            return [1, self.first() or ""]
+            return [1, ""]
         return [1, self.wake()]
 
     def leave(self, ticket: str) -> list[object]:

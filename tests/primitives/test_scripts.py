@@ -549,7 +549,8 @@ class Queue(Machine):
         """With a ticket: of an attempt that failed elsewhere and goes on waiting."""
         ticket = f"{owner}:ticket"
         waits = waits and (number > 0 or ticket in self.tickets)  # else the clock gives the number
-        more = (keep, ticket, TTL, number) if waits else (keep,)
+        keep = 0 if waits else keep
+        more = (0, ticket, TTL, number) if waits else (keep,)
         reply = self.call(lock.SCRIPT, self.KEYS, "release", owner, *more)
         if self.holder != owner:
             assert reply == [0, ""]
@@ -557,7 +558,7 @@ class Queue(Machine):
         self.holder = None
         if waits:
             self.join(ticket, number, 0)
-        assert reply == [1, self.first if keep else self.wake()]
+        assert reply == [1, "" if keep else self.wake()]
 
     @invariant()
     def the_queue_is_in_order(self) -> None:
@@ -566,6 +567,42 @@ class Queue(Machine):
         assert [ticket.decode() for ticket in found] == self.order
         for ticket in self.order:
             assert self.kept(f"q:#{ticket}") == ("go" if ticket in self.woken else "1")
+
+
+@pytest.mark.parametrize("ahead", [-(10**9), 1000])
+@pytest.mark.parametrize("patience", [0, TTL])
+def test_a_process_that_may_go_before_those_who_wait(ahead: int, patience: int) -> None:
+    """Within its turn; uncontended.lua does most of it, and must reply what lock.lua would."""
+    machine, (one, two, three) = Queue(), OWNERS[:3]
+    try:
+
+        def take(owner: str, patience: int, *, number: int = 0, barge: int = 0) -> None:
+            machine.take(owner, max(0, machine.now + ahead), patience, number, barge)
+            machine.the_queue_is_in_order()
+
+        def release(owner: str, keep: int = 1) -> None:
+            machine.give_back(owner, keep=keep, waits=False, number=0)
+
+        take(one, 0)
+        take(two, TTL)
+        take(three, TTL)
+        release(one)
+        take(one, patience, barge=1)  # another's ticket is the first
+        release(one)
+        take(three, patience, barge=1)  # has a ticket behind the first
+        release(three)
+        take(two, patience, barge=1)  # has the first ticket
+        take(three, TTL)
+        release(two)
+        take(one, TTL)  # may not go before them: the first is woken
+        take(one, patience, barge=1)
+        release(one)
+        machine.drop(f"{three}:ticket")  # it dies
+        machine.redis.delete(f"q:#{three}:ticket")
+        take(one, patience, barge=1)
+        assert machine.holder == one
+    finally:
+        machine.teardown()
 
 
 class Value(Machine):
