@@ -91,7 +91,7 @@ class Release:
                 self._deleted += 1
             else:
                 self._foreign += 1
-            if len(reply) > 2 and reply[1] and not self.kept:
+            if len(reply) > 2 and reply[1]:
                 self._wake(index, reply)
         self._answered += 1
         self._settle()
