@@ -1,4 +1,4 @@
--- Who waits in a queue on one node, first one first (_primitives/queue.lua); changes nothing.
+-- Lists the waiters in a queue on one node, the first one first (_primitives/queue.lua); changes nothing.
 -- KEYS: queue [writer]   ARGV: inspect, maximum   {{ticket, number, value of the ticket's key}, ...}
 -- With the key of a writer it is the queue of a read-write lock (_primitives/phases.lua). Readers
 -- that wait go after the writer that has the name; if none has it, after the first that waits.

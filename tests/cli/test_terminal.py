@@ -75,33 +75,35 @@ finally:
 """`asynclock` that continues late after it has started a command."""
 
 
+async def run_late(program: Program, *command: str) -> tuple[int, str]:
+    """Run a command so; return the status and what was shown."""
+    ours = (sys.executable, "-c", LATE_PARENT, "run", "j", "--")
+    session = Session(program, command=(*ours, *command))
+    try:
+        return await session.end(), session.screen
+    finally:
+        session.close()
+
+
 async def test_a_command_begins_in_the_foreground(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:
     """Otherwise one that reads keys would be stopped."""
     program.use(asynclock_nodes)
-    ours = (sys.executable, "-c", LATE_PARENT)
     look = "import os; print('foreground:', os.tcgetpgrp(0) == os.getpgrp())"
-    session = Session(program, command=(*ours, "run", "j", "--", sys.executable, "-c", look))
-    try:
-        assert await session.end() == 0
-        assert "foreground: True" in session.screen
-    finally:
-        session.close()
+    status, screen = await run_late(program, sys.executable, "-c", look)
+    assert status == 0
+    assert "foreground: True" in screen
 
 
 async def test_a_killed_command_leaves_the_terminal_as_it_was(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:
     program.use(asynclock_nodes)
-    ours = (sys.executable, "-c", LATE_PARENT)
     die = "import os, tty; tty.setraw(0); os.kill(os.getpid(), 9)"
-    session = Session(program, command=(*ours, "run", "j", "--", sys.executable, "-c", die))
-    try:
-        assert await session.end() == 137
-        assert "echo: True ours: True" in session.screen
-    finally:
-        session.close()
+    status, screen = await run_late(program, sys.executable, "-c", die)
+    assert status == 137
+    assert "echo: True ours: True" in screen
 
 
 async def test_a_command_that_cannot_start_leaves_us_the_terminal(
@@ -111,13 +113,9 @@ async def test_a_command_that_cannot_start_leaves_us_the_terminal(
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF")  # it can be executed, but has no known format
     broken.chmod(0o755)
-    ours = (sys.executable, "-c", LATE_PARENT)
-    session = Session(program, command=(*ours, "run", "j", "--", str(broken)))
-    try:
-        assert await session.end() == 126
-        assert "echo: True ours: True" in session.screen
-    finally:
-        session.close()
+    status, screen = await run_late(program, str(broken))
+    assert status == 126
+    assert "echo: True ours: True" in screen
 
 
 async def test_a_pipeline_does_not_lose_its_terminal(
