@@ -20,7 +20,8 @@ from ..events import Lost, Observers, Released, Renewed
 from .batch import batch_release
 from .context import EngineSettings
 from .fences import SPARE_FENCES, reserve_ahead
-from .grant import Grant, Holder, LeaseReference
+from .grant import Grant
+from .holder import Holder, LeaseReference
 from .keeper import Keeper
 from .lease import Lease
 from .left import Left
@@ -187,7 +188,9 @@ class Engine(Keeper):
         if lease is not None:
             lease._ended(reason)
         if was_held:
-            self.report_loss(grant, reason, log=not self.closed)  # `close` logs one line for all
+            held = _clock.now() - grant.held_since
+            loss = Lost(grant.spec.name, grant.owner, grant.fence, reason, held)
+            self.report_loss(loss, log=not self.closed)  # `close` logs one line for all
             if queue is not None:
                 self.next_in_line(queue)
 
@@ -203,29 +206,28 @@ class Engine(Keeper):
                     stacklevel=2,
                 )
 
-    def report_loss(self, grant: Grant, reason: str, *, log: bool = True) -> None:
+    def report_loss(self, loss: Lost, *, log: bool = True) -> None:
         """Count a loss, log it and tell the observers."""
         self.counts.lost += 1
-        now = _clock.now()
-        held = now - grant.held_since
         if log:
+            now = _clock.now()
             causes = ((node.address, node.cause(now)) for node in self.multiplexer.nodes)
             _log.error(
                 "lost the lease on %r (fence %d) after %.3f s: %s%s",
-                grant.spec.name,
-                grant.fence,
-                held,
-                reason,
+                loss.name,
+                loss.fence,
+                loss.held,
+                loss.reason,
                 "".join(f"; {address}: {cause}" for address, cause in causes if cause),
                 extra={
-                    "asynclock_name": grant.spec.name,
-                    "asynclock_fence": grant.fence,
-                    "asynclock_reason": reason,
-                    "asynclock_held": held,
+                    "asynclock_name": loss.name,
+                    "asynclock_fence": loss.fence,
+                    "asynclock_reason": loss.reason,
+                    "asynclock_held": loss.held,
                 },
             )
         if self.observers:
-            self.observers(Lost(grant.spec.name, grant.owner, grant.fence, reason, held))
+            self.observers(loss)
 
     def close(self) -> None:
         """Release all leases and refuse every later call; sends, but waits for no reply."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Protocol
-from weakref import ReferenceType
 
+from .holder import Holder, LeaseReference
 from .local_queue import LocalQueue
 from .options import LeaseOptions
 from .spec import LockSpec
@@ -19,29 +18,6 @@ FOREVER = float("inf")
 _NOWHERE: dict[int, float] = {}
 """An empty, read-only dict that most grants share: no node forgot them, no call shortened them."""
 _NONE = range(0)
-
-
-class Holder(Protocol):
-    """A lease, as far as the engine needs it."""
-
-    @property
-    def _options(self) -> LeaseOptions:
-        """The options that the lease was requested with."""
-
-    def _inside(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether `task` runs a body of this lease."""
-
-    def _ended(self, reason: str | None) -> None:
-        """Mark the lease as ended, with the reason of a loss, or None for a release."""
-
-    def _was_lost(self, grant: Grant, reason: str) -> None:
-        """Count and report the loss that the replies to the release show."""
-
-    def _forked(self, reason: str) -> None:
-        """In a forked child: mark the lease as not held."""
-
-
-LeaseReference = ReferenceType[Holder]
 
 
 class Grant:

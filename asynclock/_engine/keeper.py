@@ -6,8 +6,10 @@ import asyncio
 from abc import abstractmethod
 
 from .._nodes.replies import Failure
+from ..events import Lost
 from .context import Context
-from .grant import Grant, Holder
+from .grant import Grant
+from .holder import Holder
 from .release import Release
 
 
@@ -28,7 +30,7 @@ class Keeper(Context):
         """End `lease`. Return the release that was sent, or None if the next waiter took over."""
 
     @abstractmethod
-    def report_loss(self, grant: Grant, reason: str) -> None:
+    def report_loss(self, loss: Lost) -> None:
         """Count a loss, log it and tell the observers."""
 
     @abstractmethod

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _clock
 from ..errors import LeaseLostError
+from ..events import Lost
 from .grant import Grant
 from .interruption import Interruption
 from .keeper import Keeper
@@ -138,11 +139,12 @@ class LeaseState:
             for body in self._bodies if self._body is None else (self._body, *self._bodies):
                 body.interrupt()
 
-    def _was_lost(self, grant: Grant, reason: str) -> None:
+    def _was_lost(self, reason: str) -> None:
         """Count and report the loss that the replies to the release show."""
         self._outcome = False
         self.lost_reason = reason
-        self._engine.report_loss(grant, reason)
+        held = _clock.now() - self._acquired_at
+        self._engine.report_loss(Lost(self.name, self.owner, self.fence, reason, held))
 
     def _forked(self, reason: str) -> None:
         """In a forked child: mark the lease as not held, without an event or a cancellation."""

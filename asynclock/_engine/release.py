@@ -10,7 +10,8 @@ from typing import Any
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Word
 from .context import Context
-from .grant import Grant, Holder
+from .grant import Grant
+from .holder import Holder
 from .spec import LockSpec
 from .ticket import woken
 
@@ -101,7 +102,7 @@ class Release:
             return
         if self._lease is not None and self._refuted():
             lease, self._lease = self._lease, None
-            lease._was_lost(self._grant, GONE)
+            lease._was_lost(GONE)
         future = self._future
         if future is not None and not future.done():
             future.set_result(None)

@@ -1,4 +1,4 @@
-"""Which replicas are believed to have every grant. tests/model shows why each condition is needed."""
+"""Which replicas are believed to have every grant. tests/model shows why each rule is needed."""
 
 from __future__ import annotations
 
