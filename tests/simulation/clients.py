@@ -121,6 +121,11 @@ async def stay_inside(run: Run, lease: Any) -> None:
     await asyncio.sleep(lease.ttl * run.random.uniform(0.5, 3.0))
 
 
+async def stay_for_long(run: Run, lease: Any) -> None:
+    """For more ttls still."""
+    await asyncio.sleep(lease.ttl * run.random.uniform(1.0, 6.0))
+
+
 async def linger(run: Run, _lease: Any) -> None:
     """Until a link whose reply is overdue is given up, and another is open."""
     await asyncio.sleep(run.random.uniform(1.4, 2.0))
@@ -164,6 +169,16 @@ async def renewing(run: Run, process: Process) -> None:
     lease = await obtain(run, process, lock.acquire(timeout=patience), patience)
     if lease is not None:
         await hold(run, process, lease, began, stay_inside)
+
+
+@operation
+async def lasting(run: Run, process: Process) -> None:
+    """Stay for several very short ttls: renewals follow each other closely."""
+    lock = some_lock(run, process, ttl=0.2 * TTL)
+    began = run.world.loop.now
+    lease = await obtain(run, process, lock.acquire(timeout=TTL), TTL)
+    if lease is not None:
+        await hold(run, process, lease, began, stay_for_long)
 
 
 @operation

@@ -226,6 +226,7 @@ def _expiring(run: Run) -> Trap:
 
 def _leap(run: Run, number: int) -> None:
     run.jumped.add(number)
+    run.found.counts["jumps"] += 1
     run.records.forgetful = True
     run.world.say(f"the clock of n{number} jumps past the end of every lease")
     run.world.nodes[number].jump_clock(2 * TTL)

@@ -29,6 +29,7 @@ ALONE = (
     "forget_one_node",
     "jump_any_clock",
     "freeze_after_a_body",
+    "step_clock_again_and_again",
 )
 """Only where a plan asks for them."""
 
@@ -318,14 +319,36 @@ def jump_clock(run: Run) -> None:
         jump(run, number, _any_step(run))
 
 
-def may_jump(run: Run, number: int) -> bool:
-    """Whether the clock of this node may jump where one holder at a time is promised."""
+@_fault
+def step_clock_again_and_again(run: Run) -> None:
+    """A clock is set many times in a row, always in the same direction."""
+    number = run.random.randrange(len(run.world.nodes))
+    direction = run.random.choice((-1, 1))
+    by = direction * run.random.choice((1.0, 5.0))
+
+    def step(left: int) -> None:
+        if run.healed or not may_jump(run, number, direction):
+            return
+        jump(run, number, by)
+        if left:
+            run.world.loop.call_later(run.random.uniform(0.01, 0.04), step, left - 1)
+
+    step(run.random.randint(10, 70))
+
+
+def may_jump(run: Run, number: int, direction: int = 0) -> bool:
+    """Whether the clock of this node may jump where one holder at a time is promised.
+
+    direction: 1 for forward, -1 for back, 0 for either.
+    """
     minority = (len(run.world.nodes) - 1) // 2
     # A client that never met the node before can't see its jump: only once all have met it. Nor can
-    # one that saw nothing of an earlier jump, if the clock now jumps back (docs/threats.md).
+    # one that saw nothing of an earlier jump, if the clock now jumps the other way
+    # (docs/threats.md).
     if len(run.jumped | {number}) > minority or not all_met(run, number):
         return False
-    return all(seen() for seen in run.to_see.get(number, ()))
+    last, seen = run.to_see.get(number, (0, ()))
+    return (last == direction != 0) or all(has_seen() for has_seen in seen)
 
 
 @_fault
@@ -348,12 +371,18 @@ def _sees(view: ServerNode, offset: float) -> bool:
 def jump(run: Run, number: int, by: float) -> None:
     """Set the clock of a node forward, or back."""
     run.jumped.add(number)
+    run.found.counts["jumps"] += 1
     run.records.forgetful = True
     run.set_back = max(run.set_back, -by)
-    views = [view for process in run.world.processes for view in _views(process, number)]
-    run.to_see[number] = [partial(_sees, view, (view.trust.offset or 0.0) + by) for view in views]
+    node = run.world.nodes[number]
     run.world.say(f"the clock of n{number} jumps by {by:+} s")
-    run.world.nodes[number].jump_clock(by)
+    node.jump_clock(by)
+    seen = [
+        partial(_sees, view, node.wall() - process.now())
+        for process in run.world.processes
+        for view in _views(process, number)
+    ]
+    run.to_see[number] = (1 if by > 0 else -1, seen)
 
 
 @_fault

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 ACQUIRE, RAISE, EXTEND = b"\r\nacquire\r\n", b"\r\nraise\r\n", b"\r\nextend\r\n"
 RELEASE = b"\r\nrelease\r\n"
+DELAY = 0.02
+"""Seconds above which a piece counts as delayed: many times what pieces usually take."""
 
 
 class Weather(Route):
@@ -34,13 +36,17 @@ class Weather(Route):
     def delay(self) -> float:
         chance = self._world.random
         if chance.random() < 0.01:
-            return chance.uniform(0.0, self._late)
-        return 0.0002 + chance.expovariate(2000.0) + self.slow * chance.random()
+            delay = chance.uniform(0.0, self._late)
+        else:
+            delay = 0.0002 + chance.expovariate(2000.0) + self.slow * chance.random()
+        self._world.counts["delays"] += delay > DELAY
+        return delay
 
     def admit(self, stream: Stream, data: bytes) -> bool:
         if self._process.traps and not self._stops(stream):
             self._spring_traps(stream, data)
         if self._stops(stream):
+            self._world.counts["delays"] += stream not in self._blocked
             self._blocked[stream] = None
             return False
         self._world.note(self._tag, data)

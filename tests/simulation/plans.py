@@ -1,57 +1,19 @@
-"""What kinds of schedules there are: which operations and faults go together.
+"""All kinds of schedules, and how many of each there are.
 
 A seed has a plan, and the seed decides everything else. Each plan is as long as it needs to be and
-has only those faults under which its promises are made. The shares let the rare things (renewals,
-reservations, hand-overs, jumps, late requests) happen so often that the mix notices if their rules
-are broken: `test_a_sabotage_is_caught_by_the_ordinary_mix`.
+has only those faults under which its promises are made. The shares let renewals, reservations,
+hand-overs, jumps and delays happen as often as acquires, so that the mix notices if their rules are
+broken: `test_a_sabotage_is_caught_by_the_ordinary_mix`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
-from tests.simulation.faults import ALONE, FAULTS
-from tests.simulation.world import Nature
-
-EVERYTHING = tuple(kind for kind in FAULTS if kind not in ALONE)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A kind of schedule."""
-
-    name: str
-    share: int
-    """How many of all schedules are of this kind, in proportion."""
-    operations: dict[str, float]
-    """How often each, in proportion."""
-    faults: tuple[str, ...] = EVERYTHING
-    names: tuple[str, ...] = ("a", "b")
-    horizon: float = 3.0
-    """Virtual seconds of work and faults."""
-    tasks: int = 2
-    """How many in each process work."""
-    eagerness: float = 3.0
-    """How many operations a second a task begins, while nothing holds it up."""
-    pace: tuple[float, float] = (0.7, 5.0)
-    """How many faults a second there are, at least and at most."""
-    cancels: float = 0.15
-    """How many operations are cancelled."""
-    timely: bool = True
-    """Whether one holder at a time is promised."""
-    rising: bool = True
-    """Whether fences must rise, or only differ."""
-    nodes: tuple[int, ...] = (1, 3, 3, 5, 3)
-    processes: tuple[int, ...] = (2, 3)
-    floors: bool | None = None
-    """Whether fences may be seeded by clocks; None: the seed decides."""
-    strict: tuple[str, ...] = ()
-    """Promises that are judged besides."""
-    watch: float = 0.1
-    """Seconds between two looks at what is held and kept."""
-    nature: Nature = field(default_factory=lambda: Nature(1, 2))
-
+from tests.simulation.aimed import AIMED
+from tests.simulation.plan import BRIEF_LEASES, EVERYTHING, MINORITY, STEPS, Plan
+from tests.simulation.world import TTL, Nature
 
 MUTEX = {"mutex": 8.0, "try_mutex": 2.0}
 FENCES_ONLY = (
@@ -67,17 +29,6 @@ FENCES_ONLY = (
     "kill_durable_node",
     "flush_scripts",
 )
-MINORITY = (
-    "freeze_node",
-    "forget_one_node",
-    "cut_connections",
-    "partition",
-    "ring",
-    "slow",
-    "lose_replies",
-    "freeze_process",
-    "flush_scripts",
-)
 NO_JUMPS = (
     "freeze_node",
     "partition",
@@ -87,19 +38,50 @@ NO_JUMPS = (
     "freeze_process",
     "freeze_process_in_an_attempt",
 )
-BRIEF_LEASES = {"ttl": 0.8, "max_ttl": 0.8, "node_timeout": 0.2}
 PLANS = (
-    Plan("locks", 6, {**MUTEX, "extending": 2.0}),
+    Plan(
+        "locks",
+        6,
+        {"mutex": 6.0, "try_mutex": 2.0, "renewing": 3.0, "extending": 2.0},
+        faults=(*EVERYTHING, STEPS),
+    ),
     Plan("ttls", 5, {"mutex": 3.0, "try_mutex": 1.0, "renewing": 4.0, "extending": 3.0}),
     Plan(
         "crowd",
-        4,
+        3,
         {"crowded": 8.0, "mutex": 1.0, "thrown_away": 0.5},
         names=("a",),
         tasks=5,
         eagerness=20.0,
         cancels=0.05,
         horizon=1.5,
+    ),
+    Plan(
+        "queues",
+        17,
+        {"strictly": 8.0, "crowded": 1.0},
+        faults=(
+            STEPS,
+            "ring",
+            "freeze_node",
+            "slow",
+            "freeze_process_in_a_hand_over",
+        ),
+        names=("a",),
+        tasks=6,
+        eagerness=60.0,
+        cancels=0.05,
+        horizon=1.5,
+        pace=(2.0, 6.0),
+        nodes=(3, 5),
+        nature=Nature(1, 2, settings={"ttl": 0.3 * TTL, "turn": 0.5}),
+    ),
+    Plan(
+        "keepers",
+        14,
+        {"lasting": 4.0, "glancing": 2.0},
+        faults=(*NO_JUMPS, STEPS),
+        nodes=(3, 1, 3, 5),
     ),
     Plan(
         "tasks",
@@ -175,9 +157,16 @@ PLANS = (
     ),
     Plan(
         "jumps",
-        4,
-        {"renewing": 2.0, "mutex": 4.0, "try_mutex": 4.0},
-        faults=("jump_clock", "ring", "freeze_node", "partition", "kill_durable_node"),
+        12,
+        {"renewing": 2.0, "lasting": 4.0, "mutex": 2.0, "glancing": 2.0},
+        faults=(
+            "jump_clock",
+            STEPS,
+            "ring",
+            "freeze_node",
+            "partition",
+            "kill_durable_node",
+        ),
         names=("a",),
         eagerness=6.0,
         pace=(2.0, 6.0),
@@ -237,159 +226,18 @@ PLANS = (
         nodes=(3, 5),
         nature=Nature(1, 2, late=0.05, settings=BRIEF_LEASES),
     ),
-    # Each plan from here on often does what one rule of the protocol guards against.
-    Plan(
-        "handovers",
-        4,
-        {"strictly": 4.0, "crowded": 1.0},
-        faults=("freeze_process_in_a_hand_over",),
-        names=("a",),
-        tasks=4,
-        eagerness=20.0,
-        horizon=1.0,
-        pace=(2.0, 4.0),
-        nodes=(3, 1, 3, 5),
-    ),
-    Plan(
-        "waits",
-        1,
-        {"try_mutex": 4.0, "glancing": 4.0},
-        faults=("freeze_process_at_mute_nodes",),
-        horizon=2.0,
-        pace=(1.0, 3.0),
-    ),
-    Plan(
-        "strays",
-        3,
-        {"lingering": 4.0, "glancing": 1.0},
-        faults=("strand_an_acquire",),
-        names=("a", "b", "c"),
-        horizon=1.0,
-        pace=(2.0, 5.0),
-        nodes=(3, 3, 5),
-        nature=Nature(1, 2, late=6.0),
-    ),
-    Plan(
-        "stretches",
-        3,
-        {"stretching": 4.0, "glancing": 1.0},
-        faults=("be_cut_off_after_an_extension",),
-        horizon=2.0,
-        pace=(2.0, 4.0),
-    ),
-    Plan(
-        "answers",
-        3,
-        {"renewing": 4.0, "glancing": 1.0},
-        faults=("be_cut_off_after_an_extension",),
-        pace=(1.0, 3.0),
-        nature=Nature(1, 2, settings=BRIEF_LEASES),
-    ),
-    Plan(
-        "leaps",
-        3,
-        {"renewing": 1.0, "glancing": 4.0},
-        faults=("jump_under_a_holder",),
-        names=("a",),
-        eagerness=8.0,
-        pace=(2.0, 4.0),
-        nodes=(3, 5),
-        processes=(3,),
-    ),
-    Plan(
-        "witnesses",
-        1,
-        {"counting_down": 2.0, "looking_at_the_latch": 2.0},
-        faults=("lose_a_witness",),
-        floors=True,
-        horizon=3.5,
-        eagerness=4.0,
-        pace=(2.0, 4.0),
-        nodes=(3,),
-        nature=Nature(1, 2, late=0.05, settings=BRIEF_LEASES),
-    ),
-    Plan(
-        "blocks",
-        2,
-        {"crowded": 3.0, "glancing": 1.0},
-        faults=("raise_at_one_node_only",),
-        names=("a",),
-        tasks=4,
-        eagerness=15.0,
-        horizon=2.0,
-        pace=(2.0, 5.0),
-        floors=False,
-        timely=False,
-        rising=False,
-        nodes=(3,),
-        processes=(3,),
-        nature=Nature(1, 2, settings={**BRIEF_LEASES, "clock_guard": False}),
-    ),
-    Plan(
-        "pairs",
-        3,
-        {"in_pairs": 1.0},
-        faults=("pass_a_node_on",),
-        names=("a",),
-        eagerness=12.0,
-        horizon=1.0,
-        pace=(5.0, 8.0),
-        floors=False,
-        timely=False,
-        rising=False,
-        nodes=(3,),
-        processes=(2,),
-        nature=Nature(1, 2, settings={"clock_guard": False}),
-    ),
-    Plan(
-        "raises",
-        3,
-        {"glancing": 1.0},
-        faults=("hold_up_a_write_back",),
-        names=("a",),
-        tasks=1,
-        eagerness=10.0,
-        horizon=2.0,
-        pace=(3.0, 5.0),
-        floors=False,
-        timely=False,
-        rising=False,
-        nodes=(3,),
-        processes=(3,),
-        nature=Nature(1, 2, settings={"clock_guard": False}),
-    ),
-    Plan(
-        "order",
-        0,  # it has a test of its own
-        {"fairly": 1.0},
-        faults=MINORITY,
-        floors=True,  # numbers begin at the nodes' clocks
-        eagerness=5.0,
-        horizon=1.5,
-        pace=(0.7, 3.0),
-        nodes=(1, 3, 3, 5),
-        processes=(3, 4),
-    ),
-    Plan(
-        "hand-overs",
-        5,
-        {"mutex": 1.0},
-        faults=("freeze_after_a_body",),
-        names=("a",),
-        tasks=3,
-        eagerness=10.0,
-        nodes=(1, 3),
-    ),
+    *AIMED,
 )
-_TURNS = tuple(plan for plan in PLANS for _ in range(plan.share))
+TURNS = tuple(plan for plan in PLANS for _ in range(plan.share))
+"""Whose turn it is: as many seeds in a row as there are turns play each plan as its share says."""
 
 
 def plan_of(seed: int, name: str = "", **changes: Any) -> Plan:
     """The plan of a seed (or the one of that name), made whole by the seed and `changes`."""
     named = [plan for plan in PLANS if plan.name == name]
     # Spread, so that a few seeds in a row are of many kinds.
-    plan = named[0] if named else _TURNS[seed * 7 % len(_TURNS)]
-    turn = seed if named else seed // len(_TURNS)
+    plan = named[0] if named else TURNS[seed * 7 % len(TURNS)]
+    turn = seed if named else seed // len(TURNS)
     ours = {one.name for one in fields(Plan)} - {"nodes", "processes", "floors"}
     plan = replace(plan, **{key: changes.pop(key) for key in list(changes) if key in ours})
     nature = {

@@ -190,7 +190,7 @@ def wall_clock_for_validity(_patch: pytest.MonkeyPatch) -> None:
     """`held` asks a clock that may be set back: an option of the world."""
 
 
-@_sabotage(plan="hand-overs")
+@_sabotage(plan="late hand-overs")
 def hand_over_unchecked(patch: pytest.MonkeyPatch) -> None:
     old = "or grant.valid_until - now <= least"
     _edit(patch, Acquire, "_take_over", old, "")

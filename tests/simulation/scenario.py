@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -54,8 +54,8 @@ class Run:
         self.healed = False
         """Whether faults have had their time."""
         self.jumped: set[int] = set()
-        self.to_see: dict[int, list[Callable[[], bool]]] = {}
-        """For each node whose clock jumped: whether a client knows its new time."""
+        self.to_see: dict[int, tuple[int, Sequence[Callable[[], bool]]]] = {}
+        """For each node whose clock jumped: in which direction, and which clients have seen it."""
         self.set_back = 0.0
         """Maximum seconds by which a node's clock was set back."""
         self.forgot: set[int] = set()
@@ -82,6 +82,7 @@ class Run:
                     world.loop.close()
         self.records.close(falls=self.plan.rising)
         self.found.trace, self.found.log = world.trace, world.log
+        self.found.counts += world.counts
         return self.found
 
     async def _main(self) -> None:
@@ -102,6 +103,7 @@ class Run:
         for task in workers:
             task.result()
         await self._settle()
+        self._count()
         await self._judge_the_rest()
         watch.cancel()
         await self._close()
@@ -254,11 +256,16 @@ class Run:
         for node in ill:
             self.accuse(f"{process.name}: {node.node} is {node.state}: {node.cause}")
 
-    async def _close(self) -> None:
+    def _count(self) -> None:
+        """Note how often the library did what it did, before it is asked whether all is well."""
         for process in self.world.processes:
             statistics = process.locks.statistics()
             for what in ("renewed", "handovers", "write_backs", "split_votes", "attempts"):
                 self.found.counts[what] += getattr(statistics, what)
+            self.found.counts["acquires"] += statistics.acquired - statistics.handovers
+
+    async def _close(self) -> None:
+        for process in self.world.processes:
             for locks in process.managers:
                 await process.spawn(locks.aclose(), "aclose")
         await asyncio.sleep(0)

@@ -11,6 +11,7 @@ import contextvars
 import random
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 import asynclock
 from asynclock import _background, _clock
 from asynclock._engine import renewal
+from asynclock._engine.fences import Reservation
 from asynclock._nodes import link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.replies import Sink
@@ -125,21 +127,26 @@ class Process:
             nodes = engine.multiplexer
             nodes.fence_floor = _without_floor(nodes.fence_floor)  # type: ignore[method-assign,assignment]  # on purpose
         engine.entropy, engine.random = world.random.randbytes, world.random.random
-        self._note_releases(engine.multiplexer)
+        self._note_requests(engine.multiplexer)
         for node in engine.multiplexer.nodes:
             node.random = world.random.random
         self.managers.append(locks)
         return locks
 
-    def _note_releases(self, nodes: Multiplexer) -> None:
-        deliver, world = nodes.deliver, self.world
+    def _note_requests(self, nodes: Multiplexer) -> None:
+        deliver, broadcast, world = nodes.deliver, nodes.broadcast, self.world
 
-        def note(command: Command, sink: Sink, indices: Sequence[int]) -> None:
+        def note_releases(command: Command, sink: Sink, indices: Sequence[int]) -> None:
             if command.op == "release":  # a ticket may have the id of an owner that has won
                 world.given_up.setdefault(str(command.owner).encode(), world.loop.now)
             deliver(command, sink, indices)
 
-        nodes.deliver = note  # type: ignore[method-assign]  # on purpose
+        def count_reservations(command: Command, sink: Sink, *, arm: bool = False) -> None:
+            world.counts["reservations"] += isinstance(sink, Reservation)
+            broadcast(command, sink, arm=arm)
+
+        nodes.deliver = note_releases  # type: ignore[method-assign]  # on purpose
+        nodes.broadcast = count_reservations  # type: ignore[method-assign]
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = self.world.loop.create_task(
@@ -185,6 +192,8 @@ class World:
         self.nature = nature
         self.trace = 0
         self.log: list[str] = []
+        self.counts: Counter[str] = Counter()
+        """How often each thing took place that only the world sees."""
         self.given_up: dict[Any, float] = {}
         """When each owner's first release was sent: nothing is asked for it later."""
         self.nodes = [self._node(number) for number in range(nature.nodes)]
