@@ -228,12 +228,15 @@ class Batch:
         return dict.fromkeys(self.agreeing, fence)
 
 
-def batch_release(context: Context, one: Release) -> None:
-    """Put one release into the first batch of this tick that has room."""
+def batch_release(context: Context, one: Release, *, joined: bool) -> None:
+    """Put one release into the first batch of this tick that has room.
+
+    joined: a task of this process asks for the name now, so its acquire may join the batch.
+    """
     script, unsent = one.spec.script, context.multiplexer.unsent
     batch = (unsent and _with_room(unsent, script, None)) or Batch(context, script)
     batch.releases.append(one)
-    _send_soon(context.multiplexer, batch)
+    _send_soon(context.multiplexer, batch, wait=joined)
 
 
 def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word, ...]) -> None:
@@ -253,7 +256,7 @@ def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word,
     one._batch = batch
     batch.requests.append(one)
     context.deciding[one] = one._abandon
-    _send_soon(context.multiplexer, batch)
+    _send_soon(context.multiplexer, batch, wait=False)
 
 
 def _with_room(unsent: list[UnsentBatch], script: Script, alike: Alike | None) -> Batch | None:
@@ -267,9 +270,12 @@ def _with_room(unsent: list[UnsentBatch], script: Script, alike: Alike | None) -
     return None
 
 
-def _send_soon(nodes: Multiplexer, batch: Batch) -> None:
-    """Send the batch when the tick ends, or now if it is full or one task seems to be alone."""
-    if batch.names >= MOST_NAMES or _alone(nodes):
+def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
+    """Send the batch when the tick ends, or now if it is full or one task seems to be alone.
+
+    wait: another name will be put in before the tick ends, so the task is not alone.
+    """
+    if batch.names >= MOST_NAMES or (not wait and _alone(nodes)):
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()

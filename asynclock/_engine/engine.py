@@ -115,9 +115,11 @@ class Engine(Keeper):
             grant.vacated()
             if queue.hand_on(grant, lease._options, now):
                 return None
-        release = self.release(grant, held_lease, kept=queue.keep(grant, now))
+        kept = queue.keep(grant, now)
+        # Let the next task ask first: then its acquire goes into the same command as the release.
+        queue.free(grant)
         self.next_in_line(queue)
-        return release
+        return self.release(grant, held_lease, kept=kept)
 
     def release(
         self,
@@ -133,16 +135,15 @@ class Engine(Keeper):
         """
         grant.over()
         self.renewals.remove(grant)
-        queue = grant.queue
-        if queue is not None and grant in queue.grants:
-            queue.grants.remove(grant)
-        nodes = self.multiplexer
+        queue, nodes = grant.queue, self.multiplexer
+        if queue is not None:
+            queue.free(grant)
         spec = grant.spec
         release = Release(self, grant, _clock.now(), lease=lease, kept=kept)
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
         if spec.batched and not kept:
-            batch_release(self, release)
+            batch_release(self, release, joined=queue is not None and queue.asking > 0)
         else:
             nodes.deliver(release.command(), release, nodes.everyone)
         if kept:  # write it now: the caller's task doesn't wait, and may block the loop

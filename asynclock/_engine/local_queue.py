@@ -125,6 +125,11 @@ class LocalQueue(Generic[G]):
         """Whether this process has had the name for so long that others must go first."""
         return now - grant.since >= (self.turn if grant.contended else KEEP_TIME)
 
+    def free(self, grant: G) -> None:
+        """Note that this process holds `grant` no longer; a second call does nothing."""
+        if grant in self.grants:
+            self.grants.remove(grant)
+
     def keep(self, grant: G, now: float) -> bool:
         """Whether to keep the freed name for a moment, in case this process asks for it again.
 

@@ -66,6 +66,33 @@ async def test_releases_and_acquires_of_a_tick_share_a_command(on: Nodes) -> Non
     assert seen == ["batch"]
 
 
+async def one_after_the_other(on: Nodes) -> list[str]:
+    """Have three tasks of the process hold one name in turn; return what a node executes."""
+    seen = listen(on.nodes[0])
+
+    async def hold() -> None:
+        async with on.locks.lock("a", handoff=False):
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(*(hold() for _ in range(3)))
+    assert on.locks.statistics().handovers == 0
+    return seen
+
+
+@busy
+async def test_a_release_and_the_next_task_of_the_process_share_a_command(on: Nodes) -> None:
+    assert await one_after_the_other(on) == ["acquire", "batch", "batch", "release"]
+    await free(on, "a")
+
+
+@virtual
+async def test_they_do_if_this_name_is_all_that_the_process_asks_for(on: Nodes) -> None:
+    for _ in range(ALONE):
+        async with on.locks.lock("x"):
+            pass
+    assert await one_after_the_other(on) == ["acquire", "batch", "batch", "release"]
+
+
 @busy
 async def test_a_released_name_can_be_taken_in_the_same_tick(on: Nodes) -> None:
     lease, other = await together(on, "ab")
