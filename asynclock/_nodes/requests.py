@@ -143,10 +143,14 @@ class ServerRequests:
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release, even to a node that does not answer; keep it if there is no link."""
-        if self._link is not None:
+        link = self._link
+        if link is not None:
+            if (silence := self.silence) is not None and command.asked_since > link.stalled_since:
+                sink.on_reply(index, silence)  # the node was not asked for this lease
+                return
             if self.pending.late_acquires:
                 self.pending.sent(command)
-            self._link.send(command, sink, index)
+            link.send(command, sink, index)
         elif self._down is None:
             self._backlog.add(command, sink, index)
         else:

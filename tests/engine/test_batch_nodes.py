@@ -85,6 +85,23 @@ async def test_releases_that_a_node_did_not_answer_are_sent_again(on: Nodes) -> 
 
 
 @busy
+async def test_a_stalled_node_gets_no_release_of_a_lease_that_it_was_not_asked_for(
+    on: Nodes,
+) -> None:
+    granted = await together(on, "ab")
+    on.nodes[0].freeze()
+    asked = await together(on, "cd")
+    await until(lambda: on.locks.nodes()[0].state == "stalled", every=0.01)
+    seen = listen(on.nodes[0])
+    later = await together(on, "ef")
+    assert all(lease.held for lease in later)
+    await asyncio.gather(*(lease.release() for lease in (*granted, *asked, *later)))
+    on.nodes[0].thaw()
+    await free(on, *"abcdef")
+    assert Counter(seen) == {"batch": 1, "leave": 2, "release": 4}, "nothing of e and f"
+
+
+@busy
 async def test_a_late_error_about_the_script_does_not_cost_the_releases(on: Nodes) -> None:
     leases = await together(on)
     on.nodes[0].forget_scripts()
