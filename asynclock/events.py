@@ -49,7 +49,10 @@ class Renewed(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class Released(LeaseEvent):
-    """A lease was released after `held` seconds, with `remaining` seconds of validity left."""
+    """A lease was released after `held` seconds, with `remaining` seconds of validity left.
+
+    If the nodes' replies show that it was lost before, `Lost` follows.
+    """
 
     held: float
     remaining: float

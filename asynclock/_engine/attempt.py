@@ -1,8 +1,8 @@
 """One attempt at one name: a vote of all nodes, and the clean-up when it fails.
 
 Each reply comes straight from its socket to `on_reply`. The verdict resolves one future at the
-first moment it is certain. Requests without a reply by then are not cancelled; their replies are
-ignored.
+first moment it is certain. Requests without a reply by then are not cancelled: their replies no
+longer change it, but they still wake waiters and show where a ticket must be removed.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from .local_queue import LocalQueue, Proceed
 from .options import LeaseOptions
 from .release import Release
 from .renewal import Renewals
+from .round import UNNOTICED
 from .spec import LockSpec, QueueKey
 
 _log = logging.getLogger("asynclock")
@@ -100,17 +101,21 @@ class Engine(Keeper):
     # a lease ends
 
     def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
-        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
+        """End `lease`; return the release that was sent, if its replies may still show a loss.
+
+        None if the next waiter took the grant over, or if the lease had run out: then it was lost.
+        """
+        if now >= grant.valid_until:
+            self.mark_lost(grant, UNNOTICED)
+            return None
         if self.observers:
-            left = max(0.0, grant.valid_until - now)
-            held = now - grant.held_since
+            held, left = now - grant.held_since, grant.valid_until - now
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         lease._ended(None)
         self.counts.released += 1
-        held_lease = lease if now < grant.valid_until else None
         queue = grant.queue
         if queue is None:
-            return self.release(grant, held_lease)
+            return self.release(grant, lease)
         if queue.waiters:
             grant.vacated()
             if queue.hand_on(grant, lease._options, now):
@@ -119,7 +124,7 @@ class Engine(Keeper):
         # Let the next task ask first: then its acquire goes into the same command as the release.
         queue.free(grant)
         self.next_in_line(queue)
-        return self.release(grant, held_lease, kept=kept)
+        return self.release(grant, lease, kept=kept)
 
     def release(
         self,

@@ -27,7 +27,10 @@ class Keeper(Context):
 
     @abstractmethod
     def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
-        """End `lease`. Return the release that was sent, or None if the next waiter took over."""
+        """End `lease`; return the release that was sent, if its replies may still show a loss.
+
+        None if the next waiter took the grant over, or if the lease had run out: then it was lost.
+        """
 
     @abstractmethod
     def report_loss(self, loss: Lost) -> None:

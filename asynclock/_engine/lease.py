@@ -1,6 +1,7 @@
 """The Lease through which one task holds a lock.
 
-Each lease ends once: it is released, handed over (see local_queue.py) or lost.
+Each lease ends once: it is released, handed over (see local_queue.py) or lost. The replies to its
+release may show that it was lost before.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ class Lease(LeaseState):
         )
 
     async def release(self) -> bool:
-        """Release the lock. Return whether it was held until now.
+        """Release the lock. Return whether it was held until now; if not, the loss is reported.
 
         A second call sends and awaits nothing, and returns the same, as far as that is known yet.
-        The request is sent to all nodes before the first await, so cancelling this call doesn't
+        The request is queued for all nodes before the first await, so cancelling this call doesn't
         stop the release. Normally returns when a quorum has confirmed, or after one node timeout.
         If a task of this process waits for the lock, the lock is handed over without asking a node.
         If other processes wait and this process may take the lock again within its turn, this
@@ -130,9 +131,7 @@ class Lease(LeaseState):
         Raises LeaseLostError if the lease has ended, RuntimeError if it has been entered already,
         ConfigurationError in another event loop than the manager's.
         """
-        grant = self._grant
-        if grant is not None and _clock.now() >= grant.valid_until:
-            self._engine.mark_lost(grant, UNNOTICED)
+        self._notice_end()
         if self._grant is None:
             raise self._loss_error()
         if self._body is not None:
@@ -177,9 +176,6 @@ class Lease(LeaseState):
             # The coroutine may be closed in any thread, or after its loop: send nothing here.
             self._release_soon()
         else:
-            grant = self._grant
-            if grant is not None and not interrupted and _clock.now() >= grant.valid_until:
-                self._engine.mark_lost(grant, UNNOTICED)
             await self._release(wait=True)
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self._loss_error() from error

@@ -96,13 +96,14 @@ class LocalAcquire(Request):
         if turn is None:
             return
         if isinstance(turn, Grant):
-            if queue.hand_on(turn, self._options, _clock.now()):
-                return
-            self._engine.release(turn)
-        else:
-            if queue.let_ask(turn):
-                return
+            if not queue.hand_on(turn, self._options, _clock.now()):
+                self._give_back(queue, turn)
+        elif not queue.let_ask(turn):
             queue.asking -= 1
+            self._engine.next_in_line(queue)
+
+    def _give_back(self, queue: LocalQueue[Grant], grant: Grant) -> None:
+        self._engine.release(grant)
         self._engine.next_in_line(queue)
 
     async def _accept(self, queue: LocalQueue[Grant], grant: Grant) -> Lease | None:
@@ -111,7 +112,7 @@ class LocalAcquire(Request):
         try:
             if engine.closed:
                 raise refusals.closed()
-            await self._prepare(grant)
+            await self._prepare(queue, grant)
             lease = self._take_over(grant, 0.0)
             if lease is None:
                 engine.release(grant)
@@ -122,7 +123,7 @@ class LocalAcquire(Request):
             engine.next_in_line(queue)
         return lease
 
-    async def _prepare(self, grant: Grant) -> None:
+    async def _prepare(self, queue: LocalQueue[Grant], grant: Grant) -> None:
         engine, options = self._engine, self._options
         try:
             if not grant.fences or options.handoff == "strict":
@@ -134,7 +135,7 @@ class LocalAcquire(Request):
                 await asyncio.wait((extended,), timeout=self._left())
         except GeneratorExit:
             # The call may be closed in any thread, or where no loop runs: send nothing here.
-            engine.soon(partial(engine.release, grant))
+            engine.soon(partial(self._give_back, queue, grant))
             raise
         except BaseException:
             engine.release(grant)

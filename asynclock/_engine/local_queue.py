@@ -1,8 +1,8 @@
 """The local queue of one name: of a process's waiters, only the first one asks the nodes.
 
 A released grant goes to the next waiter if that is fair and safe: the grant is still valid, the
-options are the same, and the process has not used up the number of hand-overs or the time that it
-may keep a name. The next holder gets a fence of its own (see fences.py).
+options are the same, and the process has not used up the time that it may keep a name. The next
+holder gets a fence of its own (see fences.py).
 """
 
 from __future__ import annotations
@@ -135,8 +135,7 @@ class LocalQueue(Generic[G]):
 
         There is no need without waiters in other processes: nobody else would get the name.
         """
-        free = grant.contended and self.permits == 1 and now < grant.valid_until
-        if not free or self.used_up(grant, now):
+        if not grant.contended or self.permits > 1 or self.used_up(grant, now):
             return False
         self.kept = grant
         return True

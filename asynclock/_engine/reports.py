@@ -37,9 +37,9 @@ class Statistics:
     acquired: int
     """Number of leases granted, including hand-overs."""
     released: int
-    """Number of leases that their holders released."""
+    """Number of leases that their holders released, including those that had been lost unseen."""
     lost: int
-    """Number of leases that were lost."""
+    """Number of leases that were lost, including those whose loss only their release showed."""
     renewed: int
     """Number of renewals that reached a quorum."""
     attempts: int

@@ -1,5 +1,5 @@
 -- Several releases and acquires of one loop tick in one call: releases first, then acquires. This file
--- does for each name what uncontended.lua does for one; lock.lua does the names that somebody waits for.
+-- does for each name what uncontended.lua does for one, apart from turns; lock.lua does the names that somebody waits for.
 -- KEYS: of the releases: locks, queues; of the acquires: queues, locks, counters
 -- batch releases ttl floor not_after retention ms owner...
 --   {odd, {reply...}, now}: a reply is 1 (released) or a fence (acquired) where nobody waits, otherwise

@@ -355,6 +355,29 @@ async def test_it_can_wait_for_the_command_alone(
     os.kill(left, signal.SIGKILL)
 
 
+async def test_what_goes_on_outlives_a_slow_release(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    """The node doesn't answer the release before the lease would have ended."""
+    node = asynclock_nodes[0]
+    program.use([node], ttl=3.0)
+    file, end = tmp_path / "pid", tmp_path / "end"
+    wait = f"while [ ! -e {end} ]; do sleep 0.01; done"
+    script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {file}; {wait}; exit 4"
+    process = await program.start("run", "j", "--wait-for", "command", "--", "sh", "-c", script)
+    await until(lambda: file.exists() and file.read_text(), "the command's start")
+    await node.freeze()
+    end.touch()
+    began = time.monotonic()
+    ended = await program.finish(process)
+    await node.thaw()
+    assert ended.status == 4
+    assert time.monotonic() - began > 3.0, "it ended before the lease would have"
+    left = int(file.read_text())
+    assert alive(left)
+    os.kill(left, signal.SIGKILL)
+
+
 async def test_a_daemon_that_left_the_group_is_not_waited_for(
     program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
 ) -> None:

@@ -91,6 +91,25 @@ async def test_closed_in_any_step(asynclock_nodes: list[LocalServer], kind: str)
         await nothing_left(locks, asynclock_nodes)
 
 
+async def test_closed_while_it_takes_a_lease_over(asynclock_nodes: list[LocalServer]) -> None:
+    """It had the grant and asked for its fence; the next waiter of the process must not wait."""
+    async with connect(asynclock_nodes) as locks:
+        lock = locks.lock("a", handoff="strict")
+        holder = await lock.acquire()
+        taking = lock.acquire(timeout=50)
+        turn = taking.send(None)
+        next_one = asyncio.create_task(locks.lock("a").acquire(timeout=10))
+        await until(lambda: locks.statistics().waiting == 2, "both wait")
+        turn._asyncio_future_blocking = False
+        await holder.release()
+        taking.send(None)
+        taking.close()
+        lease = await next_one
+        assert lease.held
+        await lease.release()
+        await nothing_left(locks, asynclock_nodes)
+
+
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_closed_in_another_thread_after_its_lease_ended(
     asynclock_nodes: list[LocalServer], kind: str

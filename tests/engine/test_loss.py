@@ -13,6 +13,7 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock._engine.round import UNNOTICED
+from asynclock.events import Lost
 from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.wire import Route
@@ -175,3 +176,30 @@ async def test_a_jump_of_the_nodes_clocks_is_not_blamed_on_the_event_loop() -> N
         await asyncio.sleep(1)
         assert not lease.held
         assert "busy" not in (lease.lost_reason or "")
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore", "hold"])
+async def test_a_release_that_comes_after_the_end_tells_of_the_loss(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop was busy, or the machine slept: nothing else could notice that time had run out."""
+    lost: list[object] = []
+    async with asynclock.connect("memory://late", ttl=0.5, max_ttl=1.0, node_timeout=0.2) as locks:
+        locks.observe(lambda event: lost.append(event) if isinstance(event, Lost) else None)
+        wish: Any = {
+            "lock": locks.lock("a"),
+            "semaphore": locks.semaphore("a", 2),
+            "hold": locks.reentrant_lock("a"),
+        }[kind]
+        released = None
+        with (
+            caplog.at_level(logging.ERROR, "asynclock"),
+            pytest.raises(asynclock.LeaseLostError, match="event loop was busy"),
+        ):
+            async with wish.acquire() as lease:
+                time.sleep(0.6)  # noqa: ASYNC251 - the loop is busy
+                released = await lease.release()
+        assert released is False
+        assert locks.statistics().lost == len(lost) == 1
+        assert locks.statistics().released == 0
+    assert len([r for r in caplog.records if "lost the lease" in r.message]) == 1

@@ -96,3 +96,17 @@ async def test_a_downgrade_in_a_turn_notices_that_the_write_lease_was_lost(on: N
             await node.command("DEL", writer._grant.spec.keys[0])
         with pytest.raises(asynclock.LeaseLostError):
             await lock.downgrade(writer)
+
+
+@virtual
+async def test_a_turn_that_is_over_is_not_taken_up_again(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    grant = lease._grant
+    assert grant is not None
+    queue = grant.queue
+    assert queue is not None
+    for late, since in ((0.9, grant.since), (1.1, None)):
+        queue.kept = grant
+        assert queue.take_kept(grant.since + late * queue.turn) == since
+        assert queue.kept is None
+    await lease.release()

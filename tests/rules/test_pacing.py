@@ -57,6 +57,7 @@ def test_bounds_of_the_pauses() -> None:
     assert pacing.without_push(0, None, 0.0) <= 0.0025
     assert pacing.without_push(40, 0.1, 0.0) < 0.11, "the holder's remaining ttl bounds the pause"
     spread = pacing.Spread()
+    assert spread.width == pytest.approx(0.001)
     for _ in range(20):
         spread.split()
     assert spread.width == pytest.approx(0.2)
@@ -73,6 +74,11 @@ def test_without_pushes_a_waiter_asks_ever_more_rarely() -> None:
     pauses = [pacing.without_push(n, None, 0.5) for n in range(12)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(0.25)
+
+
+def test_without_pushes_a_waiter_asks_more_rarely_the_more_go_first() -> None:
+    first = pacing.without_push(3, None, 0.5)
+    assert pacing.without_push(3, None, 0.5, rank=3) == pytest.approx(4 * first)
 
 
 @given(st.floats(0, 1e6), st.floats(0.05, 1e4))

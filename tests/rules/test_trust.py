@@ -156,6 +156,16 @@ def test_a_promoted_primary_renews_once_nobody_is_granted_anything_by_the_one_be
     assert known.renews_from == pytest.approx(5001.0 + validity.quarantine(2.0) - 0.5)
 
 
+def test_after_a_change_of_the_record_no_earlier_reply_counts() -> None:
+    """Neither a grant nor a renewal."""
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    known.doubt(5001.0)
+    assert known.votes_from == known.renews_from == 5001.0
+    known.doubt(5000.5)
+    assert known.votes_from == known.renews_from == 5001.0
+
+
 def test_a_replica_that_is_promoted_waits() -> None:
     known = Trust(10.0)
     assert met(known, replace(OLD, role="slave"), 5000.0) == 0

@@ -373,7 +373,7 @@ def jump(run: Run, number: int, by: float) -> None:
     run.jumped.add(number)
     run.found.counts["jumps"] += 1
     run.records.forgetful = True
-    run.set_back = max(run.set_back, -by)
+    run.set_back[number] += max(0.0, -by)
     node = run.world.nodes[number]
     run.world.say(f"the clock of n{number} jumps by {by:+} s")
     node.jump_clock(by)

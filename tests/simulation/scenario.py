@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
@@ -56,8 +57,8 @@ class Run:
         self.jumped: set[int] = set()
         self.to_see: dict[int, tuple[int, Sequence[Callable[[], bool]]]] = {}
         """For each node whose clock jumped: in which direction, and which clients have seen it."""
-        self.set_back = 0.0
-        """Maximum seconds by which a node's clock was set back."""
+        self.set_back: defaultdict[int, float] = defaultdict(float)
+        """Seconds by which each node's clock was set back, all in all."""
         self.forgot: set[int] = set()
         self.paused: list[Process] = []
         self.flapping = False
@@ -211,7 +212,7 @@ class Run:
         if self.jumped and self.world.lock_keys():
             # On a node whose clock was set back, a late request may still be executed, and the
             # ticket of a waiter whose replies were lost stays: the node's clock ends both.
-            await asyncio.sleep(self.set_back + 2 * TTL)
+            await asyncio.sleep(max(self.set_back.values(), default=0.0) + 2 * TTL)
         elif self.world.lock_keys():
             # A waiter whose last request was lost is in the queue until its ticket has expired.
             await asyncio.sleep(tickets.PATIENCE)

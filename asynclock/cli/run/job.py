@@ -186,6 +186,8 @@ class _Job:
         finally:
             reporting.cancel()
         left = not whole_group and not lost and child.others_live()
+        if left:
+            self._guardian.watch(0, float("inf"))  # they need the lock no longer
         released = await _released(lease)
         if lost or (self._kills and not released):
             if lease.lost_reason is None:  # otherwise the library has logged the loss
