@@ -193,6 +193,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         if not holds:
             return None
         nesting = holds[-1]._nesting
+        nesting.lease._check_loop()  # a task of another loop may have inherited the hold
         if not nesting.lease.held:
             raise nesting.lease._loss_error()
         return self._hold(nesting)

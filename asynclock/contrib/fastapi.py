@@ -37,6 +37,7 @@ from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
+from ..fencing._path_values import path_values
 from ..fencing.fastapi import FenceRefused
 from ..manager import LockManager
 from . import _problems, _routes
@@ -184,8 +185,9 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
     cancelled either: the request waits for their end.
 
     Args:
-        name: a template for the path parameters, or a function of the request. Making a route whose
-            path doesn't fit the template raises ConfigurationError.
+        name: a template for the path parameters, or a function of the request. A parameter has
+            the type that the route declares: with `order_id: int`, 042 and 42 are one name. Making
+            a route whose path doesn't fit the template raises ConfigurationError.
         settings: those of `LockManager.lock`, and `retry_after`: seconds to advise a client that
             found the lock held (default: the time that this route recently held locks, at most the
             rest of the holder's lease).
@@ -193,7 +195,7 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
     pace, given = declared(name, {**settings})
 
     async def hold(connection: HTTPConnection, locks: Locks) -> AsyncIterator[Lease]:
-        wanted = name_for(cast(Any, name), connection, connection.path_params, locks)
+        wanted = name_for(cast(Any, name), connection, path_values(connection), locks)
         lock = locks.lock(wanted, **given)
         presence = connection.scope.get(PRESENCE)
         if isinstance(presence, Presence):

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import HTTPException, Request
 
 from ._naming import fill_in
+from ._path_values import path_values
 from .headers import FenceHeaderError, check_fence, refusal
 from .stamp import FenceStamp, StaleFenceError
 from .store import FenceStore
@@ -39,11 +40,12 @@ def require_fence(
 
     Args:
         store: remembers the highest fence of each lock.
-        name: a template for the route's path parameters, or a function of the request.
+        name: a template for the route's path parameters, which have the types that the route
+            declares, or a function of the request.
     """
 
     async def dependency(request: Request) -> FenceStamp:
-        expected = name(request) if callable(name) else fill_in(name, request.path_params)
+        expected = name(request) if callable(name) else fill_in(name, path_values(request))
         try:
             return await check_fence(request.headers, store, expected)
         except (FenceHeaderError, StaleFenceError) as error:
