@@ -297,6 +297,15 @@ def cluster(session: nox.Session) -> None:
     Environment(session).pytest("-n", "4", "-m", "cluster and not nightly", "tests/cluster")
 
 
+@nox.session
+def floor(session: nox.Session) -> None:
+    """Break the locks' scripts on purpose; with the pure rules, which are a test, CI's share."""
+    if not (shutil.which("redis-server") or shutil.which("valkey-server")):
+        session.skip("no redis-server on this machine")
+    command = ["-m", "tests.mutation", "--area", "scripts", "--floor", "0.95"]
+    Environment(session).run("python", *command, "--jobs", "2", "--skip-baseline")
+
+
 @nox.session(default=False)
 def containers(session: nox.Session) -> None:
     """The same contract over containers, where an engine answers."""

@@ -16,9 +16,9 @@ A test that can't fail proves nothing. So the project keeps a table of deliberat
 library, `tests/mutation/changes`: each replaces a few words by others that break something, and
 names the tests that must then fail. `nox -s mutation` makes one change after the other in a copy
 of the checkout, runs those tests, and writes this page. The part about the pure rules is a test of
-its own, with a floor, and so runs with all others. `nox -s nightly` ends with the whole table. It
-takes long, so a run may be of one area (`nox -s mutation -- --area scripts`); each row names the
-commit that its run was made on.
+its own, and `nox -s floor` runs the part about the scripts: both have a floor, and CI runs them.
+`nox -s nightly` ends with the whole table. It takes long, so a run may be of one area
+(`nox -s mutation -- --area engine`); each row names the commit that its run was made on.
 
 The table is our own, because the maintained tools for Python change neither Lua nor the order in
 which an event loop runs things, and a random change of this code mostly fails to start.
