@@ -171,29 +171,9 @@ def circles(package: str) -> set[frozenset[str]]:
     }
 
 
-def levels(package: str) -> Iterator[list[str]]:
-    """Yield the modules of `package` from the bottom up: each imports only earlier ones of it."""
-    left = {module: named(module) for module in MODULES if inside(module, package)}
-    while left:
-        level = sorted(module for module, needs in left.items() if not needs & left.keys())
-        assert level, f"these import each other: {sorted(left)}"
-        yield level
-        for module in level:
-            del left[module]
-
-
 def test_no_imports_run_in_a_circle() -> None:
     """An import that only type checkers follow counts: a reader follows it, too."""
     assert circles("asynclock") == set()
-
-
-@pytest.mark.parametrize("package", ["_rules", "_nodes", "_engine", "_primitives"])
-def test_each_package_reads_from_the_bottom_up(package: str) -> None:
-    """`pytest -s` shows the picture of the imports."""
-    print(f"\n{package}")
-    for number, level in enumerate(levels(f"asynclock.{package}")):
-        names = [name.removeprefix(f"asynclock.{package}.") for name in level]
-        print(f"{number:>4}  {', '.join(names)}")
 
 
 @pytest.mark.parametrize("module", CORE)
