@@ -6,7 +6,6 @@ logged once per kind of failure and never breaks a lock.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -151,8 +150,9 @@ class Observers(list[Observer]):
         for listener in tuple(self):  # an observer may remove itself when it is called
             try:
                 listener(event)
-            # An observer must never break a lock, not even with an error that cancels a task.
-            except (Exception, asyncio.CancelledError) as error:
+            # An observer must never break a lock, not even with an error that cancels a task or
+            # ends the event loop.
+            except BaseException as error:
                 kind = (id(listener), type(error).__name__)
                 if kind not in self._failed:
                     self._failed.add(kind)

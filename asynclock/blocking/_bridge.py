@@ -69,7 +69,7 @@ class Bridge:
             args: its arguments.
         """
         self.asynchronous()
-        _loop.background().portal.start_task_soon(work, *args)
+        _loop.background().start(work, *args)
 
     def drop(self, box: list[Any]) -> None:
         """Empty `box` in the event loop, unless this process was forked."""
@@ -82,6 +82,7 @@ class Bridge:
             leader = locks.run(lambda locks: locks.election("cron").leader())
 
         The function must not block the event loop: all leases of the process are renewed there.
+        Raises what the function raises, also CancelledError and SystemExit.
         """
         return self.call(lambda: _awaitable(function(self.asynchronous())))
 

@@ -114,7 +114,7 @@ class Lease:
             return
         try:
             await anyio.to_thread.run_sync(callback, self)
-        except Exception:
+        except BaseException:  # also an exit: it would end the event loop of all threads
             _log.exception("a callback failed on the loss of %r", self.name)
 
     def __enter__(self) -> Self:

@@ -1,8 +1,4 @@
-"""The event loop that works for the threads of this process, with one task per thread.
-
-All calls of a thread run in one task, because the asynchronous locks identify a holder by its task.
-So a thread that acquires a lock which it holds gets AlreadyHeldError, and can nest a reentrant one.
-"""
+"""The event loop that works for the threads of this process, with one task per thread."""
 
 from __future__ import annotations
 
@@ -11,21 +7,21 @@ import atexit
 import concurrent.futures
 import contextlib
 import contextvars
+import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
 
-import anyio
 from anyio.from_thread import BlockingPortal
 
 from .._background import Background
 from ..errors import ConfigurationError
+from ._calls import EXIT_LIMIT, Call, Caller
 
 T = TypeVar("T")
 
-EXIT_LIMIT = 5.0
-"""Maximum seconds that the exit of the process, or an interrupted call, waits for the loop."""
+_log = logging.getLogger("asynclock")
 
 
 class BackgroundLoop:
@@ -36,6 +32,9 @@ class BackgroundLoop:
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self._callers = threading.local()
         self._ends = False
+        self.over = False
+        """Whether nothing is served any more."""
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
         self.tasks = Background()
         self.portal: BlockingPortal
         self.loop: asyncio.AbstractEventLoop
@@ -44,7 +43,14 @@ class BackgroundLoop:
 
     def _run(self) -> None:
         try:
-            anyio.run(self._serve)
+            with asyncio.Runner() as runner:
+                try:
+                    self._run_on(runner.get_loop())
+                finally:
+                    self.over = True
+                    for outcome in tuple(self._waiting):
+                        if not outcome.done():
+                            outcome.set_exception(_ended())
         except BaseException as error:
             if not self._started.done():
                 self._started.set_exception(error)
@@ -53,11 +59,28 @@ class BackgroundLoop:
             # Else the process ends, and since Python 3.12 it starts no thread then. An event loop
             # that has resolved a host's name wants one, only to wait for the threads that did it.
 
+    def _run_on(self, loop: asyncio.AbstractEventLoop) -> Any:
+        """Run the loop until `stop`, also after one of its tasks has called `sys.exit`.
+
+        asyncio passes SystemExit and KeyboardInterrupt through the loop to the thread, for which
+        they mean nothing here: the loop has the leases of all other threads.
+        """
+        self.loop = loop
+        work: Any = self._serve()
+        while True:
+            try:
+                return loop.run_until_complete(work)
+            except (SystemExit, KeyboardInterrupt):
+                _log.exception("the event loop of the blocking locks goes on after an exit")
+                work = self._main
+
     async def _serve(self) -> None:
-        self.loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
         async with BlockingPortal() as self.portal:
             self._started.set_result(None)
-            await self.portal.sleep_until_stopped()
+            while not self.over:
+                with _no_cancellation():
+                    await self.portal.sleep_until_stopped()
 
     def call(
         self,
@@ -82,18 +105,67 @@ class BackgroundLoop:
                 "it. In async code use asynclock.connect() and `async with`, or call the blocking "
                 "code in another thread: await asyncio.to_thread(...)"
             )
+        call = Call(work, undo, ends=ends)
+        self._waiting.add(call.outcome)
         try:
-            caller: _Caller = self._callers.caller
+            self._check()  # after the addition: the loop ends in the other order
+            return self._caller().call(call)
+        finally:
+            self._waiting.discard(call.outcome)
+
+    def _caller(self) -> Caller:
+        try:
+            caller: Caller = self._callers.caller
         except AttributeError:
-            caller = self._callers.caller = _Caller(self)
-        return caller.call(_Call(work, undo, ends=ends))
+            caller = Caller(self.loop, self.tasks)
+            # Each call brings its own context variables; those of the first must not stay.
+            start = self.portal.start_task_soon
+            contextvars.Context().run(start, self._serve_caller, caller.calls)
+            self._callers.caller = caller
+        return caller
+
+    async def _serve_caller(self, calls: asyncio.Queue[Call[Any] | None]) -> None:
+        # A cancellation ends the call that it reaches, and between two calls nothing. It comes from
+        # a function that `run` got, or from the loss of a lease that such a function has entered.
+        while not self.over:
+            with _no_cancellation():
+                if (call := await calls.get()) is None:
+                    return
+                await call.run()
+                del call  # the result belongs to the thread
+
+    def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Start `work`, which must not raise, without waiting for it."""
+        self._check()
+        self.portal.start_task_soon(work, *args)
+
+    def _check(self) -> None:
+        if self.over:
+            raise _ended()
 
     def stop(self) -> None:
         """End the loop and its thread."""
-        self._ends = True
+        self._ends = self.over = True
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             self.portal.start_task_soon(self.portal.stop, True)
         self._thread.join(EXIT_LIMIT)
+
+
+def _ended() -> ConfigurationError:
+    return ConfigurationError(
+        "the event loop of the blocking locks has ended, and nothing renews their leases: the "
+        "process ends, or something has stopped or broken the loop"
+    )
+
+
+@contextlib.contextmanager
+def _no_cancellation() -> Iterator[None]:
+    """End the body when it is cancelled, and forget the cancellation."""
+    with contextlib.suppress(asyncio.CancelledError):
+        yield
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
 
 
 def _loop_runs_here() -> bool:
@@ -102,122 +174,6 @@ def _loop_runs_here() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-class _Call(Generic[T]):
-    """One call of a thread; its work runs with the thread's context variables."""
-
-    def __init__(
-        self,
-        work: Callable[[], Awaitable[T]],
-        undo: Callable[[T], Awaitable[object]] | None,
-        *,
-        ends: bool,
-    ) -> None:
-        self._work = work
-        self._undo = undo
-        self.ends = ends
-        self.begun = False
-        """Whether a task has the call; used only in the loop."""
-        self._scope: anyio.CancelScope | None = None
-        self._abandoned = False
-        self._context = contextvars.copy_context()
-        self.outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    async def run(self) -> None:
-        # Not in a new task with its own context, because the thread's task identifies its holds.
-        if self._abandoned:
-            return
-        tokens = [(variable, variable.set(value)) for variable, value in self._context.items()]
-        try:
-            with anyio.CancelScope() as self._scope:
-                value = await self._work()
-                if self._abandoned and self._undo is not None:
-                    with anyio.CancelScope(shield=True):
-                        await self._undo(value)
-                self.outcome.set_result(value)
-        except Exception as error:
-            self.outcome.set_exception(error)
-        finally:
-            for variable, token in tokens:
-                variable.reset(token)
-            if not self.outcome.done():
-                self.outcome.set_exception(ConfigurationError("the call was abandoned"))
-
-    def abandon(self, tasks: Background) -> None:
-        """Cancel the call, or undo its result: its thread no longer waits. Runs in the loop."""
-        self._abandoned = True
-        if self.outcome.done():
-            if self._undo is not None and self.outcome.exception() is None:
-                tasks.spawn(_awaited(self._undo(self.outcome.result())), "asynclock: undo a call")
-        elif self._scope is not None:
-            self._scope.cancel()
-        else:
-            self.outcome.set_exception(ConfigurationError("the call was abandoned"))
-
-
-async def _awaited(work: Awaitable[object]) -> None:
-    await work
-
-
-class _Caller:
-    """A thread's end of its task in the loop; the task ends when the thread drops this."""
-
-    def __init__(self, background: BackgroundLoop) -> None:
-        self._loop = background.loop
-        self._tasks = background.tasks
-        self._pid = os.getpid()
-        self._calling = False
-        self._calls: asyncio.Queue[_Call[Any] | None] = asyncio.Queue()
-        # Each call brings its own context variables; those of the first must not stay.
-        contextvars.Context().run(background.portal.start_task_soon, _serve, self._calls)
-
-    def call(self, call: _Call[T]) -> T:
-        inside = self._calling
-        if inside and not call.ends:
-            raise ConfigurationError(
-                "this call interrupts another call of its thread, as a signal handler does: there "
-                "only release and close can be called"
-            )
-        # An interruption may come between any two lines, and must leave neither call behind.
-        try:
-            self._calling = True
-            self._loop.call_soon_threadsafe(self._begin, call, inside)
-            return call.outcome.result()
-        except BaseException as error:
-            if not call.outcome.done() or call.outcome.exception() is not error:
-                # The call has not failed: this thread was interrupted.
-                self._loop.call_soon_threadsafe(self._abandon, call, inside)
-                with contextlib.suppress(Exception):
-                    call.outcome.result(EXIT_LIMIT)
-            raise
-        finally:
-            self._calling = inside
-
-    def _begin(self, call: _Call[Any], inside: bool) -> None:
-        call.begun = True
-        if inside:  # not behind the call that it interrupts
-            self._tasks.spawn(call.run(), "asynclock: a call of a signal handler")
-        else:
-            self._calls.put_nowait(call)
-
-    def _abandon(self, call: _Call[Any], inside: bool) -> None:
-        if not call.ends:
-            call.abandon(self._tasks)
-        elif not call.begun:
-            self._begin(call, inside)
-
-    def __del__(self) -> None:
-        if self._pid != os.getpid():
-            return  # a forked child drops the copies of other threads' objects
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
-            self._loop.call_soon_threadsafe(self._calls.put_nowait, None)
-
-
-async def _serve(calls: asyncio.Queue[_Call[Any] | None]) -> None:
-    while (call := await calls.get()) is not None:
-        await call.run()
-        del call  # the result belongs to the thread
 
 
 # ---- one per process -----------------------------------------------------------------------------

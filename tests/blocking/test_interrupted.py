@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from asynclock import blocking
-from asynclock.blocking import _locks, _loop
+from asynclock.blocking import _calls, _locks, _loop
 from asynclock.errors import ConfigurationError
 
 PATIENCE = 30.0
@@ -169,21 +169,17 @@ def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> Non
 
     async def noted(caller: list[Any]) -> int:
         """Drop the only reference, and return how much it put into its queue."""
-        # A queue that the task of the thread does not empty.
-        calls = caller[0]._calls = asyncio.Queue()
+        calls = caller[0].calls
         caller.clear()
         gc.collect()
         await asyncio.sleep(0)
         return int(calls.qsize())
 
-    ours, inherited = _loop._Caller(background), _loop._Caller(background)
+    ours, inherited = (_calls.Caller(background.loop, background.tasks) for _ in range(2))
     inherited._pid = -1
     left = [ours], [inherited]
-    tasks = [caller._calls for caller in (ours, inherited)]
     del ours, inherited
     assert [background.call(partial(noted, one)) for one in left] == [1, 0]
-    for calls in tasks:
-        background.loop.call_soon_threadsafe(calls.put_nowait, None)  # the end of the task
 
 
 def test_a_signal_handler_in_the_very_first_call_is_refused(
@@ -212,7 +208,7 @@ def test_a_loop_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> N
     def no_loop(*_: Any) -> None:
         raise OSError("too many open files")
 
-    monkeypatch.setattr(_loop.anyio, "run", no_loop)
+    monkeypatch.setattr(_loop.asyncio, "Runner", no_loop)
     with pytest.raises(OSError, match="too many open files"):
         _loop.BackgroundLoop()
 

@@ -298,6 +298,20 @@ async def test_a_failing_observer_breaks_nothing(
     assert len(failures) == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_an_observer_ends_no_task_and_no_loop(
+    caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    def fail(event: events.Event) -> None:
+        raise error
+
+    seen: list[events.Event] = []
+    observers = events.Observers([fail, seen.append])
+    observers(events.SplitVote("a"))
+    assert seen == [events.SplitVote("a")]
+    assert "an observer failed on SplitVote" in caplog.text
+
+
 async def test_silence_makes_no_event(
     asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

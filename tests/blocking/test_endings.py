@@ -1,0 +1,222 @@
+"""Cancellations and exits end the call that they reach: neither its thread's task nor the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import pytest
+
+import asynclock
+from asynclock import blocking
+from asynclock.blocking import _loop
+from asynclock.errors import ConfigurationError
+from asynclock.testing import lose
+from tests.waiting import until_in_thread as until
+
+T = TypeVar("T")
+PATIENCE = 15.0
+
+
+@pytest.fixture
+def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[_loop.BackgroundLoop]:
+    """A loop that no other test needs."""
+    background = _loop.BackgroundLoop()
+    monkeypatch.setattr(_loop, "_current", background)
+    yield background
+    background.stop()
+
+
+@pytest.fixture
+def locks(background: _loop.BackgroundLoop) -> Iterator[blocking.LockManager]:
+    locks = blocking.connect("memory://", ttl=60, max_ttl=60)
+    yield locks
+    in_thread(locks.close)
+
+
+def started(work: Callable[[], T]) -> Future[T]:
+    """Call `work` in a thread of its own, which no test waits for if it never ends."""
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+def in_thread(work: Callable[[], T]) -> T:
+    return started(work).result(PATIENCE)
+
+
+def current() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def lets_one_out(_: Any) -> None:
+    raise asyncio.CancelledError
+
+
+async def cancels_itself(_: Any) -> None:
+    current().cancel()
+    await asyncio.sleep(PATIENCE)
+
+
+async def cancels_as_it_returns(_: Any) -> None:
+    current().cancel()
+
+
+async def is_cancelled_later(_: Any) -> None:
+    asyncio.get_running_loop().call_soon(current().cancel)
+
+
+@pytest.mark.parametrize(
+    ("function", "raises"),
+    [
+        (lets_one_out, True),
+        (cancels_itself, True),
+        (cancels_as_it_returns, False),
+        (is_cancelled_later, False),
+    ],
+)
+def test_after_a_cancellation_the_thread_has_its_task_and_its_locks(
+    locks: blocking.LockManager, function: Callable[[Any], Any], raises: bool
+) -> None:
+    async def cancellations(_: Any) -> int:
+        return current().cancelling()
+
+    def work() -> None:
+        with locks.reentrant_lock("a"):
+            if raises:
+                with pytest.raises(asyncio.CancelledError):
+                    locks.run(function)
+            else:
+                locks.run(function)
+            assert locks.run(cancellations) == 0
+            with locks.reentrant_lock("a", timeout=1) as again:
+                assert again.depth == 2
+
+    in_thread(work)
+
+
+def test_a_loss_between_two_calls_is_reported_where_the_lease_is_left(
+    locks: blocking.LockManager, background: _loop.BackgroundLoop
+) -> None:
+    async def enter(locks: asynclock.LockManager) -> asynclock.Lease:
+        return await locks.lock("a").acquire()
+
+    def work() -> None:
+        lease = locks.run(enter)
+        locks.run(lambda _: lease.__aenter__())
+        background.loop.call_soon_threadsafe(lose, lease)
+        until(lambda: lease.lost_reason)
+        with locks.lock("b", timeout=1):
+            pass
+        with pytest.raises(asynclock.LeaseLostError):
+            locks.run(lambda _: lease.__aexit__(None, None, None))
+
+    in_thread(work)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_an_exit_in_run_is_the_callers(locks: blocking.LockManager, error: BaseException) -> None:
+    async def fail(_: Any) -> None:
+        raise error
+
+    def work() -> None:
+        with pytest.raises(type(error)) as raised:
+            locks.run(fail)
+        assert raised.value is error
+        assert locks.lock("b").acquire(timeout=1).release()
+
+    lease = in_thread(locks.lock("a").acquire)
+    in_thread(work)
+    assert in_thread(lease.release)
+
+
+def test_an_exit_in_a_callback_is_logged_like_any_other_error(
+    locks: blocking.LockManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease, kept = in_thread(locks.lock("a").acquire), in_thread(locks.lock("b").acquire)
+    lease.on_lost(lambda _: sys.exit(3))
+
+    async def take(_: Any) -> None:
+        lose(lease._lease)  # type: ignore[arg-type]
+
+    in_thread(lambda: locks.run(take))
+    until(lambda: "a callback failed" in caplog.text, timeout=PATIENCE)
+    assert in_thread(kept.release)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_an_exit_in_another_task_of_the_loop_is_logged(
+    locks: blocking.LockManager, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    caplog.set_level(logging.ERROR)
+    left = []
+
+    async def fail() -> None:
+        raise error
+
+    async def leave_a_task(_: Any) -> None:
+        left.append(asyncio.create_task(fail()))
+
+    lease = in_thread(locks.lock("a").acquire)
+    in_thread(lambda: locks.run(leave_a_task))
+    until(lambda: "goes on after an exit" in caplog.text, timeout=PATIENCE)
+    assert in_thread(lease.release)
+    assert isinstance(left[0].exception(), error)
+
+
+def test_the_loop_outlives_a_function_that_cancels_every_task(
+    background: _loop.BackgroundLoop,
+) -> None:
+    async def cancel_all() -> str:
+        for task in asyncio.all_tasks():
+            task.cancel()
+        return "served"
+
+    def work() -> list[str]:
+        return [background.call(cancel_all) for _ in range(3)]
+
+    assert in_thread(work) == in_thread(work) == ["served"] * 3
+    background.stop()
+    assert not background._thread.is_alive()
+
+
+def test_a_loop_that_is_stopped_lets_no_call_wait(
+    background: _loop.BackgroundLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+
+    async def stop() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(PATIENCE)
+
+    waits = started(lambda: background.call(wait))
+    assert begun.wait(PATIENCE)
+    stops = started(lambda: background.call(stop))
+    for call in (stops, waits):
+        with pytest.raises(ConfigurationError, match="has ended"):
+            call.result(PATIENCE / 2)
+    background._thread.join(PATIENCE)
+    for later in (lambda: background.call(wait), lambda: background.start(wait)):
+        with pytest.raises(ConfigurationError, match="has ended"):
+            in_thread(later)
+    assert len(told) == 1
