@@ -117,6 +117,8 @@ def label(value: object) -> str | None:
         return None
     if not isinstance(value, str) or len(value) > 200:
         raise ConfigurationError(f"label must be a str of at most 200 characters, not {value!r}")
+    if "\0" in value:  # no environment variable can hold it, and `asynclock run` sets the owner
+        raise ConfigurationError(f"label must not contain the character NUL: {value!r}")
     return name(value, "label") if value else ""
 
 

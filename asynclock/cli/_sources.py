@@ -108,8 +108,11 @@ def read(file: Path) -> dict[str, Any]:
         found = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    # Also the errors of a file that is no TOML or not UTF-8, and of a number with too many digits.
+    except ValueError as error:
         raise ConfigurationError(f"{file} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{file}: its lists or tables are nested too deeply") from None
     for key, value in found.items():
         wanted = _KEYS.get(key)
         if wanted is None:

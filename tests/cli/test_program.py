@@ -183,6 +183,28 @@ def test_without_the_extra() -> None:
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (r'label = "a\u0000b"', "label must not contain the character NUL"),
+        ("ttl = " + "1" * 5000, "is not TOML"),
+        ("turn = " + "[" * 3000 + "]" * 3000, "nested too deeply|is not TOML"),
+        ("turn = " + "{a=" * 3000 + "1" + "}" * 3000, "nested too deeply|is not TOML"),
+    ],
+    ids=["label", "digits", "lists", "tables"],
+)
+async def test_bad_settings_are_told_before_anything_is_locked(
+    program: Program, asynclock_nodes: list[LocalServer], line: str, said: str
+) -> None:
+    nodes = [node.url for node in asynclock_nodes]
+    program.config.write_text(f"nodes = {nodes}\nrestart_guard = false\n{line}\n")
+    ended = await program("run", "j", "--", "true")
+    assert ended.status == 64
+    assert re.search(said, ended.err)
+    for node in asynclock_nodes:
+        assert await node.command("DBSIZE") == 0
+
+
 def test_nodes_between_commas() -> None:
     text = "redis://a:1, redis+sentinel://s1:2,s2:3/main ,redis+cluster://c1,c2,unix:///run/r.sock"
     assert split(text) == (

@@ -157,7 +157,7 @@ from asynclock.cli.run.guardian import Guardian
 
 async def main():
     guard = lambda group: guardian.watch(group, float("inf"))
-    Child(["sh", "-c", sys.argv[1]], os.environ, whole_group=True, on_fork=guard)
+    Child(["sh", "-c", sys.argv[1]], os.environ, whole_group=True, on_fork=guard).follow()
     while not Path(sys.argv[2]).exists():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -111,6 +111,7 @@ def test_a_manager_shows_its_nodes_and_no_login() -> None:
         ({"prefix": "\ud800"}, "prefix can't be written as UTF-8"),
         ({"prefix": "a:#b"}, "prefix must not contain ':#'"),
         ({"label": 7}, "label"),
+        ({"label": "a\0b"}, "label must not contain the character NUL"),
         ({"acks": -1}, "acks"),
         ({"acks": "most"}, "acks"),
     ],

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from .group import Group
 from .terminal import Terminal
 
 FORWARDED = (
@@ -30,6 +31,8 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 class Child:
     """A running command. Make it in the event loop's thread, which also gets the signals.
+
+    It has started, or OSError says why it can't start. Call `follow` at once.
 
     With `whole_group` the command has ended only when all processes in its group have ended.
     `on_fork` runs in the new process before the command does, and gets the number of its group: the
@@ -56,6 +59,9 @@ class Child:
                 command,
                 env=env,
                 process_group=0,
+                # It gets the descriptors that our caller gave us, as from env, timeout and flock.
+                # Those that Python opens, in the library or for it, are not inherited (PEP 446).
+                close_fds=False,
                 preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
             )
         except BaseException:
@@ -63,13 +69,19 @@ class Child:
                 self._terminal.foreground(os.getpgrp())
             raise
         self.group: int = self._process.pid
+        self._processes = Group(self.group)
+        self._lend = lend
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = loop.create_future()
         """The command's exit status as in a shell: 128 + n for a signal."""
         self.done: asyncio.Future[int] = loop.create_future()
         """The exit status, once the command (with `whole_group`, its group) has ended."""
-        if lend:
+
+    def follow(self) -> None:
+        """Lend the command the terminal, send it our signals from now on, and notice its end."""
+        if self._lend:
             self._terminal.lend(self.group)
+        loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._look)
         for number in FORWARDED:
             # A signal that our caller has us ignore (nohup, a background job) stays ignored.
@@ -97,17 +109,7 @@ class Child:
 
     def others_live(self) -> bool:
         """Return whether a process is left in the command's group."""
-        # As the first process of a container we inherit orphans: reap them, as zombies don't count.
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-self.group, os.WNOHANG)[0]:
-                pass
-        try:
-            os.killpg(self.group, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:  # the process runs as another user now
-            return True
-        return True
+        return self._processes.runs()
 
     def on_resume(self, ask: Callable[[], bool]) -> None:
         """Call `ask` after a Ctrl-Z: it returns whether the command may go on."""

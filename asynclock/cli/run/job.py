@@ -21,7 +21,7 @@ from ...events import Contended, Event, Renewed
 from ...manager import LockManager
 from .._sources import Settings, load
 from .._status import Status
-from .._text import log_to_stderr, say
+from .._text import clean, log_to_stderr, say
 from .arguments import RunArguments
 from .child import FORWARDED, Child
 from .guardian import Guardian
@@ -51,11 +51,20 @@ def run(wanted: RunArguments) -> int:
     if status is not None:
         return status
     log_to_stderr()
+    _hear_of_ends()
     guardian = Guardian()
     try:
         return asyncio.run(_Job(settings, guardian, wanted).run())
     finally:
         guardian.close()
+
+
+def _hear_of_ends() -> None:
+    # If our caller ignores SIGCHLD, the kernel reaps our children, and we would not learn the
+    # command's status. If our caller blocks it, we would not learn of the command's end. The
+    # command gets the default too, as from `timeout` and `flock`.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def _missing(program: str) -> Status | None:
@@ -85,7 +94,8 @@ class _Job:
     async def run(self) -> int:
         """Wait for the lock, run the command, release the lock. Return the exit status."""
         wanted = self._wanted
-        label = f"{socket.gethostname()}:{os.getpid()}:{Path(wanted.command[0]).name}"[:200]
+        label = f"{socket.gethostname()}:{os.getpid()}:{Path(wanted.command[0]).name}"
+        label = clean(label)[:200]  # a file's name may contain anything
         label = str(self._settings.options.get("label") or label)
         self._let_signals_end_the_wait()
         try:
@@ -177,6 +187,7 @@ class _Job:
             await lease.release()
             say(f"{self._wanted.command[0]}: {error.strerror or error}")
             return Status.NOT_EXECUTABLE
+        child.follow()
         locks.observe(self._renewed)
         self._watch(lease.remaining())
         child.on_resume(lambda: self._may_go_on(lease))

@@ -1,0 +1,274 @@
+"""`asynclock run` under unusual callers: who ignores signals, passes files, or reaps no zombies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asynclock.cli.run.group import Group
+from asynclock.testing import LocalServer
+
+from .conftest import PATIENCE, Program, alive, environment, until
+
+ASYNCLOCK = (sys.executable, "-m", "asynclock")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="zombies are looked up in /proc")
+
+# ---- a caller that ignores the ends of processes -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])",
+    ],
+    ids=["ignored", "blocked"],
+)
+async def test_a_caller_that_does_not_hear_of_ends(
+    program: Program, asynclock_nodes: list[LocalServer], before: str
+) -> None:
+    """The command starts with the default, as under `timeout`: it may want to hear of ends."""
+    program.use(asynclock_nodes)
+    script = f"import os, signal, sys; {before}; os.execv(sys.executable, sys.argv[1:])"
+    command = (
+        "import signal, sys; ignored = signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL\n"
+        "sys.exit(8 if ignored or signal.pthread_sigmask(signal.SIG_BLOCK, []) else 7)"
+    )
+    inner = (*ASYNCLOCK, "run", "j", "--", sys.executable, "-c", command)
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", script, *inner],
+        env=environment(ASYNCLOCK_CONFIG=str(program.config)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
+# ---- descriptors ---------------------------------------------------------------------------------
+
+
+@linux
+@pytest.mark.parametrize("wait_for", ["group", "command"])
+async def test_the_command_has_the_descriptors_of_our_caller_and_no_other(
+    program: Program, asynclock_nodes: list[LocalServer], wait_for: str
+) -> None:
+    """`asynclock run j cat <(echo hello)` works; no socket or pipe of ours is passed on."""
+    program.use(asynclock_nodes)
+    given, other = os.pipe()
+    script = (
+        "import os\n"
+        "for name in os.listdir('/proc/self/fd'):\n"
+        "    try: print(name, os.readlink(f'/proc/self/fd/{name}'))\n"
+        "    except FileNotFoundError: pass  # it was for the list itself"
+    )
+    command = [*ASYNCLOCK, "run", "j", "--wait-for", wait_for, "--", sys.executable, "-c", script]
+    try:
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            command,
+            env=environment(ASYNCLOCK_CONFIG=str(program.config)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            pass_fds=[given],
+            timeout=PATIENCE,
+        )
+        pipe = f"pipe:[{os.fstat(given).st_ino}]"
+    finally:
+        os.close(given)
+        os.close(other)
+    assert ended.returncode == 0, ended.stderr
+    found = dict(line.split(" ", 1) for line in ended.stdout.splitlines())
+    assert found.keys() == {"0", "1", "2", str(given)}, found
+    assert found[str(given)] == pipe
+
+
+async def test_a_command_whose_name_is_not_text(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    """The lock's label names it."""
+    program.use(asynclock_nodes)
+    command = tmp_path / os.fsdecode(b"\xff\n")
+    command.symlink_to("/bin/sh")
+    ended = await program("run", "j", "--", str(command), "-c", "exit 7")
+    assert (ended.status, ended.err) == (7, "")
+
+
+# ---- zombies -------------------------------------------------------------------------------------
+
+REAPS_NOTHING = """
+import ctypes, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us
+sys.exit(subprocess.Popen(sys.argv[1:]).wait())
+"""
+
+
+async def under_a_caller_that_reaps_nothing(
+    program: Program, *arguments: str
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", REAPS_NOTHING, *ASYNCLOCK, "run", "j", *arguments),
+        env=environment(ASYNCLOCK_CONFIG=str(program.config)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def ends(program: Program, process: asyncio.subprocess.Process) -> tuple[int, str]:
+    try:
+        async with asyncio.timeout(PATIENCE / 2):
+            ended = await program.finish(process)
+    finally:
+        if process.returncode is None:
+            process.kill()  # `run` goes on: it ends as soon as its caller reaps
+            await process.wait()
+    return ended.status, ended.err
+
+
+@linux
+@pytest.mark.parametrize("wait_for", ["group", "command"])
+async def test_a_zombie_is_not_waited_for(
+    program: Program, asynclock_nodes: list[LocalServer], wait_for: str
+) -> None:
+    """The first process of a container may reap nothing."""
+    program.use(asynclock_nodes)
+    script = "(true &); sleep 0.3; exit 3"
+    process = await under_a_caller_that_reaps_nothing(
+        program, "--wait-for", wait_for, "--", "sh", "-c", script
+    )
+    assert await ends(program, process) == (3, "")
+    assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 0
+
+
+@linux
+async def test_a_zombie_does_not_delay_the_status_of_a_loss(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    program.use(asynclock_nodes, ttl=3.0)
+    file = tmp_path / "began"
+    script = f"(true &); touch {file}; exec sleep 1000"
+    process = await under_a_caller_that_reaps_nothing(program, "--", "sh", "-c", script)
+    await until(file.exists, "the command's start")
+    for node in asynclock_nodes[:2]:
+        await node.kill()
+    assert (await ends(program, process))[0] == 70
+
+
+@contextlib.contextmanager
+def started(script: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The leader of a group, and the number that it writes."""
+    command = [sys.executable, "-c", script]
+    made = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    assert made.stdin is not None
+    assert made.stdout is not None
+    with made.stdin, made.stdout:
+        number = int(made.stdout.readline())
+        try:
+            yield made, number
+        finally:
+            for kill, whom in ((os.killpg, made.pid), (os.kill, number)):
+                with contextlib.suppress(ProcessLookupError):
+                    kill(whom, signal.SIGKILL)
+            made.wait()
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+LEFT_THE_GROUP = """
+import os, time
+read, write = os.pipe()
+if os.fork() == 0:
+    os.close(read)
+    zombie = os.fork()
+    if zombie:
+        os.setsid()
+        os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+        print(os.getpid(), flush=True)
+        os.close(write)
+        time.sleep(1000)
+else:
+    os.close(write)
+    os.read(read, 1)
+"""
+
+
+@linux
+def test_a_zombie_whose_parent_left_the_group_does_not_count() -> None:
+    """Its parent runs on and does not reap it, so nobody else can."""
+    with started(LEFT_THE_GROUP) as (leader, parent):
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        assert not Group(leader.pid).runs()
+        os.killpg(leader.pid, 0)  # the zombie is still there
+        assert alive(parent)
+
+
+OTHER_THREADS = """
+import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print(os.getpid(), flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@linux
+async def test_a_process_whose_first_thread_has_ended_runs() -> None:
+    with started(OTHER_THREADS) as (leader, _):
+        await until(lambda: state(leader.pid) == "Z", "the end of the first thread")
+        assert Group(leader.pid).runs()
+        leader.kill()
+        await until(lambda: not Group(leader.pid).runs(), "the end")
+
+
+FORKS_ON_A_LINE = """
+import os, sys, time
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+    if os.fork() == 0:
+        time.sleep(1000)
+"""
+
+
+@linux
+def test_a_process_that_starts_during_a_scan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent ends before the scan looks at it, and the list of the scan is older."""
+    with started(FORKS_ON_A_LINE) as (leader, parent):
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        group, listdir = Group(leader.pid), os.listdir
+
+        def list_before_the_fork(path: Path) -> list[str]:
+            found = listdir(path)
+            if alive(parent):
+                assert leader.stdin is not None
+                print(file=leader.stdin, flush=True)
+                deadline = time.monotonic() + PATIENCE
+                while alive(parent) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            return found
+
+        monkeypatch.setattr(os, "listdir", list_before_the_fork)
+        assert group.runs()
+        assert not alive(parent)
+
+
+def test_without_proc_a_zombie_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rather too long than too short: on such a system we can't tell."""
+    monkeypatch.setattr("asynclock.cli.run.group._PROC", tmp_path)
+    with started("import os, time; print(os.getpid(), flush=True); time.sleep(1000)") as (one, _):
+        assert Group(one.pid).runs()
