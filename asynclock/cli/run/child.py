@@ -29,6 +29,17 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
+def hear_of_ends() -> None:
+    """Undo it if our caller ignores or blocks SIGCHLD; call this before the first fork.
+
+    If it is ignored, the kernel reaps our children, and we don't learn the command's status. If it
+    is blocked, we don't learn of the command's end. The command gets the default too, as from
+    `timeout` and `flock`.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
 class Child:
     """A running command. Make it in the event loop's thread, which also gets the signals.
 

@@ -23,7 +23,7 @@ from .._sources import Settings, load
 from .._status import Status
 from .._text import clean, log_to_stderr, say
 from .arguments import RunArguments
-from .child import FORWARDED, Child
+from .child import FORWARDED, Child, hear_of_ends
 from .guardian import Guardian
 
 GRACE = 5.0
@@ -51,20 +51,12 @@ def run(wanted: RunArguments) -> int:
     if status is not None:
         return status
     log_to_stderr()
-    _hear_of_ends()
+    hear_of_ends()
     guardian = Guardian()
     try:
         return asyncio.run(_Job(settings, guardian, wanted).run())
     finally:
         guardian.close()
-
-
-def _hear_of_ends() -> None:
-    # If our caller ignores SIGCHLD, the kernel reaps our children, and we would not learn the
-    # command's status. If our caller blocks it, we would not learn of the command's end. The
-    # command gets the default too, as from `timeout` and `flock`.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def _missing(program: str) -> Status | None:
