@@ -260,13 +260,14 @@ def add_tests(version: str, python: str | None) -> None:
     tests.__doc__ = f"{what} on Python {version}."
 
 
+EVERYDAY = "tests/everyday"
 # Measuring doubles the processor time of Python code; the measured tests reach the same lines.
 UNMEASURED = [
     "tests/benchmarks",
     "tests/contention",
     "tests/contract",
     "tests/docs/test_pictures.py",
-    "tests/everyday",
+    EVERYDAY,
     "tests/examples",
     "tests/model",
     "tests/packaging",
@@ -314,10 +315,32 @@ def containers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
-    """The long runs: hours rather than minutes. Ends with the session `mutation`."""
-    Environment(session).pytest("-m", "nightly", "--timeout", "0")
-    if not session.posargs:
-        mutation(session)
+    """The long runs: hours rather than minutes. Each part runs, even if one before it fails.
+
+    The parts: the tests marked nightly; all everyday scenes one by one, so with tight bounds on
+    their times; the session `mutation`. With arguments, only the first.
+    """
+    marked = partial(Environment(session).pytest, "-m", "nightly", "--timeout", "0")
+    if session.posargs:
+        marked()
+        return
+    parts: dict[str, Callable[[], object]] = {
+        "nightly tests": partial(marked, f"--ignore={EVERYDAY}"),
+        "everyday scenes": partial(Environment(session).pytest, EVERYDAY),
+        "mutation": partial(mutation, session),
+    }
+    failed = [name for name, part in parts.items() if fails(part)]
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
+
+
+def fails(part: Callable[[], object]) -> bool:
+    """Run a part of a session; return whether a command of it failed."""
+    try:
+        part()
+    except nox.command.CommandFailed:
+        return True
+    return False
 
 
 @nox.session(default=False)

@@ -18,7 +18,7 @@ from typing import Any
 from asynclock.testing import FaultProxy, LocalServer
 from benchmarks.remote import Remote, WorkerError
 from benchmarks.votes import jittery, race
-from tests.everyday.stage import READY, Looped, Stage, looping
+from tests.everyday.stage import READY, Looped, Stage, looping, woken
 
 NAME = "everyday"
 LONG_ENOUGH = 0.3
@@ -68,12 +68,16 @@ async def web(
     replies = await asyncio.gather(*asks)
     answers: Counter[str] = sum((Counter(reply["answers"]) for reply in replies), Counter())
     served, busy = answers.pop("served", 0), answers.pop("busy", 0)
+    causes = await woken(processes)
     return {
         "requests": 4 * round(seconds / every),
         "served": served,
         "busy": busy,
         "failed": answers.total(),
         "slowest": max(reply["slowest"] for reply in replies),
+        "in_use": sum(r["inside"] for r in replies) / max(r["lasted"] for r in replies),
+        "pushed": causes.pushed,
+        "by_itself": causes.by_itself,
     }
 
 
@@ -95,6 +99,7 @@ async def jobs(there: Stage, customers: int, each: int) -> dict[str, float]:
         for n, p in enumerate(processes)
     )
     done = [job for reply in await asyncio.gather(*asks) for job in reply["done"]]
+    causes = await woken(processes)
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for customer, began, ended in done:
         spans[customer].append((began, ended))
@@ -105,6 +110,8 @@ async def jobs(there: Stage, customers: int, each: int) -> dict[str, float]:
         "overlaps": sum(later[0] < earlier[1] for earlier, later in pairs),
         "at_once": _most_at_once([span for one in spans.values() for span in one]),
         "seconds": max(ended for _, _, ended in done) - start,
+        "pushed": causes.pushed,
+        "by_itself": causes.by_itself,
     }
 
 
@@ -141,16 +148,32 @@ async def _is_taken(server: LocalServer) -> int:
     return len(places)
 
 
-async def deploy(there: Stage) -> dict[str, float]:
-    """A process gets SIGTERM while it holds the lock; another one waits for the lock."""
-    holder, waiter = await there.processes(2)
-    await holder.ask("work_until_told", name=NAME)
-    waiting = asyncio.create_task(waiter.ask("take", patience=there.ttl + 60, name=NAME))
-    await _queued(there, 1)
-    told = time.monotonic()
-    status = await holder.terminate()
-    taken = await waiting
-    return {"status": status, "until_next": taken["at"] - told}
+async def deploy(there: Stage, times: int = 1) -> dict[str, float]:
+    """A process gets SIGTERM while it holds the lock; another one waits for the lock.
+
+    The end of the process that got SIGTERM shows how fast the machine is: "shares" of its time
+    until the end have passed when the next process begins, at the best of `times`.
+    """
+    waiter, *holders = await there.processes(1 + times)
+    status, nexts, shares = 0, [], []
+    for holder in holders:
+        await holder.ask("work_until_told", name=NAME)
+        waiting = asyncio.create_task(waiter.ask("take", patience=there.ttl + 60, name=NAME))
+        await _queued(there, 1)
+        told = time.monotonic()
+        status = max(status, abs(await holder.terminate()))
+        ended = time.monotonic()
+        taken = await waiting
+        nexts.append(taken["at"] - told)
+        shares.append((taken["at"] - told) / (ended - told))
+        await waiter.ask("drop")
+    causes = await woken([waiter])
+    return {
+        "status": status,
+        "until_next": max(nexts),
+        "shares": min(shares),
+        "pushed": causes.pushed,
+    }
 
 
 async def crash(there: Stage) -> dict[str, float]:
@@ -282,7 +305,8 @@ async def cold_start(there: Stage, delay: float) -> dict[str, float]:
         links = [await stack.enter_async_context(FaultProxy(server)) for server in there.servers]
         for link in links:
             link.delay(delay, delay)
-        (process,) = await there.processes(1, [link.url for link in links])
+        urls = [link.url for link in links]
+        (process,) = await there.processes(1, urls, beside=links[0].port)
         first = await process.ask("take", name=NAME)
         await process.ask("drop")
         again = await process.ask("take", name=NAME)
@@ -290,5 +314,9 @@ async def cold_start(there: Stage, delay: float) -> dict[str, float]:
             "connect": there.opened[0]["connect"],
             "first_lock": first["took"],
             "second_lock": again["took"],
-            "connections": max(link.accepted for link in links),
+            # Without the plain one, which goes over the first link.
+            "connections": max(link.accepted - (link is links[0]) for link in links),
+            "connect_exchanges": there.opened[0]["exchanges"],
+            "first_exchanges": first["exchanges"],
+            "second_exchanges": again["exchanges"],
         }

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,10 +38,16 @@ class Stage:
     """Arguments of asynclock.connect; peers do not know them."""
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     opened: list[dict[str, Any]] = field(default_factory=list)
-    """How long the processes that were started last took to import and to connect."""
+    """How long the processes that were started last took to import and to connect, and in how many
+    exchanges of a plain connection."""
 
-    async def processes(self, count: int, urls: Sequence[str] = (), **options: Any) -> list[Remote]:
-        """Start processes whose connections are open."""
+    async def processes(
+        self, count: int, urls: Sequence[str] = (), *, beside: int = 0, **options: Any
+    ) -> list[Remote]:
+        """Start processes whose connections are open.
+
+        If `beside` is a port, a plain connection to it counts how many exchanges they take.
+        """
         started = [Remote(_command(self.system)) for _ in range(count)]
         entering = (self.stack.enter_async_context(process) for process in started)
         await asyncio.gather(*entering)
@@ -48,6 +55,8 @@ class Stage:
         own = {**self.system.options, **options}
         if self.system.environment == "asynclock":
             own = {**self.settings, **own}
+        if beside:
+            await asyncio.gather(*(p.ask("beside", host="127.0.0.1", port=beside) for p in started))
         opening = (p.ask("open", urls=where, ttl=self.ttl, options=dict(own)) for p in started)
         self.opened = await asyncio.gather(*opening)
         return started
@@ -56,6 +65,24 @@ class Stage:
     def url(self) -> str:
         """The URL of the first server."""
         return self.servers[0].url
+
+
+@dataclass(frozen=True)
+class Woken:
+    """What has ended the waits of some processes."""
+
+    pushed: int
+    """Waits that ended because a server told of a release."""
+    by_itself: int
+    """Waits that ended because it was time to ask again."""
+
+
+async def woken(processes: Sequence[Remote]) -> Woken:
+    """Return what has ended the waits of these processes so far; peers do not count them."""
+    counts: Counter[str] = Counter()
+    for reply in await asyncio.gather(*(p.ask("wakeups") for p in processes)):
+        counts.update(reply)
+    return Woken(counts["push"], counts["expiry"] + counts["pacing"])
 
 
 @dataclass(frozen=True)
@@ -68,6 +95,7 @@ class Looped:
     seconds: float
     used: Counters
     fences: bool
+    woken: Woken
     readers: int = 0
     """Number of processes, the last ones, that read; readers may be inside together."""
 
@@ -96,6 +124,11 @@ class Looped:
         """The most bodies that others had while one process waited or was at rest."""
         return judged.longest_wait(self.bodies, len(self.counts))
 
+    @property
+    def in_use(self) -> float:
+        """The share of the time in which somebody was inside; bodies count as long as they took."""
+        return sum(ended - began for _, began, ended, *_ in self.bodies) / self.seconds
+
     def figures(self) -> dict[str, float]:
         """Return what a user notices."""
         total = sum(self.counts)
@@ -106,6 +139,9 @@ class Looped:
             "longest_wait": max(waits, default=self.seconds),
             "bodies_of_others": self.overtook,
             "longest_gap": self.longest_gap,
+            "in_use": self.in_use,
+            "pushed": self.woken.pushed,
+            "by_itself": self.woken.by_itself,
             "scripts": self.used.scripts / max(total, 1) / self.used.nodes,
             "errors": self.errors,
             "violations": self.violations,
@@ -157,7 +193,8 @@ async def looping(
         if beside is not None:
             await beside
         used = await nodes.counters() - before
+        causes = await woken(processes)
         bodies = judged.recorded(files)
     counts = [count for reply in replies for count in reply["counts"]]
     errors = sum(sum(reply["errors"].values()) for reply in replies)
-    return Looped(counts, bodies, errors, seconds, used, there.system.fences)
+    return Looped(counts, bodies, errors, seconds, used, there.system.fences, causes)

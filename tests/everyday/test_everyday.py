@@ -1,13 +1,16 @@
 """What users do all day, with bounds on what they would notice.
 
-Bounds are on counts and order where they can be, and wide where they are on time: the machine may
-be busy. Where a peer can do the same, it runs too; a peer is held only to what it promises itself.
+Beside other tests the machine is busy, so there the bounds count: what woke the waiters, how many
+exchanges of a plain connection a start takes, which share of the time the name was in use. Bounds
+on seconds are wide there, and tight where these tests run one by one (`nox -s nightly`).
+Where a peer can do the same, it runs too; a peer is held only to what it promises itself.
 `python -m tests.everyday` prints the figures of all systems side by side.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import pytest
 
@@ -16,8 +19,13 @@ from tests.everyday.stage import Looped, stage
 
 pytestmark = pytest.mark.timeout(180)  # many processes start on a busy machine
 
-SLOW = 15.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
-"""Seconds that the machine may add to anything; it is busy if other tests run beside."""
+BUSY = "PYTEST_XDIST_WORKER" in os.environ
+"""Whether other tests run beside."""
+SLOW = 15.0 if BUSY else 0.5
+"""Seconds that the machine may add to anything."""
+USED = 0.15 if BUSY else 0.7
+"""The least share of the time in which a name that many want is in use. On a very busy machine, a
+hand-over takes as long as two bodies; without pushes, the share is 0.05."""
 
 # How evenly processes share a name, and how often they ask, is for a quiet machine: a busy one runs
 # some of them and not others. tests/engine/test_queue.py shows the order in virtual time.
@@ -39,6 +47,19 @@ def fair(true: bool, seen: object) -> None:
         raise UnfairError(str(seen))
 
 
+def told(seen: Looped | Mapping[str, float]) -> None:
+    """Servers told waiters of releases; waiters that had to ask again by themselves are few."""
+    figures = seen.figures() if isinstance(seen, Looped) else seen
+    fair(figures["pushed"] > 0, figures)
+    fair(figures["by_itself"] <= figures["pushed"] / 4, figures)
+
+
+def used(seen: Looped | Mapping[str, float]) -> None:
+    """The name was not left unused while somebody wanted it."""
+    figures = seen.figures() if isinstance(seen, Looped) else seen
+    fair(figures["in_use"] >= USED, figures)
+
+
 def safe(seen: Looped) -> None:
     """Nobody met another one inside, nothing failed, and work was done."""
     assert seen.violations == 0
@@ -52,7 +73,9 @@ def safe(seen: Looped) -> None:
 @ours
 async def test_workers_exclude_each_other(who: str, nodes: int) -> None:
     async with stage(who, nodes) as there:
-        safe(await scenes.workers(there, 8, seconds=3))
+        seen = await scenes.workers(there, 8, seconds=3)
+    safe(seen)
+    used(seen)
 
 
 @ours
@@ -60,6 +83,8 @@ async def test_neither_of_two_workers_starves(who: str, nodes: int) -> None:
     async with stage(who, nodes) as there:
         seen = await scenes.workers(there, 2, seconds=3)
     safe(seen)
+    told(seen)
+    used(seen)
     fair(seen.overtook <= 20, seen.figures())
     fair(min(seen.counts) >= 0.3 * max(seen.counts), seen.figures())
 
@@ -98,7 +123,9 @@ async def test_fifty_managers_in_one_process_take_turns(who: str, nodes: int) ->
 @ours
 async def test_readers_and_writers_exclude_each_other(who: str, nodes: int) -> None:
     async with stage(who, nodes) as there:
-        safe(await scenes.readers_and_writers(there, seconds=2))
+        seen = await scenes.readers_and_writers(there, seconds=2)
+    safe(seen)
+    told(seen)
 
 
 @quiet
@@ -132,7 +159,7 @@ async def test_web_handlers_on_one_hot_name(who: str, nodes: int) -> None:
 
 @everybody
 async def test_more_requests_than_the_name_can_serve(who: str, nodes: int) -> None:
-    """Each request is answered at its timeout at the latest."""
+    """Each request is answered at its timeout at the latest, and the name is not left unused."""
     async with stage(who, nodes) as there:
         seen = await scenes.web(there, every=0.04, seconds=2.5, timeout=1, body=0.02)
     assert seen["failed"] == 0
@@ -140,7 +167,8 @@ async def test_more_requests_than_the_name_can_serve(who: str, nodes: int) -> No
     assert seen["busy"] > 0
     assert seen["slowest"] < 1 + SLOW
     if who == "asynclock":
-        assert seen["served"] > 0
+        told(seen)
+        used(seen)
 
 
 # ---------------------------------------------------------------- cron and jobs
@@ -169,10 +197,13 @@ async def test_cron_runs_each_time_over_three_nodes(who: str, nodes: int) -> Non
 @everybody
 async def test_a_queue_of_jobs_with_a_lock_per_customer(who: str, nodes: int) -> None:
     async with stage(who, nodes) as there:
-        seen = await scenes.jobs(there, customers=20, each=8)
+        # With 19 customers, each of the four processes gets jobs of all of them.
+        seen = await scenes.jobs(there, customers=19, each=8)
     assert seen["done"] == seen["jobs"]
     assert seen["overlaps"] == 0
-    assert seen["at_once"] > 1  # customers do not wait for each other
+    assert seen["at_once"] > 4  # customers do not wait for each other
+    if who == "asynclock":
+        told(seen)
 
 
 # ---------------------------------------------------------------- processes and nodes come and go
@@ -180,10 +211,13 @@ async def test_a_queue_of_jobs_with_a_lock_per_customer(who: str, nodes: int) ->
 
 @everybody
 async def test_a_deploy_hands_the_lock_on_at_once(who: str, nodes: int) -> None:
-    async with stage(who, nodes, ttl=60.0, max_ttl=60.0, restart_guard=False) as there:
-        seen = await scenes.deploy(there)
+    async with stage(who, nodes, ttl=30.0, max_ttl=30.0, restart_guard=False) as there:
+        seen = await scenes.deploy(there, times=3)
     assert seen["status"] == 0
-    assert seen["until_next"] < SLOW  # far below the ttl
+    assert seen["until_next"] < (SLOW if BUSY else 0.2)  # far below the ttl
+    if who == "asynclock":  # the waiter is told; usually it begins before the other process ends
+        assert seen["pushed"] > 0
+        assert seen["shares"] < 5
 
 
 @everybody
@@ -202,6 +236,7 @@ async def test_a_rolling_restart_of_the_nodes(who: str, nodes: int) -> None:
     async with stage(who, nodes, ttl=1.0, max_ttl=1.0) as there:
         seen, held = await scenes.held_while_nodes_restart(there, pause=5.0)
     safe(seen)
+    used(seen)
     assert seen.longest_gap < SLOW
     assert held["kept"]
     assert held["rival_waited"]
@@ -264,9 +299,14 @@ async def test_a_cold_start_over_a_link_of_thirty_milliseconds(who: str, nodes: 
     async with stage(who, nodes) as there:
         seen = await scenes.cold_start(there, 0.015)
     assert seen["connections"] == 1
-    # The first lock needs three round trips of asynclock at most; redis-py opens in five.
-    assert seen["first_lock"] < 6 * 0.030 + SLOW
-    assert seen["connect"] < 4 * SLOW
+    # A plain connection over the same link counts the round trips meanwhile. asynclock opens in two
+    # and takes each lock in one; redis-py opens with its first lock, in four.
+    assert seen["connect_exchanges"] <= 8
+    assert seen["first_exchanges"] <= 8
+    assert seen["second_exchanges"] <= 4
+    if not BUSY:
+        assert seen["connect"] < 1
+        assert seen["first_lock"] < 6 * 0.030
 
 
 @ours

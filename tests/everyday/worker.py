@@ -17,23 +17,79 @@ from typing import Any
 from benchmarks import worker
 
 
+class Plain:
+    """A plain connection to a server on which one exchange follows another, and their number.
+
+    What takes as long as three of these exchanges takes three round trips, on a busy machine too:
+    both share the process, the link and the server.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._going: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Connect, make the first exchange, and go on in a task."""
+        reader, writer = await asyncio.open_connection(host, port)
+        await self._exchange(reader, writer)
+        self._going = asyncio.create_task(self._go_on(reader, writer))
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"PING\r\n")
+        await reader.readuntil(b"\r\n")
+        self.count += 1
+
+    async def _go_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await self._exchange(reader, writer)
+
+
 class User(worker.Worker):
     """A process of an application."""
+
+    def __init__(self, adapter: str) -> None:
+        super().__init__(adapter)
+        self.plain = Plain()
+
+    async def beside(self, host: str, port: int) -> dict[str, Any]:
+        """Let a plain connection make exchanges from now on; `open` and `take` count them."""
+        await self.plain.start(host, port)
+        return {}
+
+    async def open(self, urls: list[str], ttl: float, options: dict[str, Any]) -> dict[str, Any]:
+        before = self.plain.count
+        opened = await super().open(urls, ttl, options)
+        return {**opened, "exchanges": self.plain.count - before}
+
+    async def take(self, name: str) -> dict[str, Any]:
+        before = self.plain.count
+        taken = await super().take(name)
+        return {**taken, "exchanges": self.plain.count - before}
+
+    async def wakeups(self) -> dict[str, Any]:
+        """Return how many waits each cause has ended; peers do not count them."""
+        counts: Counter[str] = Counter()
+        for adapter in self.adapters:
+            if (locks := getattr(adapter, "locks", None)) is not None:
+                counts.update(locks.statistics().wakeups)
+        return dict(counts)
 
     async def serve(
         self, name: str, start: float, seconds: float, every: float, timeout: float, body: float
     ) -> dict[str, Any]:
         """Handle a request now and then; each needs `name` and waits for it for `timeout`."""
         answers: Counter[str] = Counter()
-        slowest = 0.0
+        slowest = inside = 0.0
 
         async def handle() -> None:
-            nonlocal slowest
+            nonlocal slowest, inside
             asked = time.monotonic()
             try:
                 lease = await self.adapter.acquire_within(name, timeout)
                 if lease is not None:
+                    began = time.monotonic()
                     await asyncio.sleep(body)
+                    inside += time.monotonic() - began
                     await self.adapter.release(lease)
                 answers["served" if lease is not None else "busy"] += 1
             except Exception as error:
@@ -45,7 +101,8 @@ class User(worker.Worker):
             for request in range(round(seconds / every)):
                 await asyncio.sleep(start + request * every - time.monotonic())
                 group.create_task(handle())
-        return {"answers": answers, "slowest": slowest}
+        lasted = time.monotonic() - start
+        return {"answers": answers, "slowest": slowest, "inside": inside, "lasted": lasted}
 
     async def jobs(
         self, customers: list[str], start: float, tasks: int, body: float
