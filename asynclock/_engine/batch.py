@@ -233,10 +233,10 @@ def batch_release(context: Context, one: Release, *, joined: bool) -> None:
 
     joined: a task of this process asks for the name now, so its acquire may join the batch.
     """
-    script, unsent = one.spec.script, context.multiplexer.unsent
-    batch = (unsent and _with_room(unsent, script, None)) or Batch(context, script)
+    script, nodes = one.spec.script, context.multiplexer
+    batch = (nodes.unsent and _with_room(nodes.unsent, script, None)) or Batch(context, script)
     batch.releases.append(one)
-    _send_soon(context.multiplexer, batch, wait=joined)
+    _send_soon(nodes, batch, wait=joined)
 
 
 def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word, ...]) -> None:

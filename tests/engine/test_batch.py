@@ -11,7 +11,7 @@ import asynclock
 from asynclock._engine.batch import ALONE, MOST_NAMES, Batch
 from asynclock._nodes.requests import ServerRequests
 from tests.engine.batches import NAMES, forbid, free, listen, together
-from tests.engine.virtual_nodes import Nodes, busy, virtual
+from tests.engine.virtual_nodes import Nodes, busy, virtual, virtual_single
 
 
 @busy
@@ -91,6 +91,11 @@ async def test_they_do_if_this_name_is_all_that_the_process_asks_for(on: Nodes) 
         async with on.locks.lock("x"):
             pass
     assert await one_after_the_other(on) == ["acquire", "batch", "batch", "release"]
+
+
+@virtual_single
+async def test_a_single_node_is_told_of_the_release_at_once(on: Nodes) -> None:
+    assert await one_after_the_other(on) == ["acquire", "release"] * 3
 
 
 @busy

@@ -63,8 +63,8 @@ SCENES = (
         "one host runs in {one_percent:.0f} %, none in {nobody_percent:.0f} %",
     ),
     Scene(
-        "160 jobs of 5 ms for 20 customers, 16 at once",
-        lambda t: scenes.jobs(t, 20, 8),
+        "152 jobs of 5 ms for 19 customers, 16 at once",
+        lambda t: scenes.jobs(t, 19, 8),
         "{done:.0f} done in {seconds:.2f} s; {overlaps:.0f} overlaps",
     ),
     Scene(
