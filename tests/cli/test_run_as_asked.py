@@ -464,3 +464,25 @@ async def test_a_failed_acquire_leaves_no_key(
     assert {one.status for one in ended} <= {64, 69}
     for number in range(3):
         assert await alone.command("EXISTS", f"asynclock:j{number}") == 0
+
+
+async def test_a_loss_ends_what_the_command_started_though_nobody_waits_for_that(
+    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    """What does not react to SIGTERM must be killed, though the command has ended by then."""
+    program.use(asynclock_nodes)
+    file, stays = tmp_path / "pid", tmp_path / "stays"
+    stays.write_text(
+        f"trap '' TERM; echo $$ > {file}.new; mv {file}.new {file}\nwhile :; do sleep 0.1; done\n"
+    )
+    words = ("run", "j", "--ttl", "3", "--wait-for", "command", "--", "sh", "-c")
+    process = await program.start(*words, f"sh {stays} >/dev/null 2>&1 & wait")
+    await until(file.exists, "the command's start")
+    for node in asynclock_nodes:
+        await node.command("DEL", "asynclock:j")
+    assert (await program.finish(process)).status == 70
+    pid = int(file.read_text())
+    left = alive(pid)
+    if left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left

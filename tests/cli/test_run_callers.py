@@ -11,9 +11,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from asynclock.cli.run.child import Child
 from asynclock.cli.run.group import Group
 from asynclock.testing import LocalServer
 
@@ -272,3 +274,35 @@ def test_without_proc_a_zombie_counts(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr("asynclock.cli.run.group._PROC", tmp_path)
     with started("import os, time; print(os.getpid(), flush=True); time.sleep(1000)") as (one, _):
         assert Group(one.pid).runs()
+
+
+async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:
+    """It would get SIGKILL instead, and could not clean up."""
+    process = subprocess.Popen(["sleep", "1000"], process_group=0)
+    os.kill(process.pid, signal.SIGSTOP)
+    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED)
+    child: Any = object.__new__(Child)
+    child.group, child.done = process.pid, asyncio.get_running_loop().create_future()
+    try:
+        child.end(signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+
+
+AWAY = """
+import os, time
+from asynclock.cli.run.guardian import Guardian
+guardian = Guardian()
+end = time.monotonic() + 20
+while os.getsid(guardian._pid) == os.getsid(0):
+    assert time.monotonic() < end, "it stays in our session"
+    time.sleep(0.01)
+guardian.close()
+"""
+
+
+def test_the_guardian_gets_no_signal_of_our_terminal() -> None:
+    program = [sys.executable, "-c", AWAY]
+    assert subprocess.run(program, env=environment(), check=False, timeout=60).returncode == 0

@@ -4,6 +4,7 @@ No `from __future__ import annotations` here: FastAPI would not find the names o
 """
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ from starlette.routing import Route
 from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib._disconnect import Presence
-from asynclock.contrib._while_present import PRESENCE_INTERVAL
+from asynclock.contrib._while_present import PRESENCE_INTERVAL, WhilePresent
 from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, Query
 from asynclock.contrib.fastapi import Locked, locked, locks_of, setup
 from asynclock.errors import ConfigurationError, NotAcquiredError
@@ -193,3 +194,18 @@ def test_an_application_with_two_clients_runs_until_the_second_has_ended() -> No
             setup(app, "memory://other")
         assert first.get("/").json() == "held"
     setup(app, "memory://other")
+
+
+async def test_a_handler_that_has_ended_is_not_watched_any_more() -> None:
+    looks = 0
+
+    def is_closing() -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    request: Any = SimpleNamespace(headers={}, transport=SimpleNamespace(is_closing=is_closing))
+    with WhilePresent(request):
+        pass
+    await asyncio.sleep(3 * PRESENCE_INTERVAL)
+    assert looks == 1

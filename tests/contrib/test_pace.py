@@ -19,6 +19,7 @@ import asynclock
 from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib._pace import MOST_REMEMBERED, Holds, Pace
+from asynclock.contrib._source import Source
 from asynclock.contrib.fastapi import Locked, Locks, locked, locks_of, setup
 from asynclock.events import Released
 from asynclock.testing import busy
@@ -214,3 +215,13 @@ async def manager_app(framework: str, where: str) -> AsyncIterator[tuple[Any, An
             return answer.status, answer.headers.get("retry-after")
 
         yield fetch, other[for_aiohttp.LOCKS]
+
+
+async def test_an_application_that_has_ended_learns_no_more() -> None:
+    locks = asynclock.connect("memory://a")
+    source = Source((locks,), {})
+    async with source.run():
+        pass
+    async with locks, locks.lock("a"):
+        pass
+    assert not source.holds._paces

@@ -104,3 +104,14 @@ async def test_other_connections_have_no_presence() -> None:
     middleware = CancelOnDisconnect(app)
     await middleware({"type": "websocket"}, client.receive, client.send)
     assert seen == [(False, client.receive, client.send)]
+
+
+async def test_a_client_that_goes_during_a_streamed_answer_ends_it() -> None:
+    client = Client(GONE)
+    presence = Presence(client.receive, client.send)
+    await presence.send({"type": "http.response.body", "body": b"a part", "more_body": True})
+    presence.insist()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert presence.scope.cancel_called
+    await presence.aclose()

@@ -17,7 +17,7 @@ import asynclock
 from asynclock import _clock
 from asynclock.testing import FaultProxy, LocalServer, run_virtual
 from asynclock.testing.memory import MemoryNode
-from tests.engine.virtual_nodes import Nodes, Way
+from tests.engine.virtual_nodes import Nodes, Way, start, virtual
 
 NODE_TIMEOUT = 0.5
 TRIP = 0.35
@@ -333,3 +333,21 @@ def test_a_wait_that_ends_while_nodes_are_asked_is_no_outage(
 
 async def give_back(lease: asynclock.Lease) -> None:
     await lease.release()
+
+
+@virtual
+async def test_outages_of_one_call_are_not_added_up(on: Nodes) -> None:
+    """Between them the nodes have answered: the call waits for a holder, and not for nodes."""
+    await on.ghost(ttl=120)
+    waiting = start(on.locks.lock("a").acquire())
+    for _ in range(3):
+        await asyncio.sleep(6)
+        for node in on.nodes[1:]:
+            node.freeze()
+        await asyncio.sleep(6)
+        for node in on.nodes[1:]:
+            node.thaw()
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])

@@ -13,6 +13,7 @@ from tests.engine.virtual_nodes import (
     KEY,
     NODE_TIMEOUT,
     TTL,
+    VALID,
     Nodes,
     seconds_until,
     start,
@@ -163,3 +164,33 @@ async def test_a_node_that_was_away_gets_its_releases_when_it_is_back(on: Nodes)
     assert away.keys.get(KEY)
     away.restart()
     assert await seconds_until(lambda: away.keys.get(KEY) is None) < NODE_TIMEOUT + AT_ONCE
+
+
+@virtual
+async def test_a_lease_that_ends_sooner_is_told_of_in_time(on: Nodes) -> None:
+    lease = await on.locks.lock("a", renew=False).acquire()
+    on.locks._engine.renewals.shorten(3.0)
+    took = await seconds_until(lambda: lease.lost_reason)
+    assert took == pytest.approx(VALID - 3.0, abs=0.01)
+
+
+@virtual
+async def test_a_node_that_did_not_vote_for_a_lease_only_keeps_it(on: Nodes) -> None:
+    """Its grant was not part of the vote, so its renewals do not count before its own vote does."""
+    lease = await on.locks.lock("a").acquire()
+    grant = on.locks._engine.renewals.find(lease.owner)
+    assert grant is not None
+    grant.voters = (1, 2)
+    on.nodes[0].flush()
+    await until(lambda: on.nodes[0].keys.get(KEY))
+    await asyncio.sleep(0.1)
+    assert grant.voters == (1, 2)
+
+
+@virtual
+async def test_a_batch_for_fewer_nodes_than_a_quorum_gets_a_verdict(on: Nodes) -> None:
+    for node in on.nodes[1:]:
+        node.kill()
+    await until(lambda: [node.state for node in on.locks.nodes()[1:]] == ["down"] * 2)
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await asyncio.wait_for(start(on.locks.lock("a").try_acquire()), 10)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock import _clock
+from asynclock._engine.local_queue import LocalQueue
 from asynclock._engine.ticket import PATIENCE
 from tests.engine.test_queue import line_up
 from tests.engine.virtual_nodes import Nodes, seconds_until, start, virtual
@@ -110,3 +112,24 @@ async def test_a_turn_that_is_over_is_not_taken_up_again(on: Nodes) -> None:
         assert queue.take_kept(grant.since + late * queue.turn) == since
         assert queue.kept is None
     await lease.release()
+
+
+def test_a_permit_is_not_kept_for_this_process() -> None:
+    """Another process may wait for any permit."""
+    grant: Any = SimpleNamespace(contended=True, since=100.0)
+    kept = [LocalQueue[Any]("s", "s", permits, 1.0).keep(grant, 100.0) for permits in (1, 2)]
+    assert kept == [True, False]
+
+
+@virtual
+async def test_a_lease_that_is_not_renewed_passes_to_no_call_that_wants_it_renewed(
+    on: Nodes,
+) -> None:
+    first = await on.locks.lock("a", renew=False).acquire()
+    waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.02)
+    assert await first.release()
+    lease = await waiting
+    assert on.locks.statistics().handovers == 0
+    await asyncio.sleep(20)
+    assert lease.held

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import random
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import asynclock
+from asynclock._engine.acquire_loop import MAX_SLOT_HOPS, AcquireLoop
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.engine.virtual_nodes import Nodes, virtual
@@ -234,3 +236,13 @@ async def test_a_short_lease_is_extended_before_it_passes_on(
         assert second.owner == first.owner
         assert second.remaining() > 2.5
         await second.release()
+
+
+async def test_after_each_pause_a_call_looks_at_as_many_slots_as_before() -> None:
+    async def wait(*_: object) -> None: ...
+
+    loop: Any = object.__new__(AcquireLoop)
+    loop._ticket = loop._watch = None
+    loop._pauses, loop._hops = SimpleNamespace(wait=wait), MAX_SLOT_HOPS
+    await loop._pause(None)
+    assert loop._hops == 0

@@ -140,3 +140,9 @@ async def test_a_name_that_no_lock_can_have_is_the_senders_fault(client: Redis) 
     for name in ("a:#b", "#b"):
         with pytest.raises(FenceHeaderError):
             await check_fence(fence_headers(FenceStamp(name, 1)), FencedRedis(client), name)
+
+
+def test_the_header_of_the_part_is_found_in_any_case() -> None:
+    stamp = FenceStamp("jobs", 7, "12")
+    headers = fence_headers(stamp)
+    assert read_fence_headers([(key.lower(), text) for key, text in headers.items()]) == stamp

@@ -174,3 +174,20 @@ async def test_a_request_under_way_when_the_manager_is_closed_leaves_no_key(on: 
     await asyncio.sleep(1.0)
     assert all(node.keys.get(COUNTER) for node in on.nodes)
     assert not any(node.keys.get(KEY) for node in on.nodes)
+
+
+@virtual
+async def test_a_fence_that_nobody_takes_is_waited_for_no_longer_than_the_rest(on: Nodes) -> None:
+    await on.nodes[0].command("SET", COUNTER, int((on.nodes[0].wall() + 30) * 1e6))
+    on.nodes[2].kill()
+    await until(lambda: on.locks.nodes()[2].state == "down")
+    on.ways[1].seconds = 0.2
+    began = _clock.now()
+    asking = start(on.locks.lock("a").acquire(timeout=0.5))
+    await until(lambda: on.nodes[1].keys.get(KEY))
+    on.nodes[1].freeze()  # its grant is on the way back
+    with pytest.raises(asynclock.AsyncLockError):
+        await asking
+    assert on.locks.statistics().write_backs == 1
+    assert _clock.now() - began < 1.1
+    on.nodes[1].thaw()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock._nodes.script import Command
-from asynclock._nodes.set_guard import digest
+from asynclock._nodes.set_guard import SetGuard, digest
+from asynclock._rules.trust import Trust
 from asynclock.events import Event, Voted
 from asynclock.fleet import Fleet
 from asynclock.testing import run_virtual
@@ -281,3 +283,13 @@ async def _planned() -> None:
             await asyncio.sleep(0.5)
         assert planned() == 1
     assert planned() == 0
+
+
+def test_a_client_that_is_refused_counts_no_earlier_reply_of_any_node() -> None:
+    """Most nodes may not have told of the change yet when one has."""
+    nodes: Any = [SimpleNamespace(trust=Trust(10.0), rejected=None) for _ in range(3)]
+    began = _clock.now()
+    SetGuard(nodes, 2, None)._refuse("this client uses other nodes")
+    for node in nodes:
+        assert node.rejected is not None
+        assert min(node.trust.votes_from, node.trust.renews_from) >= began

@@ -12,6 +12,7 @@ from asynclock._nodes.link import Link
 from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
+from asynclock.testing import run_virtual
 from tests.nodes.test_guards import Owner, Wire
 from tests.nodes.test_handshake import Recorder
 from tests.waiting import until
@@ -117,3 +118,24 @@ async def test_a_grant_that_no_wait_covers_fails_with_its_connection() -> None:
     link.connection_lost(None)
     await asyncio.sleep(0)
     assert [type(answer) for answer in first.answers + second.answers] == [Failure, Failure]
+
+
+def test_replicas_are_counted_about_once_a_second() -> None:
+    """One that joins must acknowledge soon."""
+
+    async def questions() -> list[bool]:
+        asked: list[bool] = []
+        link = Link(Owner(), 50.0)
+        acked = AckedLink(link, Acks("all"), 1.0)
+        link.connection_made(wire := Recorder())
+        for _ in range(3):
+            wire.written = b""
+            acked.send(ACQUIRE, Heard(), 0)
+            await asyncio.sleep(0.6)
+            asked.append(b"replication" in wire.written)
+            count = b"$18\r\nconnected_slaves:1\r\n" if asked[-1] else b""
+            link.data_received(GRANT + count + b":1\r\n")
+        link.close("the end")
+        return asked
+
+    assert run_virtual(questions()) == [True, False, True]

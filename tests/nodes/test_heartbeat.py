@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock import _clock
+from asynclock._nodes import heartbeat
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 
@@ -54,3 +57,19 @@ def test_a_link_is_looked_at_seldom() -> None:
 
     run_virtual(idle())
     assert asked == [b"TIME"] * 9
+
+
+def test_a_stalled_link_is_closed_soon() -> None:
+    async def stalled() -> float:
+        closed = asyncio.get_running_loop().create_future()
+        began = _clock.now()
+        link: Any = SimpleNamespace(
+            stalled_since=began, closed=closed, close=lambda _cause: closed.set_result(None)
+        )
+        settings = SimpleNamespace(node_timeout=0.5, max_ttl=600.0)
+        trust = SimpleNamespace(last_reply=began)
+        node: Any = SimpleNamespace(settings=settings, trust=trust, tracking=True)
+        await heartbeat.watch(node, link, lambda: None)
+        return _clock.now() - began
+
+    assert 2.0 <= run_virtual(stalled()) <= 2.6

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock import _clock
 from asynclock._primitives.barrier import _describe
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
@@ -149,3 +150,60 @@ async def test_a_writer_that_is_lost_during_a_downgrade_does_not_read_on(on: Nod
     on.slow(0.0)
     async with on.connect() as others, others.rwlock("a").write().acquire(timeout=5) as later:
         assert later.fence > writing.fence
+
+
+@virtual
+async def test_the_last_value_of_a_term_counts_though_a_node_has_an_older_one(on: Nodes) -> None:
+    election, key = on.locks.election("e"), "asynclock:e:#value"
+    async with election.campaign("later in the alphabet") as term:
+        await asyncio.sleep(0.1)
+        older = await on.nodes[2].command("GET", key)
+        assert await term.publish("early")
+        await asyncio.sleep(0.1)
+        await on.nodes[2].command("SET", key, older)
+        leader = await election.leader()
+        assert leader is not None
+        assert leader.value == "early"
+
+
+@virtual
+async def test_a_party_that_gets_too_few_answers_leaves(on: Nodes) -> None:
+    waiting = start(on.locks.barrier("a", 2).wait(timeout=3.0))
+    await asyncio.sleep(0.5)
+    for node in on.nodes[1:]:
+        node.freeze()
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await waiting
+    for node in on.nodes:
+        node.thaw()
+    await asyncio.sleep(2)
+    assert await on.locks.barrier("a", 2).waiting() == 0
+
+
+@virtual
+async def test_a_change_goes_at_once_above_a_number_from_a_clock_that_is_ahead(on: Nodes) -> None:
+    event = on.locks.event("e")
+    await event.set()
+    ahead = int((on.nodes[0].wall() + 5) * 1e6)
+    for node in on.nodes:
+        await node.command("HSET", "asynclock:e:#event", "promised", ahead, "by", "another")
+    began = _clock.now()
+    await event.clear()
+    assert _clock.now() - began < 1
+
+
+@virtual_single
+async def test_a_reader_removes_those_that_died(on: Nodes) -> None:
+    await on.nodes[0].command("ZADD", "asynclock:a:#readers", 1, "dead")
+    async with on.locks.rwlock("a").read():
+        assert await on.nodes[0].command("ZCARD", "asynclock:a:#readers") == 1
+
+
+@virtual
+async def test_an_open_latch_counts_no_more(on: Nodes) -> None:
+    """Its state lists each count, so it would grow with every call."""
+    latch = on.locks.latch("a", 2)
+    assert await latch.count_down(2) == 0
+    before = {view.value for view in (await latch.inspect()).nodes}
+    assert await latch.count_down() == 0
+    assert {view.value for view in (await latch.inspect()).nodes} == before

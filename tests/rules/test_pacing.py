@@ -93,3 +93,12 @@ def test_validity(sent: float, ttl: float) -> None:
     assert sent < validity.renew_at(sent, ttl) < sent + ttl
     assert validity.retry_at(sent, ttl) > sent
     assert validity.quarantine(ttl) > ttl
+
+
+def test_few_pushes_in_vain_are_enough() -> None:
+    """A server whose table of keys is full sends them without end: each costs a look."""
+    assert 3 <= pacing.IN_VAIN <= 20
+
+
+def test_a_call_without_a_timeout_outlasts_a_restart_by_a_little() -> None:
+    assert 1.0 <= validity.longest_outage(10.0) - validity.quarantine(10.0) <= 5.0

@@ -262,3 +262,11 @@ def test_evicting_policies() -> None:
     assert Facts(maxmemory_policy="volatile-ttl").evicts
     assert not Facts(maxmemory_policy="noeviction").evicts
     assert not Facts().evicts
+
+
+def test_the_clock_of_a_new_primary_is_no_jump() -> None:
+    known = Trust(10.0)
+    met(known, replace(OLD, marked=100.0), 5000.0)
+    known.sample(1000.0, 5000.0, 5000.001)
+    met(known, replace(OLD, run_id="two", marked=0.5, promoted=True), 5001.0)
+    assert known.sample(2000.0, 5001.0, 5001.001) == 0
