@@ -195,7 +195,8 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
     pace, given = declared(name, {**settings})
 
     async def hold(connection: HTTPConnection, locks: Locks) -> AsyncIterator[Lease]:
-        wanted = name_for(cast(Any, name), connection, path_values(connection), locks)
+        variables = {} if callable(name) else path_values(connection)
+        wanted = name_for(cast(Any, name), connection, variables, locks)
         lock = locks.lock(wanted, **given)
         presence = connection.scope.get(PRESENCE)
         if isinstance(presence, Presence):

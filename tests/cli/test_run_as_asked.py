@@ -297,11 +297,11 @@ async def test_ctrl_c_right_after_the_grant(
     patch = tmp_path / "sitecustomize.py"
     patch.write_text(
         "import asynclock.cli.run.job as job, os, signal\n"
-        "before = job._environment\n"
+        "before = job.environment_under\n"
         "def after(lease):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    return before(lease)\n"
-        "job._environment = after\n"
+        "job.environment_under = after\n"
     )
     env = environment(ASYNCLOCK_CONFIG=str(program.config))
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"

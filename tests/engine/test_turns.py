@@ -14,6 +14,7 @@ from asynclock._engine.local_queue import LocalQueue
 from asynclock._engine.ticket import PATIENCE
 from tests.engine.test_queue import line_up
 from tests.engine.virtual_nodes import Nodes, seconds_until, start, virtual
+from tests.waiting import until
 
 SOON = 0.1 * PATIENCE
 """Less than any refresh takes."""
@@ -127,7 +128,7 @@ async def test_a_lease_that_is_not_renewed_passes_to_no_call_that_wants_it_renew
 ) -> None:
     first = await on.locks.lock("a", renew=False).acquire()
     waiting = start(on.locks.lock("a").acquire())
-    await asyncio.sleep(0.02)
+    await until(lambda: on.locks.statistics().waiting == 1, "it waits")
     assert await first.release()
     lease = await waiting
     assert on.locks.statistics().handovers == 0

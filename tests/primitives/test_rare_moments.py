@@ -168,16 +168,20 @@ async def test_the_last_value_of_a_term_counts_though_a_node_has_an_older_one(on
 
 @virtual
 async def test_a_party_that_gets_too_few_answers_leaves(on: Nodes) -> None:
-    waiting = start(on.locks.barrier("a", 2).wait(timeout=3.0))
-    await asyncio.sleep(0.5)
+    barrier = on.locks.barrier("a", 2)
+    waiting = start(barrier.wait(timeout=3.0))
+
+    async def parties(number: int) -> bool:
+        return await barrier.waiting() == number
+
+    await until(lambda: parties(1), "it waits")
     for node in on.nodes[1:]:
         node.freeze()
     with pytest.raises(asynclock.QuorumUnavailableError):
         await waiting
     for node in on.nodes:
         node.thaw()
-    await asyncio.sleep(2)
-    assert await on.locks.barrier("a", 2).waiting() == 0
+    await until(lambda: parties(0), "it leaves", timeout=2.0)
 
 
 @virtual

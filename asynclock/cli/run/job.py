@@ -9,8 +9,6 @@ import shutil
 import signal
 import socket
 import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from .._status import Status
 from .._text import clean, log_to_stderr, say
 from .arguments import RunArguments
 from .child import FORWARDED, Child, hear_of_ends
+from .environment import environment_under
 from .guardian import Guardian
 
 GRACE = 5.0
@@ -171,7 +170,7 @@ class _Job:
         try:
             child = self._child = Child(
                 self._wanted.command,
-                _environment(lease),
+                environment_under(lease),
                 whole_group=whole_group,
                 on_fork=lambda group: self._guardian.watch(group, deadline),
             )
@@ -275,29 +274,3 @@ async def _released(lease: Lease) -> bool:
     except LeaseLostError:
         return False
     return True
-
-
-def _environment(lease: Lease) -> Mapping[str, str]:
-    deadline = time.time() + lease.remaining()
-    return {
-        **inherited_environment(),
-        "ASYNCLOCK_NAME": lease.name,
-        "ASYNCLOCK_FENCE": str(lease.fence),
-        "ASYNCLOCK_OWNER": lease.owner,
-        "ASYNCLOCK_DEADLINE": f"{deadline:.3f}",
-    }
-
-
-def inherited_environment() -> dict[str, str]:
-    """Return our environment as our caller set it.
-
-    In the C locale Python sets LC_CTYPE (PEP 538), which the command must not see. Only Linux still
-    shows the original environment.
-    """
-    found = dict(os.environ)
-    if "LC_CTYPE" in found:
-        with contextlib.suppress(OSError):
-            first = Path("/proc/self/environ").read_bytes().split(b"\0")
-            if not any(one.startswith(b"LC_CTYPE=") for one in first):
-                del found["LC_CTYPE"]
-    return found
