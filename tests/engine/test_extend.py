@@ -318,3 +318,30 @@ async def test_the_shortest_request_that_a_node_missed_counts() -> None:
             await lease.extend(10)
         assert "sooner" in raised.value.nodes["memory://a"]
         await lease.extend(5)
+
+
+@in_virtual_time
+async def test_a_shorter_ttl_that_ends_later_may_cut_a_later_request_short() -> None:
+    """A node that executes it late, after a request for more time, ends the lease too soon."""
+    names = ("memory://a", "memory://b", "memory://c")
+    async with (
+        asyncio.timeout(30),
+        asynclock.connect(
+            *names, ttl=30, max_ttl=30, node_timeout=0.1, restart_guard=False
+        ) as locks,
+    ):
+        lease = await locks.lock("a", renew=False).acquire()
+        a, c = memory_node("a"), memory_node("c")
+        a.durable = True
+        await asyncio.sleep(10)
+        a.kill()
+        before = lease.remaining()
+        await lease.extend(25)
+        assert lease.remaining() > before, "it prolongs the lease, whose ttl is shorter now"
+        a.restart()
+        while locks.nodes()[0].state != "up":
+            await asyncio.sleep(0.001)
+        c.kill()
+        with pytest.raises(asynclock.QuorumUnavailableError) as raised:
+            await lease.extend(30)
+        assert "sooner" in raised.value.nodes["memory://a"]

@@ -13,6 +13,7 @@ from asynclock import _clock
 from asynclock._nodes import heartbeat
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from tests.nodes.test_late_acquires import Detour
 
 MAX_TTL = 30.0
 """A third of it is longer than any pause between two looks at a link."""
@@ -73,3 +74,26 @@ def test_a_stalled_link_is_closed_soon() -> None:
         return _clock.now() - began
 
     assert 2.0 <= run_virtual(stalled()) <= 2.6
+
+
+def test_the_round_trip_follows_what_the_network_does() -> None:
+    """It is a mean of the last requests: neither that of the first one, nor only the newest."""
+    node, detour = MemoryNode("a", clock=lambda: _clock.wall()), Detour()
+
+    async def measured() -> list[float]:
+        async with asynclock.connect(MemoryEndpoint("a", node, detour), node_timeout=2.0) as locks:
+
+            async def after(times: int) -> float:
+                for _ in range(times):
+                    async with locks.lock("a"):
+                        await asyncio.sleep(0.5)
+                return locks.nodes()[0].round_trip or 0.0
+
+            found = [await after(3)]
+            detour.seconds = 0.1
+            return [*found, await after(2), await after(60)]
+
+    near, between, far = run_virtual(measured())
+    assert near < 0.01
+    assert near + 0.02 < between < far / 2
+    assert 0.19 < far < 0.21
