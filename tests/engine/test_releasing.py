@@ -1,0 +1,252 @@
+"""When a release or a check is certain, and what the nodes' answers to it mean."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._engine.release import GONE, UNRELEASED, UNWOKEN
+from asynclock.events import Lost, Released
+from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, Nodes, start, virtual
+from tests.waiting import until
+
+AT_ONCE = 0.05
+
+
+class Log(logging.Handler):
+    """Keeps what the library logs meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.messages.append(record.getMessage())
+
+    def __enter__(self) -> list[str]:
+        logging.getLogger("asynclock").addHandler(self)
+        return self.messages
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("asynclock").removeHandler(self)
+
+
+async def takes(call: Awaitable[object]) -> float:
+    """Return the seconds that `call` takes."""
+    began = _clock.now()
+    await call
+    return _clock.now() - began
+
+
+def notes(locks: asynclock.LockManager, kind: type[object]) -> list[asynclock.events.Event]:
+    """Return a list that gets all events of one kind from now on."""
+    seen: list[asynclock.events.Event] = []
+    locks.observe(lambda event: seen.append(event) if isinstance(event, kind) else None)
+    return seen
+
+
+@virtual
+async def test_a_release_waits_for_a_quorum_and_not_for_a_slow_node(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    on.ways[0].seconds = 0.4
+    on.ways[1].seconds = 0.1
+    assert await takes(lease.release()) == pytest.approx(0.2, abs=0.01)
+    assert lease.lost_reason is None
+    on.slow(0.0)
+
+
+@virtual
+async def test_a_failure_does_not_confirm_a_release(on: Nodes) -> None:
+    """One node has confirmed and one has failed: the third decides."""
+    lease = await on.locks.lock("a").acquire()
+    on.nodes[0].kill()
+    await until(lambda: on.locks.nodes()[0].state == "down")
+    on.ways[2].seconds = 0.2
+    assert await takes(lease.release()) == pytest.approx(0.4, abs=0.01)
+    on.slow(0.0)
+
+
+@pytest.mark.parametrize("left", ["by release", "by the end of the block"])
+def test_a_release_that_no_node_can_get_keeps_nobody_waiting(left: str) -> None:
+    async def scenario(on: Nodes) -> None:
+        async def work() -> None:
+            async with on.locks.lock("a") as lease:
+                for node in on.nodes:
+                    node.kill()
+                await until(lambda: {one.state for one in on.locks.nodes()} == {"down"})
+                if left == "by release":
+                    assert await lease.release()
+
+        async with asyncio.timeout(20):
+            assert await takes(work()) <= NODE_TIMEOUT + AT_ONCE
+
+    virtual(scenario)()
+
+
+@virtual
+async def test_two_nodes_without_the_lease_decide_although_the_third_is_silent(on: Nodes) -> None:
+    lost = notes(on.locks, Lost)
+    lease = await on.locks.lock("a").acquire()
+    await asyncio.sleep(2)
+    on.nodes[2].freeze()
+    for node in on.nodes[:2]:
+        await node.command("DEL", KEY)
+    assert await takes(lease.release()) < AT_ONCE
+    assert await lease.release() is False
+    assert lease.lost_reason == GONE
+    on.nodes[2].thaw()
+    await asyncio.sleep(1)
+    (event,) = lost
+    assert isinstance(event, Lost)
+    assert (event.name, event.owner, event.fence) == ("a", lease.owner, lease.fence)
+    assert event.reason == GONE
+    assert event.held == pytest.approx(2.0, abs=0.01)
+    assert on.locks.statistics().lost == 1
+
+
+@virtual
+async def test_one_node_without_the_lease_shows_no_loss(on: Nodes) -> None:
+    lost = notes(on.locks, Lost)
+    lease = await on.locks.lock("a").acquire()
+    await on.nodes[0].command("DEL", KEY)
+    assert await lease.check()
+    assert await lease.release()
+    await asyncio.sleep(1)
+    assert lease.lost_reason is None
+    assert not lost
+
+
+@virtual
+async def test_a_release_tells_how_long_it_was_held_and_what_was_left(on: Nodes) -> None:
+    """Also where several leases follow each other on one grant."""
+    released = notes(on.locks, Released)
+    lock = on.locks.lock("a")
+    first = await lock.acquire()
+    waiting = start(lock.acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    await asyncio.sleep(0.05)
+    await first.release()
+    second = await waiting
+    assert second.owner == first.owner, "it was handed over"
+    await asyncio.sleep(2)
+    left = second.remaining()
+    await second.release()
+    held = [event.held for event in released if isinstance(event, Released)]
+    assert held == [pytest.approx(0.05, abs=0.02), pytest.approx(2.0, abs=0.01)]
+    assert isinstance(released[1], Released)
+    assert released[1].remaining == pytest.approx(left, abs=0.001)
+    assert on.locks.statistics().released == 3, "and the first of the manager"
+
+
+@virtual
+async def test_a_node_that_refuses_releases_is_complained_of_once(on: Nodes) -> None:
+    with Log() as messages:
+        for _ in range(3):
+            lease = await on.locks.lock("a").acquire()
+            await on.nodes[0].command("SET", KEY + b":#queue", "of another program")
+            await lease.release()
+            await asyncio.sleep(0.1)
+            await on.nodes[0].command("DEL", KEY + b":#queue")
+    told = [one for one in messages if one.startswith((UNWOKEN[:30], UNRELEASED[:30]))]
+    assert len(told) == 1
+    assert told[0].startswith(UNWOKEN[:30]), "the lock itself is deleted"
+
+
+@virtual
+async def test_an_outage_is_no_refusal_of_releases(on: Nodes) -> None:
+    with Log() as messages:
+        lease = await on.locks.lock("a").acquire()
+        on.nodes[0].freeze()
+        await lease.release()
+        await asyncio.sleep(2 * NODE_TIMEOUT)
+    assert not [one for one in messages if "releases" in one]
+    on.nodes[0].thaw()
+
+
+@virtual
+async def test_a_check_waits_for_a_quorum_and_not_for_a_slow_node(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    on.ways[0].seconds = 0.4
+    assert await takes(lease.check()) < AT_ONCE
+    on.slow(0.0)
+    await asyncio.sleep(1)
+
+
+@virtual
+async def test_a_check_that_two_nodes_deny_does_not_wait_for_the_third(on: Nodes) -> None:
+    lost = notes(on.locks, Lost)
+    lease = await on.locks.lock("a").acquire()
+    for node in on.nodes[:2]:
+        await node.command("DEL", KEY)
+    on.nodes[2].freeze()
+    began = _clock.now()
+    assert not await lease.check()
+    assert _clock.now() - began < AT_ONCE
+    assert len(lost) == 1
+    on.nodes[2].thaw()
+
+
+@virtual
+async def test_a_check_that_one_node_denies_needs_the_other_two(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    await on.nodes[0].command("DEL", KEY)
+    assert await lease.check()
+    on.nodes[1].freeze()
+    with pytest.raises(asynclock.QuorumUnavailableError, match="check 'a'") as raised:
+        await lease.check()
+    assert list(raised.value.nodes) == ["memory://b"]
+    assert lease.held
+    on.nodes[1].thaw()
+
+
+@virtual
+async def test_a_check_of_a_lease_that_is_released_meanwhile_reports_no_loss(on: Nodes) -> None:
+    lost = notes(on.locks, Lost)
+    lease = await on.locks.lock("a").acquire()
+    on.slow(0.2)
+    checking = start(lease.check())
+    await asyncio.sleep(0.01)
+    for node in on.nodes:
+        await node.command("DEL", KEY)
+        await node.command("SET", KEY, lease.owner, "PX", 300)
+    releasing = start(lease.release())
+    assert await checking is False
+    assert await releasing
+    assert not lost
+    on.slow(0.0)
+
+
+@virtual
+async def test_a_check_of_a_lease_that_has_ended_asks_no_node(on: Nodes) -> None:
+    lease = await on.locks.lock("a", renew=False).acquire()
+    on.locks._engine.renewals.close()  # so nothing notices the end
+    await asyncio.sleep(lease.remaining() + 0.01)
+    for way in on.ways:
+        way.go_mute()
+    assert await takes(lease.check()) == 0.0
+    assert not lease.held
+
+
+@virtual
+async def test_a_lease_that_ends_during_a_check_is_not_ours(on: Nodes) -> None:
+    lease = await on.locks.lock("a", ttl=1.5, renew=False).acquire()
+    await asyncio.sleep(1.3)
+    on.slow(0.1)
+    for node in on.nodes:
+        await node.command("PEXPIRE", KEY, 5000)  # as a server whose clock is slow
+    assert await lease.check() is False
+    on.slow(0.0)
+
+
+@virtual
+async def test_a_closed_manager_checks_nothing(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    await on.locks.aclose()
+    assert await lease.check() is False
+    assert lease.lost_reason == "the manager was closed"

@@ -1,0 +1,323 @@
+"""When leases are renewed, together and again, and what is said of those that were not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import events
+from asynclock._engine.grant import Grant
+from asynclock._engine.round import UNNOTICED
+from tests.engine.virtual_nodes import KEY, TTL, VALID, Nodes, seconds_until, start, virtual
+from tests.waiting import until
+
+UNRENEWED = "no quorum renewed it before its ttl ran out"
+AT_ONCE = 0.05
+
+
+def batches(locks: asynclock.LockManager) -> list[int]:
+    """Return a list that gets the size of each batch of renewals from now on."""
+    sizes: list[int] = []
+    renewals = locks._engine.renewals
+    extend = renewals.extend
+
+    def counted(grants: Sequence[Grant], *rest: Any) -> None:
+        sizes.append(len(grants))
+        extend(grants, *rest)
+
+    renewals.extend = counted  # type: ignore[assignment, method-assign]
+    return sizes
+
+
+async def loses(lease: asynclock.Lease) -> float:
+    """Return the seconds until the lease is reported as lost."""
+    return await seconds_until(lambda: lease.lost_reason)
+
+
+@virtual
+async def test_max_hold_counts_from_the_moment_at_which_the_lock_is_won(on: Nodes) -> None:
+    theirs = on.connect()
+    held = await theirs.lock("a").acquire()
+    waiting = start(on.locks.lock("a", ttl=4.0, max_hold=6.0).acquire())
+    await asyncio.sleep(3)
+    await held.release()
+    lease = await waiting
+    assert await loses(lease) == pytest.approx(6.0, abs=AT_ONCE)
+    assert lease.lost_reason == "its max_hold is over"
+    await theirs.aclose()
+
+
+@virtual
+async def test_a_lease_that_is_not_to_be_renewed_ends_with_its_ttl(on: Nodes) -> None:
+    """Also if its process had the name before in a lease that was renewed."""
+    first = await on.locks.lock("a").acquire()
+    waiting = start(on.locks.lock("a", renew=False).acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    await first.release()
+    lease = await waiting
+    assert await loses(lease) <= VALID + 0.01
+    assert lease.lost_reason == "its ttl ran out (renew=False)"
+
+
+@virtual
+async def test_a_slow_answer_puts_no_renewal_off(on: Nodes) -> None:
+    """The keys' time began when they were requested."""
+    lease = await on.locks.lock("a").acquire()
+    on.slow(0.4)
+    await asyncio.sleep(31)
+    assert on.locks.statistics().renewed == 9, "each third of the ttl"
+    assert lease.held
+    on.slow(0.0)
+
+
+@virtual
+async def test_a_short_lease_is_renewed_although_a_long_one_came_first(on: Nodes) -> None:
+    long, short = await on.locks.lock("a").acquire(), await on.locks.lock("b", ttl=3).acquire()
+    await asyncio.sleep(3.2)
+    assert long.held
+    assert short.held
+    assert on.locks.statistics().renewed >= 3
+
+
+@virtual
+async def test_leases_that_began_within_a_moment_are_renewed_together(on: Nodes) -> None:
+    sizes = batches(on.locks)
+    leases = []
+    for number in range(20):
+        leases.append(await on.locks.lock(f"{number}").acquire())
+        await asyncio.sleep(0.0004)
+    await asyncio.sleep(VALID + 1)
+    assert sizes == [20, 20, 20]
+    assert all(lease.held for lease in leases)
+
+
+@virtual
+async def test_a_batch_has_a_bound(on: Nodes) -> None:
+    """A script for thousands of keys would block its server."""
+    sizes = batches(on.locks)
+    on.locks._engine.multiplexer.batch = 8
+    leases = [await on.locks.lock(f"{number}").acquire() for number in range(20)]
+    await asyncio.sleep(VALID + 1)
+    assert sizes == [8, 8, 4] * 3
+    assert all(lease.held for lease in leases)
+
+
+@virtual
+async def test_leases_of_all_sizes_are_renewed_side_by_side(on: Nodes) -> None:
+    leases: list[Any] = [
+        await wish.acquire()
+        for wish in (
+            on.locks.multi_lock("b", "c"),
+            on.locks.lock("a"),
+            on.locks.multi_lock("d", "e", "f"),
+            on.locks.semaphore("s", 3),
+            on.locks.rwlock("r").read(),
+            on.locks.rwlock("w").write(),
+            on.locks.lock("g", ttl=6.0),
+        )
+    ]
+    await asyncio.sleep(3 * TTL)
+    assert all(lease.held for lease in leases)
+    assert on.locks.statistics().lost == 0
+    assert [await lease.check() for lease in leases] == [True] * 7
+
+
+@virtual
+async def test_a_renewal_is_repeated_until_shortly_before_the_end(on: Nodes) -> None:
+    locks = on.connect(node_timeout=0.2)
+    lease = await locks.lock("a").acquire()
+    for node in on.nodes:
+        node.durable = True
+        node.kill()
+    await until(lambda: lease.remaining() < 0.85, timeout=20)
+    for node in on.nodes:
+        node.restart()
+        node.born_ago(3600)
+    assert await seconds_until(lambda: lease.remaining() > 9) < 0.8
+    await locks.aclose()
+
+
+@virtual
+async def test_a_loss_is_told_at_its_moment_and_its_cause_is_the_network(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    other = await on.locks.lock("b", ttl=7.0).acquire()
+    for way in on.ways:
+        way.go_mute()
+    for node in on.nodes:
+        node.freeze()
+    assert await loses(other) == pytest.approx(7.0 * 0.99 - 0.002, abs=0.002)
+    assert await loses(lease) + 7.0 * 0.99 == pytest.approx(VALID, abs=0.005)
+    assert lease.lost_reason == other.lost_reason == UNRENEWED
+    for node in on.nodes:
+        node.thaw()
+
+
+@virtual
+async def test_a_machine_that_slept_is_the_cause_of_a_loss(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    await asyncio.sleep(1)
+    loop: Any = asyncio.get_running_loop()
+    loop.now += 2 * TTL
+    assert not lease.held
+    assert lease.remaining() == 0.0
+    await asyncio.sleep(0.01)
+    assert lease.lost_reason == UNNOTICED
+
+
+@virtual
+async def test_the_last_renewal_before_max_hold_changes_no_ttl(on: Nodes) -> None:
+    lease = await on.locks.lock("a", ttl=4.0, max_hold=6.0).acquire()
+    await asyncio.sleep(5)
+    assert 0.9 < lease.remaining() <= 1.0
+    assert lease.ttl == 4.0
+    assert await loses(lease) <= 1.0 + 0.01
+
+
+@virtual
+async def test_a_call_of_extend_that_failed_leaves_renewals_as_they_were(on: Nodes) -> None:
+    locks = on.connect(max_ttl=60)
+    lease = await locks.lock("a").acquire()
+    for node in on.nodes:
+        node.freeze()
+    with pytest.raises(asynclock.QuorumUnavailableError) as raised:
+        await lease.extend(40)
+    assert raised.value.name == "a"
+    assert sorted(raised.value.nodes) == ["memory://a", "memory://b", "memory://c"]
+    assert all(raised.value.nodes.values())
+    for node in on.nodes:
+        node.restart(keep_data=True)
+        node.born_ago(3600)
+    before = locks.statistics().renewed
+    await until(lambda: locks.statistics().renewed > before + 1)
+    assert lease.ttl == TTL
+    assert lease.remaining() <= TTL
+    await locks.aclose()
+
+
+@virtual
+async def test_an_answer_that_comes_after_the_release_revives_nothing(on: Nodes) -> None:
+    seen: list[object] = []
+    on.locks.observe(seen.append)
+    lease = await on.locks.lock("a").acquire()
+    on.slow(0.3)
+    extending = start(lease.extend())
+    await asyncio.sleep(0.01)
+    assert await lease.release()
+    with pytest.raises(asynclock.LeaseLostError, match="it was released"):
+        await extending
+    await asyncio.sleep(3 * TTL)
+    figures = on.locks.statistics()
+    assert (figures.renewed, figures.lost, figures.held) == (0, 0, 0)
+    assert not on.locks._engine.renewals.grants()
+    assert not [event for event in seen if isinstance(event, events.Renewed | events.Lost)]
+    on.slow(0.0)
+
+
+@virtual
+async def test_a_lease_that_ends_while_extend_waits_is_lost(on: Nodes) -> None:
+    lease = await on.locks.lock("a", ttl=1.5, renew=False).acquire()
+    await asyncio.sleep(1)
+    for node in on.nodes:
+        node.freeze()
+    with pytest.raises(asynclock.LeaseLostError, match="ttl ran out") as lost:
+        await lease.extend()
+    assert (lost.value.name, lost.value.owner, lost.value.fence) == ("a", lease.owner, lease.fence)
+    assert lost.value.reason == lease.lost_reason
+    with pytest.raises(asynclock.LeaseLostError):
+        await lease.extend()
+    for node in on.nodes:
+        node.thaw()
+
+
+@virtual
+async def test_a_cancelled_call_of_extend_disturbs_nobody(on: Nodes) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+    lease = await on.locks.lock("a").acquire()
+    on.slow(0.2)
+    extending = start(lease.extend(5))
+    await asyncio.sleep(0.1)
+    extending.cancel()
+    await asyncio.sleep(1)
+    assert lease.ttl == 5
+    assert not complaints
+    on.slow(0.0)
+
+
+@virtual
+async def test_many_leases_that_come_and_go_leave_nothing(on: Nodes) -> None:
+    renewals = on.locks._engine.renewals
+    kept = await on.locks.lock("kept").acquire()
+    for number in range(400):
+        async with on.locks.lock(f"{number % 7}"):
+            await asyncio.sleep(0.001)
+    assert renewals.grants() == [kept._grant]
+    assert len(renewals._moments._heap) <= 70
+    assert not on.locks._engine.queues.keys() - {"asynclock:kept"}
+
+
+@virtual
+async def test_an_error_that_renewals_get_is_shown_until_they_succeed(on: Nodes) -> None:
+    node = on.nodes[2]
+    lease = await on.locks.lock("a").acquire()
+    await node.command("DEL", KEY)
+    await node.command("ZADD", KEY, 1, "of another program")
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        on.nodes[1].freeze()
+        await lease.extend()
+    assert "WRONGTYPE" in on.locks.nodes()[2].cause
+    on.nodes[1].thaw()
+    await node.command("DEL", KEY)
+    await node.command("SET", KEY, lease.owner, "PX", 20000)
+    await lease.extend()
+    await asyncio.sleep(0.01)
+    assert on.locks.nodes()[2].cause == ""
+
+
+@virtual
+async def test_a_connection_that_broke_during_a_renewal_says_nothing_about_the_next(
+    on: Nodes,
+) -> None:
+    lease = await on.locks.lock("a").acquire()
+    on.ways[0].seconds = 0.3
+    extending = start(lease.extend())
+    await asyncio.sleep(0.01)
+    on.nodes[0].cut()
+    on.ways[0].seconds = 0.0
+    await extending
+    await asyncio.sleep(0.01)
+    await until(lambda: on.locks.nodes()[0].state == "up")
+    assert on.locks.nodes()[0].cause == ""
+
+
+@virtual
+async def test_no_renewal_is_put_off_for_a_node_that_will_vote_soon(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    on.nodes[2].flush()
+    for _ in range(int(2 * TTL / 0.1)):
+        await asyncio.sleep(0.1)
+        assert lease.remaining() > VALID - TTL / 3 - AT_ONCE
+    assert on.nodes[2].keys.get(KEY)
+
+
+@virtual
+async def test_two_nodes_that_missed_a_shorter_ttl_do_not_prolong_it(on: Nodes) -> None:
+    locks = on.connect(restart_guard=False, node_timeout=0.1)
+    lease = await locks.lock("a", renew=False).acquire()
+    for node in on.nodes[:2]:
+        node.durable = True
+        node.kill()
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await lease.extend(5)
+    for node in on.nodes[:2]:
+        node.restart()
+    await until(lambda: [node.state for node in locks.nodes()] == ["up"] * 3)
+    with pytest.raises(asynclock.QuorumUnavailableError) as raised:
+        await lease.extend(9)
+    assert len([cause for cause in raised.value.nodes.values() if "sooner" in cause]) == 2
+    assert lease.remaining() <= 5
+    await locks.aclose()
