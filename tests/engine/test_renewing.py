@@ -157,6 +157,19 @@ async def test_a_loss_is_told_at_its_moment_and_its_cause_is_the_network(on: Nod
 
 
 @virtual
+async def test_a_renewal_without_an_answer_does_not_delay_the_news(on: Nodes) -> None:
+    """It is out for a node timeout, and the lease ends before that."""
+    lease = await on.locks.lock("a", ttl=1.5).acquire()
+    await asyncio.sleep(0.2)
+    for node in on.nodes:
+        node.freeze()
+    assert 0.2 + await loses(lease) == pytest.approx(1.5 * 0.99 - 0.002, abs=0.005)
+    assert lease.lost_reason == UNRENEWED
+    for node in on.nodes:
+        node.thaw()
+
+
+@virtual
 async def test_a_machine_that_slept_is_the_cause_of_a_loss(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()
     await asyncio.sleep(1)
@@ -174,6 +187,8 @@ async def test_the_last_renewal_before_max_hold_changes_no_ttl(on: Nodes) -> Non
     await asyncio.sleep(5)
     assert 0.9 < lease.remaining() <= 1.0
     assert lease.ttl == 4.0
+    left = await on.nodes[0].command("PTTL", KEY)
+    assert left <= 1100, "the keys end with it, should this process die now"
     assert await loses(lease) <= 1.0 + 0.01
 
 

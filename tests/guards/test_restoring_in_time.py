@@ -76,7 +76,10 @@ async def test_without_the_guard_no_key_is_put_back(on: Nodes) -> None:
     locks = on.connect(restart_guard=False)
     lease = await locks.lock("a").acquire()
     on.nodes[0].flush()
-    await asyncio.sleep(3 * TTL)
+    await asyncio.sleep(2 * TTL)
+    assert on.nodes[0].keys.get(KEY) is None
+    on.nodes[0].restart()
+    await asyncio.sleep(2 * TTL)
     assert on.nodes[0].keys.get(KEY) is None
     assert lease.held
     await locks.aclose()
@@ -90,10 +93,10 @@ async def test_a_node_is_asked_once_at_a_time(on: Nodes) -> None:
     await forgets(on, locks)
     under_way = locks._engine.renewals.restores.under_way
     before, way.seconds = way.acquires, 0.4
-    await until(lambda: under_way)
-    for _ in range(5):
-        await lease.extend()
+    await asyncio.gather(*(lease.extend() for _ in range(3)))
+    await until(lambda: under_way, "it replied to each that it lacks the key")
     await until(lambda: not under_way)
+    await asyncio.sleep(1)
     assert way.acquires == before + 1
     assert on.nodes[0].keys.get(KEY)
     way.seconds = 0.0

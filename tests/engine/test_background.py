@@ -1,0 +1,183 @@
+"""The tasks of a manager, the clock that it reads, and its sockets in a forked child."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import importlib.util
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asynclock import _forks
+from asynclock._background import Background, wait_out
+
+COLOUR = contextvars.ContextVar("COLOUR", default="none")
+
+
+async def test_no_task_outlives_the_end() -> None:
+    background = Background()
+    ended: list[str] = []
+
+    async def work(name: str, *, slow: bool) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            if slow:
+                await asyncio.sleep(0.02)
+            ended.append(name)
+
+    tasks = [background.spawn(work(name, slow=name == "x"), name) for name in "xy"]
+    await asyncio.sleep(0)
+    await background.aclose()
+    assert sorted(ended) == ["x", "y"], "it waits until they have ended"
+    assert all(task.cancelled() for task in tasks)
+    await background.aclose()
+
+
+async def test_a_task_that_ends_them_all_does_not_wait_for_itself() -> None:
+    background = Background()
+    other = background.spawn(asyncio.sleep(3600), "other")
+    await asyncio.wait_for(background.spawn(background.aclose(), "ending"), 5)
+    assert other.cancelled()
+
+
+async def test_a_task_that_has_ended_is_forgotten() -> None:
+    background = Background()
+    await background.spawn(asyncio.sleep(0), "brief")
+    await asyncio.sleep(0)
+    assert not background._tasks
+
+
+async def test_an_error_goes_to_the_handler_of_the_loop_and_a_cancellation_does_not() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+    background = Background()
+
+    async def fail() -> None:
+        raise KeyError("x")
+
+    failing = background.spawn(fail(), "a name")
+    cancelled = background.spawn(asyncio.sleep(3600), "other")
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([failing, cancelled])
+    await asyncio.sleep(0)
+    (what,) = told
+    assert "a name" in what["message"]
+    assert isinstance(what["exception"], KeyError)
+
+
+async def test_a_task_has_nothing_of_the_context_of_the_call_that_started_it() -> None:
+    background = Background()
+    COLOUR.set("red")
+    seen: list[str] = []
+
+    async def look() -> None:
+        seen.append(COLOUR.get())
+
+    await background.spawn(look(), "look")
+    assert seen == ["none"]
+
+
+async def test_waiting_for_an_end_takes_a_cancellation_afterwards() -> None:
+    task = asyncio.create_task(asyncio.sleep(0.05))
+    waiting = asyncio.create_task(wait_out(task))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert task.done()
+    assert not task.cancelled()
+    await wait_out(task)
+
+
+def test_a_program_without_anyio_does_not_import_it_to_close() -> None:
+    code = """
+import asyncio, sys, asynclock
+async def main():
+    async with asynclock.connect("memory://a", restart_guard=False) as locks:
+        async with locks.lock("a"):
+            pass
+asyncio.run(main())
+print("anyio" in sys.modules)
+"""
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert out.stdout.strip() == "False"
+
+
+def clock_of_a_machine(monkeypatch: pytest.MonkeyPatch, *, boot_time: bool) -> Callable[[], float]:
+    """Return the clock as the module finds it on a machine that has slept for 100 s."""
+    monkeypatch.setattr(time, "CLOCK_BOOTTIME", 7, raising=False)
+    if not boot_time:
+        monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: 150.0 if clock == 7 else 50.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0)
+    found = importlib.util.find_spec("asynclock._clock")
+    assert found is not None
+    assert found.loader is not None
+    fresh = importlib.util.module_from_spec(found)
+    found.loader.exec_module(fresh)
+    now: Callable[[], float] = fresh.now
+    return now
+
+
+def test_the_clock_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the monotonic clock, which stands still meanwhile, a lease would outlive its keys."""
+    assert clock_of_a_machine(monkeypatch, boot_time=True)() == 150.0
+
+
+def test_a_system_without_such_a_clock_has_one_that_never_jumps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert clock_of_a_machine(monkeypatch, boot_time=False)() == 50.0
+
+
+def test_the_copy_of_a_socket_is_dead_and_its_original_is_not() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        copy = socket.socket(fileno=os.dup(ours.fileno()))
+        with copy:
+            number = copy.fileno()
+            _forks.close_copy(number)
+            assert copy.fileno() == number, "nothing else may get this number meanwhile"
+            assert not os.get_inheritable(number)
+            ready, _, _ = select.select([copy], [], [], 0)
+            assert ready, "who reads it learns that it has ended, and does not wait"
+            assert copy.recv(1) == b""
+        ours.sendall(b"x")
+        assert theirs.recv(1) == b"x"
+        theirs.sendall(b"y")
+        assert ours.recv(1) == b"y"
+
+
+def test_all_that_a_child_inherits_is_told_and_what_is_gone_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    class Inherited:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            _forks.tell_child(self)
+
+        def forked(self) -> None:
+            """Note it."""
+            told.append(self.name)
+
+    monkeypatch.setattr(_forks, "_inherited", weakref.WeakSet())  # of nothing that is in use
+    kept = [Inherited(name) for name in "xyz"]
+    Inherited("dropped")
+    gc.collect()
+    _forks._in_child()
+    assert sorted(told) == [one.name for one in kept]

@@ -1,0 +1,257 @@
+"""What a manager counts, logs and forgets, and what its closing says. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock.testing import lose, run_virtual
+from asynclock.testing.memory import MemoryNode
+from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, TTL, Nodes, start, virtual, virtual_single
+from tests.waiting import until
+
+
+async def one_with(on: Nodes, **settings: Any) -> asynclock.Lease:
+    return await on.connect(**settings).lock("a").acquire()
+
+
+@virtual
+async def test_figures_are_those_of_the_moment_at_which_they_were_asked_for(on: Nodes) -> None:
+    theirs = on.connect()
+    held = await on.locks.lock("a").acquire()
+    waiting = start(theirs.lock("a").acquire())
+    await until(lambda: theirs.statistics().waiting)
+    before = theirs.statistics()
+    copy = dict(before.wakeups)
+    await held.release()
+    lease = await waiting
+    after = theirs.statistics()
+    assert before.wakeups == copy
+    assert sum(after.wakeups.values()) > sum(before.wakeups.values())
+    after.wakeups["push"] = 1000
+    assert theirs.statistics().wakeups["push"] < 1000, "editing a copy changes no figures"
+    await lease.release()
+    await theirs.aclose()
+
+
+@virtual
+async def test_each_figure_counts_its_own(on: Nodes) -> None:
+    locks, theirs = on.connect(), on.connect()
+    lock = locks.lock("a")
+    first = await lock.acquire()
+    waiters = [start(lock.acquire()) for _ in range(3)]
+    await until(lambda: locks.statistics().waiting == 3)
+    assert locks.waiters() == {"a": 3}
+    assert await theirs.lock("a").try_acquire() is None
+    await first.release()
+    second = await waiters[0]
+    assert second.owner == first.owner
+    await second.extend()
+    lose(second)
+    third = await waiters[1]
+    await third.release()
+    fourth = await waiters[2]
+    figures = locks.statistics()
+    assert (figures.held, figures.waiting) == (1, 0)
+    assert (figures.acquired, figures.released, figures.lost) == (4, 2, 1)
+    assert (figures.renewed, figures.handovers) == (1, 2)
+    assert locks.waiters() == {}
+    assert (theirs.statistics().attempts, theirs.statistics().refused) == (1, 1)
+    assert (theirs.statistics().acquired, theirs.statistics().split_votes) == (0, 0)
+    await fourth.release()
+    assert not locks._engine.queues
+    await locks.aclose()
+    await theirs.aclose()
+
+
+@virtual
+async def test_who_waits_is_counted_once_the_nodes_have_refused(on: Nodes) -> None:
+    theirs = on.connect()
+    held = await on.locks.lock("a").acquire()
+    on.slow(0.2)
+    asking = [start(theirs.lock("a").acquire()) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    assert theirs.statistics().waiting == 2
+    assert theirs.waiters() == {"a": 1}, "the other one may be granted"
+    await until(lambda: theirs.statistics().refused)
+    assert theirs.waiters() == {"a": 2}
+    on.slow(0.0)
+    await held.release()
+    await (await asking[0]).release()
+    await (await asking[1]).release()
+    await theirs.aclose()
+
+
+@virtual
+async def test_health_says_when_a_node_votes_again(on: Nodes) -> None:
+    assert [node.votes_in for node in on.locks.nodes()] == [0.0] * 3
+    assert [node.role for node in on.locks.nodes()] == ["master"] * 3
+    on.nodes[1].flush()
+    await until(lambda: on.locks.nodes()[1].state == "quarantined")
+    assert on.locks.nodes()[1].votes_in == pytest.approx(TTL * 1.01, abs=0.05)
+    await asyncio.sleep(TTL * 1.01 + 1)
+    assert on.locks.nodes()[1].votes_in == 0.0
+
+
+def test_each_owner_has_an_id_of_its_own() -> None:
+    async def scenario() -> None:
+        async with asynclock.connect("memory://ids", label="", restart_guard=False) as locks:
+            owners = [(await locks.lock(f"{number}").acquire()).owner for number in range(100)]
+        assert len({owner[:32] for owner in owners}) == 100
+        assert {owner[32:] for owner in owners} == {":"}, "an empty label is a label"
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("voting", [False, True])
+def test_ready_with_a_timeout_of_zero_only_looks(voting: bool) -> None:
+    async def scenario() -> None:
+        on = Nodes([MemoryNode(name) for name in "abc"])
+        for node in on.nodes:
+            node.freeze()
+        locks = on.connect()
+        began = _clock.now()
+        if voting:
+            with pytest.raises(asynclock.QuorumUnavailableError):
+                await locks.ready(voting=True, timeout=0)
+        else:
+            await locks.ready(timeout=0)
+        assert _clock.now() == began
+        await locks.aclose()
+
+    run_virtual(scenario())
+
+
+def test_ready_without_voting_waits_for_one_node_timeout() -> None:
+    async def scenario() -> None:
+        on = Nodes([MemoryNode(name) for name in "abc"])
+        on.nodes[0].freeze()
+        locks = on.connect()
+        began = _clock.now()
+        await locks.ready()
+        assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.05)
+        await locks.aclose()
+
+    run_virtual(scenario())
+
+
+def test_ready_says_that_its_manager_was_closed() -> None:
+    async def scenario() -> None:
+        on = Nodes([MemoryNode(name) for name in "abc"])
+        for node in on.nodes:
+            node.freeze()
+        locks = on.connect()
+        waiting = [start(locks.ready()), start(locks.ready(voting=True))]
+        await asyncio.sleep(0.1)
+        await locks.aclose()
+        for one in waiting:
+            with pytest.raises(asynclock.ConfigurationError, match="closed"):
+                await one
+
+    run_virtual(scenario())
+
+
+@virtual
+async def test_a_closed_manager_refuses_all_calls(on: Nodes) -> None:
+    await on.locks.aclose()
+    began = _clock.now()
+    calls: list[Any] = [
+        lambda: on.locks.lock("a").acquire(),
+        lambda: on.locks.lock("a").try_acquire(),
+        lambda: on.locks.semaphore("a", 2).acquire(),
+        lambda: on.locks.inspect("a"),
+        lambda: on.locks.ready(),
+    ]
+    for call in calls:
+        with pytest.raises(asynclock.ConfigurationError, match="this manager is closed"):
+            await call()
+    assert _clock.now() == began
+
+
+@pytest.mark.parametrize("held", [0, 1, 10, 11])
+def test_closing_names_at_most_ten_leases_that_it_ends(
+    held: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(on: Nodes) -> None:
+        lock = on.locks.lock("released")
+        async with lock:
+            pass
+        leases = [await on.locks.lock(f"n{number}").acquire() for number in range(held)]
+        await on.locks.aclose()
+        await on.locks.aclose()
+        assert not any(lease.held for lease in leases)
+        assert on.locks.statistics().lost == held
+
+    caplog.set_level(logging.WARNING, "asynclock")
+    virtual(scenario)()
+    told = [one.getMessage() for one in caplog.records if "closed" in one.getMessage()]
+    assert len(told) == bool(held)
+    if held:
+        assert f"ends {held} held lease{'s' * (held > 1)}: 'n0'" in told[0]
+        assert told[0].endswith("…") is (held > 10)
+        assert told[0].count("'n") == min(held, 10)
+
+
+@virtual_single
+async def test_closing_leaves_no_key_of_a_grant_that_is_between_two_leases(on: Nodes) -> None:
+    first = await on.locks.lock("a").acquire()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    await first.release()
+    await on.locks.aclose()
+    with pytest.raises(asynclock.ConfigurationError):
+        await waiting
+    assert on.locks.statistics().lost == 0
+    assert on.nodes[0].keys.get(KEY) is None
+
+
+@virtual
+async def test_a_loss_is_logged_with_what_its_reader_needs(on: Nodes) -> None:
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[assignment, method-assign]
+    logging.getLogger("asynclock").addHandler(handler)
+    try:
+        lease = await on.locks.lock("a").acquire()
+        await asyncio.sleep(2)
+        on.nodes[0].kill()
+        await asyncio.sleep(0.01)
+        lose(lease)
+    finally:
+        logging.getLogger("asynclock").removeHandler(handler)
+    (record,) = [one for one in records if "lost the lease" in one.getMessage()]
+    text = record.getMessage()
+    assert f"'a' (fence {lease.fence}) after 2.0" in text
+    assert "; memory://a: " in text, "the node that is down, with the cause"
+    assert "memory://b" not in text
+    facts = vars(record)
+    assert facts["asynclock_name"] == "a"
+    assert facts["asynclock_fence"] == lease.fence
+    assert facts["asynclock_reason"] == lease.lost_reason
+    assert facts["asynclock_held"] == pytest.approx(2.0, abs=0.05)
+
+
+@virtual
+async def test_a_lock_that_nobody_else_wants_costs_two_requests(on: Nodes) -> None:
+    """One to acquire and one to release: fences are reserved for those who wait."""
+    sent: list[str] = []
+    multiplexer = on.locks._engine.multiplexer
+    broadcast = multiplexer.broadcast
+
+    def counted(command: Any, *rest: Any, **more: Any) -> None:
+        sent.append(command.args[0])
+        broadcast(command, *rest, **more)
+
+    multiplexer.broadcast = counted  # type: ignore[method-assign]
+    async with on.locks.lock("a") as lease:
+        grant = lease._grant
+        assert grant is not None
+        assert not grant.fences
+        assert grant.reserving is None
+        await asyncio.sleep(1)
+    assert "raise" not in sent

@@ -1,0 +1,210 @@
+"""What a lease says of itself while it is held, entered, lost and released. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import events
+from asynclock._engine.round import UNNOTICED
+from asynclock.testing import lose
+from tests.engine.virtual_nodes import TTL, Nodes, seconds_until, start, virtual
+from tests.waiting import until
+
+
+@virtual
+async def test_who_stops_waiting_for_a_loss_disturbs_nobody_else_who_waits(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    others = [start(lease.wait_lost()) for _ in range(2)]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(lease.wait_lost(), 0.1)
+    others[0].cancel()
+    await asyncio.sleep(0.1)
+    assert not others[1].done()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(lease.wait_lost(), 0.1)
+    lose(lease)
+    await asyncio.wait_for(others[1], 0.1)
+    await asyncio.wait_for(lease.wait_lost(), 0.1)
+
+
+@virtual
+async def test_the_end_is_told_after_a_release_too(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    waiting = start(lease.wait_lost())
+    await asyncio.sleep(0.1)
+    await lease.release()
+    await asyncio.wait_for(waiting, 0.1)
+    await asyncio.wait_for(lease.wait_lost(), 0.1)
+    assert lease.lost_reason is None
+
+
+async def end_unnoticed(on: Nodes, **options: Any) -> asynclock.Lease:
+    """Return a lease whose time ran out while no timer could tell, as in a busy loop."""
+    lease = await on.locks.lock("a", **options).acquire()
+    loop: Any = asyncio.get_running_loop()
+    loop.now += 2 * TTL
+    return lease
+
+
+@virtual
+async def test_no_body_begins_with_a_lease_that_ended_unnoticed(on: Nodes) -> None:
+    lease = await end_unnoticed(on)
+    entered = False
+    with pytest.raises(asynclock.LeaseLostError) as lost:
+        async with lease:
+            entered = True
+    assert not entered
+    assert lost.value.reason == lease.lost_reason == UNNOTICED
+    assert (lost.value.name, lost.value.owner, lost.value.fence) == ("a", lease.owner, lease.fence)
+
+
+@virtual
+async def test_a_lease_that_ended_unnoticed_is_neither_extended_nor_released(on: Nodes) -> None:
+    lease = await end_unnoticed(on)
+    assert lease.remaining() == 0.0
+    with pytest.raises(asynclock.LeaseLostError, match="expired"):
+        await lease.extend()
+    assert await lease.release() is False
+    assert await lease.release() is False
+    assert (on.locks.statistics().lost, on.locks.statistics().released) == (1, 1)
+
+
+@virtual
+async def test_a_lease_says_what_became_of_it(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    assert repr(lease) == f"<Lease 'a' fence={lease.fence} held>"
+    await lease.extend(7)
+    assert lease.ttl == 7
+    assert await lease.release() is True
+    assert repr(lease) == f"<Lease 'a' fence={lease.fence} released>"
+    assert await lease.release() is True
+    assert lease.ttl == TTL
+    with pytest.raises(asynclock.LeaseLostError, match="it was released"):
+        await lease.extend()
+    with pytest.raises(asynclock.LeaseLostError, match="it was released"):
+        async with lease:
+            pass
+    other = await on.locks.lock("a").acquire()
+    lose(other)
+    assert f"fence={other.fence} {other.lost_reason}" in repr(other)
+    assert await other.release() is False
+
+
+@virtual
+async def test_a_body_may_end_before_a_loss_and_its_task_goes_on(on: Nodes) -> None:
+    """The task has left the block: a later loss or a later block is none of its business."""
+    async with on.locks.lock("a") as first:
+        assert first.task is asyncio.current_task()
+    assert first.task is None
+    async with on.locks.lock("a") as second:
+        assert second.held
+    again = await on.locks.lock("a").acquire()
+    lose(again)
+    await asyncio.sleep(0.1)
+
+
+@virtual
+async def test_a_loss_does_not_hide_an_error_of_the_body(on: Nodes) -> None:
+    with pytest.raises(KeyError):
+        async with on.locks.lock("a") as lease:
+            lose(lease)
+            raise KeyError
+    assert lease.lost_reason
+
+
+@virtual
+async def test_a_loss_without_an_interruption_is_told_at_the_end_of_the_block(on: Nodes) -> None:
+    finished = False
+    with pytest.raises(asynclock.LeaseLostError) as lost:
+        async with on.locks.lock("a", interrupt=False) as lease:
+            lose(lease)
+            await asyncio.sleep(1)
+            finished = True
+    assert finished
+    assert lost.value.__cause__ is None
+
+
+@virtual
+async def test_the_cancellation_that_a_loss_caused_is_shown_as_its_cause(on: Nodes) -> None:
+    with pytest.raises(asynclock.LeaseLostError) as lost:
+        async with on.locks.lock("a") as lease:
+            lose(lease)
+            await asyncio.sleep(1)
+    assert isinstance(lost.value.__cause__, asyncio.CancelledError)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@virtual
+async def test_a_release_inside_the_block_interrupts_nothing(on: Nodes) -> None:
+    async with on.locks.lock("a") as lease:
+        await lease.release()
+        await asyncio.sleep(0.1)
+    assert lease.lost_reason is None
+
+
+@virtual
+async def test_a_lease_in_whose_block_the_task_is_cannot_be_waited_for(on: Nodes) -> None:
+    async with on.locks.rwlock("a").read():
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await on.locks.rwlock("a").write().acquire()
+        other = start(on.locks.rwlock("a").write().acquire(timeout=5))
+        reading = await on.locks.rwlock("c").read().acquire()
+        asyncio.get_running_loop().call_later(0.1, start, reading.release())
+        async with on.locks.rwlock("c").write().acquire(timeout=5):
+            pass
+        await until(lambda: on.locks.statistics().waiting)
+        assert not other.done()
+    await (await other).release()
+
+
+@virtual
+async def test_a_shorter_lease_is_told_of_its_loss_in_time(on: Nodes) -> None:
+    """The look at it that was planned would be later."""
+    lease = await on.locks.lock("a", renew=False).acquire()
+    await lease.extend(2)
+    assert await seconds_until(lambda: lease.lost_reason) < 2.0
+
+
+@virtual
+async def test_a_dropped_lease_is_lost_at_the_end_of_its_ttl_and_once(on: Nodes) -> None:
+    seen: list[events.Event] = []
+    on.locks.observe(lambda event: seen.append(event) if isinstance(event, events.Lost) else None)
+    lease = await on.locks.lock("a").acquire()
+    owner = lease.owner
+    held = await on.locks.lock("b").acquire()
+    await asyncio.sleep(5)
+    with pytest.warns(ResourceWarning, match="'a'.*dropped") as warned:
+        del lease
+        gc.collect()
+    assert len([one for one in warned if "released" in str(one.message)]) == 1
+    waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(TTL)
+    assert held.held
+    (event,) = seen
+    assert isinstance(event, events.Lost)
+    assert (event.name, event.owner) == ("a", owner)
+    assert "dropped" in event.reason
+    assert (await waiting).held
+    assert on.locks.statistics().lost == 1
+
+
+@virtual
+async def test_each_renewal_tells_what_is_left(on: Nodes) -> None:
+    seen: list[events.Event] = []
+    on.locks.observe(seen.append)
+    lease = await on.locks.lock("a").acquire()
+    on.slow(0.25)
+    await lease.extend()
+    on.slow(0.0)
+    (event,) = [one for one in seen if isinstance(one, events.Renewed)]
+    assert (event.name, event.owner, event.fence) == ("a", lease.owner, lease.fence)
+    assert event.remaining == pytest.approx(lease.remaining(), abs=0.001)
+    assert event.remaining < TTL - 0.5
+    assert on.locks.statistics().renewed == 1
