@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -51,32 +52,47 @@ def notes(locks: asynclock.LockManager, kind: type[object]) -> list[asynclock.ev
     return seen
 
 
-@virtual
-async def test_a_release_waits_for_a_quorum_and_not_for_a_slow_node(on: Nodes) -> None:
-    lease = await on.locks.lock("a").acquire()
-    on.ways[0].seconds = 0.4
-    on.ways[1].seconds = 0.1
-    assert await takes(lease.release()) == pytest.approx(0.2, abs=0.01)
-    assert lease.lost_reason is None
-    on.slow(0.0)
+KINDS: dict[str, Callable[[asynclock.LockManager], Any]] = {
+    "lock": lambda locks: locks.lock("a"),  # its release goes out with those of other names
+    "semaphore": lambda locks: locks.semaphore("a", 2),
+    "write": lambda locks: locks.rwlock("a").write(),
+}
 
 
-@virtual
-async def test_a_failure_does_not_confirm_a_release(on: Nodes) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_release_waits_for_a_quorum_and_not_for_a_slow_node(kind: str) -> None:
+    async def scenario(on: Nodes) -> None:
+        lease = await KINDS[kind](on.locks).acquire()
+        on.ways[0].seconds = 0.4
+        on.ways[1].seconds = 0.1
+        assert await takes(lease.release()) == pytest.approx(0.2, abs=0.01)
+        assert lease.lost_reason is None
+        on.slow(0.0)
+
+    virtual(scenario)()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failure_does_not_confirm_a_release(kind: str) -> None:
     """One node has confirmed and one has failed: the third decides."""
-    lease = await on.locks.lock("a").acquire()
-    on.nodes[0].kill()
-    await until(lambda: on.locks.nodes()[0].state == "down")
-    on.ways[2].seconds = 0.2
-    assert await takes(lease.release()) == pytest.approx(0.4, abs=0.01)
-    on.slow(0.0)
+
+    async def scenario(on: Nodes) -> None:
+        lease = await KINDS[kind](on.locks).acquire()
+        on.nodes[0].kill()
+        await until(lambda: on.locks.nodes()[0].state == "down")
+        on.ways[2].seconds = 0.2
+        assert await takes(lease.release()) == pytest.approx(0.4, abs=0.01)
+        on.slow(0.0)
+
+    virtual(scenario)()
 
 
 @pytest.mark.parametrize("left", ["by release", "by the end of the block"])
-def test_a_release_that_no_node_can_get_keeps_nobody_waiting(left: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_release_that_no_node_can_get_keeps_nobody_waiting(kind: str, left: str) -> None:
     async def scenario(on: Nodes) -> None:
         async def work() -> None:
-            async with on.locks.lock("a") as lease:
+            async with KINDS[kind](on.locks) as lease:
                 for node in on.nodes:
                     node.kill()
                 await until(lambda: {one.state for one in on.locks.nodes()} == {"down"})

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import asynclock
 from asynclock import _clock
 from asynclock._engine.grant import Grant
+from asynclock._nodes.link import LATE_TIMER_FACTOR
 from asynclock.testing.memory.wire import Stream
 from tests.engine.virtual_nodes import (
     COUNTER,
     KEY,
+    NODE_TIMEOUT,
     TTL,
     Nodes,
     Way,
@@ -174,3 +178,41 @@ async def test_a_lease_that_has_ended_meanwhile_stays_ended(on: Nodes) -> None:
     await asyncio.sleep(2 * TTL)
     assert on.nodes[0].keys.get(KEY) is None
     assert on.locks.statistics().lost == 0
+
+
+@pytest.mark.parametrize("ttl", [4.0, TTL])
+def test_no_request_is_executed_after_the_lease_or_long_after_it_was_sent(ttl: float) -> None:
+    """A key that is set then keeps others out for a whole ttl."""
+
+    async def scenario(on: Nodes) -> None:
+        lease = await on.locks.lock("a", ttl=ttl).acquire()
+        multiplexer = on.locks._engine.multiplexer
+        limit, limits = multiplexer.not_after, list[float]()
+
+        def noted(until: float) -> int:
+            limits.append(until)
+            assert _clock.now() < until <= _clock.now() + lease.remaining()
+            assert until <= _clock.now() + LATE_TIMER_FACTOR * NODE_TIMEOUT
+            return limit(until)
+
+        await forgets(on, on.locks)
+        multiplexer.not_after = noted  # type: ignore[method-assign]
+        await returns(on)
+        assert limits
+
+    virtual(scenario)()
+
+
+@virtual
+async def test_nothing_is_put_back_while_nobody_knows_when_it_would_be_too_late(on: Nodes) -> None:
+    """Too few clocks are known, so the request could not say it."""
+    lease = await on.locks.lock("a").acquire()
+    multiplexer = on.locks._engine.multiplexer
+    limit = multiplexer.not_after
+    await forgets(on, on.locks)
+    multiplexer.not_after = lambda until: 0  # type: ignore[method-assign]
+    await asyncio.sleep(TTL)
+    assert on.nodes[0].keys.get(KEY) is None
+    assert lease.held
+    multiplexer.not_after = limit  # type: ignore[method-assign]
+    assert await returns(on) < TTL / 3 + AT_ONCE
