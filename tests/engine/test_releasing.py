@@ -13,6 +13,7 @@ import asynclock
 from asynclock import _clock
 from asynclock._engine.release import GONE, UNRELEASED, UNWOKEN
 from asynclock.events import Lost, Released
+from asynclock.testing import lose
 from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, Nodes, start, virtual
 from tests.waiting import until
 
@@ -161,6 +162,26 @@ async def test_a_release_tells_how_long_it_was_held_and_what_was_left(on: Nodes)
 
 
 @virtual
+async def test_a_loss_tells_how_long_the_lease_was_held_that_was_lost(on: Nodes) -> None:
+    """The grant is older: another lease had it before."""
+    lost = notes(on.locks, Lost)
+    lock = on.locks.lock("a")
+    first = await lock.acquire()
+    waiting = start(lock.acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    await asyncio.sleep(0.05)
+    await first.release()
+    second = await waiting
+    assert second.owner == first.owner, "it was handed over"
+    await asyncio.sleep(0.02)
+    lose(second)
+    (event,) = lost
+    assert isinstance(event, Lost)
+    assert event.held == pytest.approx(0.02, abs=0.005)
+    assert event.fence == second.fence
+
+
+@virtual
 async def test_a_node_that_refuses_releases_is_complained_of_once(on: Nodes) -> None:
     with Log() as messages:
         for _ in range(3):
@@ -219,6 +240,17 @@ async def test_a_check_that_one_node_denies_needs_the_other_two(on: Nodes) -> No
     assert list(raised.value.nodes) == ["memory://b"]
     assert lease.held
     on.nodes[1].thaw()
+
+
+@virtual
+async def test_a_node_whose_quarantine_is_over_counts_in_a_check(on: Nodes) -> None:
+    for node in on.nodes[:2]:
+        node.flush()
+    await until(lambda: [one.state for one in on.locks.nodes()][:2] == ["quarantined"] * 2)
+    await on.locks.ready(voting=True)
+    lease = await on.locks.lock("a").acquire()
+    on.nodes[2].kill()
+    assert await lease.check()
 
 
 @virtual

@@ -17,6 +17,8 @@ from tests.waiting import until
 KEY, COUNTER = b"asynclock:a", b"asynclock:a:#fence"
 TTL, NODE_TIMEOUT = 10.0, 1.0
 VALID = TTL * 0.99 - 0.002
+LONGEST = 1000.0
+"""Maximum seconds of a scenario: one that waits for what never happens fails, and does not hang."""
 
 
 class Way(Route):
@@ -94,7 +96,7 @@ def _test(scenario: Scenario, names: str, *, under_way: int = 0) -> Callable[[],
         on = Nodes([MemoryNode(name) for name in names], [Way() for _ in names])
         for node in on.nodes:
             node.born_ago(3600)
-        async with on.connect() as on.locks:
+        async with asyncio.timeout(LONGEST), on.connect() as on.locks:
             async with on.locks.lock("warm"):
                 pass
             multiplexer = on.locks._engine.multiplexer
