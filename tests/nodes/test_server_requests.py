@@ -1,0 +1,390 @@
+"""What becomes of a request to a node: sent, kept until the node is back, or answered at once.
+
+The test opens and ends the connections, in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from asynclock import _clock
+from asynclock._nodes.backlog import ConnectBacklog
+from asynclock._nodes.node import NOT_AFTER_GRACE
+from asynclock._nodes.pending_releases import RETRY_MARGIN
+from asynclock._nodes.replies import NOBODY, Failure
+from asynclock._nodes.requests import FORGOT
+from asynclock._nodes.script import Command, Word
+from asynclock._primitives.lock import SCRIPT
+from asynclock._rules.trust import Facts
+from tests.nodes.by_hand import (
+    CLOCK,
+    NODE_TIMEOUT,
+    Answers,
+    Hand,
+    HandLink,
+    acquire,
+    by_hand,
+    release,
+)
+from tests.waiting import in_virtual_time
+
+PING, TIME = Command.plain("PING"), Command.plain("TIME")
+GONE = Failure("gone")
+LATE = 8 * NODE_TIMEOUT + RETRY_MARGIN
+"""Seconds for which a server may take what a connection that broke had carried to it."""
+
+
+async def asked(hand: Hand, owner: str) -> HandLink:
+    """Let the first connection break while an acquire of `owner` has no reply; return the next."""
+    link = await hand.comes()
+    hand.node.ask(acquire(owner), NOBODY, 0)
+    link.end(GONE, acquire(owner))
+    return await hand.comes()
+
+
+# ---- while the node connects
+
+
+@in_virtual_time
+async def test_requests_wait_in_order_for_the_first_connection() -> None:
+    async with by_hand() as hand:
+        answers = Answers()
+        for command in (PING, TIME):
+            hand.node.ask(command, answers, 0)
+        link = await hand.comes()
+        assert link.commands == [PING, TIME]
+        assert answers.found == []
+        await asyncio.sleep(10 * NODE_TIMEOUT)
+        assert hand.node.state(_clock.now()) == "up", "nobody gives up what has been sent"
+
+
+@in_virtual_time
+async def test_requests_wait_for_a_node_timeout_and_later_ones_not_at_all() -> None:
+    async with by_hand() as hand:
+        began, first, second = _clock.now(), Answers(), Answers()
+        hand.node.ask(PING, first, 0)
+        await asyncio.sleep(NODE_TIMEOUT / 2)
+        hand.node.ask(PING, second, 0)
+        while not first.found:
+            await asyncio.sleep(0.001)
+        assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.01)
+        assert first.found == second.found == [Failure("no connection within 0.25 s")]
+        third = Answers()
+        hand.node.ask(PING, third, 0)
+        assert third.found == first.found
+
+
+@in_virtual_time
+async def test_a_second_outage_is_given_up_as_soon_as_the_first() -> None:
+    async with by_hand() as hand:
+        for _ in range(2):
+            answers, began = Answers(), _clock.now()
+            hand.node.ask(PING, answers, 0)
+            while not answers.found:
+                await asyncio.sleep(0.001)
+            assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.01)
+            (await hand.comes()).end(GONE)
+
+
+@pytest.mark.parametrize("how", ["refused", "mute"])
+@in_virtual_time
+async def test_a_release_made_while_the_node_reconnects_is_sent_when_the_node_is_back(
+    how: str,
+) -> None:
+    """Though the attempt to reconnect fails, or takes too long: else the key stays for its ttl."""
+    async with by_hand() as hand:
+        link = await hand.comes()
+        since = _clock.now()
+        link.end(GONE)
+        await asyncio.sleep(0.01)
+        later = _clock.now()
+        ours = release("ours", since, later + 60)
+        hand.node.deliver(ours, NOBODY, 0)
+        hand.node.deliver(release("never asked for here", later, later + 60), NOBODY, 0)
+        if how == "refused":
+            await hand.fails(ConnectionRefusedError("refused"))
+        else:
+            await asyncio.sleep(2 * NODE_TIMEOUT)
+        assert hand.node.state(_clock.now()) == "down"
+        hand.node.deliver(release("nor this", later, later + 60), NOBODY, 0)
+        link = await hand.comes()
+        assert [(command.op, command.owner) for command in link.commands] == [("release", "ours")]
+
+
+@in_virtual_time
+async def test_a_change_chosen_before_the_node_forgot_does_not_wait_for_it() -> None:
+    async with by_hand(restart_guard=False) as hand:
+        (await hand.comes()).end(GONE)
+        answers, change = [Answers(), Answers()], Command(SCRIPT, ("asynclock:a",), ("accept", 1))
+        change.numbered_at = _clock.now()
+        hand.node.ask(change, answers[0], 0)
+        hand.node.ask(PING, answers[1], 0)
+        await asyncio.sleep(0.01)
+        link = await hand.comes(Facts(run_id="two", uptime=0.0))
+        assert [one.found for one in answers] == [[FORGOT], []]
+        hand.node.ask(change, answers[0], 0)
+        assert answers[0].found == [FORGOT] * 2
+        assert link.commands == [PING]
+
+
+# ---- on a connection
+
+
+@in_virtual_time
+async def test_pushes_are_asked_for_where_the_server_has_them() -> None:
+    for tracking in (True, False):
+        async with by_hand() as hand:
+            link = await hand.comes(Facts(run_id="one", uptime=1e6, tracking=tracking))
+            hand.node.ask(PING, NOBODY, 0, arm=True)
+            hand.node.ask(TIME, NOBODY, 0)
+            words = [command.args for command in link.commands]
+            assert words == [("CLIENT", "CACHING", "YES")] * tracking + [("PING",), ("TIME",)]
+
+
+@pytest.mark.parametrize("way", ["asked", "in a batch", "waiting"])
+@in_virtual_time
+async def test_a_first_acquire_is_bounded_by_the_nodes_own_clock(way: str) -> None:
+    """As late as its caller waits, and a little for the way; `CLOCK` was at the node, not here."""
+    async with by_hand() as hand:
+        now = _clock.now()
+        hand.before_handshake_ends = lambda: hand.node.on_clock(CLOCK, now, now)
+        command = acquire("me", give_up_at=now + 1.0)
+        if way == "waiting":
+            hand.node.ask(command, NOBODY, 0)
+        link = await hand.comes()
+        if way == "asked":
+            hand.node.ask(command, NOBODY, 0)
+        elif way == "in a batch":
+            hand.node.send_batch(command, NOBODY, 0, now=True)
+            assert link.now == [True]
+        (sent,) = link.commands
+        assert sent.args[4] == pytest.approx((CLOCK + 1.0 + NOT_AFTER_GRACE) * 1_000_000, abs=5)
+        assert [*sent.args[:4], *sent.args[5:]] == [*command.args[:4], *command.args[5:]]
+
+
+@in_virtual_time
+async def test_several_names_go_in_one_command_only_where_each_of_them_is_safe() -> None:
+    async with by_hand() as hand:
+        assert not hand.node.takes_batches, "there is no connection"
+        link = await hand.comes()
+        assert hand.node.takes_batches
+        link.takes_batches = False
+        assert not hand.node.takes_batches, "each grant has to be acknowledged"
+        link.takes_batches, link.stalled_since = True, _clock.now()
+        assert not hand.node.takes_batches
+        link.end(GONE, acquire("late"))
+        await hand.comes()
+        assert not hand.node.takes_batches, "a release may have to be kept"
+        await asyncio.sleep(LATE + 0.2)
+        assert hand.node.takes_batches
+
+
+@in_virtual_time
+async def test_a_silent_node_is_sent_the_releases_of_what_it_was_asked_for() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        link.stalled_since = _clock.now()
+        await asyncio.sleep(0.5)
+        asked, before, after = Answers(), Answers(), Answers()
+        hand.node.ask(PING, asked, 0)
+        assert asked.found == [Failure("no answer for 0.5 s")]
+        ours = release("ours", link.stalled_since, _clock.now() + 60)
+        hand.node.deliver(ours, before, 0)
+        hand.node.deliver(release("x", link.stalled_since + 0.1, _clock.now() + 60), after, 0)
+        assert link.commands == [ours]
+        assert (before.found, after.found) == ([], asked.found)
+
+
+@in_virtual_time
+async def test_a_node_without_a_vote_says_until_when() -> None:
+    async with by_hand() as hand:
+        await hand.comes(Facts(run_id="young", uptime=4.0))
+        now = _clock.now()
+        obstacle = hand.node.obstacle(now)
+        assert obstacle is not None
+        assert obstacle.votes_from == hand.node.votes_from > now
+        assert obstacle.cause.endswith(f"; votes in {obstacle.votes_from - now:.1f} s")
+        assert hand.node.state(now) == "quarantined"
+        assert hand.node.cause(now) == obstacle.cause
+        assert hand.node.obstacle(hand.node.votes_from) is None
+        assert hand.node.state(hand.node.votes_from) == "up"
+
+
+@in_virtual_time
+async def test_an_error_instead_of_a_vote_is_shown_until_the_next_vote() -> None:
+    full = Failure("OOM command not allowed", code="OOM")
+    async with by_hand() as hand:
+        hand.node.note(full)
+        assert hand.node.lack is None, "there is no server that could have said it"
+        await hand.comes()
+        hand.node.note(full)
+        assert hand.node.cause(_clock.now()) == full.cause
+        hand.node.note(None)
+        assert hand.node.cause(_clock.now()) == ""
+
+
+# ---- releases that a late acquire may follow
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@in_virtual_time
+async def test_a_release_is_repeated_while_its_acquire_may_still_arrive(*, waits: bool) -> None:
+    """By the broken connection; `waits`: the release is made before the next one is open."""
+    async with by_hand() as hand:
+        link = await hand.comes()
+        since = _clock.now()
+        hand.node.ask(acquire("me"), NOBODY, 0)
+        link.end(GONE, acquire("me"))
+        ended = _clock.now()
+        command, other = (release(name, since, since + 60) for name in ("me", "other"))
+        if waits:
+            hand.node.deliver(command, NOBODY, 0)
+            hand.node.deliver(other, NOBODY, 0)
+        link = await hand.comes()
+        if not waits:
+            hand.node.deliver(command, NOBODY, 0)
+            hand.node.deliver(other, NOBODY, 0)
+        moments, owners, replied = list[float](), list[Word](), 0
+        while _clock.now() < ended + 2 * LATE:
+            for sent, sink in link.sent[replied:]:
+                replied += 1
+                if sent.retry_until:
+                    moments.append(_clock.now() - ended)
+                    owners.append(sent.owner)
+                    sink.on_reply(0, [1])
+            await asyncio.sleep(0.01)
+        assert owners.count("other") == 1
+        assert owners.count("me") >= 3
+        assert LATE <= moments[-1] <= LATE + 2 * RETRY_MARGIN + 0.05
+        assert len(hand.node.pending) == 0
+
+
+@in_virtual_time
+async def test_what_a_connection_carried_counts_anew_from_each_break() -> None:
+    """The first one's time ends while the second one's is running."""
+    async with by_hand() as hand:
+        link = await asked(hand, "me")
+        await asyncio.sleep(LATE / 2)
+        link.end(GONE, acquire("me"))
+        await hand.comes()
+        await asyncio.sleep(0.75 * LATE)
+        assert "me" in hand.node.pending.late_acquires
+        await asyncio.sleep(0.5 * LATE)
+        assert not hand.node.pending.late_acquires
+
+
+@pytest.mark.parametrize("permanent", [False, True])
+@in_virtual_time
+async def test_a_release_that_failed_is_repeated_unless_it_can_never_succeed(
+    *, permanent: bool
+) -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        since = _clock.now()
+        command = release("me", since, since + 60)
+        link.end(GONE, command)
+        link = await hand.comes()
+        for _ in range(2):
+            _, sink = link.sent[-1]
+            sink.on_reply(0, Failure("no", permanent=permanent))
+            await asyncio.sleep(3 * NODE_TIMEOUT + RETRY_MARGIN)
+        assert len(link.sent) == (1 if permanent else 3)
+        assert hand.node.settled is permanent
+
+
+@in_virtual_time
+async def test_a_release_is_not_repeated_when_its_lease_is_over() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        since = _clock.now()
+        ours = [release(name, since, since + seconds) for name, seconds in (("a", 1), ("b", 60))]
+        link.end(GONE, *ours)
+        await asyncio.sleep(2)
+        assert [command.owner for command in (await hand.comes()).commands] == ["b"]
+
+
+@in_virtual_time
+async def test_the_answer_to_an_earlier_release_is_not_that_to_a_later_one() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        since, pending = _clock.now(), hand.node.pending
+        command = release("me", since, since + 60)
+        link.end(GONE, command)
+        link = await hand.comes()
+        _, older = link.sent[0]
+        older.on_reply(0, [1])
+        pending.keep(command)
+        older.on_reply(0, [1])
+        assert len(pending) == 1
+        pending.clear()
+        older.on_reply(0, Failure("no"))
+        assert len(pending) == 0
+
+
+@in_virtual_time
+async def test_a_connection_that_comes_at_the_time_of_a_retry_repeats_a_release_once() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        since = _clock.now()
+        link.end(GONE, release("me", since, since + 60))
+        link = await hand.comes()
+        link.sent[0][1].on_reply(0, Failure("no"))
+        link.end(GONE)
+        link = await hand.comes()
+        await asyncio.sleep(NODE_TIMEOUT + 2 * RETRY_MARGIN)
+        assert len(link.sent) == 1, "its answer is still awaited"
+
+
+# ---- closing
+
+
+@in_virtual_time
+async def test_a_wait_that_is_cancelled_takes_no_answer_from_what_waits() -> None:
+    """A manager is closed while a node still connects: its time limit ends the wait."""
+    given_up: list[None] = []
+    backlog, answers = ConnectBacklog(NODE_TIMEOUT, lambda: given_up.append(None)), Answers()
+    backlog.add(PING, answers, 0)
+    other = asyncio.create_task(backlog.wait_taken())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await backlog.wait_taken()
+    assert backlog.take() == [(PING, answers, 0)]
+    assert backlog.take() == []
+    async with asyncio.timeout(1):
+        await other
+    await asyncio.sleep(2 * NODE_TIMEOUT)
+    assert given_up == [], "nothing waits any more"
+
+
+@in_virtual_time
+async def test_a_node_is_settled_when_it_has_answered_every_release() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        assert hand.node.settled
+        link.releasing = True
+        assert not hand.node.settled
+        link.releasing = False
+        since = _clock.now()
+        link.end(GONE)
+        hand.node.deliver(release("me", since, since + 60), NOBODY, 0)
+        assert not hand.node.settled, "it waits for the connection"
+        link = await hand.comes()
+        assert hand.node.settled, "the link knows of it"
+
+
+@in_virtual_time
+async def test_closing_waits_for_a_release_that_is_repeated_and_no_longer() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        since = _clock.now()
+        link.end(GONE, release("me", since, since + 60))
+        link = await hand.comes()
+        link.ask = lambda _command: asyncio.sleep(0)  # type: ignore[assignment,return-value,method-assign]
+        closing = asyncio.create_task(hand.node.settle())
+        await asyncio.sleep(NODE_TIMEOUT)
+        assert not closing.done()
+        link.sent[0][1].on_reply(0, [1])
+        async with asyncio.timeout(NODE_TIMEOUT):
+            await closing
