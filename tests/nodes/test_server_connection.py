@@ -286,6 +286,26 @@ async def test_leaving_is_no_outage_and_answers_all_that_waits(
 
 
 @in_virtual_time
+async def test_a_node_that_was_left_in_quarantine_is_not_back_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "asynclock.nodes")
+    async with by_hand() as hand:
+        await hand.comes(Facts(run_id="young", uptime=1.0))
+    await asyncio.sleep(2 * MAX_TTL)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@in_virtual_time
+async def test_a_replica_is_told_of_as_such_and_not_as_a_node_that_will_vote() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes(Facts(run_id="young", uptime=1.0))
+        link.end(Failure("gone"))
+        await hand.comes(Facts(run_id="young", uptime=1.0, role="slave"))
+    assert [type(event) for event in hand.events] == [NodeQuarantined, NodeUp]
+
+
+@in_virtual_time
 async def test_a_node_that_is_closed_does_not_connect_again() -> None:
     async with by_hand() as hand:
         link = await hand.comes()

@@ -198,6 +198,18 @@ async def test_a_silent_node_is_sent_the_releases_of_what_it_was_asked_for() -> 
 
 
 @in_virtual_time
+async def test_a_release_of_what_a_silent_node_was_not_asked_for_is_not_kept_for_it() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        link.stalled_since = silent = _clock.now()
+        await asyncio.sleep(0.5)
+        link.end(GONE)
+        for since in (silent, silent + 0.1):
+            hand.node.deliver(release(f"at {since}", since, since + 60), NOBODY, 0)
+        assert [one.owner for one in (await hand.comes()).commands] == [f"at {silent}"]
+
+
+@in_virtual_time
 async def test_a_node_without_a_vote_says_until_when() -> None:
     async with by_hand() as hand:
         await hand.comes(Facts(run_id="young", uptime=4.0))
