@@ -15,7 +15,7 @@ import redis.asyncio
 from redis.credentials import CredentialProvider
 
 import asynclock
-from asynclock._nodes.redaction import without
+from asynclock._nodes.redaction import harmless, redacted, without
 from asynclock.cli._sources import load
 from asynclock.observe import LogEvents
 from asynclock.testing import Certificates, LocalServer
@@ -228,3 +228,48 @@ def test_of_a_reply_that_repeats_the_login(reply: str, left: str) -> None:
     text: Any = without(reply, [CANARY])
     assert text.endswith(left)
     assert not shows(text)
+
+
+@pytest.mark.parametrize(
+    ("reply", "secrets", "left"),
+    [
+        (f"AUTH u {CANARY} {CANARY[:5]} {CANARY[:4]}", [CANARY], "AUTH u *** *** ***"),
+        ("AUTH u abc and a", ["abc"], "AUTH u *** and a"),
+        ("AUTH u cAn", [CANARY], "AUTH u cAn"),
+        ("AUTH u **", ["**"], "AUTH u **"),
+        ("AUTH u *", ["*"], "AUTH u *"),
+        ("AUTH u", [""], "AUTH u"),
+        ("AUTH u", [], "AUTH u"),
+        ("ERR unknown command, with args beginning with: `3`", [], "ERR unknown command"),
+    ],
+)
+def test_only_the_password_is_taken_out_of_a_reply(
+    reply: str, secrets: list[str], left: str
+) -> None:
+    """Whole or cut off by the server; what is too short to be told from a word stays."""
+    assert without(reply, secrets) == left
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"redis://{CANARY}@h:6379", "'redis://***@h:6379'"),
+        (f"redis://u:{CANARY}@h/3", "'redis://u:***@h/3'"),
+        (f" redis://:{CANARY}@a:1,b:2/x ", "'redis://:***@a:1,b:2/x'"),
+        (f"rediss://h?password={CANARY}&db=3&{CANARY}", "'rediss://h?password=***&db=***&***'"),
+        ("redis://[::1]:7", "'redis://[::1]:7'"),
+        ("host:6379/3", "'host:6379/3'"),
+        (f"host {CANARY}", "'***'"),
+        (f"u:{CANARY}@host", "'***'"),
+        (f"redis://a@{CANARY}@h", "'redis://***'"),
+    ],
+)
+def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+    """A user without a password may be a token."""
+    assert redacted(url) == shown
+
+
+def test_an_error_is_quoted_without_values() -> None:
+    assert harmless(ValueError(f"bad value '{CANARY}'")) == "bad value …"
+    assert harmless(ValueError("unexpected keyword argument 'foo'")).endswith("argument 'foo'")
+    assert not shows(harmless(ValueError(f'Port could not be cast as "{CANARY}"')))

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from asynclock._nodes.node import NodeSettings
-from asynclock._nodes.replies import Failure, Sink
+from asynclock._nodes.replies import Answer, Failure, Sink
 from asynclock._nodes.script import Command
 from asynclock._nodes.server import ServerNode
 from asynclock._primitives.lock import SCRIPT
 from asynclock._rules.trust import Facts
 from asynclock.events import Event, Observers
+from tests.waiting import until
 
 NODE_TIMEOUT, MAX_TTL = 0.25, 10.0
 OLD = Facts(run_id="one", uptime=1e6, tracking=True)
@@ -33,6 +34,7 @@ class HandLink:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stalled_since = 0.0
         self.takes_batches, self.releasing = True, False
+        self.flushed = 0
         self.causes: list[str] = []
         """Why it was closed."""
 
@@ -49,7 +51,12 @@ class HandLink:
         self.now.append(now)
 
     def ask(self, command: Command) -> asyncio.Future[Any]:
-        raise NotImplementedError
+        answer = Answer(asyncio.get_running_loop())
+        self.send(command, answer, 0)
+        return answer.future
+
+    def flush(self) -> None:
+        self.flushed += 1
 
     def close(self, cause: str) -> None:
         self.causes.append(cause)
@@ -103,8 +110,7 @@ class Hand:
     async def comes(self, facts: Facts = OLD) -> HandLink:
         """Let the present attempt succeed; return the link."""
         self.results.put_nowait(facts)
-        while self.node.link is None:
-            await asyncio.sleep(0.001)
+        await until(lambda: self.node.link is not None, every=0.001)
         link: Any = self.node.link
         return link  # type: ignore[no-any-return]
 

@@ -22,7 +22,7 @@ from asynclock._nodes.server import CONNECTION_INHERITED, LEFT, LONGEST_DIAL
 from asynclock._rules.trust import Facts
 from asynclock.events import NodeDown, NodeQuarantined, NodeUp
 from tests.nodes.by_hand import CLOCK, MAX_TTL, NODE_TIMEOUT, OLD, Answers, by_hand
-from tests.waiting import in_virtual_time
+from tests.waiting import in_virtual_time, until
 
 PING = Command.plain("PING")
 REFUSED = ConnectionRefusedError("refused")
@@ -160,8 +160,7 @@ async def test_a_server_that_is_no_primary_is_of_no_use_until_it_is_one(
         assert hand.node.state(_clock.now()) == "rejected"
         assert said in hand.node.cause(_clock.now())
         assert hand.events == [], "it was never up, and needs no guard"
-        while hand.node.link is link:  # it is asked again
-            await asyncio.sleep(0.001)
+        await until(lambda: hand.node.link is not link, "it is asked again", every=0.001)
         await hand.comes(replace(OLD, role="master"))
         assert hand.node.rejected is None
 

@@ -15,6 +15,7 @@ from asynclock._nodes.node import NOT_AFTER_GRACE
 from asynclock._nodes.pending_releases import RETRY_MARGIN
 from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.requests import FORGOT
+from asynclock._nodes.requests import TIME as TIME_QUESTION
 from asynclock._nodes.script import Command, Word
 from asynclock._primitives.lock import SCRIPT
 from asynclock._rules.trust import Facts
@@ -28,7 +29,7 @@ from tests.nodes.by_hand import (
     by_hand,
     release,
 )
-from tests.waiting import in_virtual_time
+from tests.waiting import in_virtual_time, until
 
 PING, TIME = Command.plain("PING"), Command.plain("TIME")
 GONE = Failure("gone")
@@ -67,8 +68,7 @@ async def test_requests_wait_for_a_node_timeout_and_later_ones_not_at_all() -> N
         hand.node.ask(PING, first, 0)
         await asyncio.sleep(NODE_TIMEOUT / 2)
         hand.node.ask(PING, second, 0)
-        while not first.found:
-            await asyncio.sleep(0.001)
+        await until(lambda: first.found, every=0.001)
         assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.01)
         assert first.found == second.found == [Failure("no connection within 0.25 s")]
         third = Answers()
@@ -82,8 +82,7 @@ async def test_a_second_outage_is_given_up_as_soon_as_the_first() -> None:
         for _ in range(2):
             answers, began = Answers(), _clock.now()
             hand.node.ask(PING, answers, 0)
-            while not answers.found:
-                await asyncio.sleep(0.001)
+            await until(lambda: answers.found, every=0.001)
             assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.01)
             (await hand.comes()).end(GONE)
 
@@ -387,16 +386,52 @@ async def test_a_node_is_settled_when_it_has_answered_every_release() -> None:
 
 
 @in_virtual_time
-async def test_closing_waits_for_a_release_that_is_repeated_and_no_longer() -> None:
+async def test_closing_waits_for_each_release_without_looking_all_the_time() -> None:
     async with by_hand() as hand:
         link = await hand.comes()
-        since = _clock.now()
+        since, looks = _clock.now(), list[None]()
+
+        class Looked(type(hand.node)):  # type: ignore[misc]
+            @property
+            def settled(self) -> bool:
+                looks.append(None)
+                assert len(looks) < 20
+                return super().settled  # type: ignore[no-any-return]
+
+        hand.node.__class__ = Looked
         link.end(GONE, release("me", since, since + 60))
-        link = await hand.comes()
-        link.ask = lambda _command: asyncio.sleep(0)  # type: ignore[assignment,return-value,method-assign]
+        hand.node.deliver(release("other", since, since + 60), NOBODY, 0)
         closing = asyncio.create_task(hand.node.settle())
-        await asyncio.sleep(NODE_TIMEOUT)
-        assert not closing.done()
+        await asyncio.sleep(NODE_TIMEOUT / 2)
+        assert not closing.done(), "two of them wait for a connection"
+        link = await hand.comes()
+        link.releasing = True
+        await asyncio.sleep(NODE_TIMEOUT / 2)
         link.sent[0][1].on_reply(0, [1])
+        await asyncio.sleep(NODE_TIMEOUT / 2)
+        assert not closing.done(), "one is under way"
+        assert link.commands[-1] == TIME_QUESTION
+        link.releasing = False
+        link.sent[-1][1].on_reply(0, [b"1", b"1"])
         async with asyncio.timeout(NODE_TIMEOUT):
             await closing
+
+
+@in_virtual_time
+async def test_a_node_behind_others_says_itself_why_it_has_no_connection() -> None:
+    """Sentinels know more than that it took too long."""
+    async with by_hand() as hand:
+        hand.node.late = lambda seconds: Failure(f"no Sentinel within {seconds:g} s")
+        answers = Answers()
+        hand.node.ask(PING, answers, 0)
+        await asyncio.sleep(2 * NODE_TIMEOUT)
+        assert answers.found == [Failure("no Sentinel within 0.25 s")]
+
+
+@in_virtual_time
+async def test_all_that_is_queued_is_written_when_the_nodes_are_to_write() -> None:
+    async with by_hand() as hand:
+        hand.node.write()
+        link = await hand.comes()
+        hand.node.write()
+        assert link.flushed == 1
