@@ -82,6 +82,11 @@ class Answers:
     def on_reply(self, _index: int, reply: Any) -> None:
         self.found.append(reply)
 
+    async def first(self) -> Any:
+        """Wait for the first answer."""
+        await until(lambda: self.found, every=0.001)
+        return self.found[0]
+
 
 class Hand:
     """The node, and the next results of its attempts to connect."""

@@ -8,7 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 import asynclock
+from asynclock import _clock
+from asynclock._nodes.pending_releases import PendingReleases
+from asynclock._nodes.replies import Failure, Sink
+from asynclock._nodes.script import Command, Word
+from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import FaultProxy, LocalServer, memory_node, run_virtual, until
+from tests.waiting import in_virtual_time
 
 LEASES = 20
 NODE_TIMEOUT = 0.1
@@ -132,3 +138,90 @@ def test_the_backlog_of_a_flapping_node_is_bounded(ttl: float) -> None:
         return most
 
     assert run_virtual(scenario()) <= 10
+
+
+# ---- the rules alone; tests/nodes/test_server_requests.py shows when each release is repeated
+
+
+class Sends:
+    """Keeps what is sent, and the sinks for its answers."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Word, Sink]] = []
+
+    def __call__(self, command: Command, sink: Sink) -> None:
+        self.sent.append((command.owner, sink))
+
+
+def ours(owner: str, *, since: float = 0.0, ttl: float = 60.0) -> Command:
+    return Command.release(SCRIPT, ("asynclock:a",), owner, since, _clock.now() + ttl)
+
+
+@in_virtual_time
+async def test_only_what_the_server_was_asked_for_before_it_fell_silent_is_kept() -> None:
+    pending, silent = PendingReleases(1.0, Sends()), _clock.now()
+    commands = [ours("before", since=silent), ours("after", since=silent + 0.1)]
+    pending.connection_broke(commands, silent)
+    assert [command.owner for command in pending.take()] == ["before"]
+
+
+@in_virtual_time
+async def test_another_server_with_these_keys_gets_what_still_matters_and_this_one_nothing() -> (
+    None
+):
+    sends = Sends()
+    pending = PendingReleases(1.0, sends)
+    for command in (ours("a", ttl=1.0), ours("b")):
+        pending.keep(command)
+    pending.resend()
+    for _, sink in sends.sent:
+        sink.on_reply(0, Failure("no answer"))
+    await asyncio.sleep(1.05)
+    assert [command.owner for command in pending.take()] == ["b"]
+    await asyncio.sleep(10)
+    pending.resend()
+    assert [owner for owner, _ in sends.sent] == ["a", "b"]
+
+
+@in_virtual_time
+async def test_a_release_whose_key_has_moved_goes_to_the_other_server_once() -> None:
+    for moved in (True, False):
+        sends, elsewhere = Sends(), list[Word]()
+        pending = PendingReleases(1.0, sends)
+        if moved:
+            pending.on_redirect = lambda command: elsewhere.append(command.owner)  # noqa: B023
+        pending.keep(ours("a"))
+        pending.resend()
+        sends.sent[0][1].on_reply(0, Failure("MOVED 1 b:2", code="MOVED"))
+        await asyncio.sleep(2)
+        assert elsewhere == ["a"] * moved
+        assert len(sends.sent) == (1 if moved else 2)
+
+
+@in_virtual_time
+async def test_closing_ends_when_nothing_is_kept_any_more_and_each_time() -> None:
+    """One wait that is cancelled does not end another one."""
+    pending = PendingReleases(1.0, Sends())
+    for _ in range(2):
+        pending.keep(ours("a"))
+        waits = [asyncio.create_task(pending.wait_sent()) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        waits[0].cancel()
+        await asyncio.sleep(0.1)
+        assert not waits[1].done()
+        pending.clear()
+        async with asyncio.timeout(1):
+            await waits[1]
+
+
+@in_virtual_time
+async def test_what_is_over_by_a_clock_that_was_set_back_is_kept_that_much_longer() -> None:
+    pending = PendingReleases(1.0, Sends())
+    pending.keep(ours("a", ttl=1.0))
+    pending.set_back = 5.0
+    await asyncio.sleep(5.9)
+    pending.drop_expired()
+    assert len(pending) == 1
+    await asyncio.sleep(0.2)
+    pending.drop_expired()
+    assert len(pending) == 0

@@ -29,7 +29,7 @@ from tests.nodes.by_hand import (
     by_hand,
     release,
 )
-from tests.waiting import in_virtual_time, until
+from tests.waiting import in_virtual_time
 
 PING, TIME = Command.plain("PING"), Command.plain("TIME")
 GONE = Failure("gone")
@@ -68,7 +68,7 @@ async def test_requests_wait_for_a_node_timeout_and_later_ones_not_at_all() -> N
         hand.node.ask(PING, first, 0)
         await asyncio.sleep(NODE_TIMEOUT / 2)
         hand.node.ask(PING, second, 0)
-        await until(lambda: first.found, every=0.001)
+        await first.first()
         assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.01)
         assert first.found == second.found == [Failure("no connection within 0.25 s")]
         third = Answers()
@@ -82,7 +82,7 @@ async def test_a_second_outage_is_given_up_as_soon_as_the_first() -> None:
         for _ in range(2):
             answers, began = Answers(), _clock.now()
             hand.node.ask(PING, answers, 0)
-            await until(lambda: answers.found, every=0.001)
+            await answers.first()
             assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.01)
             (await hand.comes()).end(GONE)
 

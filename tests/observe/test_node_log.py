@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,22 +16,6 @@ from asynclock.events import Event, NodeDown, NodeQuarantined, NodeUp, Observers
 from asynclock.testing import LocalServer
 from tests import patient
 from tests.waiting import in_virtual_time, until
-
-
-@contextlib.contextmanager
-def caught() -> Iterator[list[logging.LogRecord]]:
-    """Keep what is logged of nodes, from INFO on."""
-    records: list[logging.LogRecord] = []
-    handler, log = logging.Handler(), logging.getLogger("asynclock.nodes")
-    handler.emit = records.append  # type: ignore[method-assign,assignment]
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield records
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -110,63 +92,59 @@ def answering() -> tuple[NodeLog, Trust, list[Event]]:
 
 
 @in_virtual_time
-async def test_errors_instead_of_votes_are_told_once_in_a_while() -> None:
+async def test_errors_instead_of_votes_are_told_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A server at its limit of memory may refuse every other request."""
+    caplog.set_level(logging.INFO)
     log, _, _ = answering()
     full, busy = Failure("OOM no memory", code="OOM"), Failure("BUSY a script", code="BUSY")
-    with caught() as records:
-        for _ in range(3):
-            log.answered(full)
-            log.answered(None)
-            log.answered(None)
-        log.answered(busy)
-        assert [record.levelname for record in records] == ["WARNING", "INFO"]
-        await asyncio.sleep(QUIET + 1)
+    for _ in range(3):
         log.answered(full)
-        await asyncio.sleep(QUIET + 1)
-        log.answered(full)
-        log.answered(busy)
-        assert [record.getMessage() for record in records[2:]] == [
-            "a:1 does not vote: OOM no memory",
-            "a:1 does not vote: BUSY a script",
-        ]
+        log.answered(None)
+        log.answered(None)
+    log.answered(busy)
+    told = [("WARNING", "a:1 does not vote: OOM no memory"), ("INFO", "a:1 votes again")]
+    assert lines(caplog) == told
+    await asyncio.sleep(QUIET + 1)
+    log.answered(full)
+    await asyncio.sleep(QUIET + 1)
+    log.answered(full)
+    log.answered(busy)
+    assert lines(caplog) == [*told, told[0], ("WARNING", "a:1 does not vote: BUSY a script")]
 
 
 @in_virtual_time
-async def test_the_end_of_a_quarantine_is_told_when_it_has_come_and_once() -> None:
+async def test_the_end_of_a_quarantine_is_told_when_it_has_come_and_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The quarantine may be prolonged, or the node go down in the middle of it."""
+    caplog.set_level(logging.INFO)
     log, trust, heard = answering()
-    with caught() as records:
-        log.quarantined(trust.quarantine(_clock.now(), 5.0, "jumped"))
-        await asyncio.sleep(4)
-        log.quarantined(trust.quarantine(_clock.now(), 5.0, "jumped again"))
-        await asyncio.sleep(4)
-        levels = [record.levelname for record in records]
-        assert levels == ["WARNING", "WARNING"]
-        await asyncio.sleep(1.1)
-        assert [record.levelname for record in records] == [*levels, "INFO"]
-        log.quarantined(trust.quarantine(_clock.now(), 5.0, "restarted"))
-        log.down("it hung up")
-        await asyncio.sleep(10)
-        assert records[-1].levelname == "WARNING", "it is away, and not back"
-        log.connected()
-        assert records[-1].getMessage() == "a:1 is back and votes"
-        log.connected()
-        assert sum(record.levelname == "INFO" for record in records) == 2
-    assert [type(event) for event in heard] == [
-        *[NodeQuarantined] * 3,
-        NodeDown,
-        NodeUp,
-        NodeUp,
-    ]
-    quarantined, *_, down, _, _ = heard
-    assert quarantined == NodeQuarantined("a:1", "jumped", 5.0)
-    assert down == NodeDown("a:1", "it hung up")
+    log.quarantined(trust.quarantine(_clock.now(), 5.0, "jumped"))
+    await asyncio.sleep(4)
+    log.quarantined(trust.quarantine(_clock.now(), 5.0, "jumped again"))
+    await asyncio.sleep(4)
+    assert [level for level, _ in lines(caplog)] == ["WARNING"] * 2
+    await asyncio.sleep(1.1)
+    back = ("INFO", "a:1 is back and votes")
+    assert lines(caplog)[2:] == [back]
+    log.quarantined(trust.quarantine(_clock.now(), 5.0, "restarted"))
+    log.down("it hung up")
+    await asyncio.sleep(10)
+    assert lines(caplog)[-1] != back, "it is away"
+    log.connected()
+    log.connected()
+    assert lines(caplog).count(back) == 2
+    kinds = [type(event) for event in heard]
+    assert kinds == [*[NodeQuarantined] * 3, NodeDown, NodeUp, NodeUp]
+    assert heard[0] == NodeQuarantined("a:1", "jumped", 5.0)
+    assert heard[3] == NodeDown("a:1", "it hung up")
 
 
-def test_a_first_connection_is_no_news_but_to_observers() -> None:
+def test_a_first_connection_is_no_news_but_to_observers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     log, _, heard = answering()
-    with caught() as records:
-        log.connected()
-    assert records == []
+    log.connected()
+    assert lines(caplog) == []
     assert heard == [NodeUp("a:1")]
