@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from redis.asyncio.sentinel import Sentinel
 
+import asynclock
 from asynclock import _clock
 from asynclock._nodes import mark, primary, roster
 from asynclock._nodes.acks import Acks
@@ -15,7 +17,7 @@ from asynclock._nodes.link import Link
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replies import Failure
 from asynclock._nodes.roster import Heirs
-from asynclock._nodes.sentinel import SentinelNode, SentinelView, agreed_primary
+from asynclock._nodes.sentinel import SentinelNode, SentinelView, Service, agreed_primary
 from asynclock._nodes.server import ServerNode
 from asynclock._nodes.watched import CONFIRMED, POLL, WatchedNode
 from asynclock._rules.trust import Facts
@@ -229,3 +231,91 @@ async def test_a_mark_keeps_the_roster_of_its_term() -> None:
     assert since == now, "however long the process has been known"
     assert await leave("two", "") == [0, ""], "a new term has no roster, and gets none any more"
     assert await leave("two", "0;8;") == [1, ""]
+
+
+NOT_KNOWN = Failure("ERR No such master with that name", code="ERR")
+WRONG = Failure("WRONGPASS invalid", permanent=True, code="WRONGPASS")
+
+
+@pytest.mark.parametrize(
+    ("answers", "cause", "permanent"),
+    [
+        ([NOT_KNOWN, NOT_KNOWN, told(1, 1)], "the Sentinels know no service 's'", True),
+        ([NOT_KNOWN, DOWN, told(1, 1)], "1 of 3 Sentinels answered", False),
+        (
+            [told(1, 1), told(2, 2), told(3, 3)],
+            r"disagree: 10.0.0.1:1, 10.0.0.1:2, 10.0.0.1:3",
+            False,
+        ),
+        ([told(1, 1), told(2, 2), DOWN], "disagree: 10.0.0.1:1, 10.0.0.1:2$", False),
+        ([WRONG, WRONG, WRONG], r"0 of 3 Sentinels answered \(WRONGPASS invalid\)", True),
+        ([WRONG, WRONG, DOWN], "0 of 3 Sentinels answered", False),
+        ([WRONG, WRONG, told(1, 1)], "1 of 3 Sentinels answered", False),
+    ],
+)
+def test_why_the_sentinels_name_no_primary(answers: list[Any], cause: str, permanent: bool) -> None:
+    replies = [[one] * 3 if isinstance(one, Failure) else one for one in answers]
+    with pytest.raises(HandshakeError, match=cause) as caught:
+        verdict(*replies)
+    assert caught.value.failure.permanent is permanent
+
+
+def about(*replicas: tuple[str, str, str], down_after: int = 1000) -> list[Any]:
+    """What a Sentinel replies that sees these replicas: port, run_id and flags."""
+    pairs = [
+        {
+            b"ip": b"10.0.0.2",
+            b"port": port.encode(),
+            b"runid": run.encode(),
+            b"flags": flags.encode(),
+        }
+        for port, run, flags in replicas
+    ]
+    master = {b"config-epoch": b"4", b"down-after-milliseconds": b"%d" % down_after}
+    return [[b"10.0.0.1", b"1"], master, pairs]
+
+
+def test_what_any_sentinel_sees_of_the_replicas_counts() -> None:
+    """A Sentinel that has just started knows less."""
+    young = about()
+    view = verdict(
+        young,
+        about(("7", "one", "slave"), ("8", "two", "slave,s_down"), down_after=3000),
+        about(("9", "three", "slave"), down_after=2000),
+    )
+    assert (view.replicas, view.known, view.silence) == (1, 2, 3.0)
+    assert view.processes == {"10.0.0.2:7": "one", "10.0.0.2:9": "three"}
+
+
+@pytest.mark.parametrize("broken", [[[b"h"], {}, []], [None, {}, []], [[b"h", b"1"], {}, []]])
+def test_an_answer_that_cannot_be_read_is_that_of_one_sentinel(broken: list[Any]) -> None:
+    assert verdict(broken, told(1, 1), told(1, 1)).port == 1
+    with pytest.raises(HandshakeError, match="can't be read"):
+        verdict(broken, broken, told(1, 1))
+
+
+async def test_the_sentinels_have_a_login_of_their_own() -> None:
+    service = Service.from_url(
+        "redis+sentinel://u%2F:p%40%2F@h1:1,h2/name?db=3"
+        "&sentinel_username=watch%2Fer&sentinel_password=a%2Fb%40c"
+    )
+    assert (service.name, service.data.db) == ("name", 3)
+    assert await service.data.credentials() == ("u/", "p@/")
+    assert [(one.address, one.db) for one in service.sentinels] == [("h1:1", 0), ("h2:26379", 0)]
+    for one in service.sentinels:
+        assert await one.credentials() == ("watch/er", "a/b@c")
+    plain = Service.from_url("redis+sentinel://u:p@h1,h2/name")
+    assert await plain.sentinels[0].credentials() == ()
+
+
+async def test_all_sentinels_of_a_redis_py_client_are_asked() -> None:
+    client = Sentinel([("h1", 1), ("h2", 2), ("h3", 3)]).master_for("name", db=3)
+    service = Service.of_pool(client.connection_pool)
+    assert (service.name, service.data.db) == ("name", 3)
+    assert [one.address for one in service.sentinels] == ["h1:1", "h2:2", "h3:3"]
+
+
+@pytest.mark.parametrize("path", ["", "/", "/a/b"])
+def test_a_service_has_one_name(path: str) -> None:
+    with pytest.raises(asynclock.ConfigurationError, match="name of one service"):
+        asynclock.connect(f"redis+sentinel://h1,h2{path}")

@@ -1,0 +1,269 @@
+"""Servers in memory that behave like those of a Cluster or behind Sentinels, in virtual time.
+
+Each server has a host and a port, tells what a test lets it tell, and keeps what it was asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+import asynclock
+from asynclock._nodes.cluster import ClusterNode
+from asynclock._nodes.cluster.slots import SLOTS, key_slot
+from asynclock._nodes.endpoint import Endpoint
+from asynclock.testing.memory import MemoryNode
+from asynclock.testing.memory.keyspace import OK, ReplyError, Words
+from tests.engine.virtual_nodes import Way
+
+L = TypeVar("L")
+Reply = Callable[[Words], Any]
+WITH_KEYS = {b"EVALSHA": 3, b"EVAL": 3, b"GET": 1, b"SET": 1, b"DEL": 1}
+"""The place of the first key in a command."""
+
+
+class Server(MemoryNode):
+    """One server at an address."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port}")
+        self.host, self.port = host, port
+        self.way = Way()
+        self.info: dict[str, object] = {}
+        """What INFO tells besides the usual."""
+        self.instead: dict[bytes, Reply] = {}
+        """By a command's first word: what replies to it."""
+        self.asked: list[Words] = []
+        self.born_ago(3600)
+
+    def answer(self, client: Any, words: Words) -> Any:
+        if client is None:
+            return super().answer(client, words)
+        self.asked.append(words)
+        reply = self.instead.get(words[0].upper())
+        return super().answer(client, words) if reply is None else reply(words)
+
+    def asked_for(self, *first: str) -> list[Words]:
+        """Return the commands that began with these words."""
+        wanted = tuple(word.encode() for word in first)
+        return [words for words in self.asked if words[: len(wanted)] == wanted]
+
+    @property
+    def connections(self) -> int:
+        return len(self._clients)
+
+    def _said(self) -> str:
+        return super()._said() + "".join(f"{key}:{value}\r\n" for key, value in self.info.items())
+
+
+class ClusterServer(Server):
+    """A server of a Cluster, with its own view of it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self.epoch = 1
+        self.shards: list[tuple[int, int, list[ClusterServer]]] = []
+        """The first and the last slot of each shard, its primary, and the replicas."""
+        self.odd: dict[int, str] = {}
+        """By slot: the error that a command gets."""
+        self._asking = False
+
+    def answer(self, client: Any, words: Words) -> Any:
+        name = words[0].upper()
+        asking, self._asking = self._asking, name == b"ASKING"
+        place = WITH_KEYS.get(name)
+        if client is None or place is None or (place == 3 and words[2] == b"0"):
+            return super().answer(client, words)
+        slot = key_slot(words[place])
+        owner = self.owner(slot)
+        error = self.odd.get(slot)
+        if asking:
+            error = None
+        elif error is None and owner is not self:
+            where = "" if owner is None else f"{owner.host}:{owner.port}"
+            error = f"MOVED {slot} {where}" if where else "CLUSTERDOWN Hash slot not served"
+        if error is not None:
+            self.asked.append(words)
+            return ReplyError(error)
+        return super().answer(client, words)
+
+    def owner(self, slot: int) -> ClusterServer | None:
+        found = (servers[0] for first, last, servers in self.shards if first <= slot <= last)
+        return next(found, None)
+
+    def view(self) -> list[Any]:
+        """What CLUSTER SLOTS tells."""
+        return [
+            [first, last, *([one.host.encode(), one.port, b"id"] for one in servers)]
+            for first, last, servers in self.shards
+        ]
+
+
+def _tells(server: ClusterServer) -> Reply:
+    def reply(words: Words) -> Any:
+        if words[1].upper() == b"SLOTS":
+            return server.view()
+        return b"cluster_current_epoch:%d\r\n" % server.epoch
+
+    return reply
+
+
+class VirtualCluster:
+    """A Cluster whose servers are told their view by the test."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, primaries: int = 3, replicas: int = 0) -> None:
+        self.primaries = [ClusterServer(f"c{n}", 7000) for n in range(primaries)]
+        self.replicas = [
+            [ClusterServer(f"r{n}-{m}", 7000) for m in range(replicas)] for n in range(primaries)
+        ]
+        self.servers: list[ClusterServer] = [*self.primaries, *itertools.chain(*self.replicas)]
+        self.spare = ClusterServer("spare", 7000)
+        """A server that is not in the Cluster at first."""
+        size = SLOTS // primaries
+        self.tell(
+            [
+                (n * size, SLOTS - 1 if n == primaries - 1 else (n + 1) * size - 1, [one, *others])
+                for n, (one, others) in enumerate(zip(self.primaries, self.replicas, strict=True))
+            ],
+            to=[*self.servers, self.spare],
+        )
+        for server in (*self.servers, self.spare):
+            server.instead[b"CLUSTER"] = _tells(server)
+            server.instead[b"ASKING"] = lambda _words: OK
+        reach(patch, [*self.servers, self.spare])
+        self.url = "redis+cluster://" + ",".join(f"{one.host}:7000" for one in self.primaries)
+
+    @property
+    def shards(self) -> list[tuple[int, int, list[ClusterServer]]]:
+        return list(self.primaries[0].shards)
+
+    def tell(
+        self,
+        shards: list[tuple[int, int, list[ClusterServer]]],
+        *,
+        epoch: int = 1,
+        to: Sequence[ClusterServer] | None = None,
+    ) -> None:
+        """Give servers (all) another view."""
+        for server in to if to is not None else (*self.servers, self.spare):
+            server.shards, server.epoch = list(shards), epoch
+
+    def replaced(self, old: ClusterServer, new: ClusterServer) -> list[Any]:
+        """Return the shards with another primary in one of them."""
+        return [
+            (first, last, [new if one is old else one for one in servers if one is not new])
+            for first, last, servers in self.shards
+        ]
+
+    def moved(self, slot: int, to: ClusterServer) -> list[tuple[int, int, list[ClusterServer]]]:
+        """Return the shards after one slot has moved."""
+        parts: list[tuple[int, int, list[ClusterServer]]] = []
+        for first, last, servers in self.shards:
+            if first <= slot <= last:
+                parts += [(first, slot - 1, servers), (slot, slot, [to]), (slot + 1, last, servers)]
+            else:
+                parts.append((first, last, servers))
+        return [part for part in parts if part[0] <= part[1]]
+
+
+class Sentinel(Server):
+    """A Sentinel that names whatever the test lets it name."""
+
+    def __init__(self, host: str, port: int = 26379) -> None:
+        super().__init__(host, port)
+        self.primary: Server | None = None
+        self.epoch = 1
+        self.down_after = 1000
+        """Milliseconds."""
+        self.replicas: dict[Server, str] = {}
+        """The flags of each replica."""
+        self.instead[b"SENTINEL"] = self._tell
+
+    def _tell(self, words: Words) -> Any:
+        if self.primary is None:
+            return ReplyError("ERR No such master with that name")
+        if words[1].upper() == b"GET-MASTER-ADDR-BY-NAME":
+            return [self.primary.host.encode(), b"%d" % self.primary.port]
+        if words[1].upper() == b"MASTER":
+            pairs = {"config-epoch": self.epoch, "down-after-milliseconds": self.down_after}
+            return _words(pairs)
+        return [
+            _words({"ip": one.host, "port": one.port, "runid": one.run_id, "flags": flags})
+            for one, flags in self.replicas.items()
+        ]
+
+
+def _words(pairs: dict[str, object]) -> list[bytes]:
+    return [str(word).encode() for pair in pairs.items() for word in pair]
+
+
+class VirtualService:
+    """Two servers behind three Sentinels; the first is the primary."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.sentinels = [Sentinel(f"s{n}") for n in range(3)]
+        self.servers = [Server(f"p{n}", 6379) for n in range(2)]
+        self.acknowledge(1)
+        self.name(self.servers[0], epoch=1, replicas={self.servers[1]: "slave"})
+        reach(patch, [*self.sentinels, *self.servers])
+        self.url = "redis+sentinel://s0,s1,s2/mymaster"
+
+    def name(
+        self,
+        primary: Server | None,
+        *,
+        epoch: int,
+        replicas: dict[Server, str] | None = None,
+        by: Sequence[Sentinel] | None = None,
+    ) -> None:
+        """Let Sentinels (all) name another primary."""
+        for sentinel in self.sentinels if by is None else by:
+            sentinel.primary, sentinel.epoch = primary, epoch
+            sentinel.replicas = {} if replicas is None else replicas
+
+    def acknowledge(self, replicas: int) -> None:
+        """Let so many replicas acknowledge each write."""
+        for server in self.servers:
+            server.instead[b"WAIT"] = lambda _words: replicas
+
+
+def name_on(number: int, of: int = 3) -> str:
+    """Return a name whose slot is the `number`th shard's."""
+    names = (f"name-{n}" for n in range(10_000))
+    return next(name for name in names if slot_of(name) * of // SLOTS == number)
+
+
+def slot_of(name: str) -> int:
+    return key_slot(f"asynclock:{{{name}}}".encode())
+
+
+def key_of(name: str) -> bytes:
+    return f"asynclock:{{{name}}}".encode()
+
+
+def reach(patch: pytest.MonkeyPatch, servers: Sequence[Server]) -> None:
+    """Let addresses lead to these servers."""
+    at = {(server.host, server.port): server for server in servers}
+
+    async def by_address(self: Endpoint, make: Callable[[], Any]) -> Any:
+        server = at.get((self.host, self.port))
+        if server is None:
+            raise ConnectionRefusedError(f"nobody at {self.address}")
+        return await server.open(make, server.way)
+
+    patch.setattr(Endpoint, "open", by_address)
+
+
+def connect(cluster: VirtualCluster, **settings: Any) -> asynclock.LockManager:
+    """Connect to a Cluster, without the restart guard: its servers were never met before."""
+    usual = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0, "restart_guard": False}
+    return asynclock.connect(cluster.url, **{**usual, **settings})
+
+
+def node_of(locks: asynclock.LockManager) -> ClusterNode:
+    (node,) = locks._engine.multiplexer.nodes
+    assert isinstance(node, ClusterNode)
+    return node
