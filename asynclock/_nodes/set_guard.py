@@ -60,6 +60,8 @@ class SetGuard:
         self._nameless: set[Node] = set()
         """The nodes that were met and did not know their names."""
         self._newest = Kept()
+        self._untold: set[Node] = set()
+        """The nodes that have reported what they keep since all were last compared."""
         self._told: dict[Node, tuple[Kept, Kept, object]] = {}
         """For each node that was told: what it kept, what it was told, and on which link."""
         self._failure: Failure | None = None
@@ -80,6 +82,7 @@ class SetGuard:
         if kept.name or before is None:
             self._names[met] = kept.name or met.address
         renamed = before not in (None, self._names[met])
+        self._untold.add(met)
         self._newest = max(self._newest, kept)
         # A quorum of answers is needed for each lease. Fewer readings may all be outdated.
         if len(self._names) < self._quorum:
@@ -91,8 +94,9 @@ class SetGuard:
             for node in self._names:  # including those met before the record was known
                 if isinstance(node, ServerNode) and node.trust.facts is not None:
                     known = node.trust.facts.kept
-                    if renamed or node is met or known.number < self._newest.number:
+                    if renamed or node in self._untold or known.number < self._newest.number:
                         loop.call_soon(self._tell, record, node, known)
+            self._untold.clear()
         elif len(self._nodes) >= FLEET:
             # Not a warning: most fleets never change, and each run of a program would repeat it.
             self._say(logging.INFO, UNRECORDED)
