@@ -64,7 +64,7 @@ async def test_an_older_record_decides_nothing_and_is_replaced(
     """Whether its node is the first or the last that is met."""
     servers, nodes = await recorded()
     number = int((await kept(servers[1]))[0])
-    await keep(servers[place], number - 1, "abx", "name", f"memory://{'abc'[place]}")
+    await keep(servers[place], number - 1, "xyz", "name", f"memory://{'abc'[place]}")
     for node in nodes:
         node._route.seconds = TRIP
     nodes[place]._route.seconds = 2 * TRIP if place else TRIP / 2
@@ -88,6 +88,50 @@ async def test_a_client_is_compared_though_one_of_its_nodes_is_down() -> None:
         await locks.lock("x").acquire(timeout=5)
     assert await kept(strangers[0]) == [None, None, None], "a node of nobody is told nothing"
     await locks.aclose()
+
+
+@in_virtual_time
+async def test_a_client_of_strangers_is_refused_before_they_vote() -> None:
+    """However it turns out what they are, no quorum of the others fits."""
+    _, nodes = await recorded()
+    strangers: list[Any] = [MemoryEndpoint(name, MemoryNode(name), Way()) for name in "xy"]
+    locks = asynclock.connect(nodes[0], *strangers, **SETTINGS)
+    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+        await locks.ready()
+        await asyncio.sleep(1)
+        await locks.lock("x").acquire(timeout=1)
+    await locks.aclose()
+
+
+@in_virtual_time
+async def test_a_node_with_another_address_that_came_back_empty_keeps_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    servers, nodes = await recorded()
+    tunnel: Any = MemoryEndpoint("tunnel", servers[2], Way())
+    async with asynclock.connect(*nodes[:2], tunnel, **SETTINGS) as locks:
+        await locks.ready()
+        await asyncio.sleep(1)
+        servers[2].restart(keep_data=False)
+        await asyncio.sleep(1)
+        assert (await kept(servers[2]))[2] == "memory://c"
+        await asyncio.sleep(2 * SETTINGS["ttl"])
+        async with locks.lock("x", timeout=5):
+            assert [node.state for node in locks.nodes()] == ["up"] * 3
+    assert said(caplog, logging.ERROR) == []
+
+
+@pytest.mark.parametrize(("names", "told"), [("a", 0), ("abc", 1)])
+@in_virtual_time
+async def test_only_a_fleet_is_told_that_it_has_no_record(
+    caplog: pytest.LogCaptureFixture, names: str, told: int
+) -> None:
+    caplog.set_level(logging.INFO, "asynclock.fleet")
+    _, nodes = far_nodes(names)
+    async with asynclock.connect(*nodes, **SETTINGS) as locks:
+        async with locks.lock("x", timeout=5):
+            await asyncio.sleep(1)
+    assert len(said(caplog, logging.INFO)) == told
 
 
 @in_virtual_time

@@ -286,6 +286,7 @@ async def test_servers_that_left_the_cluster_are_left(monkeypatch: pytest.Monkey
         await asyncio.sleep(1.1 + 1.0)  # until the view is read, and one node timeout
         assert kept() == ["c1", "c1", "c2", "c2", "spare", "spare"]
         assert len(list(node_of(locks)._kept)) == 6
+        assert len(node_of(locks).shards) == 3
         old.thaw()
         await asyncio.sleep(0.01)
         assert old.connections == 0
