@@ -17,7 +17,8 @@ from asynclock._keys import lock_key
 from asynclock._primitives.base import Lockable
 from asynclock._primitives.kind import Held, Kind, State, StateView
 from asynclock._primitives.kinds import KINDS, SCRIPTS
-from asynclock._primitives.lock import SCRIPT
+from asynclock._primitives.lock import MUTEX, SCRIPT
+from asynclock._primitives.readwrite import READERS
 from asynclock.testing import LocalServer
 from tests import patient
 
@@ -71,3 +72,81 @@ async def test_tools_need_only_the_declaration_of_a_primitive(
         release = KeyRef.shown_as("a", found.kind, found.part).release(access.prefix, lease.owner)
         assert (await ask(access.nodes[0], release))[0] == 1
         assert not (await survey(node_access(locks))).held
+
+
+def test_what_a_node_says_of_an_owner() -> None:
+    (view,) = MUTEX.views("a:1", (b"me", 2500, 7, 0))
+    assert (view.node, view.owner, view.remaining, view.fence) == ("a:1", "me", 2.5, 7)
+    assert not list(MUTEX.views("a:1", (None, -2, 7, 0)))
+
+
+def test_an_owner_that_something_else_wrote_is_shown() -> None:
+    """A key without a ttl, an empty one, and bytes that are no text."""
+    (view,) = MUTEX.views("a:1", (b"me", -1, 0, 0))
+    assert view.remaining is None
+    (view,) = MUTEX.views("a:1", (b"", 1000, 0, 0))
+    assert view.owner == ""
+    (view,) = MUTEX.views("a:1", (b"\xff", 1000, 0, 0))
+    assert view.owner == "\ufffd"
+
+
+def test_what_a_node_says_of_readers() -> None:
+    now = 1_700_000_000_000_000
+    first, second = READERS.views(
+        "a:1", ([b"one", b"1700000002500", b"\xff", b"1700000001000"], 7, now)
+    )
+    assert (first.owner, first.remaining, first.fence) == ("one", 2.5, 7)
+    assert (second.owner, second.remaining) == ("\ufffd", 1.0)
+    assert first.shared, "so its fence doesn't say since when it reads"
+
+
+@pytest.mark.parametrize(
+    ("value", "pttl", "text", "left"),
+    [
+        (b"set", 2500, "set", 2.5),
+        (b"set", -1, "set", None),
+        (None, -2, None, None),
+        (b"", 2500, None, 2.5),  # a promise without a value, or a value that was taken back
+        (b"\xff", 2500, "\ufffd", 2.5),
+    ],
+)
+def test_what_a_node_says_of_a_state(
+    value: bytes | None, pttl: int, text: str | None, left: float | None
+) -> None:
+    view = StateView.parse("a:1", [1, 9, value, pttl, 123])
+    assert view == StateView("a:1", 9, text, left, 123)
+
+
+def test_a_release_by_an_operator_names_what_it_reads_besides() -> None:
+    """The queue, whose first waiter it wakes, and of a read-write lock the other side."""
+    kinds = {kind.name: kind for kind in KINDS}
+    for kind, shown, wanted in (
+        ("lock", "", ["p:a", "p:a:#fence", "p:a:#queue"]),
+        ("fair", "", ["p:a:#fair", "p:a:#fair:#fence", "p:a:#waiters"]),
+        ("election", "", ["p:a:#leader", "p:a:#leader:#fence", "p:a:#candidates"]),
+        (
+            "rwlock",
+            "write",
+            ["p:a:#write", "p:a:#write:#fence", "p:a:#phases", "p:a:#readers"],
+        ),
+        (
+            "rwlock",
+            "read",
+            ["p:a:#readers", "p:a:#write:#fence", "p:a:#phases", "p:a:#write"],
+        ),
+    ):
+        (part,) = (one for one in kinds[kind].parts if isinstance(one, Held) and one.shown == shown)
+        command = part.release(part.keys("p:a"), "me")
+        assert [*command.keys] == wanted
+        assert command.args == ("release", "me")
+
+
+def test_all_keys_and_queues_of_a_name_are_known() -> None:
+    kinds = {kind.name: kind for kind in KINDS}
+    assert "p:a:#value" in kinds["election"].keys("p:a")
+    assert kinds["lock"].keys("p:a") == {"p:a", "p:a:#fence", "p:a:#queue", "p:a:#queue:#fence"}
+    queues = {name: [[*one.keys] for one in kind.queues("p:a")] for name, kind in kinds.items()}
+    assert queues["lock"] == [["p:a:#queue"]]
+    assert queues["rwlock"] == [["p:a:#phases", "p:a:#write"], ["p:a:#upgraders"]]
+    assert queues["semaphore"] == [["p:a:#slots"], ["p:a:#collectors"]]
+    assert queues["latch"] == []

@@ -1,0 +1,233 @@
+"""Holds on several leases, and several holds on one lease, when one ends before the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock.events import Event, Lost
+from asynclock.testing import lose
+from tests.engine.virtual_nodes import Nodes, virtual_single
+
+FIRST, SECOND = 0, 1
+
+
+@contextlib.asynccontextmanager
+async def two_leases(
+    on: Nodes, **settings: Any
+) -> AsyncIterator[tuple[asynclock.MultiLease, asynclock.LockManager]]:
+    """A hold on the names m and n, with a lease for each, as on a Cluster."""
+    async with on.connect(prefix="x:{") as locks:
+        yield await locks.multi_lock("m", "n", **settings).acquire(), locks
+
+
+async def free(on: Nodes) -> bool:
+    return await on.nodes[0].command("EXISTS", "x:{m}", "x:{n}") == 0
+
+
+async def at_once(answer: Awaitable[Any]) -> Any:
+    """The result of a call that must not take any time."""
+    began = _clock.now()
+    found = await answer
+    assert _clock.now() - began < 0.001
+    return found
+
+
+@virtual_single
+async def test_the_lease_that_ends_first_says_how_long_a_hold_lives(on: Nodes) -> None:
+    for shorter in (FIRST, SECOND):
+        async with two_leases(on) as (hold, _):
+            await hold.leases[shorter].extend(5)
+            assert hold.ttl == 5
+            assert 4 < hold.remaining() < 5
+            await hold.release()
+
+
+@virtual_single
+async def test_an_extension_is_for_every_lease(on: Nodes) -> None:
+    async with two_leases(on) as (hold, _):
+        await asyncio.sleep(2)
+        await hold.extend(8)
+        for lease in hold.leases:
+            assert lease.ttl == 8
+            assert lease.remaining() > 7.5
+        await hold.extend()
+        assert hold.ttl == 8
+
+
+def either(test: Callable[[Nodes, int], Awaitable[None]]) -> Callable[[], None]:
+    """Play it for each of the two leases as the one that is lost."""
+
+    @virtual_single
+    async def play(on: Nodes) -> None:
+        for lost in (FIRST, SECOND):
+            await test(on, lost)
+
+    play.__name__, play.__doc__ = test.__name__, test.__doc__
+    return play
+
+
+@either
+async def test_the_loss_of_one_lease_is_the_loss_of_the_hold(on: Nodes, lost: int) -> None:
+    async with two_leases(on) as (hold, _):
+        waiting = asyncio.create_task(hold.wait_lost())
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        lose(hold.leases[lost])
+        await at_once(waiting)
+        await at_once(hold.wait_lost())
+        assert not hold.held
+        assert hold.remaining() == 0
+        assert hold.lost_reason == "a test took it away"
+        assert not await hold.check()
+        with pytest.raises(asynclock.LeaseLostError, match=f"'{'mn'[lost]}'"):
+            await hold.__aenter__()
+        assert await hold.release() is False
+        assert await free(on)
+
+
+@either
+async def test_the_release_after_a_loss_says_so_and_releases_the_other(
+    on: Nodes, lost: int
+) -> None:
+    async with two_leases(on) as (hold, _):
+        lose(hold.leases[lost])
+        assert await hold.release() is False
+        assert await hold.release() is False
+        assert await free(on)
+
+
+@either
+async def test_a_check_asks_the_nodes_for_every_lease(on: Nodes, lost: int) -> None:
+    async with two_leases(on) as (hold, _):
+        assert await hold.check()
+        await on.nodes[0].command("DEL", f"x:{{{'mn'[lost]}}}")
+        assert not await hold.check()
+
+
+@either
+async def test_the_loss_of_any_lease_interrupts_the_body(on: Nodes, lost: int) -> None:
+    async with two_leases(on) as (hold, _):
+        with pytest.raises(asynclock.LeaseLostError, match=f"'{'mn'[lost]}'"):
+            async with hold:
+                asyncio.get_running_loop().call_later(1, lose, hold.leases[lost])
+                await asyncio.sleep(5)
+                raise AssertionError("the body went on")
+        assert await free(on)
+
+
+@either
+async def test_a_loss_that_must_not_interrupt_is_raised_at_the_end(on: Nodes, lost: int) -> None:
+    async with two_leases(on, interrupt=False) as (hold, _):
+        ended = False
+        with pytest.raises(asynclock.LeaseLostError, match=f"'{'mn'[lost]}'"):
+            async with hold:
+                lose(hold.leases[lost])
+                await asyncio.sleep(1)
+                with pytest.raises(asynclock.LeaseLostError):
+                    hold.adopt()
+                ended = True
+        assert ended
+        with pytest.raises(ZeroDivisionError):
+            await _fails(on, lost)
+
+
+async def _fails(on: Nodes, lost: int) -> None:
+    async with two_leases(on, interrupt=False) as (hold, _), hold:
+        lose(hold.leases[lost])
+        raise ZeroDivisionError
+
+
+@virtual_single
+async def test_an_end_that_nothing_noticed_is_noticed_when_the_hold_is_entered_or_left(
+    on: Nodes,
+) -> None:
+    """The code kept the loop busy until the time of the leases was over."""
+    events: list[Event] = []
+    loop: Any = asyncio.get_running_loop()
+    async with on.connect(prefix="x:{", observers=[events.append]) as locks:
+        lock = locks.multi_lock("m", "n")
+        hold = await lock.acquire()
+        loop.now += 11
+        with pytest.raises(asynclock.LeaseLostError, match="busy"):
+            await hold.__aenter__()
+        with pytest.raises(asynclock.LeaseLostError, match="busy"):
+            async with lock:
+                loop.now += 11
+    assert [event.name for event in events if isinstance(event, Lost)] == ["m", "n"] * 2
+
+
+@virtual_single
+async def test_a_loss_interrupts_nobody_after_the_end_of_the_body(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("r")
+    outer = await lock.acquire()
+    async with lock as inner:
+        assert inner.task is asyncio.current_task()
+        assert outer.task is None
+    assert inner.task is None
+    lose(outer._nesting.lease)
+    await asyncio.sleep(1)
+    with pytest.raises(asynclock.LeaseLostError):
+        outer.adopt()
+
+
+@virtual_single
+async def test_a_hold_that_is_not_entered_cannot_be_adopted(on: Nodes) -> None:
+    async with two_leases(on) as (hold, _):
+        with pytest.raises(RuntimeError, match="not entered"):
+            hold.adopt()
+
+
+@virtual_single
+async def test_an_inner_hold_that_has_ended_is_not_held(on: Nodes) -> None:
+    on.slow(0.1)
+    lock = on.locks.reentrant_lock("r")
+    async with lock as outer:
+        inner = await lock.acquire()
+        assert await at_once(inner.release()) is True
+        assert not inner.held
+        assert inner.remaining() == 0
+        assert await at_once(inner.check()) is False
+        with pytest.raises(asynclock.LeaseLostError):
+            await inner.extend()
+        with pytest.raises(asynclock.LeaseLostError):
+            await inner.__aenter__()
+        assert outer.held
+        assert outer.remaining() > 0
+
+
+@virtual_single
+async def test_an_inner_hold_on_what_was_lost_was_not_held_until_its_release(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("r")
+    outer = await lock.acquire()
+    inner = await lock.acquire()
+    lose(outer._nesting.lease)
+    assert await inner.release() is False
+    assert await outer.release() is False
+
+
+async def test_another_event_loop_can_do_nothing_with_a_hold() -> None:
+    async with asynclock.connect("memory://a") as locks:
+        lock = locks.reentrant_lock("r")
+        hold, entered = await lock.acquire(), await lock.acquire()
+
+        async def elsewhere() -> None:
+            with pytest.raises(asynclock.ConfigurationError):
+                await hold.__aenter__()
+            with pytest.raises(asynclock.ConfigurationError):
+                entered.adopt()
+            for one in (hold, entered):
+                with pytest.raises(asynclock.ConfigurationError):
+                    await one.release()
+
+        async with entered:
+            await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+            assert entered.task is asyncio.current_task()
+            assert entered.depth == 2
+        assert await hold.release()
