@@ -13,7 +13,7 @@ import asynclock
 from asynclock import _clock
 from asynclock.events import Event, Lost
 from asynclock.testing import lose
-from tests.engine.virtual_nodes import Nodes, virtual_single
+from tests.engine.virtual_nodes import Nodes, start, virtual_single
 
 FIRST, SECOND = 0, 1
 
@@ -161,6 +161,61 @@ async def test_an_end_that_nothing_noticed_is_noticed_when_the_hold_is_entered_o
             async with lock:
                 loop.now += 11
     assert [event.name for event in events if isinstance(event, Lost)] == ["m", "n"] * 2
+
+
+@virtual_single
+async def test_each_name_has_the_fence_of_its_own_lease(on: Nodes) -> None:
+    for ahead in "mn":
+        fence = int((on.nodes[0].wall() + 5) * 1e6)
+        await on.nodes[0].command("SET", f"x:{{{ahead}}}:#fence", fence, "PX", 60_000)
+        async with two_leases(on) as (hold, locks):
+            assert hold.fences == {lease.name: lease.fence for lease in hold.leases}
+            assert hold.fence == hold.fences[ahead] == fence + 1
+            assert min(hold.fences.values()) < fence
+            assert await hold.release()
+            assert locks.statistics().held == 0
+        await on.nodes[0].command("DEL", "x:{m}:#fence", "x:{n}:#fence")
+
+
+@virtual_single
+async def test_a_hold_says_what_became_of_it(on: Nodes) -> None:
+    async with two_leases(on) as (hold, _):
+        shown = f"<MultiLease 'm, n' fence={hold.fence} "
+        assert repr(hold) == f"{shown}held>"
+        lose(hold.leases[SECOND])
+        assert repr(hold) == f"{shown}a test took it away>"
+        await hold.release()
+
+
+@virtual_single
+async def test_the_timeout_is_for_all_names_together(on: Nodes) -> None:
+    """On a Cluster, where one name is locked after the other."""
+    async with on.connect(prefix="x:{") as here, on.connect(prefix="x:{") as there:
+        loop = asyncio.get_running_loop()
+        first, second = await there.lock("m").acquire(), await there.lock("n").acquire()
+        loop.call_later(1.5, first._let_go)
+        began = _clock.now()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await here.multi_lock("n", "m").acquire(timeout=2)
+        assert _clock.now() - began == pytest.approx(2, abs=0.05)
+        began = _clock.now()
+        assert await here.multi_lock("n", "m").try_acquire() is None
+        assert _clock.now() - began < 0.01
+        assert await second.release()
+
+
+@virtual_single
+async def test_a_waiter_for_several_names_notices_at_once_that_one_is_free(on: Nodes) -> None:
+    """Whichever of them it is; the holder's release tells nobody, as with another library."""
+    for name in "mn":
+        await on.nodes[0].command("SET", f"asynclock:{name}", "other", "PX", 60_000)
+        waiting = start(on.locks.multi_lock("m", "n").acquire())
+        await asyncio.sleep(0.1)
+        began = _clock.now()
+        await on.nodes[0].command("DEL", f"asynclock:{name}")
+        hold = await waiting
+        assert _clock.now() - began < 0.05
+        await hold.release()
 
 
 @virtual_single

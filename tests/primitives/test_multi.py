@@ -226,6 +226,13 @@ def test_names_are_checked() -> None:
         locks.multi_lock()
     with pytest.raises(asynclock.ConfigurationError, match="must not contain"):
         locks.multi_lock("a", "b:#fence")
+    most = [f"{number:02}" for number in range(64)]
+    assert locks.multi_lock(*most).names == tuple(most)
+    with pytest.raises(asynclock.ConfigurationError, match="from 1 to 64"):
+        locks.multi_lock(*most, "x")
+    for several in (["a", "b"], ("a",), {"a", "b"}, frozenset("ab")):
+        with pytest.raises(asynclock.ConfigurationError, match="an argument of its own"):
+            locks.multi_lock(several)  # type: ignore[arg-type]  # that is the point
 
 
 @pytest.mark.parametrize("nodes", [1, 5])

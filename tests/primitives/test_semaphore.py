@@ -13,6 +13,7 @@ from asynclock._rules import pacing
 from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
+from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
 from tests.primitives.conftest import Connect, hold
 from tests.waiting import PATIENCE, sleeps, until, waits
 
@@ -228,3 +229,116 @@ async def test_three_permits_with_two_of_five_dead(
         assert fences == sorted(set(fences)), "fences per slot rise"
     # Hundreds on a machine of its own; here only that they did not stop.
     assert sum(map(len, slots.values())) > 30
+
+
+# ---- which slot is asked for ---------------------------------------------------------------------
+
+
+def parts(semaphore: asynclock.Semaphore, slot: int, votes: list[bytes], spare: int) -> set[str]:
+    """The slots that may be asked for after a refusal, whatever the chance."""
+    choose = semaphore._slot("a", slot).choose_slot
+    assert choose is not None
+    found = (choose(votes, spare, chance / 10) for chance in range(10))
+    return {"" if spec is None else spec.part for spec in found}
+
+
+def test_after_a_refusal_any_slot_is_asked_for_that_enough_nodes_have_free() -> None:
+    """Clients that are refused at the same moment don't all ask for the same one."""
+    semaphore = asynclock.connect("memory://a").semaphore("a", 5)
+    assert parts(semaphore, 2, [b"1100", b"0101", b"0110"], 1) == {"3", "0", "1"}
+    assert parts(semaphore, 2, [b"1110", b"0101", b"0110"], 1) == {"3", "1"}
+    assert parts(semaphore, 2, [b"1110", b"1111", b"1110"], 1) == {"1"}
+    assert parts(semaphore, 2, [b"1110", b"1111", b"1111"], 1) == {""}, "a majority has it taken"
+    assert parts(semaphore, 2, [b"1101"], 0) == {"0"}
+
+
+def test_a_refusal_in_one_window_leads_to_the_next_until_all_were_seen() -> None:
+    locks = asynclock.connect("memory://a")
+    for permits, wanted in (
+        (64, [3]),
+        (65, [3, 2]),
+        (128, [3, 67]),
+        (129, [3, 67, 2]),
+        (256, [3, 67, 131, 195]),
+    ):
+        spec = locks.semaphore("a", permits)._slot("a", 3)
+        asked, seen = [3], set[str]()
+        while True:
+            seen |= {*spec.watched}
+            assert len(spec.neighbours) == 63
+            assert spec.choose_slot is not None
+            following = spec.choose_slot([b"1" * 63], 0, 0.5)
+            if following is None:
+                break
+            spec = following
+            asked.append(int(spec.part))
+        assert asked == wanted
+        assert len(seen) == permits
+
+
+@virtual_single
+async def test_a_process_asks_for_no_slot_that_it_holds_itself(on: Nodes) -> None:
+    """So it needs one request for each, however many it has."""
+    held = [await on.locks.semaphore("s", 16).acquire() for _ in range(16)]
+    assert sorted(int(lease.part) for lease in held) == [*range(16)]
+    assert on.locks.statistics().refused == 0
+    assert await on.locks.semaphore("s", 16).try_acquire() is None
+    await held[5].release()
+    found = await on.locks.semaphore("s", 16).try_acquire()
+    assert found is not None
+    assert found.part == held[5].part
+
+
+@virtual_single
+async def test_those_who_come_first_do_not_all_ask_for_the_same_slot(on: Nodes) -> None:
+    found = {(await on.locks.semaphore(f"s{n}", 16).acquire()).part for n in range(40)}
+    assert len(found) > 4
+
+
+@virtual_single
+async def test_a_permit_that_others_may_not_have_is_not_handed_to_them(on: Nodes) -> None:
+    """In one process, too: users of fewer permits take none of the higher slots."""
+    few, many = on.locks.semaphore("s", 1), on.locks.semaphore("s", 2)
+    low, high = await few.acquire(), await many.acquire()
+    assert (low.part, high.part) == ("0", "1")
+    waiting = start(few.acquire(timeout=5))
+    await asyncio.sleep(0.1)
+    await high.release()
+    await asyncio.sleep(2)
+    assert not waiting.done()
+    await low.release()
+    assert (await waiting).part == "0"
+
+
+@virtual
+async def test_several_permits_are_waited_for_as_long_as_the_timeout_says(on: Nodes) -> None:
+    """From the call, at the gate and for all permits together."""
+    semaphore = on.locks.semaphore("s", 3, timeout=4)
+    held = [await semaphore.acquire() for _ in range(3)]
+    loop = asyncio.get_running_loop()
+    loop.call_later(1.5, lambda: start(held[0].release()))
+    loop.call_later(3.0, lambda: start(held[1].release()))
+    for lock, timeout in ((semaphore.several(3), {}), (semaphore.several(3), {"timeout": 2.0})):
+        began = loop.time()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await lock.acquire(**timeout)
+        assert loop.time() - began == pytest.approx(timeout.get("timeout", 4), abs=0.1)
+    assert held[2].held
+
+
+@virtual
+async def test_a_try_for_several_permits_waits_for_nothing(on: Nodes) -> None:
+    semaphore = on.locks.semaphore("s", 3)
+    one = await semaphore.acquire()
+    loop = asyncio.get_running_loop()
+    assert await semaphore.several(3).try_acquire() is None
+    collecting = start(semaphore.several(3).acquire())
+    async with on.connect() as others:
+        await asyncio.sleep(1)
+        began = loop.time()
+        assert await others.semaphore("s", 3).several(1).try_acquire() is None
+        assert loop.time() - began < 0.1
+    await one.release()
+    got = await collecting
+    assert len(got.fences) == 3
+    assert await got.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 
 import pytest
@@ -56,6 +57,14 @@ async def test_methods_and_attributes(locks: asynclock.LockManager) -> None:
     await asyncio.gather(*(account.book() for account in [one, other] * 5))
 
 
+async def test_items_of_an_argument_name_the_lock(locks: asynclock.LockManager) -> None:
+    @locks.synchronized("order:{order[id]}:{shops[0].__name__}", lease="lease")
+    async def ship(order: dict[str, int], shops: list[type], *, lease: asynclock.Lease) -> str:
+        return lease.name
+
+    assert await ship({"id": 7}, [str]) == "order:7:str"  # type: ignore[call-arg]  # it gets a lease
+
+
 async def test_it_excludes_across_managers(
     asynclock_nodes: list[LocalServer], connect_to: Connect
 ) -> None:
@@ -95,3 +104,5 @@ def test_mistakes_are_found_when_decorating() -> None:
         locks.synchronized(lambda: None)  # type: ignore[arg-type]  # a decorator without its argument
     with pytest.raises(asynclock.ConfigurationError, match="async"):
         locks.synchronized("a")(lambda: None)  # type: ignore[arg-type,return-value]  # the point
+    with pytest.raises(asynclock.ConfigurationError, match="needs an async function; .*partial"):
+        locks.synchronized("a")(functools.partial(print))  # type: ignore[arg-type]  # it has no name

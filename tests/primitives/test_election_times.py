@@ -1,0 +1,240 @@
+"""When the value of a leader is published, and what observers make of the nodes' answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._primitives.election import LONGEST_VALUE
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+
+LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#value"
+
+
+@contextlib.asynccontextmanager
+async def observed(locks: asynclock.LockManager) -> AsyncIterator[list[tuple[int, str, float]]]:
+    """The terms and values that an observer sees, and when."""
+    seen: list[tuple[int, str, float]] = []
+
+    async def watch() -> None:
+        async for leader in locks.election("e").observe():
+            seen.append((leader.term, leader.value, _clock.now()))  # noqa: PERF401 - it never ends
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0.1)
+    yield seen
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+@virtual
+async def test_a_value_is_published_again_before_it_could_expire(on: Nodes) -> None:
+    async with on.locks.election("e").campaign("here"):
+        await asyncio.sleep(0.1)
+        for _ in range(50):
+            left = await on.nodes[0].command("PTTL", VALUE) / 1000
+            assert 2 * TTL - 0.5 < left <= 3 * TTL
+            await asyncio.sleep(1)
+        await on.nodes[0].command("DEL", VALUE)
+        await asyncio.sleep(TTL)
+        assert await on.nodes[0].command("GET", VALUE) is not None
+
+
+@virtual_single
+async def test_a_value_is_published_once_per_ttl(on: Nodes) -> None:
+    async with on.locks.election("e").campaign("here"):
+        await asyncio.sleep(0.1)
+        await on.nodes[0].command("DEL", VALUE)
+        await asyncio.sleep(TTL / 2)
+        assert await on.nodes[0].command("GET", VALUE) is None
+
+
+@virtual
+async def test_a_term_that_is_over_is_published_no_more(on: Nodes) -> None:
+    term = await on.locks.election("e").campaign("here")
+    await asyncio.sleep(1)
+    await term.resign()
+    await on.nodes[0].command("DEL", VALUE)
+    assert term._timer is None or term._timer.cancelled()
+    await asyncio.sleep(2 * TTL)
+    assert await on.nodes[0].command("GET", VALUE) is None
+
+
+@pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")
+@virtual_single
+async def test_a_term_that_the_program_dropped_ends(on: Nodes) -> None:
+    term = weakref.ref(await on.locks.election("e").campaign("here"))
+    await asyncio.sleep(1)
+    gc.collect()
+    assert term() is None
+    await asyncio.sleep(2 * TTL)
+    assert await on.nodes[0].command("GET", LOCK) is None
+
+
+@virtual
+async def test_observers_see_a_change_at_once(on: Nodes) -> None:
+    async with on.connect() as others, observed(on.locks) as here, observed(others) as there:
+        began = _clock.now()
+        async with on.locks.election("e").campaign("one") as term:
+            await asyncio.sleep(1.5)
+            second = _clock.now()
+            assert await term.publish("two")
+            assert term.value == "two"
+            await asyncio.sleep(2 * TTL)
+            for seen in (here, there):
+                assert [value for _, value, _ in seen] == ["one", "two"], "and nothing twice"
+                assert seen[0][2] - began < 0.2
+                assert seen[1][2] - second < 0.2
+                assert {number for number, _, _ in seen} == {term.number}
+
+
+@virtual
+async def test_an_observer_sees_no_earlier_term_again(on: Nodes) -> None:
+    """As from nodes that were restored from a snapshot."""
+    async with observed(on.locks) as seen:
+        for number, owner in ((7, "b"), (5, "a"), (9, "c")):
+            for node in on.nodes:
+                record = json.dumps([number, 0, owner, f"value of {owner}"])
+                await node.command("SET", LOCK, owner, "PX", 60_000)
+                await node.command("SET", VALUE, record, "PX", 60_000)
+            await asyncio.sleep(5)
+        assert [(term, value) for term, value, _ in seen] == [(7, "value of b"), (9, "value of c")]
+
+
+@virtual
+async def test_an_observer_goes_on_through_an_outage_and_ends_with_its_manager(on: Nodes) -> None:
+    others = on.connect()
+    seen: list[str] = []
+
+    async def watch() -> None:
+        async for leader in others.election("e").observe():
+            seen.append(leader.value)  # noqa: PERF401 - for as long as it goes on
+
+    watching = start(watch())
+    first = await on.locks.election("e").campaign("one")
+    await asyncio.sleep(1)
+    for node in on.nodes[1:]:
+        node.freeze()
+    await asyncio.sleep(4)
+    for node in on.nodes:
+        node.thaw()
+    await asyncio.sleep(4)
+    await first.resign()
+    async with on.locks.election("e").campaign("two"):
+        await asyncio.sleep(3)
+        assert seen == ["one", "two"]
+        await others.aclose()
+        await asyncio.wait_for(watching, 5)
+    with pytest.raises(asynclock.ConfigurationError, match="closed"):
+        await anext(others.election("e").observe())
+
+
+@virtual_single
+async def test_an_observer_that_stops_watches_nothing(on: Nodes) -> None:
+    async with observed(on.locks):
+        await asyncio.sleep(1)
+        assert on.locks._engine.multiplexer.wakeups.watched
+    await asyncio.sleep(0.1)
+    assert not on.locks._engine.multiplexer.wakeups.watched
+
+
+@virtual
+async def test_the_leader_is_the_one_that_a_majority_names(on: Nodes) -> None:
+    election = on.locks.election("e")
+    record = json.dumps([7, 0, "me", "mine"])
+    for count, node in enumerate(on.nodes, 1):
+        await node.command("SET", LOCK, "me", "PX", 60_000)
+        await node.command("SET", VALUE, record, "PX", 60_000)
+        leader = await election.leader()
+        assert (leader is not None) == (count >= 2)
+    assert leader is not None
+    assert (leader.name, leader.term, leader.owner, leader.value) == ("e", 7, "me", "mine")
+    for node in on.nodes[1:]:
+        node.kill()
+    assert await election.leader() is None
+
+
+@virtual
+async def test_the_value_of_another_leader_is_not_that_of_this_one(on: Nodes) -> None:
+    election = on.locks.election("e")
+    async with election.campaign("mine"):
+        await asyncio.sleep(0.1)
+        for node in on.nodes:
+            await node.command("SET", VALUE, json.dumps([9, 0, "another", "theirs"]))
+        began = _clock.now()
+        assert await election.leader() is None
+        assert _clock.now() - began == pytest.approx(1.0, abs=0.1), "it may be on its way"
+
+
+@virtual
+async def test_no_leader_is_known_at_once_and_a_value_on_its_way_is_waited_for(on: Nodes) -> None:
+    election = on.locks.election("e")
+    began = _clock.now()
+    assert await election.leader() is None
+    assert _clock.now() - began < 0.01
+    async with election.campaign("here"):
+        await asyncio.sleep(0.1)
+        for node in on.nodes:
+            await node.command("DEL", VALUE)
+        looking = start(election.leader())
+        await asyncio.sleep(0.3)
+        for node in on.nodes:
+            record = [1, 1, await node.command("GET", LOCK), "late"]
+            await node.command("SET", VALUE, json.dumps(record))
+        leader = await looking
+        assert leader is not None
+        assert leader.value == "late"
+
+
+@virtual_single
+async def test_an_owner_that_is_no_text_is_shown(on: Nodes) -> None:
+    await on.nodes[0].command("SET", LOCK, b"\xff", "PX", 60_000)
+    await on.nodes[0].command("SET", VALUE, json.dumps([1, 1, "\ufffd", "x"]))
+    leader = await on.locks.election("e").leader()
+    assert leader is not None
+    assert leader.owner == "\ufffd"
+
+
+@virtual
+async def test_publish_says_whether_a_majority_stores_the_value(on: Nodes) -> None:
+    async with on.locks.election("e").campaign("one") as term:
+        await asyncio.sleep(0.1)
+        for node in on.nodes[1:]:
+            await node.command("SET", LOCK, "another")
+        assert await term.publish("two") is False, "two nodes have another leader"
+        for node in on.nodes[1:]:
+            await node.command("SET", LOCK, term.lease.owner)
+        assert await term.publish("three") is True
+        for node in on.nodes[1:]:
+            node.freeze()
+        assert await term.publish("four") is False, "two nodes do not answer"
+        for node in on.nodes[1:]:
+            node.thaw()
+        await asyncio.sleep(TTL)
+        leader = await on.locks.election("e").leader()
+        assert leader is not None
+        assert leader.value == "four"
+
+
+@virtual_single
+async def test_a_value_has_a_bound(on: Nodes) -> None:
+    election = on.locks.election("e")
+    wrong: list[Any] = ["x" * (LONGEST_VALUE + 1), b"bytes", None]
+    for value in wrong:
+        with pytest.raises(asynclock.ConfigurationError, match="at most 65536"):
+            election.campaign(value)
+    async with election.campaign("x" * LONGEST_VALUE) as term:
+        for value in wrong:
+            with pytest.raises(asynclock.ConfigurationError, match="at most 65536"):
+                await term.publish(value)
+        assert term.value == "x" * LONGEST_VALUE
+        assert await term.publish("y" * LONGEST_VALUE)
