@@ -77,7 +77,7 @@ async def test_places_are_those_of_arrival(on: Nodes) -> None:
     for turn in range(3):
         parties = []
         for _ in range(3):
-            parties.append(start(barrier.wait()))
+            parties.append(start(barrier.wait(timeout=30)))
             await asyncio.sleep(0.1)
         assert [await party for party in parties] == [0, 1, 2]
         assert (await state(on))[1] == turn + 1
@@ -91,13 +91,16 @@ async def test_a_slow_party_learns_that_it_has_passed_though_others_went_on(on: 
         async with slow.lock("warm"):
             pass
         barrier = on.locks.barrier("a", 2)
-        early = start(slow.barrier("a", 2).wait())
+        early = start(slow.barrier("a", 2).wait(timeout=60))
         await asyncio.sleep(0.1)
         for way in on.ways:
             way.go_mute()  # each manager makes new connections, the slow one later
-        assert await barrier.wait() == 1
+        assert await barrier.wait(timeout=30) == 1
         for _ in range(REMEMBERED - 1):
-            assert sorted(await asyncio.gather(barrier.wait(), barrier.wait())) == [0, 1]
+            assert sorted(await asyncio.gather(*(barrier.wait(timeout=30) for _ in range(2)))) == [
+                0,
+                1,
+            ]
         assert await early == 0
 
 
@@ -105,15 +108,15 @@ async def test_a_slow_party_learns_that_it_has_passed_though_others_went_on(on: 
 async def test_what_the_nodes_remember_of_a_barrier_does_not_grow(on: Nodes) -> None:
     barrier = on.locks.barrier("a", 1)
     for _ in range(12):
-        await barrier.wait()
+        await barrier.wait(timeout=30)
     _, rounds, _, passed, _, away = await state(on)
     assert (rounds, len(passed), away) == (12, REMEMBERED, [])
     latest = passed[-1]
-    await barrier.wait()
+    await barrier.wait(timeout=30)
     assert (await state(on))[3][-2] == latest
     pair = on.locks.barrier("b", 2)
     for turn in range(1, 8):
-        waiting = start(pair.wait())
+        waiting = start(pair.wait(timeout=30))
         await asyncio.sleep(0.1)
         await pair.reset()
         with pytest.raises(asynclock.BrokenBarrierError, match="was reset while"):
@@ -125,6 +128,8 @@ async def test_what_the_nodes_remember_of_a_barrier_does_not_grow(on: Nodes) -> 
 @virtual_single
 async def test_an_abort_and_a_reset_that_change_nothing_write_nothing(on: Nodes) -> None:
     barrier = on.locks.barrier("a", 2)
+    await barrier.reset()
+    assert await on.nodes[0].command("HMGET", KEY, "value") == [None], "nobody has used it"
     for change, broken in ((barrier.abort, True), (barrier.reset, False)):
         await change()
         written = await number(on)
@@ -138,11 +143,12 @@ async def test_an_abort_and_a_reset_that_change_nothing_write_nothing(on: Nodes)
 async def test_an_error_names_the_barrier(on: Nodes) -> None:
     await on.locks.barrier("a", 2).abort()
     with pytest.raises(asynclock.BrokenBarrierError) as broken:
-        await on.locks.barrier("a", 2).wait()
+        await on.locks.barrier("a", 2).wait(timeout=30)
     assert broken.value.name == "a"
+    assert await on.locks.barrier("a", 2).waiting() == 0, "it was not let in"
     for call in ("wait", "waiting", "abort", "reset", "broken"):
         with pytest.raises(asynclock.ConfigurationError) as wrong:
-            await getattr(on.locks.barrier("a", 3), call)()
+            await getattr(on.locks.barrier("a", 3), call)(timeout=30)
         assert wrong.value.name == "a"
 
 

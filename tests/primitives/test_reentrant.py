@@ -7,7 +7,10 @@ import asyncio
 import pytest
 
 import asynclock
+from asynclock._primitives.reentrant import _inherited
+from asynclock.testing import lose
 from tests.contract.faces import Face
+from tests.engine.virtual_nodes import Nodes, start, virtual_single
 from tests.primitives.conftest import Connect, hold
 from tests.waiting import PATIENCE, renew_now, until
 
@@ -227,3 +230,109 @@ async def test_an_inherited_hold_that_is_refused_in_another_loop_is_not_counted(
         await asyncio.to_thread(lambda: asyncio.run(again()))
         assert outer.depth == 1
     await face.empty()
+
+
+# ---- which holds a task has ----------------------------------------------------------------------
+
+
+@virtual_single
+async def test_the_end_of_one_hold_leaves_the_task_its_others(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    holds = [await lock.acquire() for _ in range(4)]
+    for ended in (3, 0, 1):
+        await holds[ended].release()
+        again = await lock.try_acquire()
+        assert again is not None
+        assert again.fence == holds[2].fence
+        await again.release()
+    await holds[2].release()
+    assert not on.locks._nestings, "nothing is remembered of a name that nobody holds"
+    assert not on.locks.leases()
+
+
+@virtual_single
+async def test_a_hold_belongs_to_the_task_that_entered_it(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    given, inside, leave = await lock.acquire(), asyncio.Event(), asyncio.Event()
+
+    async def other() -> None:
+        async with given, lock as nested:
+            assert nested.depth == 2
+            inside.set()
+            await leave.wait()
+
+    task = asyncio.create_task(other())
+    await inside.wait()
+    assert await lock.try_acquire() is None, "this task gave it away"
+    leave.set()
+    await task
+    assert await lock.try_acquire() is not None
+
+
+@virtual_single
+async def test_a_hold_belongs_to_the_task_that_adopted_it(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    entered, leave = asyncio.Event(), asyncio.Event()
+    given: list[asynclock.ReentrantLease] = []
+
+    async def enter() -> None:
+        given.append(await (await lock.acquire()).__aenter__())
+        entered.set()
+        await leave.wait()
+        assert await lock.try_acquire() is None, "this task gave it away"
+
+    task = asyncio.create_task(enter())
+    await entered.wait()
+    assert await lock.try_acquire() is None
+    given[0].adopt()
+    nested = await lock.try_acquire()
+    assert nested is not None
+    await nested.release()
+    leave.set()
+    await task
+    await given[0].__aexit__(None, None, None)
+    assert not on.locks._nestings
+
+
+@virtual_single
+async def test_only_what_lets_others_in_is_inherited(on: Nodes) -> None:
+    """And only by those who ask to inherit."""
+    closed, open_ = on.locks.reentrant_lock("a"), on.locks.reentrant_lock("a", inherit=True)
+
+    async def enter(lock: asynclock.ReentrantLock) -> None:
+        async with lock.acquire(timeout=0):
+            pass
+
+    for outer, inner in ((closed, open_), (open_, closed)):
+        async with outer:
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                await asyncio.create_task(enter(inner))
+    async with open_:
+        await asyncio.create_task(enter(open_))
+
+
+@virtual_single
+async def test_a_task_remembers_no_holds_that_have_ended(on: Nodes) -> None:
+    async with on.connect() as others:
+        for number in range(20):
+            for locks in (on.locks, others):
+                async with locks.reentrant_lock(str(number), inherit=True):
+                    pass
+        async with on.locks.reentrant_lock("a", inherit=True):
+            assert len(_inherited.get()) == 1
+            async with others.reentrant_lock("b", inherit=True):
+                assert len(_inherited.get()) == 2
+                assert await start(others.reentrant_lock("a", inherit=True).try_acquire()) is None
+
+
+@virtual_single
+async def test_an_inner_acquire_in_a_lost_hold_is_refused_at_once(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a", interrupt=False)
+    outer = await lock.acquire()
+    lose(outer._nesting.lease)
+    for call in (lock.acquire, lock.try_acquire):
+        with pytest.raises(asynclock.LeaseLostError, match="a test took it away"):
+            await call()
+    assert outer.depth == 1
+    await outer.release()
+    assert await lock.try_acquire() is not None

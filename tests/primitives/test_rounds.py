@@ -265,7 +265,7 @@ async def test_a_change_to_what_is_stored_already_writes_nothing(on: Nodes) -> N
 @virtual
 async def test_a_change_of_our_own_wakes_our_own_waiters_at_once(on: Nodes) -> None:
     event = on.locks.event("e")
-    waiting = start(event.wait())
+    waiting = start(event.wait(timeout=30))
     await asyncio.sleep(1.5)
     began = _clock.now()
     await event.set()
@@ -286,7 +286,7 @@ async def test_a_change_that_was_given_up_is_not_made_later(on: Nodes) -> None:
 @virtual_single
 async def test_a_node_that_was_busy_for_a_moment_makes_the_change(on: Nodes) -> None:
     on.nodes[0].freeze()
-    setting = start(on.locks.event("e").set())
+    setting = start(on.locks.event("e").set(timeout=30))
     await asyncio.sleep(0.9)
     on.nodes[0].thaw()
     began = _clock.now()

@@ -104,5 +104,5 @@ def test_mistakes_are_found_when_decorating() -> None:
         locks.synchronized(lambda: None)  # type: ignore[arg-type]  # a decorator without its argument
     with pytest.raises(asynclock.ConfigurationError, match="async"):
         locks.synchronized("a")(lambda: None)  # type: ignore[arg-type,return-value]  # the point
-    with pytest.raises(asynclock.ConfigurationError, match="needs an async function; .*partial"):
+    with pytest.raises(asynclock.ConfigurationError, match=r"needs an async function; .*partial"):
         locks.synchronized("a")(functools.partial(print))  # type: ignore[arg-type]  # it has no name

@@ -1,0 +1,153 @@
+"""The two sides of a read-write lock and the changes between them, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock.testing import lose
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+
+READERS, WRITER = "asynclock:a:#readers", "asynclock:a:#write"
+
+
+async def took(wish: Any, error: type[Exception]) -> float:
+    """The seconds after which a call fails with this error."""
+    began = _clock.now()
+    with pytest.raises(error):
+        await wish
+    return _clock.now() - began
+
+
+@virtual
+async def test_an_upgrade_waits_as_long_as_its_timeout_says(on: Nodes) -> None:
+    """Its own, or else that of the lock; a lease that it cannot get leaves the reader as it was."""
+    async with on.connect() as others:
+        other = await others.rwlock("a").read().acquire()
+        lock = on.locks.rwlock("a", timeout=3)
+        reading = await lock.read().acquire()
+        for given, wanted in (({}, 3.0), ({"timeout": 5}, 5.0), ({"timeout": 0}, 0.0)):
+            assert (
+                wanted
+                <= await took(lock.upgrade(reading, **given), asynclock.AcquireTimeoutError)
+                < max(1.0, wanted + 0.1)
+            )
+            assert reading.held
+        waiting = start(lock.upgrade(reading, timeout=None))
+        await asyncio.sleep(2 * TTL)
+        assert not waiting.done()
+        await other.release()
+        began = _clock.now()
+        writing = await waiting
+        assert _clock.now() - began < 0.1, "the last other reader woke it"
+        assert reading.held
+        await writing.release()
+
+
+@virtual
+async def test_the_second_upgrade_is_told_whom_it_would_wait_for(on: Nodes) -> None:
+    async with on.connect(label="there") as others:
+        here, there = on.locks.rwlock("a"), others.rwlock("a")
+        mine, theirs = await here.read().acquire(), await there.read().acquire()
+        waiting = start(there.upgrade(theirs))
+        await asyncio.sleep(0.1)
+        began = _clock.now()
+        with pytest.raises(asynclock.NotAcquiredError, match="is being upgraded") as caught:
+            await here.upgrade(mine, timeout=5)
+        assert _clock.now() - began < 0.1
+        error = caught.value
+        assert (error.name, error.holder) == ("a", "there")
+        assert error.remaining is not None
+        assert error.votes["refused"] >= 2
+        await mine.release()
+        assert (await waiting).held
+
+
+@virtual
+async def test_a_reader_that_has_expired_unnoticed_is_not_upgraded(on: Nodes) -> None:
+    """The code kept the loop busy until its time was over."""
+    loop: Any = asyncio.get_running_loop()
+    lock = on.locks.rwlock("a")
+    reading, writing = await lock.read().acquire(), await on.locks.rwlock("b").write().acquire()
+    loop.now += TTL + 1
+    with pytest.raises(asynclock.LeaseLostError):
+        lock.upgrade(reading)
+    with pytest.raises(asynclock.LeaseLostError):
+        await on.locks.rwlock("b").downgrade(writing)
+
+
+@virtual
+async def test_the_write_lease_of_a_reader_that_was_lost_is_given_back(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    reading = await lock.read().acquire()
+    on.slow(0.2)
+    upgrading = start(lock.upgrade(reading))
+    await asyncio.sleep(0.5)
+    assert not upgrading.done()
+    lose(reading)
+    with pytest.raises(asynclock.LeaseLostError):
+        await upgrading
+    on.slow(0.0)
+    await asyncio.sleep(0.5)
+    async with on.connect() as others:
+        assert await others.rwlock("a").write().try_acquire() is not None
+
+
+@virtual
+async def test_a_downgrade_in_an_outage_ends_before_the_write_lease_does(on: Nodes) -> None:
+    lock = on.locks.rwlock("a", renew=False)
+    writing = await lock.write().acquire()
+    for node in on.nodes[1:]:
+        node.freeze()
+    began = _clock.now()
+    with pytest.raises((asynclock.QuorumUnavailableError, asynclock.AcquireTimeoutError)):
+        await lock.downgrade(writing)
+    assert _clock.now() - began < TTL + 0.1
+
+
+@virtual
+async def test_writers_of_a_process_hand_over(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    for _ in range(2):
+        first = await lock.write().acquire()
+        second = start(lock.write().acquire())
+        await asyncio.sleep(0.001)
+        await first.release()
+        await (await second).release()
+    assert on.locks.statistics().handovers >= 1
+
+
+@virtual
+async def test_inspect_shows_each_reader_on_the_nodes_that_have_it(on: Nodes) -> None:
+    reading = await on.locks.rwlock("a").read().acquire()
+    await on.nodes[0].command("DEL", READERS)
+    await on.nodes[0].command("SET", WRITER, "writer", "PX", 60_000)
+    on.nodes[2].freeze()
+    seen = await on.locks.rwlock("a").inspect()
+    writer, reader = seen.parts
+    assert [view.owner for view in writer.nodes] == ["writer", None, None]
+    assert [view.owner for view in reader.nodes] == [None, reading.owner, None]
+    assert reader.part == "read"
+    assert reader.nodes[0].remaining is None
+    assert reader.nodes[1].remaining == pytest.approx(TTL - 1, abs=0.1), "a second ago"
+    assert [bool(view.error) for view in reader.nodes] == [False, False, True]
+
+
+@virtual_single
+async def test_inspect_says_who_waits_for_a_read_write_lock_and_in_which_order(on: Nodes) -> None:
+    """After a writer come the readers that wait, then the next writer."""
+    async with on.connect(label="first") as first, on.connect(label="second") as second:
+        writing = await on.locks.rwlock("a").write().acquire()
+        tasks = [start(first.rwlock("a").write().acquire())]
+        await asyncio.sleep(0.1)
+        tasks.append(start(second.rwlock("a").read().acquire()))
+        await asyncio.sleep(0.1)
+        seen = await on.locks.rwlock("a").inspect()
+        assert [waiter.label for waiter in seen.waiting] == ["second", "first"]
+        await writing.release()
+        for task in tasks[::-1]:
+            await (await task).release()
