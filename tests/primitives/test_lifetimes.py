@@ -13,12 +13,8 @@ from asynclock._nodes.script import FAILED, Command, Script
 from asynclock._primitives import lock, multi, readwrite, register
 from asynclock._rules.retention import fence_retention
 from asynclock.testing import LocalServer
-from asynclock.testing.memory import MemoryNode
 from tests import patient
-
-DAY = 24 * 3600_000
-"""Milliseconds that tests of a script let counters live."""
-TTL = 60_000
+from tests.primitives.script_server import DAY, TTL, Server
 
 
 @pytest_asyncio.fixture
@@ -69,28 +65,6 @@ async def test_a_short_reader_shortens_no_others(
     assert await node.command("PTTL", key) > 50_000
     await hasty.release()
     assert await node.command("ZSCORE", key, slow.owner) is not None
-
-
-class Server:
-    """A server in memory whose clock the test moves."""
-
-    def __init__(self) -> None:
-        self.node = MemoryNode(clock=lambda: 1_700_000_000.0)
-
-    async def call(self, script: Script, keys: str, *args: Any) -> list[Any]:
-        """The reply without the clock at its end."""
-        found = keys.split()
-        reply: list[Any] = await self.node.command("EVAL", script.source, len(found), *found, *args)
-        return reply[:-1]
-
-    async def acquire(self, script: Script, keys: str, owner: str, *more: Any, **at: int) -> Any:
-        """Build the request like the engine."""
-        args = ("acquire", owner, TTL, at.get("floor", 5), at.get("not_after", 0), DAY)
-        return await self.call(script, keys, *args, *more)
-
-    def now(self) -> int:
-        """Its time in microseconds."""
-        return int(self.node.wall() * 1_000_000)
 
 
 @pytest.fixture
