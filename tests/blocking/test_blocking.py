@@ -249,6 +249,10 @@ def test_in_a_running_event_loop_it_is_refused_at_once(locks: blocking.LockManag
         with pytest.raises(ConfigurationError, match="block the event loop"):
             lease.extend()
         assert lease.release()  # what frees a name is never refused
+        entered = locks.lock("b")
+        lease = await asyncio.to_thread(entered.__enter__)
+        entered.__exit__(None, None, None)
+        assert not lease.held
         locks.close()
 
     asyncio.run(coroutine())

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -16,6 +17,7 @@ import pytest
 from asynclock import blocking
 from asynclock.blocking import _calls, _locks, _loop
 from asynclock.errors import ConfigurationError
+from tests.waiting import until_in_thread as until
 
 PATIENCE = 30.0
 
@@ -159,6 +161,57 @@ def test_a_result_that_comes_in_spite_of_the_interruption_is_undone(
     with pytest.raises(KeyboardInterrupt):
         background.call(work, undo)
     assert undone == ["it was too late"]
+
+
+@pytest.mark.parametrize("change", ["upgrade", "downgrade"])
+def test_an_interrupted_change_of_sides_leaves_no_writer(
+    locks: blocking.LockManager,
+    others: blocking.LockManager,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+) -> None:
+    here, there = locks.rwlock("a"), others.rwlock("a")
+    before = here.read().acquire() if change == "upgrade" else here.write().acquire()
+    interrupt_after(lambda future: future.exception(PATIENCE), monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(here, change)(before)
+    if change == "upgrade":
+        assert before.check()
+        assert there.read().acquire(timeout=PATIENCE).release()
+        before.release()
+    assert there.write().acquire(timeout=PATIENCE).release()
+
+
+# ---- what stays ----------------------------------------------------------------------------------
+
+
+def test_nothing_keeps_the_result_of_a_call() -> None:
+    """A lease that its thread drops must be free to end."""
+
+    class Result:
+        pass
+
+    background = _loop.background()
+
+    async def work() -> Result:
+        return Result()
+
+    found = background.call(work)
+    left = weakref.ref(found)
+    del found
+    until(lambda: gc.collect() >= 0 and left() is None)
+    assert not background._waiting
+
+
+def test_a_dropped_lease_ends_in_the_loop(locks: blocking.LockManager) -> None:
+    """Its end changes objects that belong to the loop."""
+    ended: list[str] = []
+    lease = locks.lock("a").acquire()
+    weakref.finalize(lease._lease, lambda: ended.append(threading.current_thread().name))
+    del lease
+    gc.collect()
+    until(lambda: bool(ended))
+    assert ended == ["asynclock"]
 
 
 # ---- the loop ------------------------------------------------------------------------------------

@@ -203,3 +203,51 @@ def test_a_decorated_function_needs_no_parameter_for_the_lease(
 
     assert not free(7)
     assert there.lock("orders:7").acquire(timeout=PATIENCE).release()
+
+
+def test_what_is_entered_last_is_left_first(managers: Pair) -> None:
+    """By the same thread; with one object, as with several."""
+    permits = managers[0].semaphore("a", 2)
+    with permits as outer:
+        with permits as inner:
+            assert outer.part != inner.part
+        assert outer.held
+        assert not inner.held
+    assert not outer.held
+
+
+def test_a_lease_can_be_entered_once_and_stays_held_then(managers: Pair) -> None:
+    with managers[0].lock("a") as lease:
+        with pytest.raises(RuntimeError, match="entered already"):
+            lease.__enter__()
+        assert lease.held
+
+
+def test_each_kind_says_what_it_is(managers: Pair) -> None:
+    here = managers[0]
+    both = here.rwlock("r")
+    for made, shown in [
+        (here.lock("a"), "<blocking Lock 'a'>"),
+        (both, "<blocking ReadWriteLock 'r'>"),
+        (here.semaphore("s", 2), "<blocking Semaphore 's'>"),
+        (here.event("e"), "<blocking SharedEvent 'e'>"),
+    ]:
+        assert repr(made) == shown
+    with here.lock("a") as lease:
+        assert repr(lease).startswith("<blocking <")
+        assert lease.owner == here.inspect("a").owner
+        assert "a" in repr(lease)
+
+
+@pytest.mark.parametrize(("kind", "part"), [("semaphore", "0"), ("rwlock", "read")])
+def test_each_kind_is_inspected_as_what_it_is(managers: Pair, kind: str, part: str) -> None:
+    """The mutex of the same name is another lock."""
+    here, there = managers
+    if kind == "semaphore":
+        held, shown = here.semaphore("a", 1).acquire(), there.semaphore("a", 1).inspect
+    else:
+        held, shown = here.rwlock("a").read().acquire(), there.rwlock("a").inspect
+    with held:
+        assert held.part == part
+        assert held.owner in [one.owner for one in shown().parts]
+        assert there.inspect("a").owner is None

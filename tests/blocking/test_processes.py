@@ -71,7 +71,7 @@ def test_a_manager_that_was_not_used_goes_along_with_a_fork(urls: list[str]) -> 
 def test_a_manager_that_was_used_stays_behind(urls: list[str]) -> None:
     text = """
     def work():
-        for call in (lambda: locks.lock("b"), lease.extend, lease.release, locks.statistics):
+        for call in (lambda: locks.lock("b"), *calls):
             try:
                 call()
             except ConfigurationError as error:
@@ -84,6 +84,7 @@ def test_a_manager_that_was_used_stays_behind(urls: list[str]) -> None:
                 assert mine.held
         locks.close()  # does nothing
     with locks.lock("a") as lease:
+        calls = lease.extend, lease.release, locks.statistics, lambda: lease.on_lost(print)
         in_child(work)
         lease.extend()
         assert lease.held
@@ -136,6 +137,36 @@ def test_a_fork_while_threads_work(urls: list[str]) -> None:
     run(text, urls)
 
 
+def test_a_fork_waits_while_the_loop_of_locks_starts(urls: list[str]) -> None:
+    """A child must not get a half-made loop, and its parent goes on afterwards."""
+    text = """
+    from asynclock.blocking import _loop
+    begun, started = threading.Event(), threading.Event()
+    make = _loop.BackgroundLoop
+    def slowly():
+        begun.set()
+        time.sleep(0.3)
+        found = make()
+        started.set()
+        return found
+    _loop.BackgroundLoop = slowly
+    thread = threading.Thread(target=locks.statistics)
+    thread.start()
+    begun.wait(20)
+    def work():
+        assert started.is_set()
+        with connect() as own, own.lock("b", timeout=20):
+            pass
+    in_child(work)
+    thread.join(20)
+    other = threading.Thread(target=lambda: locks.lock("a").acquire(timeout=20).release())
+    other.start()
+    other.join(20)
+    assert not thread.is_alive() and not other.is_alive()
+    """
+    run(text, urls)
+
+
 def test_an_interrupted_wait_leaves_nothing_behind(urls: list[str]) -> None:
     """Ctrl-C in a script that waits: it ends, and does not get the lock later."""
     text = """
@@ -168,12 +199,13 @@ def test_an_interrupted_wait_leaves_nothing_behind(urls: list[str]) -> None:
 def test_a_signal_handler_can_release_and_close_while_its_thread_waits(urls: list[str]) -> None:
     text = """
     def end(*_):
-        try:
-            locks.lock("c").acquire()
-        except ConfigurationError as error:
-            assert "signal handler" in str(error)
-            print("refused")
-        assert lease.release()
+        for _ in range(2):  # also after a call that is allowed
+            try:
+                locks.lock("c").acquire()
+            except ConfigurationError as error:
+                assert "signal handler" in str(error)
+                print("refused")
+            assert lease.release()
         locks.close()
     signal.signal(signal.SIGTERM, end)
     def terminate():
@@ -192,20 +224,22 @@ def test_a_signal_handler_can_release_and_close_while_its_thread_waits(urls: lis
         *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
     ) as others:
         with others.lock("a"):
-            assert run(text, urls) == "refused\nclosed\n"
+            assert run(text, urls) == "refused\nrefused\nclosed\n"
 
 
 def test_the_end_of_a_process_frees_what_it_held(urls: list[str]) -> None:
     text = """
     lease = locks.lock("a").acquire()
     threading.Thread(target=lambda: locks.lock("b").acquire()).start()
+    more = [connect() for _ in range(3)]
+    leases = [one.lock(name).acquire() for one, name in zip(more, "cde")]
     """
     began = time.monotonic()
     run(text, urls)
     with blocking.connect(
         *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
     ) as others:
-        for name in "ab":
+        for name in "abcde":
             assert others.lock(name).acquire(timeout=5).release()
     assert time.monotonic() - began < TTL / 2
 
@@ -231,6 +265,7 @@ def test_the_end_of_a_process_says_nothing(asynclock_nodes: list[LocalServer]) -
 def test_importing_and_connecting_start_no_thread(urls: list[str]) -> None:
     text = """
     locks.lock("a"), locks.semaphore("s", 2)
+    locks.close()
     assert threading.active_count() == 1
     """
     run(text, urls)

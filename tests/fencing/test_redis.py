@@ -120,6 +120,16 @@ async def test_the_record_outlives_the_last_write_by_retention(client: Redis) ->
     assert await client.ttl(SEEN) == -1
 
 
+async def test_two_prefixes_are_two_records(client: Redis) -> None:
+    """For two services with locks of the same names."""
+    shop = FencedRedis(client, prefix="shop:seen:")
+    await shop.claim(stamp(9))
+    assert await client.keys("*:#seen") == [b"shop:seen:orders:42:#seen"]
+    await FencedRedis(client).claim(stamp(8))
+    with pytest.raises(StaleFenceError):
+        await shop.claim(stamp(8))
+
+
 async def test_a_server_that_forgot_the_script_gets_it_again(client: Redis) -> None:
     fenced = FencedRedis(client)
     await fenced.claim(stamp(1))

@@ -103,3 +103,12 @@ async def test_fences_of_other_origin_are_only_compared(
 
 async def test_without_a_retention_no_fence_is_too_old(client: Redis) -> None:
     await FencedRedis(client, retention=None).claim(aged(1e6))
+
+
+async def test_a_record_ahead_of_the_clock_stays_when_a_lower_reader_comes(
+    client: Redis, fenced: FencedRedis
+) -> None:
+    """The record keeps the higher fence, so it must live as long as that needs."""
+    await fenced.claim(aged(-500, READ))
+    await fenced.claim(aged(0, READ))
+    assert await client.ttl("asynclock:seen:a:#read:#seen") > RETENTION + 400
