@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -130,8 +131,11 @@ def test_interrupted_before_the_loop_has_seen_the_call_it_never_begins(
 
     assert background.call(nothing) == "served"
     monkeypatch.setattr(background.loop, "call_soon_threadsafe", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as limits, pytest.raises(KeyboardInterrupt):
+        limits.setattr(_calls, "EXIT_LIMIT", PATIENCE)
+        began = time.monotonic()
         background.call(work)
+    assert time.monotonic() - began < PATIENCE, "it waited for a call that never begins"
     assert background.call(nothing) == "served"
     assert not begun
 

@@ -61,6 +61,7 @@ def test_a_manager_that_was_not_used_goes_along_with_a_fork(urls: list[str]) -> 
     def work():
         with lock as lease:
             assert lease.held
+            assert f":{os.getpid()}" in lease.owner  # not its parent
     for _ in range(2):
         in_child(work)
     work()

@@ -32,6 +32,20 @@ def test_a_node_without_a_vote_is_not_healthy() -> None:
     assert health("up", "stalled", "connecting", "up") == 503
 
 
+@pytest.mark.parametrize("up", [2, 1])
+def test_health_says_what_each_node_does(up: int) -> None:
+    nodes = [NodeHealth("a", "up", "", 0.0, 0.002, None, None)] * up
+    nodes.append(NodeHealth("b", "quarantined", "it restarted", 1.23456, None, None, None))
+    nodes += [NodeHealth("c", "connecting", "refused", 0.0, None, None, None)] * (2 - up)
+    status, body = health_of(tuple(nodes))
+    assert (status, body["status"]) == ((200, "ok") if up == 2 else (503, "unavailable"))
+    assert (body["voting"], body["quorum"]) == (up, 2)
+    first, second = body["nodes"][0], body["nodes"][up]
+    assert (first["node"], first["state"], first["round_trip"]) == ("a", "up", 0.002)
+    assert (second["node"], second["state"]) == ("b", "quarantined")
+    assert (second["cause"], second["votes_in"]) == ("it restarted", 1.235)
+
+
 def test_advice_follows_the_routes_own_holds() -> None:
     pace, error = Pace(None), NotAcquiredError("held", name="a")
     error.retry_after = 60.0

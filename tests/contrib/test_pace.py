@@ -6,6 +6,7 @@ No `from __future__ import annotations` here: FastAPI would not find the names o
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import httpx
@@ -18,6 +19,7 @@ from fastapi import FastAPI, Request
 import asynclock
 from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
+from asynclock.contrib import fastapi as for_fastapi
 from asynclock.contrib._pace import MOST_REMEMBERED, Holds, Pace
 from asynclock.contrib._source import Source
 from asynclock.contrib.fastapi import Locked, Locks, locked, locks_of, setup
@@ -108,6 +110,54 @@ async def test_a_quick_route_learns_its_own_pace() -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (409, "1")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("framework", ["fastapi", "aiohttp"])
+async def test_a_route_learns_how_long_it_holds_its_locks(
+    monkeypatch: pytest.MonkeyPatch, framework: str, fails: bool
+) -> None:
+    """Each hold counts, also one that ends with an error; its waiting does not."""
+    clock = SimpleNamespace(seconds=1e6)
+    clock.now = lambda: clock.seconds
+
+    def work() -> None:
+        clock.seconds += 3.2
+        if fails:
+            raise ValueError("wrong")
+
+    app: Any
+    if framework == "fastapi":
+        monkeypatch.setattr(for_fastapi, "_clock", clock)
+        app = FastAPI()
+        setup(app, *MEMORY)
+
+        @app.get("/{name}")
+        async def root(lease: Annotated[Lease, Locked("{name}", timeout=0.02)]) -> None:
+            work()
+
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with app.router.lifespan_context(app):
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                await client.get("/a")
+                async with busy("b", app.state.asynclock):
+                    advice = (await client.get("/b")).headers["retry-after"]
+    else:
+        monkeypatch.setattr(for_aiohttp, "_clock", clock)
+
+        @for_aiohttp.locked("{name}", timeout=0.02)
+        async def handler(request: web.Request, lease: Lease) -> web.Response:
+            work()
+            return web.Response()
+
+        app = web.Application()
+        for_aiohttp.setup(app, *MEMORY)
+        app.router.add_get("/{name}", handler)
+        async with AiohttpClient(TestServer(app)) as caller:
+            await caller.get("/a")
+            async with busy("b", app[for_aiohttp.LOCKS]):
+                advice = (await caller.get("/b")).headers["retry-after"]
+    assert advice == "4"
+
+
 # ---- when to come back for a lock that no route declares -----------------------------------------
 
 
@@ -144,6 +194,35 @@ def test_the_number_of_remembered_names_is_bounded() -> None:
         error = asynclock.NotAcquiredError("held", name=name, remaining=9.0)
         holds.advise(error)
         assert error.retry_after == advice
+
+
+def test_a_name_in_use_is_remembered_longest() -> None:
+    holds = Holds()
+    for name in ("used", *map(str, range(MOST_REMEMBERED - 1)), "used", "new"):
+        holds.note(Released(name, "owner", 1, 5.0, 1.0))
+    for name, advice in [("used", 5.0), ("new", 5.0), ("0", 1.0), ("1", 5.0)]:
+        error = asynclock.NotAcquiredError("held", name=name, remaining=9.0)
+        holds.advise(error)
+        assert error.retry_after == advice
+
+
+@pytest.mark.parametrize(
+    ("remaining", "advice"), [(None, 0.2), (-0.5, 0.0), (0.1, 0.1), (9.0, 0.2)]
+)
+def test_the_pace_of_a_name_is_advised_whatever_is_known_of_the_holder(
+    remaining: float | None, advice: float
+) -> None:
+    holds = Holds()
+    holds.note(Released("a", "owner", 1, 0.2, 1.0))
+    error = asynclock.NotAcquiredError("held", name="a", remaining=remaining)
+    holds.advise(error)
+    assert error.retry_after == advice
+
+
+def test_a_route_may_advise_to_come_back_at_once() -> None:
+    error = contended(9.0)
+    Pace(0).advise(error)
+    assert error.retry_after == 0
 
 
 @pytest.mark.parametrize("where", ["handler", "middleware"])

@@ -94,6 +94,57 @@ async def test_an_error_of_a_layer_around_reaches_the_application() -> None:
     await presence.aclose()
 
 
+async def test_a_lock_that_is_taken_while_the_application_waits_for_the_body() -> None:
+    """In another task of the request; then a second task must not receive as well."""
+    client = Client()
+    presence = Presence(client.receive, client.send)
+    first = asyncio.create_task(presence.receive())
+    await asyncio.sleep(0)
+    presence.insist()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    client.messages.put_nowait(part(b"1"))
+    client.messages.put_nowait(part(b"2"))
+    assert [await asyncio.wait_for(one, 30) for one in (first, presence.receive())] == [
+        part(b"1"),
+        part(b"2"),
+    ]
+    await presence.aclose()
+
+
+async def test_nothing_is_received_after_a_disconnect() -> None:
+    """A server may wait for ever then, or raise an error."""
+    client = Client(GONE)
+    presence = Presence(client.receive, client.send)
+    presence.insist()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert presence.scope.cancel_called
+    assert not client.readers
+    await presence.aclose()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_no_listener_outlives_its_request(fails: bool) -> None:
+    client = Client()
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        scope[PRESENCE].insist()
+        while not client.readers:
+            await asyncio.sleep(0)
+        if fails:
+            raise ValueError("wrong")
+
+    call = CancelOnDisconnect(app)({"type": "http"}, client.receive, client.send)
+    if fails:
+        with pytest.raises(ValueError, match="wrong"):
+            await call
+    else:
+        await call
+    assert not client.readers
+    assert not [task for task in asyncio.all_tasks() if "client gone" in task.get_name()]
+
+
 async def test_other_connections_have_no_presence() -> None:
     seen = []
 

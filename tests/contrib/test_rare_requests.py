@@ -72,6 +72,58 @@ async def test_an_error_after_the_answer_has_begun_goes_to_the_server(begun: boo
     assert sent == ["http.response.start", "http.response.body"][: 1 if begun else 2]
 
 
+async def test_an_error_after_a_websocket_was_closed_goes_to_the_server() -> None:
+    sent: list[str] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    async def closes(_scope: Any, _receive: Any, answer: Any) -> None:
+        await answer({"type": "websocket.accept"})
+        await answer({"type": "websocket.close", "code": 1000})
+        raise NotAcquiredError("held", name="a")
+
+    def handled(*_: Any) -> PlainTextResponse:
+        return PlainTextResponse("held", 409)
+
+    around = AnswerErrors(closes, State(), {NotAcquiredError: handled})
+    scope = {"type": "websocket", "headers": []}
+    with pytest.raises(NotAcquiredError):
+        await around(scope, None, send)  # type: ignore[arg-type]  # unread
+    assert sent == ["websocket.accept", "websocket.close"]
+
+
+async def test_an_error_of_a_lifespan_ends_the_start() -> None:
+    async def fails(*_: Any) -> None:
+        raise asynclock.QuorumUnavailableError("no nodes", name="a")
+
+    around = AnswerErrors(fails, State(), {})
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await around({"type": "lifespan"}, None, None)  # type: ignore[arg-type]  # unread
+
+
+def test_an_outage_is_logged_for_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+    error = asynclock.QuorumUnavailableError("redis-7 does not answer", name="a")
+    assert "redis-7" not in str(problem_of(error))
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("asynclock.web", "WARNING")
+    assert "redis-7 does not answer" in record.getMessage()
+
+
+@pytest.mark.parametrize("error", [ConfigurationError, asynclock.AlreadyHeldError])
+def test_a_fault_of_ours_is_logged_with_its_place(
+    caplog: pytest.LogCaptureFixture, error: type[asynclock.AsyncLockError]
+) -> None:
+    try:
+        raise error("wrong", name="a")
+    except asynclock.AsyncLockError as raised:
+        found = problem_of(raised)
+    assert found.status == 500
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "test_a_fault_of_ours" in caplog.text
+
+
 async def test_another_lock_that_is_refused_in_the_handler_advises_nothing_for_this_one() -> None:
     app = FastAPI()
     setup(app, "memory://")
