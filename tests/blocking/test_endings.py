@@ -14,7 +14,7 @@ import pytest
 
 import asynclock
 from asynclock import blocking
-from asynclock.blocking import _loop
+from asynclock.blocking import _calls, _loop
 from asynclock.errors import ConfigurationError
 from asynclock.testing import lose
 from tests.waiting import until_in_thread as until
@@ -220,3 +220,34 @@ def test_a_loop_that_is_stopped_lets_no_call_wait(
         with pytest.raises(ConfigurationError, match="has ended"):
             in_thread(later)
     assert len(told) == 1
+
+
+def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
+    background: _loop.BackgroundLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+
+    async def work() -> None:
+        served.append("served")
+
+    def fails() -> None:
+        raise ValueError("wrong")
+
+    monkeypatch.setattr(_loop, "_at_end", [fails, lambda: background.call(work)])
+    in_thread(_loop._end)
+    assert served == ["served"]
+    assert background.over
+    assert not background._thread.is_alive()
+    assert _loop._current is None
+    in_thread(_loop._end)  # nothing is left to end
+
+
+def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
+    background: _loop.BackgroundLoop,
+) -> None:
+    """The last leases and threads of a process are dropped in any order."""
+    caller = _calls.Caller(background.loop, background.tasks)
+    background.stop()
+    assert background.loop.is_closed()
+    caller.__del__()
+    _loop.soon(lambda: None)

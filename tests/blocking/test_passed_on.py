@@ -166,6 +166,8 @@ def test_a_decorated_function_is_called_like_the_plain_one(locks: blocking.LockM
     assert ship(kind="parcels", order=8) == ("parcels:8", 20)  # type: ignore[call-arg]
     assert (ship.__name__, ship.__doc__) == ("ship", "Send it.")
     assert list(inspect.signature(ship).parameters) == ["order", "kind"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lease'"):
+        ship(7, lease=None)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(asynclock.ConfigurationError, match="takes a template"):
         locks.synchronized(ship)  # type: ignore[arg-type]  # a decorator that was not called
     with pytest.raises(asynclock.ConfigurationError, match="not a parameter"):

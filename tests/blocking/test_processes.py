@@ -154,10 +154,16 @@ def test_a_fork_waits_while_the_loop_of_locks_starts(urls: list[str]) -> None:
     thread = threading.Thread(target=locks.statistics)
     thread.start()
     begun.wait(20)
+    def use():
+        with connect() as own, own.lock("b", timeout=20):
+            done.append(1)
+    done = []
     def work():
         assert started.is_set()
-        with connect() as own, own.lock("b", timeout=20):
-            pass
+        thread = threading.Thread(target=use, daemon=True)  # any thread of the child
+        thread.start()
+        thread.join(20)
+        assert done
     in_child(work)
     thread.join(20)
     other = threading.Thread(target=lambda: locks.lock("a").acquire(timeout=20).release())

@@ -82,6 +82,13 @@ def test_long_names_are_read() -> None:
     assert read_fence_headers(fence_headers(stamp)) == stamp
 
 
+def test_the_headers_are_those_that_other_programs_send() -> None:
+    """In any language, as docs/fencing.md says."""
+    headers = {"X-Lock-Name": "jobs%3F", "X-Lock-Fence": "7", "X-Lock-Part": "3"}
+    assert fence_headers(FenceStamp("jobs?", 7, "3")) == headers
+    assert read_fence_headers(headers) == FenceStamp("jobs?", 7, "3")
+
+
 def test_names_stay_readable_in_a_log() -> None:
     name = "shop/orders:42@eu-1_a.b"
     assert fence_headers(FenceStamp(name, 7))[LOCK_NAME_HEADER] == name
