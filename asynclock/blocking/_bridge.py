@@ -16,9 +16,8 @@ T = TypeVar("T")
 class Bridge:
     """The part of a manager through which its locks and leases reach the event loop."""
 
-    def __init__(self, make: Callable[[], AsyncLockManager]) -> None:
-        self._make = make
-        self._locks = make()
+    def __init__(self, locks: AsyncLockManager) -> None:
+        self._locks = locks
         self._pid = os.getpid()
         self._used = False
 
@@ -35,7 +34,7 @@ class Bridge:
                     "(Celery: worker_process_init, gunicorn: post_fork), or only make the manager "
                     "before the fork and use it after"
                 )
-            self._locks, self._pid = self._make(), os.getpid()
+            self._pid = os.getpid()  # the asynchronous manager has noticed the fork, too
         return self._locks
 
     @property

@@ -33,7 +33,7 @@ def connect(*nodes: NodeAddress, **settings: Unpack[ConnectSettings]) -> LockMan
         nodes: those of `asynclock.connect`.
         settings: those of `asynclock.connect`; times are in seconds.
     """
-    return LockManager(lambda: connect_asynchronously(*nodes, **settings))
+    return LockManager(connect_asynchronously(*nodes, **settings))
 
 
 class LockManager(Catalogue):
@@ -43,8 +43,8 @@ class LockManager(Catalogue):
     used it first: in a forked child it raises ConfigurationError, so call `connect` there again.
     """
 
-    def __init__(self, make: Callable[[], AsyncLockManager]) -> None:
-        super().__init__(make)
+    def __init__(self, locks: AsyncLockManager) -> None:
+        super().__init__(locks)
         _managers.add(self)
 
     if not TYPE_CHECKING:  # or type checkers would accept any attribute

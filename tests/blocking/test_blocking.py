@@ -105,8 +105,8 @@ def test_an_election_needs_run(locks: blocking.LockManager) -> None:
     with pytest.raises(AttributeError, match=r"'election': write locks\.run\(.*locks\.election\("):
         _ = locks.election  # type: ignore[attr-defined]  # on purpose
     assert not hasattr(locks, "elections")
-    with pytest.raises(AttributeError, match=r"have no '_engine'$"):
-        _ = locks._engine  # type: ignore[attr-defined]  # on purpose
+    with pytest.raises(AttributeError, match=r"have no '__aenter__'$"):
+        _ = locks.__aenter__  # type: ignore[attr-defined]  # on purpose
 
 
 def test_a_reentrant_lock_nests_in_a_thread(locks: blocking.LockManager) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import anyio
 import pytest
 
 import asynclock
@@ -240,6 +241,24 @@ def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
     assert not background._thread.is_alive()
     assert _loop._current is None
     in_thread(_loop._end)  # nothing is left to end
+
+
+def test_the_exit_waits_for_what_is_being_released(background: _loop.BackgroundLoop) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0.1)
+            ended.set()
+
+    background.start(work)
+    assert begun.wait(PATIENCE)
+    background.stop()
+    assert ended.is_set()
 
 
 def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
