@@ -5,6 +5,7 @@ No `from __future__ import annotations` here: FastAPI would not find the names o
 
 import asyncio
 import json
+import threading
 from typing import Annotated, Any
 
 import httpx
@@ -21,9 +22,10 @@ from asynclock.contrib._problems import problem_of
 from asynclock.contrib._source import Source
 from asynclock.contrib.dashboard import app as page
 from asynclock.contrib.dashboard.snapshots import Query
-from asynclock.contrib.fastapi import Locked, setup
+from asynclock.contrib.fastapi import Locked, lifespan, setup
 from asynclock.errors import ConfigurationError, NotAcquiredError
 from asynclock.fencing import StaleFenceError
+from asynclock.testing import busy
 
 Lease = Annotated[asynclock.Lease, Locked("a", retry_after=30.0)]
 
@@ -60,6 +62,8 @@ async def test_an_error_after_the_answer_has_begun_goes_to_the_server(begun: boo
         raise NotAcquiredError("held", name="a")
 
     def handled(*_: Any) -> PlainTextResponse:
+        # It may block, so it must not run where all requests do.
+        assert threading.current_thread() is not threading.main_thread()
         return PlainTextResponse("held", 409)
 
     around = AnswerErrors(broken, State(), {NotAcquiredError: handled})
@@ -91,6 +95,61 @@ async def test_an_error_after_a_websocket_was_closed_goes_to_the_server() -> Non
     with pytest.raises(NotAcquiredError):
         await around(scope, None, send)  # type: ignore[arg-type]  # unread
     assert sent == ["websocket.accept", "websocket.close"]
+
+
+@pytest.mark.parametrize("extensions", [{}, {"websocket.http.response": {}}])
+async def test_a_socket_is_refused_as_its_server_can(extensions: dict[str, Any]) -> None:
+    """With an answer like that of a request, or else with the code that closes the socket."""
+    app = FastAPI()
+    setup(app, "memory://")
+    sent: list[Any] = []
+
+    @app.websocket("/{one}")
+    async def socket(lease: Annotated[asynclock.Lease, Locked("a", timeout=0.02)]) -> None:
+        raise AssertionError("it is not free")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    scope = {"type": "websocket", "path": "/1", "headers": [], "query_string": b""}
+    async with app.router.lifespan_context(app), busy("a", app.state.asynclock):
+        await app({**scope, "extensions": extensions}, receive, send)
+    if extensions:
+        assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 409)
+    else:
+        (closed,) = sent
+        assert (closed["type"], closed["code"]) == ("websocket.close", 4409)
+        assert closed["reason"] == "contended"
+
+
+async def test_without_setup_the_manager_of_a_lifespan_is_found() -> None:
+    """By a server, or a client of a test, that does not pass the state of the lifespan on."""
+    app = FastAPI(lifespan=lifespan("memory://"))
+
+    @app.get("/")
+    async def root(lease: Lease) -> str:
+        return lease.name
+
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.get("/")).json() == "a"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(NotAcquiredError, asynclock.QuorumUnavailableError, asynclock.LeaseLostError),
+        *(asynclock.AlreadyHeldError, StaleFenceError),
+    ],
+)
+def test_a_client_learns_which_lock_it_was(error: type[asynclock.AsyncLockError]) -> None:
+    found = problem_of(error("wrong", name="orders:42"))
+    assert json.loads(found.body)["lock"] == "orders:42"
+    assert found.headers["Cache-Control"] == "no-store"
 
 
 async def test_an_error_of_a_lifespan_ends_the_start() -> None:
