@@ -254,6 +254,29 @@ def test_a_signal_handler_in_the_very_first_call_is_refused(
     assert not _loop._starting
 
 
+def test_two_threads_that_come_first_get_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two loops would not know of each other's holds."""
+    inside, made = threading.Event(), []
+
+    class Slow:
+        def __init__(self) -> None:
+            made.append(self)
+            inside.set()
+            time.sleep(0.05)
+
+    monkeypatch.setattr(_loop, "_current", None)
+    monkeypatch.setattr(_loop, "BackgroundLoop", Slow)
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(_loop.background())) for _ in range(2)]
+    threads[0].start()
+    assert inside.wait(PATIENCE)
+    threads[1].start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert found == made * 2
+    monkeypatch.undo()
+
+
 def test_without_a_loop_a_finalizer_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_loop, "_current", None)
     called: list[int] = []

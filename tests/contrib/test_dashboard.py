@@ -19,6 +19,7 @@ import pytest
 
 import asynclock
 from asynclock._engine.waiters import Waiter
+from asynclock._inspect.views import MANY
 from asynclock.contrib.dashboard import app, dashboard, snapshots
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
@@ -100,6 +101,9 @@ def test_a_long_queue_says_that_more_may_wait() -> None:
     one, few = snapshots._waiters({"b": 30}, {"a": queue, "b": queue[:2]})
     assert (one["count"], one["more"], len(one["queue"])) == (995, True, 20)
     assert (few["count"], few["more"], len(few["queue"])) == (30, False, 2)
+    (least,) = snapshots._waiters({}, {"a": queue[:MANY]})
+    (most,) = snapshots._waiters({}, {"a": queue[: MANY - 1]})
+    assert (least["more"], most["more"]) == (True, False)
 
 
 async def _wait(locks: asynclock.LockManager, name: str) -> None:

@@ -145,6 +145,8 @@ async def test_each_part_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 async def _asks_for_the_token(page: Page) -> None:
     await true(page, "!document.getElementById('login').hidden")
     assert await page.run("return document.getElementById('main').hidden")
+    assert await page.run("return document.getElementById('token').type") == "password"
+    assert await page.run("return document.activeElement.id") == "token"
     await log_in(page, "a wrong one, long enough")
     await true(page, "document.getElementById('status').textContent.includes('not the one')")
     assert await page.run("return document.getElementById('status').className") == "down"
@@ -171,6 +173,16 @@ async def _shows_a_picture(page: Page) -> None:
         ["jobs [3]", "host:1", "50.0 ms", "77", "2", "nodes disagree, held by this process"],
         ["free", "", "", "", "3", ""],
     ]
+    # On a phone each cell has the title of its column, and one without a text is left out.
+    await page.look(375)
+    titles = "return [...document.querySelectorAll('#locks tbody tr:first-child > *')].map((one) =>"
+    before = " getComputedStyle(one, '::before').content)"
+    assert await page.run(titles + before) == [f'"{column}"' for column in snapshots.COLUMNS]
+    seen = "return [...document.querySelectorAll('#locks tbody tr:last-child > *')].map((one) =>"
+    assert await page.run(seen + " one.checkVisibility())") == [
+        *(True, False, False, False, True, False)
+    ]
+    await page.look(1100)
     notes = [row[5].split() for row in await page.run(KINDS % "locks")]
     assert notes == [["bad"], ["nothing"]]
     assert await page.run(ROWS % "waiters") == [
@@ -254,6 +266,8 @@ async def _says_what_is_missing(page: Page, desk: Desk) -> None:
     assert "secret" not in shown
     assert await page.run(f"return {status}.className") == "down"
     assert await page.run("return document.body.className") == "gone"
+    opacity = "return Number(getComputedStyle(document.getElementById('main')).opacity)"
+    assert await page.run(opacity) < 1
     desk.error, desk.picture = None, PICTURE
     await true(page, f"{status}.className === 'live'")
     assert await page.run("return document.body.className") == ""

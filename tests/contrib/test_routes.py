@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.testclient import TestClient
+from starlette.responses import PlainTextResponse
 
 from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
@@ -110,6 +111,21 @@ async def test_an_application_inside_of_a_mounted_one_answers_as_well() -> None:
                 answer = await client.post("/middle/inner/42")
     assert answer.status_code == 409
     assert answer.headers["content-type"].startswith("application/problem+json")
+
+
+async def test_an_application_of_another_framework_keeps_its_routes_to_itself() -> None:
+    class Other:
+        routes = {"/": "not a list of ours"}
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await PlainTextResponse("other")(scope, receive, send)
+
+    app = app_with_locks()
+    app.mount("/other", Other())
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.get("/other/")).text == "other"
 
 
 async def _ship(order_id: int) -> None: ...
