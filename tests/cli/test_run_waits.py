@@ -1,0 +1,292 @@
+"""How `asynclock run` begins: its settings, its wait for the lock, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock._engine.reports import NodeHealth
+from asynclock.cli._sources import Settings
+from asynclock.cli._status import Status
+from asynclock.cli.run import job
+from asynclock.cli.run.arguments import MAX_SECONDS, RunArguments
+from asynclock.cli.run.child import FORWARDED
+from asynclock.errors import AcquireTimeoutError, ConfigurationError
+from asynclock.testing import memory_node
+from tests.waiting import in_virtual_time
+
+from .test_run_job import NODES, Command, Guarding, made, now
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """At its end `run` ignores all signals."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGCHLD, *FORWARDED)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+# ---- before it waits -----------------------------------------------------------------------------
+
+
+class Never:
+    """What must not be made."""
+
+    def __init__(self, *_: Any) -> None:
+        raise AssertionError("it was made")
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [
+        ("no-such-command", Status.NOT_FOUND, "no-such-command: command not found"),
+        ("./no-such-command", Status.NOT_FOUND, "./no-such-command: command not found"),
+        ("./text", Status.NOT_EXECUTABLE, "./text: not executable"),
+        # A shell looks for it in PATH alone.
+        ("text", Status.NOT_FOUND, "text: command not found"),
+    ],
+)
+def test_a_command_that_can_not_be_run_is_told_before_the_wait(
+    program: str,
+    status: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "text").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job, "Guardian", Never)
+    assert job.run(RunArguments("j", [program], node=["memory://"])) == status
+    assert capsys.readouterr().err == f"asynclock: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"no_wait": True, "timeout": 0.0}, "exclude each other"),
+        ({"ttl": MAX_SECONDS + 1}, "--ttl 86401 is 1 days"),
+        ({"max_ttl": 3 * MAX_SECONDS}, "--max-ttl 259200 is 3 days"),
+        ({"name": "n" * 4097}, "4096 characters, this one has 4097"),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_anything_is_looked_for(
+    wanted: dict[str, Any], said: str
+) -> None:
+    arguments = RunArguments(**{"name": "j", "command": ["no-such-command"], **wanted})
+    with pytest.raises(ConfigurationError, match=said):
+        job.run(arguments)
+
+
+def test_a_day_and_a_long_name_are_allowed() -> None:
+    RunArguments("n" * 4096, ["true"], ttl=86_400.0, max_ttl=86_400.0).check()
+
+
+def test_settings_from_the_options_and_a_guardian_that_ends_with_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guardian must end also if the work fails: it would outlive us."""
+    seen: list[Any] = []
+
+    class Noting(Guarding):
+        def close(self) -> None:
+            seen.append("closed")
+
+    class Failing:
+        def __init__(self, settings: Settings, *_: Any) -> None:
+            seen.append((settings.nodes, settings.options))
+
+        async def run(self) -> int:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(job, "Guardian", Noting)
+    monkeypatch.setattr(job, "_Job", Failing)
+    monkeypatch.setattr(job, "hear_of_ends", lambda: None)
+    monkeypatch.setattr(job, "log_to_stderr", lambda: seen.append("warnings are shown"))
+    wanted = RunArguments("j", ["true"], node=["memory://"], prefix="p:", node_timeout=0.7)
+    with pytest.raises(ZeroDivisionError):
+        job.run(wanted)
+    options = {"prefix": "p:", "node_timeout": 0.7}
+    assert seen == ["warnings are shown", (("memory://",), options), "closed"]
+
+
+# ---- the whole way -------------------------------------------------------------------------------
+
+
+async def _whole(
+    wanted: RunArguments,
+    command: type[Command] = Command,
+    handlers: dict[int, Callable[[], Any]] | None = None,
+    **options: Any,
+) -> int:
+    """Run all of it. `handlers` gets what handles each signal: virtual time has no signals."""
+    loop, settings = asyncio.get_running_loop(), Settings(NODES, options)
+    known: dict[int, Callable[[], Any]] = {} if handlers is None else handlers
+
+    def handle(number: int, call: Callable[..., Any], *given: Any) -> None:
+        known[number] = functools.partial(call, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "add_signal_handler", handle)
+        patch.setattr(loop, "remove_signal_handler", lambda number: known.pop(number, None))
+        patch.setattr(job, "Child", command)
+        guardian: Any = Guarding()
+        return await job._Job(settings, guardian, wanted).run()
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("label", [None, "nightly"])
+@in_virtual_time
+async def test_the_lease_has_the_terms_that_were_asked_for(label: str | None) -> None:
+    """Others see the command, and not its arguments, which may contain a password."""
+    seen: list[Any] = []
+
+    class Looking(Command):
+        def follow(self) -> None:
+            async def look() -> None:
+                async with asynclock.connect(*NODES) as others:
+                    found = await others.inspect("j")
+                seen.append((found.holder, found.remaining))
+                self.exit(7)
+
+            seen.append(asyncio.ensure_future(look()))
+
+    options: dict[str, Any] = {"ttl": 5.0, "label": label} if label else {"ttl": 5.0}
+    wanted = RunArguments("j", ["/bin/cmd", "secret"], ttl=33.0, max_ttl=44.0)
+    assert await _whole(wanted, Looking, **options) == 7
+    _, (holder, remaining) = seen
+    assert remaining == pytest.approx(33.0, abs=0.1)
+    assert holder == (label or f"{socket.gethostname()}:{os.getpid()}:cmd")
+
+
+@pytest.mark.usefixtures("signals")
+@in_virtual_time
+async def test_the_longest_ttl_that_was_given_counts() -> None:
+    wanted = RunArguments("j", ["cmd"], ttl=33.0, max_ttl=22.0)
+    with pytest.raises(ConfigurationError, match="max_ttl"):
+        await _whole(wanted)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("number", job.ENDS_WAIT)
+@in_virtual_time
+async def test_a_signal_ends_the_wait_and_leaves_the_queue(number: signal.Signals) -> None:
+    for ignored in (False, True):
+        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        handlers: dict[int, Callable[[], Any]] = {}
+        async with asynclock.connect(*NODES) as locks:
+            lease = await locks.lock("j").acquire()
+            wanted = RunArguments("j", ["cmd"], timeout=20.0)
+            waiting = asyncio.ensure_future(_whole(wanted, handlers=handlers))
+            await asyncio.sleep(3.0)
+            assert (await locks.inspect("j")).waiting
+            if ignored:  # as by nohup, or in the background of a script
+                assert number not in handlers
+                with pytest.raises(AcquireTimeoutError):
+                    await waiting
+            else:
+                handlers[number]()
+                assert await waiting == 128 + number
+                # Everything is done, and a second Ctrl-C must not change the status.
+                assert signal.getsignal(number) is signal.SIG_IGN
+            assert lease.held
+            assert not (await locks.inspect("j")).waiting
+
+
+# ---- the wait ------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_it_waits_as_long_as_asked_and_says_once_for_whom(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with asynclock.connect(*NODES, label="web-1:77") as others, others.lock("j"):
+        async with asynclock.connect(*NODES) as locks:
+            assert await made(Guarding(), no_wait=True)._acquire(locks) is None
+            assert capsys.readouterr().err == "asynclock: 'j' is held by web-1:77\n"
+            began = now()
+            with pytest.raises(AcquireTimeoutError):
+                await made(Guarding(), timeout=30.0)._acquire(locks)
+            assert now() - began == pytest.approx(30.0, abs=0.5)
+            assert locks.statistics().refused > 3
+            assert capsys.readouterr().err == "asynclock: waiting for 'j', which web-1:77 has\n"
+            # Later events concern nobody: the command runs.
+            assert await locks.lock("j").try_acquire() is None
+            assert not capsys.readouterr().err
+
+
+@in_virtual_time
+async def test_no_wait_takes_no_time() -> None:
+    async with asynclock.connect(*NODES) as others, others.lock("j"):
+        async with asynclock.connect(*NODES) as locks:
+            await locks.ready()
+            began = now()
+            assert await made(Guarding(), no_wait=True)._acquire(locks) is None
+            assert now() - began < 0.1
+
+
+class Fleet:
+    """Nodes that come and go as the test says."""
+
+    def __init__(self) -> None:
+        up = NodeHealth("", "up", "", 0.0, 0.001, "7.0.0", "master")
+        self.nodes_ = [replace(up, node=name) for name in "abc"]
+
+    def nodes(self) -> tuple[NodeHealth, ...]:
+        return tuple(self.nodes_)
+
+    def is_(self, at: int, state: str, cause: str = "") -> None:
+        self.nodes_[at] = replace(self.nodes_[at], state=state, cause=cause)
+
+
+@in_virtual_time
+async def test_a_person_is_told_of_each_change_of_the_missing_nodes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    fleet: Any = Fleet()
+    reporting = asyncio.ensure_future(made(Guarding())._report_missing_nodes(fleet))
+
+    async def said(seconds: float = 5.0) -> list[str]:
+        await asyncio.sleep(seconds)
+        lines = capsys.readouterr().err.splitlines()
+        return [line.removeprefix("asynclock: ") for line in lines]
+
+    assert not await said()
+    fleet.is_(0, "down", "can't connect")
+    one = ["waiting for 'j': 2 of 3 nodes can grant it now", "  a: down: can't connect"]
+    assert await said() == one
+    fleet.is_(2, "connecting")
+    two = ["waiting for 'j': 1 of 3 nodes can grant it now", one[1]]
+    assert await said() == [*two, "  c: connecting: no answer yet"]
+    assert not await said(60.0)
+    fleet.is_(0, "up")
+    fleet.is_(2, "up")
+    assert not await said()
+    fleet.is_(0, "down", "can't connect")
+    assert await said() == one, "again, since it had come back"
+    reporting.cancel()
+
+
+@in_virtual_time
+async def test_the_report_of_missing_nodes_ends_with_the_wait(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    async with asynclock.connect(*NODES) as locks:
+        assert await made(Guarding())._acquire(locks)
+        memory_node("a").kill()
+        await asyncio.sleep(10.0)
+    assert not capsys.readouterr().err
