@@ -139,7 +139,7 @@ async def test_a_signal_to_all_our_processes_does_not_end_it() -> None:
     ended = run(
         # It ignores signals before it closes our standard files.
         "files = f'/proc/{guardian._pid}/fd/2'\n"
-        "end = time.monotonic() + 30\n"
+        "end = time.monotonic() + 15\n"
         "while os.readlink(files) != os.devnull: assert time.monotonic() < end\n"
         "command = subprocess.Popen(['sleep', '1000'], process_group=0, stdout=-3, stderr=-3)\n"
         "guardian.watch(command.pid, float('inf'))\n"
@@ -151,7 +151,7 @@ async def test_a_signal_to_all_our_processes_does_not_end_it() -> None:
     assert ended.returncode == 3, ended.stderr
     command = int(ended.stdout)
     try:
-        await until(lambda: not _runs(command), "the guardian kills the command")
+        await until(lambda: not _runs(command), "the guardian kills the command", timeout=30)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(command, signal.SIGKILL)
@@ -196,7 +196,7 @@ def test_readers_of_our_output_do_not_wait_for_it() -> None:
     """It lives on for a moment after us, or for ever if it is stopped."""
     ended = run(
         "for name in ('1', '2'):\n"
-        "    end = time.monotonic() + 30\n"
+        "    end = time.monotonic() + 15\n"
         "    while os.readlink(f'/proc/{guardian._pid}/fd/{name}') != os.devnull:\n"
         "        assert time.monotonic() < end, name\n"
         "        time.sleep(0.005)\n"

@@ -180,7 +180,7 @@ async def test_the_longest_ttl_that_was_given_counts() -> None:
 
 
 @pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize("number", job.ENDS_WAIT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 @in_virtual_time
 async def test_a_signal_ends_the_wait_and_leaves_the_queue(number: signal.Signals) -> None:
     for ignored in (False, True):

@@ -6,6 +6,7 @@ Nothing more of Redis is modelled, so an option that no script uses is an error.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -122,7 +123,8 @@ def _pttl(space: Keyspace, words: Words) -> int:
 @_command("KEYS")
 def _keys(space: Keyspace, words: Words) -> list[bytes]:
     space.expire_due()
-    pattern = words[0].decode("utf-8", "surrogateescape")
+    # Redis takes a mark after a backslash as itself, Python takes it so within brackets.
+    pattern = re.sub(r"\\(.)", r"[\1]", words[0].decode("utf-8", "surrogateescape"))
     return [
         key
         for key in space.values
