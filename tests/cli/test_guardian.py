@@ -22,12 +22,10 @@ LATER = 1e12
 """A deadline that no test reaches."""
 
 
-def guarded(
-    monkeypatch: pytest.MonkeyPatch, *orders: bytes, starved: bool = False
-) -> list[tuple[int, int]]:
+def guarded(monkeypatch: pytest.MonkeyPatch, *orders: bytes) -> list[tuple[int, int]]:
     """Let the guardian read these orders, one after the other; return whom it kills and how.
 
-    The pipe breaks after the last one. `starved`: all are there when the guardian first looks.
+    The pipe breaks after the last one.
     """
     killed: list[tuple[int, int]] = []
     read, write = os.pipe()
@@ -42,11 +40,7 @@ def guarded(
                 os.close(write)
         return list(fds), [], []
 
-    if starved:
-        os.write(write, b"".join(waiting))
-        os.close(write)
-    else:
-        monkeypatch.setattr(select, "select", look)
+    monkeypatch.setattr(select, "select", look)
     monkeypatch.setattr(os, "killpg", lambda group, number: killed.append((group, number)))
     try:
         guardian._guard(read)
@@ -91,8 +85,10 @@ def test_a_deadline_that_passes_is_enough(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_starved_guardian_reads_a_later_deadline_before_it_kills(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    passed = b"4000000 %f\n" % (_clock.now() - 10)
-    assert guarded(monkeypatch, passed, b"0 inf\n", starved=True) == []
+    """It was starved after the first order, and the second one already waits in the pipe."""
+    moments = iter([0.0])
+    monkeypatch.setattr(_clock, "now", lambda: next(moments, 20.0))
+    assert guarded(monkeypatch, b"4000000 10.0\n", b"0 inf\n") == []
 
 
 def test_a_group_that_has_ended_or_is_not_ours_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,8 @@ async def test_a_split_vote_and_a_quarantined_node(otel: Otel) -> None:
         (events.Contended("a", "evil\nlabel", 1.0), logging.DEBUG),
         (events.Acquired("a", "o", 1, 0.1, 3, False), logging.DEBUG),
         (events.Failed("a", "timeout", 1.0), logging.DEBUG),
+        (events.Failed("a", "refused", 1.0), logging.DEBUG),
+        (events.Failed("a", "error", 1.0), logging.DEBUG),
         (events.Failed("a", "outage", 1.0), logging.WARNING),
     ],
 )
@@ -219,6 +221,21 @@ def test_levels(event: events.Event, level: int, caplog: pytest.LogCaptureFixtur
     assert (record.levelno, record.name) == (level, "asynclock.events")
     assert "\n" not in record.getMessage()
     assert getattr(record, "asynclock_name", getattr(record, "asynclock_node", None)) in ("a", "n")
+
+
+def test_a_logger_of_the_users_own_gets_what_its_level_lets_through(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own = logging.getLogger("of.the.user")
+    caplog.set_level(logging.INFO, own.name)
+    for outcome in ("timeout", "outage"):
+        LogEvents(own)(events.Failed("a\nb", outcome, 1.23456789))
+    (record,) = caplog.records
+    assert (record.name, record.getMessage()) == (
+        "of.the.user",
+        "Failed name='a\\nb' outcome='outage' waited=1.23457",
+    )
+    assert vars(record)["asynclock_waited"] == 1.23456789
 
 
 async def test_closing_is_one_line_for_all_that_was_held(

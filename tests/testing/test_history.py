@@ -131,6 +131,42 @@ def test_an_overrun():
     assert check(late, grace=6) == []
 
 
+def test_a_lease_that_passes_on_in_the_same_moment_is_no_overlap():
+    """Also between bodies that know a deadline: the first one has ended."""
+    assert check([*body(1, 0, 1, until=9.0), *body(2, 1, 2, until=9.0)]) == []
+    assert check([acquired(1, 0, until=1.0), *body(2, 1, 2)]) == []
+
+
+def test_the_last_known_deadline_counts_also_if_it_is_earlier():
+    shorter = [acquired(1, 0, until=9.0), acquired(1, 1, kind="extended", until=3.0)]
+    assert check([*shorter, *body(2, 4, 5)]) == []
+    assert rules([*shorter, *body(2, 2, 5)]) == ["overlap"]
+
+
+def test_steps_of_one_moment_are_in_the_order_of_a_life():
+    """A clock may give the same time twice."""
+    first = acquired(1, 0, until=5.0)
+    steps = [replace(first, kind=kind) for kind in ("left", "entered", "acquired")]
+    assert check([*steps, *body(2, 1, 2)]) == []
+
+
+def test_readers_among_writers_of_a_fence():
+    reader, writer = body(1, 0, 1, shared=True), body(1, 2, 3, body="x")
+    assert "fence repeats" in rules([*reader, *writer])
+
+
+def test_permits_may_differ_from_body_to_body():
+    """While a limit is being changed, the largest one counts."""
+    assert check([*body(1, 0, 9, permits=1), *body(2, 1, 9, permits=2)]) == []
+    one_too_many = [*body(1, 0, 9, permits=2), *body(2, 1, 9, permits=1), *body(3, 2, 9)]
+    assert rules(one_too_many) == ["overlap"]
+
+
+def test_a_lease_that_was_over_when_it_came_counts_for_its_moment_only():
+    assert check([acquired(1, 5, until=3.0), *body(2, 5.5, 7)]) == []
+    assert rules([*body(1, 0, 9), acquired(2, 5, until=3.0)]) == ["overlap"]
+
+
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="never acquired"):
         check([acquired(1, 0, kind="left")])
@@ -238,6 +274,46 @@ async def test_recording_a_body():
     assert (task := asyncio.current_task())
     assert last.task == task.get_name()
     assert check(history) == []
+
+
+def test_each_step_tells_what_is_known_then():
+    history = History()
+    before = history.now()
+    body = history.acquired("a", "me", 7, until=before + 5, shared=True, permits=3)
+    body.entered()
+    body.extended(before + 9)
+    body.left()
+    lost = history.acquired("b", "me", 8, began=before - 1)
+    lost.lost()
+    known = [(event.kind, event.until and event.until - before) for event in history]
+    assert known == [
+        *(("acquired", 5), ("entered", 5), ("extended", 9), ("left", 9)),
+        *(("acquired", None), ("lost", None)),
+    ]
+    first, *_, last = history
+    assert (first.shared, first.permits, first.task) == (True, 3, "MainThread")
+    assert before <= first.began == first.at, "without another word it began just now"
+    assert (last.began, last.body) == (before - 1, lost._last.body)
+    assert first.body != last.body
+
+
+def test_a_deadline_is_a_moment_of_the_history():
+    history = History()
+    with history.body(FakeLease(), began=history.now()):
+        pass
+    for event in history:
+        assert event.until == pytest.approx(history.now() + 5, abs=1)
+
+
+def test_a_file_is_private_is_added_to_and_can_be_read_when_it_is_closed(tmp_path):
+    file = tmp_path / "history.jsonl"
+    for fence, earlier in ((2, 0), (1, 10)):
+        history = History(file)
+        history.append(acquired(fence, fence - earlier))
+        history.close()
+        history.close()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [event.fence for event in history] == [1, 2], "by time"
 
 
 def test_a_body_that_lost_its_lease_and_one_that_failed():

@@ -109,3 +109,49 @@ async def test_a_call_that_never_ends_is_cancelled(monkeypatch: pytest.MonkeyPat
 def test_quantiles() -> None:
     assert math.isnan(quantile([], 0.5))
     assert [quantile([1.0, 2.0, 3.0], share) for share in (0.0, 0.5, 1.0)] == [1.0, 2.0, 3.0]
+    assert [quantile(list(range(100)), share) for share in (0.5, 0.99)] == [50, 99]
+
+
+class Timed:
+    """A lock whose calls take as long as they say, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.waits = [1.0, 4.0]
+        monkeypatch.setattr("asynclock.testing.history.load.time.perf_counter", lambda: self.now)
+
+    async def acquire(self, _name: str) -> None:
+        self.now += self.waits.pop(0) if self.waits else 5.0
+        if not self.waits and self.now > 111.0:
+            raise ValueError
+
+    async def release(self, _lease: None) -> None:
+        self.now += 0.5
+
+
+async def test_waits_cycles_and_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits of 1 and 4 seconds, releases of a half one; then only errors until the end."""
+    load = await run_load(Timed(monkeypatch), ["a"], 20.0, grace=0.5, record=True)
+    assert load.waits == [1.0, 4.0, 5.0]
+    assert load.cycles == [1.5, 4.5, 5.5]
+    assert load.bodies == [
+        (100.0, 101.0, 101.0, 0),
+        (101.5, 105.5, 105.5, 0),
+        (106.0, 111.0, 111.0, 0),
+    ]
+    assert (load.count, load.errors) == (3, {"ValueError": 2})
+    assert load.gap == 10.0, "from the last cycle to the end"
+    assert load.seconds == 21.5
+
+
+async def test_a_call_that_ends_within_the_grace_is_finished() -> None:
+    class Slow:
+        async def acquire(self, _name: str) -> None:
+            await asyncio.sleep(0.1)
+
+        async def release(self, _lease: None) -> None:
+            pass
+
+    load = await run_load(Slow(), ["a"], 0.05, grace=30.0)
+    assert (load.unfinished, len(load.cycles), load.count) == (0, 1, 0)
+    assert load.seconds < 30.0

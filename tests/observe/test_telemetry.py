@@ -1,0 +1,186 @@
+"""Spans and figures of single events: their lengths, their kinds, their names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from opentelemetry.trace import SpanKind
+
+from asynclock import events
+from tests.observe.test_observers import Otel
+
+ACQUIRED = events.Acquired("a", "owner", 7, 2.5, 3, False)
+
+
+@pytest.fixture
+def otel() -> Otel:
+    return Otel()
+
+
+def told(otel: Otel, *happened: events.Event) -> Otel:
+    for event in happened:
+        otel.telemetry(event)
+    return otel
+
+
+def figure(otel: Otel, name: str) -> tuple[Mapping[str, Any], Any]:
+    """Return the only point of a metric: its attributes, and its sum or value."""
+    ((attributes, point),) = otel.points(name)
+    return attributes, getattr(point, "sum", getattr(point, "value", None))
+
+
+def test_a_wait_has_the_length_that_the_caller_waited(otel: Otel) -> None:
+    before = time.time_ns()
+    told(otel, ACQUIRED)
+    (span,) = otel.spans("asynclock.acquire")
+    assert span.end_time - span.start_time == 2_500_000_000
+    assert before <= span.end_time <= time.time_ns()
+    assert span.kind is SpanKind.CLIENT
+    assert dict(span.attributes) == {
+        "asynclock.lock.name": "a",
+        "asynclock.lease.fence": 7,
+        "asynclock.lease.handed_over": False,
+        "asynclock.outcome": "acquired",
+    }
+    # A name in a metric would make a time series per lock.
+    assert figure(otel, "asynclock.acquire.duration") == ({"asynclock.outcome": "acquired"}, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wrong"),
+    [("timeout", False), ("refused", False), ("outage", True), ("error", True)],
+)
+def test_only_what_is_no_ones_turn_is_no_error(otel: Otel, outcome: str, wrong: bool) -> None:
+    """That others have the lock is usual; an outage and a mistake are errors."""
+    told(otel, events.Failed("a", outcome, 1.5))
+    (span,) = otel.spans("asynclock.acquire")
+    assert (not span.status.is_ok) is wrong
+    assert span.attributes["error.type"] == outcome
+    assert span.attributes["asynclock.lock.name"] == "a"
+    attributes = {"asynclock.outcome": outcome, "error.type": outcome}
+    assert figure(otel, "asynclock.acquire.duration") == (attributes, 1.5)
+    assert otel.total("asynclock.lease.active") == 0
+    assert not otel.spans("asynclock.hold")
+
+
+def test_a_hold_ends_with_its_release(otel: Otel) -> None:
+    told(otel, ACQUIRED, events.Renewed("a", "owner", 7, 9.0))
+    assert figure(otel, "asynclock.lease.active")[1] == 1
+    told(otel, events.Released("a", "owner", 7, 3.0, 6.5))
+    (span,) = otel.spans("asynclock.hold")
+    assert span.status.is_ok
+    assert "error.type" not in span.attributes
+    for name, wanted in (
+        ("hold.duration", 3.0),
+        ("lease.remaining", 6.5),
+        ("lease.renewals", 1),
+        ("lease.active", 0),
+    ):
+        assert figure(otel, f"asynclock.{name}") == ({}, wanted)
+    assert not otel.points("asynclock.lease.losses")
+    assert not otel.points("asynclock.lease.handovers")
+
+
+def test_a_loss_is_an_error_of_the_hold(otel: Otel) -> None:
+    told(otel, ACQUIRED, events.Lost("a", "owner", 7, "it ran out", 4.0))
+    (span,) = otel.spans("asynclock.hold")
+    assert not span.status.is_ok
+    assert span.status.description == "it ran out"
+    assert span.attributes["error.type"] == "lease_lost"
+    assert figure(otel, "asynclock.hold.duration") == ({}, 4.0)
+    assert figure(otel, "asynclock.lease.losses") == (
+        {"asynclock.loss.reason": "it ran out"},
+        1,
+    )
+
+
+def test_two_leases_of_one_owner_end_apart(otel: Otel) -> None:
+    """An owner keeps its id when it hands a lease over; the fence differs."""
+    told(
+        otel,
+        ACQUIRED,
+        events.Acquired("a", "owner", 8, 0.5, 0, True),
+        events.Released("a", "owner", 7, 1.0, 5.0),
+    )
+    (span,) = otel.spans("asynclock.hold")
+    assert span.attributes["asynclock.lease.fence"] == 7
+    assert figure(otel, "asynclock.lease.handovers") == ({}, 1)
+    told(otel, events.Released("a", "owner", 8, 1.0, 5.0))
+    fences = [one.attributes["asynclock.lease.fence"] for one in otel.spans("asynclock.hold")]
+    assert fences == [7, 8]
+    assert figure(otel, "asynclock.lease.active")[1] == 0
+    told(otel, events.Released("a", "owner", 8, 1.0, 5.0))
+    assert len(otel.spans("asynclock.hold")) == 2
+    assert figure(otel, "asynclock.lease.active")[1] == 0
+
+
+def test_waits_of_microseconds_and_of_minutes_are_told_apart(otel: Otel) -> None:
+    for waited in (0.0002, 0.002, 0.02, 0.2, 2.0, 20.0, 55.0):
+        told(otel, events.Failed("a", "timeout", waited))
+    ((_, point),) = otel.points("asynclock.acquire.duration")
+    assert max(point.bucket_counts) == 1
+
+
+# ---- nodes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node", "at"),
+    [
+        ("10.0.0.1:6379", {"server.address": "10.0.0.1", "server.port": 6379}),
+        ("fe80::1:6379", {"server.address": "fe80::1", "server.port": 6379}),
+        ("/run/redis:1.sock", {"server.address": "/run/redis:1.sock"}),
+        ("memory://a", {"server.address": "memory://a"}),
+        (":6379", {"server.address": ":6379"}),
+    ],
+)
+def test_where_a_node_is(otel: Otel, node: str, at: dict[str, Any]) -> None:
+    told(otel, events.NodeUp(node))
+    assert figure(otel, "asynclock.node.up") == (at, 1)
+
+
+def test_the_health_of_a_node_follows_its_events(
+    otel: Otel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarantined node is up and does not vote, until the quarantine is over."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def seen() -> tuple[Any, Any]:
+        return figure(otel, "asynclock.node.up")[1], figure(otel, "asynclock.node.voting")[1]
+
+    told(otel, events.NodeUp("n"))
+    assert seen() == (1, 1)
+    told(otel, events.NodeQuarantined("n", "it restarted", 60.0))
+    assert seen() == (1, 0)
+    told(otel, events.NodeDown("n", "gone"))
+    assert seen() == (0, 0)
+    now = 1030.0
+    told(otel, events.NodeUp("n"))
+    assert seen() == (1, 0), "a new connection ends no quarantine"
+    now = 1060.0
+    assert seen() == (1, 1)
+    counts = {
+        attributes["asynclock.node.state"]: point.value
+        for attributes, point in otel.points("asynclock.node.state_changes")
+    }
+    assert counts == {"up": 2, "down": 1, "quarantined": 1}
+
+
+def test_votes_are_counted_by_node_and_by_what_it_said(otel: Otel) -> None:
+    told(otel, events.Voted("a", {"n:1": "granted", "n:2": "refused"}))
+    told(otel, events.Voted("a", {"n:1": "granted", "n:2": "open"}))
+    found = {
+        (attributes["server.port"], attributes["asynclock.vote"]): point.value
+        for attributes, point in otel.points("asynclock.node.votes")
+    }
+    assert found == {(1, "granted"): 2, (2, "refused"): 1, (2, "open"): 1}
+
+
+def test_attempts_that_others_won_or_nobody(otel: Otel) -> None:
+    told(otel, events.Contended("a", "web", 1.0), events.SplitVote("a"), events.SplitVote("a"))
+    assert figure(otel, "asynclock.acquire.refusals") == ({}, 1)
+    assert figure(otel, "asynclock.acquire.split_votes") == ({}, 2)
