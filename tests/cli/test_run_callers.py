@@ -57,6 +57,54 @@ async def test_a_caller_that_does_not_hear_of_ends(
     assert (ended.returncode, ended.stderr) == (7, "")
 
 
+# ---- signals and the environment -----------------------------------------------------------------
+
+TELLS = """
+import os, signal, sys
+names = ("HUP", "QUIT", "USR1", "USR2", "TSTP", "INT", "TERM")
+def tell(number, _):
+    print(signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        sys.exit(9)
+for name in names:
+    signal.signal(getattr(signal, "SIG" + name), tell)
+own = os.getpgrp() == os.getpid()
+print(own, os.environ["ASYNCLOCK_NAME"], os.environ["ASYNCLOCK_FENCE"] != "1", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+async def test_each_signal_to_us_is_one_to_the_command_unless_we_must_ignore_it(
+    program: Program, asynclock_nodes: list[LocalServer], ignored: bool
+) -> None:
+    """`nohup` has us ignore SIGHUP. And a job under a lock may run a command under another."""
+    program.use(asynclock_nodes)
+    ignore = "trap '' HUP; " if ignored else ""
+    outer = {f"ASYNCLOCK_{name}": "1" for name in ("NAME", "FENCE", "OWNER", "DEADLINE")}
+    words = (*ASYNCLOCK, "run", "j", "--", sys.executable, "-c", TELLS)
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", f'{ignore}exec "$@"', "sh", *words),
+        env=environment(ASYNCLOCK_CONFIG=str(program.config), **outer),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert await process.stdout.readline() == b"True j True\n"
+            for name in ("HUP", "QUIT", "USR1", "USR2", "TSTP", "INT", "TERM"):
+                process.send_signal(getattr(signal, f"SIG{name}"))
+                if name != "HUP" or not ignored:
+                    assert await process.stdout.readline() == f"SIG{name}\n".encode()
+        assert (await program.finish(process)).status == 9
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 # ---- descriptors ---------------------------------------------------------------------------------
 
 

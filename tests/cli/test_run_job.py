@@ -103,6 +103,11 @@ class Run:
         assert isinstance(child, Command)
         return child
 
+    async def ended(self) -> int:
+        """Wait for the end of it all, and return the exit status."""
+        async with asyncio.timeout(600.0):
+            return await self.status
+
     def lose_the_quorum(self) -> float:
         """Freeze two nodes of three; return when the lease ends."""
         for name in NODES[1:]:
@@ -150,7 +155,7 @@ async def test_the_command_gets_time_to_clean_up_and_none_after_the_lease(
     async with running(ttl) as run:
         await asyncio.sleep(ttl)
         end = run.lose_the_quorum()
-        assert await run.status == Status.LOST
+        assert await run.ended() == Status.LOST
         (warned, first), (killed, last) = run.command.signals
         assert (first, last) == (signal.SIGTERM, signal.SIGKILL)
         assert end - warned == pytest.approx(grace, abs=0.01)
@@ -172,7 +177,7 @@ async def test_a_command_that_hears_ends_by_itself() -> None:
     async with running() as run:
         run.command.hearing = True
         end = run.lose_the_quorum()
-        assert await run.status == Status.LOST
+        assert await run.ended() == Status.LOST
         assert now() < end - 2.0
 
 
@@ -183,7 +188,7 @@ async def test_a_renewed_lease_ends_nothing() -> None:
         await asyncio.sleep(100.0)
         assert not run.command.signals
         run.command.exit(7)
-        assert await run.status == 7
+        assert await run.ended() == 7
         orders = run.guardian.orders
         assert len(orders) > 30
         for (_, _, deadline), (at, group, _) in itertools.pairwise(orders):
@@ -200,7 +205,7 @@ async def test_a_loss_ends_the_command_at_once_with_a_moment_to_clean_up() -> No
     async with running(ttl=30.0) as run:
         began = now()
         await run.lose_the_keys()
-        assert await run.status == Status.LOST
+        assert await run.ended() == Status.LOST
         (warned, first), (killed, last) = run.command.signals
         assert (first, last) == (signal.SIGTERM, signal.SIGKILL)
         assert warned - began < 12.0, "when a renewal tells, not when the lease would end"
@@ -215,7 +220,7 @@ async def test_a_loss_is_told_once(
     """The library logs it, and its log goes to the same place as our messages."""
     async with running() as run:
         await run.lose_the_keys()
-        assert await run.status == Status.LOST
+        assert await run.ended() == Status.LOST
     assert sum("lost the lease" in record.getMessage() for record in caplog.records) == 1
     assert "was lost" not in capsys.readouterr().err
 
@@ -226,7 +231,7 @@ async def test_a_loss_that_only_the_release_shows(on_loss: str, status: int) -> 
     async with running(on_loss=on_loss) as run:
         await run.lose_the_keys()
         run.command.exit(3)
-        assert await run.status == status
+        assert await run.ended() == status
 
 
 @pytest.mark.parametrize(("on_loss", "lost"), [("kill", True), ("warn", False)])
@@ -253,7 +258,7 @@ async def test_with_a_warning_only_the_command_goes_on(
         assert not run.status.done()
         assert {deadline for _, _, deadline in run.guardian.orders} == {float("inf")}
         run.command.exit(5)
-        assert await run.status == 5
+        assert await run.ended() == 5
 
 
 @in_virtual_time
@@ -280,7 +285,7 @@ async def test_processes_that_go_on_are_told_and_no_longer_watched(
         assert not run.command.waits_for_all
         run.command.others = True
         run.command.exit(4)
-        assert await run.status == 4
+        assert await run.ended() == 4
         assert run.guardian.orders[-1][1:] == (0, float("inf"))
     assert "'j' was released, but processes" in capsys.readouterr().err
 
@@ -296,7 +301,7 @@ async def test_nothing_is_told_of_processes_that_were_ended_or_waited_for(
             await run.lose_the_keys()
         else:
             run.command.exit(0)
-        assert await run.status == (Status.LOST if lost else 0)
+        assert await run.ended() == (Status.LOST if lost else 0)
         assert 0 not in {group for _, group, _ in run.guardian.orders}
     assert "go on" not in capsys.readouterr().err
 
@@ -312,12 +317,12 @@ async def test_a_group_that_outlives_its_command_is_told_after_a_moment(
         await asyncio.sleep(0.2)
         assert "ended with status 4, but processes" in capsys.readouterr().err
         run.command.exit(4)
-        assert await run.status == 4
+        assert await run.ended() == 4
     async with running() as run:
         run.command.ended.set_result(4)
         await asyncio.sleep(0.5)
         run.command.exit(4)
-        assert await run.status == 4
+        assert await run.ended() == 4
         await asyncio.sleep(5.0)
         assert not capsys.readouterr().err
 

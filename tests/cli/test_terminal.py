@@ -106,6 +106,16 @@ async def test_a_killed_command_leaves_the_terminal_as_it_was(
     assert "echo: True ours: True" in screen
 
 
+async def test_a_command_that_ends_by_itself_leaves_the_terminal_as_it_wants(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    """As without us: `stty` under a lock has its effect."""
+    program.use(asynclock_nodes)
+    status, screen = await run_late(program, "sh", "-c", "stty -echo; exit 3")
+    assert status == 3
+    assert "echo: False ours: True" in screen
+
+
 async def test_a_command_that_cannot_start_leaves_us_the_terminal(
     program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
 ) -> None:

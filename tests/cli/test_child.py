@@ -1,0 +1,304 @@
+"""The command of `asynclock run`: its signals, its end, and the terminal that it is lent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asynclock.cli.run import child
+from asynclock.cli.run.child import Child
+from asynclock.cli.run.terminal import Terminal
+from tests.waiting import in_virtual_time
+
+from .conftest import PATIENCE, environment
+
+NUMBER = 4_000_000
+"""A group that no machine has."""
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+class Screen:
+    """A terminal that notes what is done with it."""
+
+    def __init__(self, *, ours: bool = True, wanted: bool = True) -> None:
+        self.ours, self.wanted = ours, wanted
+        self.done: list[Any] = []
+
+    def note_modes(self) -> None:
+        self.done.append("modes")
+
+    def lend(self, number: int) -> None:
+        self.done.append(("lent", number))
+
+    def take_back(self, *, tidy: bool) -> None:
+        self.done.append(("back", tidy))
+
+
+def made(screen: Screen | None = None, *, whole_group: bool = False) -> Any:
+    """Return a Child without a process; it notes on `screen` what it does."""
+    one: Any = object.__new__(Child)
+    one.group, one._whole_group = NUMBER, whole_group
+    one._terminal = screen or Screen()
+    one._on_resume = lambda: True
+    one.ended = asyncio.get_running_loop().create_future()
+    one.done = asyncio.get_running_loop().create_future()
+    return one
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return the signals that are sent to groups, which nobody gets."""
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda *given: found.append(given))
+    return found
+
+
+async def test_a_signal_goes_to_the_group_until_the_command_has_ended(
+    sent: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards its number may belong to another group."""
+    one = made()
+    one.send(signal.SIGHUP)
+    assert sent == [(NUMBER, signal.SIGHUP)]
+    for error in (ProcessLookupError, PermissionError):
+
+        def refuse(*_: int, error: type[OSError] = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "killpg", refuse)
+            one.send(signal.SIGHUP)
+    one.done.set_result(0)
+    one.send(signal.SIGHUP)
+    assert len(sent) == 1
+
+
+@in_virtual_time
+async def test_the_end_of_a_group_is_noticed_soon_however_long_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, looks = asyncio.get_running_loop(), 0
+    end = loop.time() + 3600.0
+
+    def others_live(_: Child) -> bool:
+        nonlocal looks
+        looks += 1
+        return loop.time() < end
+
+    monkeypatch.setattr(Child, "others_live", others_live)
+    one = made(whole_group=True)
+    one.ended.set_result(4)
+    one._look_at_group(child.MIN_CHECK)
+    assert await one.done == 4
+    assert loop.time() - end <= 0.5
+    assert looks < 4 * 3600 + 100, "a look costs milliseconds"
+    quick = made(whole_group=True)
+    quick.ended.set_result(0)
+    end = loop.time() + 0.02
+    quick._look_at_group(child.MIN_CHECK)
+    await quick.done
+    assert loop.time() - end <= 0.05, "most groups end with the command"
+
+
+async def test_after_a_loss_the_whole_group_must_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--wait-for command`: the command may have ended already, and what it started must end."""
+    alive = True
+    monkeypatch.setattr(Child, "others_live", lambda _: alive)
+    one = made()
+    before = one.done
+    one.wait_for_all()
+    assert one.done is before, "others wait for it"
+    one.ended.set_result(4)
+    one._look_at_group(child.MIN_CHECK)
+    assert not before.done(), "the group has not ended"
+    alive = False
+    assert await asyncio.wait_for(before, PATIENCE) == 4
+    one.wait_for_all()
+    assert one.done.done(), "there is nothing to wait for"
+    alive = True
+    one.wait_for_all()
+    assert not one.done.done()
+    alive = False
+    assert await asyncio.wait_for(one.done, PATIENCE) == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGTTIN, signal.SIGTTOU])
+async def test_a_command_that_asks_for_the_terminal_gets_it(
+    number: int, sent: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_stop_ourselves", lambda: sent.append((0, 0)))
+    screen = Screen(ours=True)
+    made(screen)._stopped(number)
+    assert screen.done == ["modes", ("lent", NUMBER)]
+    assert sent == [(NUMBER, signal.SIGCONT)]
+
+
+@pytest.mark.parametrize(
+    ("number", "ours", "wanted", "may"),
+    [
+        (signal.SIGTSTP, True, True, True),
+        (signal.SIGTSTP, True, True, False),
+        (signal.SIGTSTP, True, False, True),
+        (signal.SIGSTOP, False, False, True),
+        (signal.SIGTTIN, False, False, True),
+    ],
+)
+async def test_with_a_command_that_stops_we_stop(
+    number: int,
+    ours: bool,
+    wanted: bool,
+    may: bool,
+    sent: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shell gets its terminal back; after `fg` the command gets it again, and goes on."""
+    screen = Screen(ours=ours, wanted=wanted)
+    monkeypatch.setattr(child, "_stop_ourselves", lambda: screen.done.append("stopped"))
+    one = made(screen)
+    one.on_resume(lambda: may)
+    one._stopped(number)
+    again = ["modes", ("lent", NUMBER)] if wanted else []
+    assert screen.done == [("back", False), "stopped", *again]
+    assert sent == ([(NUMBER, signal.SIGCONT)] if may else [])
+
+
+def test_we_stop_as_the_kernel_would_stop_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the default action, all of our pipeline; later stops are forwarded as before."""
+    seen: list[Any] = []
+
+    def stop(number: int, how: int) -> None:
+        seen.append((number, how, signal.getsignal(signal.SIGTSTP)))
+
+    monkeypatch.setattr(os, "killpg", stop)
+    ours: Callable[..., None] = lambda *_: None  # noqa: E731 - compared below
+    before = signal.signal(signal.SIGTSTP, ours)
+    try:
+        child._stop_ourselves()
+        assert signal.getsignal(signal.SIGTSTP) is ours
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+    assert seen == [(os.getpgrp(), signal.SIGTSTP, signal.SIG_DFL)]
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that makes a Child, in a process of its own."""
+    begin = (
+        "import asyncio, os, signal, subprocess, sys, time\n"
+        "from asynclock.cli.run.child import Child, _prepare\n"
+        "def start(*command):\n"
+        "    return Child(command, os.environ, whole_group=False, on_fork=lambda _: None)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", begin + script, *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_command_that_ends_before_we_listen_is_not_waited_for_in_vain() -> None:
+    ended = run(
+        "async def main():\n"
+        "    child = start('sh', '-c', 'exit 7')\n"
+        "    os.waitid(os.P_PID, child.group, os.WEXITED | os.WNOWAIT)\n"
+        "    child.follow()\n"
+        "    async with asyncio.timeout(20): return await child.done\n"
+        "sys.exit(asyncio.run(main()))\n"
+    )
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal at the parent's death is Linux's")
+def test_a_command_does_not_outlive_us_even_without_a_guardian() -> None:
+    """It ignores SIGTERM. Its output ends with it, and so the wait for it."""
+    ended = run(
+        "async def main():\n"
+        "    start('sh', '-c', 'trap \"\" TERM; echo $$; kill -KILL $PPID; exec sleep 50')\n"
+        "    time.sleep(50)\n"
+        "asyncio.run(main())\n"
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert int(ended.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal at the parent's death is Linux's")
+def test_a_command_whose_parent_died_before_it_could_be_told_never_begins() -> None:
+    ended = run(
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    _prepare(os.getpid(), lambda _: None, None)()\n"
+        "    os._exit(3)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL)\n"
+    )
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+# ---- the terminal --------------------------------------------------------------------------------
+
+
+class Standard:
+    """A standard file."""
+
+    def __init__(self, terminal_: bool) -> None:
+        self.terminal = terminal_
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize(
+    ("ours", "stdin", "stdout", "wanted"),
+    [
+        (True, True, True, True),
+        (False, True, True, False),
+        (True, False, True, False),
+        (True, True, False, False),
+    ],
+)
+def test_the_command_begins_with_the_terminal_if_all_of_it_is_ours(
+    ours: bool, stdin: bool, stdout: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Terminal, "ours", ours)
+    monkeypatch.setattr(sys, "stdin", Standard(stdin))
+    monkeypatch.setattr(sys, "stdout", Standard(stdout))
+    assert Terminal().wanted is wanted
+
+
+def test_what_was_not_lent_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A background job would take the terminal from the one in the foreground."""
+    front: list[int] = []
+    monkeypatch.setattr(Terminal, "foreground", lambda _, number: front.append(number))
+    one = Terminal()
+    one.take_back(tidy=False)
+    assert not front
+    one.lend(NUMBER)
+    one.take_back(tidy=False)
+    one.take_back(tidy=False)
+    assert front == [NUMBER, os.getpgrp()]
+
+
+def test_no_stop_while_the_terminal_changes_hands_and_the_usual_one_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    masks: list[set[int]] = []
+
+    def note(*_: int) -> None:
+        masks.append({*signal.pthread_sigmask(signal.SIG_BLOCK, [])})
+        raise OSError
+
+    monkeypatch.setattr(os, "tcsetpgrp", note)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    Terminal().foreground(NUMBER)
+    assert masks == [{*before, signal.SIGTTOU}]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
