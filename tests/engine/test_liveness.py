@@ -243,3 +243,18 @@ async def test_a_turn_that_is_cancelled_is_passed_on(on: Nodes) -> None:
     doomed.cancel()
     assert await seconds_until(patient.done) < AT_ONCE
     assert doomed.cancelled()
+
+
+@virtual
+async def test_a_turn_that_is_cancelled_while_nobody_else_waits_is_over(on: Nodes) -> None:
+    lock = on.locks.lock("a", handoff=False)
+    lease = await lock.acquire()
+    doomed = start(lock.acquire())
+    await until(lambda: on.locks.statistics().waiting == 1)
+    lease._let_go()  # it has the turn now, and does not know it
+    doomed.cancel()
+    await asyncio.wait((doomed,))
+    assert doomed.cancelled()
+    again = await lock.acquire(timeout=1.0)
+    await again.release()
+    assert not on.locks._engine.queues, "nothing is kept of a name that is not in use"

@@ -1,4 +1,4 @@
-"""How long a call waits between two attempts."""
+"""How long a call waits between two attempts, and what ends the wait."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from asynclock import _clock
+from asynclock._engine.lookout import Lookout
 from asynclock._engine.pauses import Pauses
+from asynclock._nodes.wakeup import Wakeups
 from asynclock._rules import pacing
+from tests.waiting import in_virtual_time
+
+NEVER = float("inf")
+WIDTH = 0.08
 
 
 class Watched:
     """A watch that is woken if `called`, and otherwise waits for as long as it is told to."""
 
-    def __init__(self) -> None:
-        self.called = True
+    def __init__(self, *, called: bool = True) -> None:
+        self.called = called
         self.asked: list[float] = []
 
     async def wait(self, seconds: float) -> bool:
@@ -24,14 +33,42 @@ class Watched:
         return self.called
 
 
-async def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later() -> None:
-    nodes = SimpleNamespace(tracks=lambda: True, nodes=[None])
-    engine: Any = SimpleNamespace(
-        multiplexer=nodes, counts=SimpleNamespace(wakeups=Counter()), random=lambda: 0.5
+def manager(*, tracks: bool = True, nodes: int = 1, random: float = 0.5) -> Any:
+    return SimpleNamespace(
+        multiplexer=SimpleNamespace(
+            tracks=lambda: tracks, nodes=[None] * nodes, wakeups=Wakeups(1, 1)
+        ),
+        counts=SimpleNamespace(wakeups=Counter()),
+        spread=SimpleNamespace(width=WIDTH),
+        random=lambda: random,
     )
-    spec: Any = SimpleNamespace(queue=True, ticket_ttl=0.0)
-    refused: Any = SimpleNamespace(outage=False, split=False, remaining=1.0)
-    pauses, watch = Pauses(engine, spec, None, float("inf")), Watched()
+
+
+def attempt(remaining: float | None = 1.0, *, outage: bool = False, split: bool = False) -> Any:
+    return SimpleNamespace(outage=outage, split=split, remaining=remaining)
+
+
+def pausing(
+    engine: Any,
+    *,
+    queue: bool = True,
+    ticket_ttl: float = 0.0,
+    deadline: float | None = None,
+    until: float = NEVER,
+) -> Pauses:
+    spec: Any = SimpleNamespace(queue=queue, ticket_ttl=ticket_ttl)
+    return Pauses(engine, spec, deadline, until)
+
+
+async def took(wait: Any) -> float:
+    began = _clock.now()
+    await wait
+    return _clock.now() - began
+
+
+async def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later() -> None:
+    engine, refused = manager(), attempt()
+    pauses, watch = pausing(engine), Watched()
     for _ in range(pacing.IN_VAIN):
         assert pauses.expecting
         await pauses.wait(refused, watch, 0)  # type: ignore[arg-type]
@@ -43,3 +80,119 @@ async def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later(
         await pauses.wait(refused, watch, 0)  # type: ignore[arg-type]
     assert pauses.expecting
     assert engine.counts.wakeups == {"push": pacing.IN_VAIN + 1, "pacing": 2}
+
+
+@pytest.mark.parametrize(
+    ("tracks", "outage", "queue", "split", "listens"),
+    [
+        (True, False, True, False, True),
+        (False, False, True, False, False),
+        (True, True, True, False, False),
+        (True, False, True, True, True),
+        (True, False, False, False, True),
+        (True, False, False, True, False),
+    ],
+)
+async def test_a_push_is_waited_for_where_one_can_come(
+    *, tracks: bool, outage: bool, queue: bool, split: bool, listens: bool
+) -> None:
+    """After a split vote without a queue nobody holds the name, so nobody will release it."""
+    engine, watch = manager(tracks=tracks), Watched(called=False)
+    lost = attempt(0.01, outage=outage, split=split)
+    await pausing(engine, queue=queue).wait(lost, watch, 0)  # type: ignore[arg-type]
+    assert (len(watch.asked) > 0) is listens
+    assert engine.counts.wakeups == {"expiry" if listens else "pacing": 1}
+
+
+@in_virtual_time
+async def test_without_pushes_each_pause_is_longer_and_longer_for_those_behind() -> None:
+    for rank in (0, 2):
+        pauses = pausing(manager(tracks=False))
+        waits = [await took(pauses.wait(attempt(None), None, rank)) for _ in range(4)]
+        wanted = [pacing.without_push(number, None, 0.5, rank=rank) for number in range(4)]
+        assert waits == pytest.approx(wanted)
+
+
+@in_virtual_time
+async def test_an_outage_says_nothing_of_the_holder() -> None:
+    """The few refusals that came may be old: the pause follows pacing alone."""
+    pauses = pausing(manager(tracks=False))
+    for _ in range(9):
+        await pauses.wait(attempt(None), None, 0)
+    pause = await took(pauses.wait(attempt(0.001, outage=True), None, 0))
+    assert pause == pytest.approx(pacing.without_push(9, None, 0.5))
+
+
+@in_virtual_time
+async def test_after_a_split_vote_rivals_spread_out() -> None:
+    pauses = pausing(manager(tracks=False), queue=False)
+    assert await took(pauses.wait(attempt(None, split=True), None, 0)) == pytest.approx(WIDTH / 2)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "queue", "spread"), [(3, False, WIDTH / 2), (3, True, 0.0), (1, False, 0.0)]
+)
+def test_only_rivals_for_a_quorum_without_a_queue_pause_after_a_push(
+    nodes: int, queue: bool, spread: float
+) -> None:
+    @in_virtual_time
+    async def test() -> None:
+        pauses = pausing(manager(nodes=nodes), queue=queue)
+        pause = await took(pauses.wait(attempt(), Watched(), 0))  # type: ignore[arg-type]
+        assert pause == pytest.approx(spread)
+
+    test()
+
+
+async def test_a_ticket_is_refreshed_well_before_it_dies() -> None:
+    """Even if one refresh is lost; and the waiters of one holder do so at different times."""
+    asked = []
+    for random in (0.0, 0.999):
+        watch = Watched(called=False)
+        pauses = pausing(manager(random=random), ticket_ttl=2.0)
+        await pauses.wait(attempt(60.0), watch, 0)  # type: ignore[arg-type]
+        asked += watch.asked
+    assert 0.5 <= asked[0] < asked[1] <= 0.9
+    assert asked[1] - asked[0] > 0.1
+
+
+async def test_no_pause_is_longer_than_the_time_that_is_left() -> None:
+    for left, longest in ((0.3, 0.3), (-1.0, 0.0)):
+        watch = Watched(called=False)
+        await pausing(manager(), until=_clock.now() + left).wait(attempt(), watch, 0)  # type: ignore[arg-type]
+        assert 0 <= watch.asked[0] <= longest
+
+
+@in_virtual_time
+async def test_a_sleep_ends_at_the_deadline() -> None:
+    for deadline, pause in ((None, 5.0), (_clock.now() + 7.0, 2.0), (_clock.now() - 1.0, 0.0)):
+        assert await took(pausing(manager(), deadline=deadline).sleep(5.0)) == pytest.approx(pause)
+
+
+# a task that looks at keys
+
+
+@in_virtual_time
+async def test_a_look_comes_with_the_push_or_when_the_keys_change_by_themselves() -> None:
+    engine = manager()
+    lookout = Lookout(engine, ("a",))
+    assert lookout.begin()
+    assert await took(lookout.wait(3.0)) == pytest.approx(pacing.until_expiry(3.0, 0.5))
+    assert await took(lookout.wait()) == pytest.approx(pacing.until_expiry(None, 0.5))
+    assert await took(lookout.wait(most=0.25)) == pytest.approx(0.25)
+    engine.multiplexer.wakeups.wake("a", 0)
+    assert await took(lookout.wait(3.0)) == 0
+    assert lookout.begin()
+    assert await took(lookout.wait(most=0.5)) == pytest.approx(0.5), "a push counts once"
+    lookout.close()
+    assert engine.multiplexer.wakeups.watched == {}
+
+
+@in_virtual_time
+async def test_without_pushes_looks_come_ever_more_rarely() -> None:
+    lookout = Lookout(manager(tracks=False), ("a",))
+    assert not lookout.begin()
+    waits = [await took(lookout.wait()) for _ in range(6)]
+    assert waits == pytest.approx([pacing.without_push(number, None, 0.5) for number in range(6)])
+    assert await took(lookout.wait(0.001)) == pytest.approx(pacing.without_push(6, 0.001, 0.5))
+    assert await took(lookout.wait(most=0.002)) == pytest.approx(0.002)

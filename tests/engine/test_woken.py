@@ -376,3 +376,20 @@ async def test_a_release_of_several_names_wakes_a_waiter_though_another_name_was
         await several.release()
         assert await seconds_until(ours.done) < 0.01
         await (await ours).release()
+
+
+@virtual
+async def test_only_the_first_in_line_watches_the_name(on: Nodes) -> None:
+    """Otherwise each renewal and each release would wake all who wait."""
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(on.connect()) for _ in range(3)]
+        held = await on.locks.lock("a").acquire()
+        waiting = [await line_up(locks.lock("a"), locks) for locks in others]
+        for number in range(3):
+            watched = [locks._engine.multiplexer.wakeups.watched for locks in others]
+            watches = [KEY.decode() in one for one in watched]
+            assert watches == [place == number for place in range(3)]
+            await (held if number == 0 else waiting[number - 1].result()).release()
+            await until(waiting[number].done)
+            await asyncio.sleep(PATIENCE / 2)  # each has asked again
+        await waiting[2].result().release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from asynclock._engine.waiters import Waiter, in_order
 from asynclock._nodes.replies import Failure
 from tests.contract.faces import Face
 from tests.contract.matrix import faces
+from tests.engine.test_queue import line_up
+from tests.engine.virtual_nodes import Nodes, virtual_single
 from tests.waiting import until
 
 Locks = asynclock.LockManager
@@ -129,6 +132,38 @@ async def test_readers_that_wait_go_after_the_next_writer_that_ends(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [("write", ["r1", "w1", "w2", "w3"]), ("read", ["w1", "r1", "w2", "w3"])],
+)
+def test_readers_have_one_place_among_all_writers(held: str, wanted: list[str]) -> None:
+    """A ticket whose key has expired is the place of a waiter that died."""
+
+    @virtual_single
+    async def test(on: Nodes) -> None:
+        def side(locks: Locks, kind: str) -> Any:
+            rwlock = locks.rwlock("a")
+            return rwlock.write() if kind.startswith("w") else rwlock.read()
+
+        async with AsyncExitStack() as stack:
+            lease = await side(on.locks, held).acquire()
+            tasks = []
+            for label in ("w1", "w2", "r1", "w3"):
+                locks = await stack.enter_async_context(on.connect(label=label))
+                tasks.append(await line_up(side(locks, label), locks))
+            assert lease._grant is not None
+            for place, dead in ((2, "dead-writer"), (4e15, "dead-reader")):
+                await on.nodes[0].command("ZADD", lease._grant.spec.queue, place, dead)
+            found = await on.locks.rwlock("a").inspect()
+            assert list(labels(found)) == wanted
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await lease.release()
+
+    test()
 
 
 async def _read(locks: Locks) -> asynclock.Lease:

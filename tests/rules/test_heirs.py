@@ -75,6 +75,17 @@ def test_the_time_for_that_runs_from_the_reply_that_first_had_the_roster() -> No
     assert dropped(5.0 + quarantine(10.0))
 
 
+def test_only_replicas_that_are_attached_and_alive_stay_or_join() -> None:
+    """One that hangs acknowledges nothing more, so no grant would count."""
+    hangs = replace(look(1.0), processes={"a:1": "A"})
+    detached = replace(look(1.0), acknowledged={"a:1": 100})
+    for one in (hangs, detached):
+        found = Looks().take(one, votes=True)
+        assert found == Roster(4, 10.0, frozenset({"a:1"}), frozenset({"b:2"}))
+    neither = replace(look(1.0, roster=Roster(0, 10.0)), processes={}, acknowledged={"a:1": 100})
+    assert Looks().take(neither, votes=True) is None
+
+
 def test_an_heir_is_believed_for_a_window_from_the_last_look_that_proved_it() -> None:
     looks = looked(look(1.0), look(2.0))
     last = 2.0 + 10.0 * 0.99 - quarantine(LAG)

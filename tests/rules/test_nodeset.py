@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from asynclock import ConfigurationError
-from asynclock._rules.nodeset import CLOSING, OPEN, SETTLED, NodeSet, apart
+from asynclock._rules.nodeset import CLOSING, OPEN, SETTLED, NodeSet, apart, shown
 from asynclock._rules.quorum import majority
 
 ABC, ABCD, BCD = ("a", "b", "c"), ("a", "b", "c", "d"), ("b", "c", "d")
@@ -77,10 +77,43 @@ def test_nothing_to_finish_or_to_take_back() -> None:
         NodeSet(3, ABCD, ABC, CLOSING).back()
 
 
+def test_a_record_is_enforced_once() -> None:
+    """The epoch never falls: clients take the higher one for the newer record."""
+    assert NodeSet(0, ABC).enforced() == NodeSet(1, ABC)
+    assert NodeSet(5, ABC).enforced() == NodeSet(5, ABC)
+
+
+def test_a_node_that_is_there_already_or_not_at_all_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"the set is \{a, b, c\} already"):
+        NodeSet(1, ABC).adding("b")
+    with pytest.raises(ConfigurationError, match=r"e is not one of \{a, b, c\}"):
+        NodeSet(1, ABC).removing("e")
+
+
+def test_the_order_in_which_nodes_are_given_makes_no_other_step() -> None:
+    opened = NodeSet(1, ABC).begin(ABCD)
+    assert opened.begin(("d", "c", "b", "a")) is opened
+    assert opened.finish().begin(("c", "a", "b")).phase == OPEN
+
+
+def test_which_node_a_step_removes() -> None:
+    opened = NodeSet(1, ABCD).removing("d")
+    for record in (opened, opened.finish(), NodeSet(1, ABC).adding("d").back()):
+        assert [record.removes(name) for name in "abcd"] == [False, False, False, True]
+    assert not any(NodeSet(1, ABCD).removes(name) for name in "abcd")
+
+
+def test_a_node_whose_name_is_unknown_is_shown_as_such() -> None:
+    assert shown(("a", None, "")) == "{a, ?, ?}"
+
+
 def test_an_operator_with_other_nodes_changes_nothing() -> None:
     assert NodeSet(2, ABC, ABCD, OPEN).known_to(("d", "c", "b", "a")).epoch == 2
-    with pytest.raises(ConfigurationError, match="the record"):
+    text = r"given are \{b, c, d\}; the record \(epoch 1\) has \{a, b, c\}$"
+    with pytest.raises(ConfigurationError, match=text):
         NodeSet(1, ABC).known_to(BCD)
+    with pytest.raises(ConfigurationError, match=r"has \{a, b, c\} and \{a, b, c, d\}$"):
+        NodeSet(2, ABC, ABCD, OPEN).known_to(BCD)
 
 
 def test_which_clients_are_allowed() -> None:

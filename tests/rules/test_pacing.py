@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asynclock._rules import pacing, validity
@@ -27,7 +27,8 @@ def test_with_pushes_a_wait_ends_soon_after_expiry(left: float | None, drawn: fl
         assert max(left, 0) < pause <= max(left, 0) + pacing.EXPIRY_GRACE + pacing.EXPIRY_SPREAD
 
 
-@given(st.integers(0, 1000), remaining, random)
+@given(st.integers(0, 1_000_000), remaining, random)
+@example(1_000_000, None, 0.5)
 def test_without_pushes(attempt: int, left: float | None, drawn: float) -> None:
     pause = pacing.without_push(attempt, left, drawn)
     assert 0 < pause <= 1.5 * pacing.LONGEST_PAUSE

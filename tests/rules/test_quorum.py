@@ -181,3 +181,24 @@ def _hold(counters: dict[int, int], reachable: list[int]) -> int:
         if ballot.verdict is not Verdict.OPEN:
             break
     return ballot.fence if ballot.verdict is Verdict.WON else 0
+
+
+def test_what_the_nodes_replied_is_counted_for_the_error() -> None:
+    ballot = Ballot(5, 3)
+    ballot.granted(0, 7)
+    ballot.abstain()
+    ballot.refuse()
+    ballot.refuse()
+    assert (len(ballot.claims), ballot.refused, ballot.unknown, ballot.open) == (1, 2, 1, 1)
+    assert ballot.verdict is Verdict.LOST
+
+
+def test_a_node_that_took_the_fence_that_was_written_back_is_a_voter() -> None:
+    ballot = Ballot(3, 2)
+    ballot.granted(0, 7)
+    ballot.granted(2, 9)
+    assert ballot.take_behind() == (0,)
+    assert ballot.take_behind() == ()
+    ballot.raised(0)
+    assert ballot.verdict is Verdict.WON
+    assert ballot.claims == {0: 9, 2: 9}

@@ -270,3 +270,104 @@ def test_the_clock_of_a_new_primary_is_no_jump() -> None:
     known.sample(1000.0, 5000.0, 5000.001)
     met(known, replace(OLD, run_id="two", marked=0.5, promoted=True), 5001.0)
     assert known.sample(2000.0, 5001.0, 5001.001) == 0
+
+
+def test_only_a_primary_may_vote() -> None:
+    assert not Facts().replica
+    assert not Facts(role="master").replica
+    assert Facts(role="slave").replica
+    assert Facts(role="sentinel").replica
+
+
+def test_each_reply_bounds_the_age_of_a_process_that_comes_after() -> None:
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    known.sample(1e9, 5003.9, 5004.0)
+    liar = Facts(run_id="two", uptime=3601.0, role="master")
+    assert met(known, liar, 5005.0) == pytest.approx(D - 1.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(OLD, NEW, id="a plain server that restarts"),
+        pytest.param(replace(OLD, marked=50.0), replace(OLD, marked=51.0), id="a new connection"),
+    ],
+)
+def test_a_jump_between_two_connections_to_one_machine_is_seen(before: Facts, after: Facts) -> None:
+    known = Trust(10.0)
+    met(known, before, 5000.0)
+    known.sample(1000.0, 5000.0, 5000.001)
+    met(known, after, 5001.0)
+    assert known.sample(1001.5, 5001.0, 5001.001) == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_durable_replica_that_was_met_is_no_promise_for_the_next_process() -> None:
+    known = Trust(10.0)
+    met(known, replace(OLD, role="slave", durable=True), 4000.0)
+    assert met(known, replace(NEW, durable=True), 5000.0, disks_kept=True) > 0
+
+
+def test_since_when_a_node_remembers() -> None:
+    """Since it has certainly run, or later where another primary was used in between."""
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    assert known.remembers_from == pytest.approx(4002.0)
+    met(known, OLD, 5100.0)
+    assert known.remembers_from == pytest.approx(4002.0), "it has kept all since then"
+    met(known, replace(OLD, run_id="two", marked=5.0, promoted=True, lag=2.0), 5200.0)
+    assert known.remembers_from == pytest.approx(5197.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        (NEW, "started 5 s ago and may have forgotten locks"),
+        (replace(OLD, marked=1.0), "became the primary 3 s ago and may lack locks"),
+        (replace(NEW, marked=60.0), "started 5 s ago and may have forgotten locks"),
+    ],
+)
+def test_people_are_told_why_a_node_has_no_vote(facts: Facts, cause: str) -> None:
+    known = Trust(10.0)
+    assert met(known, facts, 5000.0) > 0
+    assert known.why(5002.0) == cause
+
+
+def test_the_cause_of_a_longer_quarantine_takes_the_place_of_the_one_before() -> None:
+    known = Trust(10.0)
+    met(known, replace(NEW, uptime=0.0), 5000.0)
+    assert known.why(5000.0) == "started less than a second ago and may have forgotten locks"
+    known.forgot(5001.0, "lost its keys {ago}")
+    assert known.why(5003.0) == "lost its keys 2 s ago"
+
+
+def test_a_node_that_was_never_met_may_be_a_replica() -> None:
+    known = Trust(10.0)
+    known.demoted()
+    assert known.facts is None
+    assert met(known, OLD, 5000.0) == 0
+
+
+def test_a_clock_that_wanders_by_less_than_a_jump_at_a_time_has_not_jumped() -> None:
+    known = Trust(10.0)
+    for number, offset in enumerate((0.0, 0.0015, 0.0022, 0.003)):
+        at = 5000.0 + number / 100
+        assert known.sample(at + offset, at, at) == 0
+
+
+def test_the_offset_of_a_clock_is_the_middle_of_what_is_possible() -> None:
+    known = Trust(10.0)
+    assert known.offset is None
+    known.sample(6000.0, 5000.0, 5000.2)
+    assert known.offset == pytest.approx(999.9)
+
+
+def test_a_jump_is_seen_however_long_our_clock_has_run() -> None:
+    known = Trust(10.0)
+    known.sample(1e9, 1e6, 1e6 + 0.001)
+    assert known.sample(1e9 + 1.05, 1e6 + 1, 1e6 + 1.001) == pytest.approx(0.05, abs=0.01)
+
+
+def test_of_an_even_number_of_clocks_the_lower_of_the_middle_two_counts() -> None:
+    assert trust.low_median([4.0, 1.0, 3.0, 2.0]) == 2.0
+    assert trust.low_median([2.0, 1.0]) == 1.0
