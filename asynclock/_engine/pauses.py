@@ -70,4 +70,5 @@ class Pauses:
             pause = pacing.without_push(self._made, remaining, random, rank=rank)
         if self._spec.ticket_ttl:
             pause = min(pause, self._spec.ticket_ttl * (0.3 + random / 10))
-        return min(pause, max(0.0, self._until - _clock.now()))
+        end = self._until if self._deadline is None else self._deadline
+        return min(pause, max(0.0, end - _clock.now()))

@@ -27,7 +27,7 @@ class Ticket:
 
     __slots__ = ("_live", "_spec", "asked", "id", "number", "rank", "since", "unsettled")
 
-    def __init__(self, spec: LockSpec, ident: str, since: float, *, waits: bool = True) -> None:
+    def __init__(self, spec: LockSpec, ident: str, since: float) -> None:
         self.id: str = ident
         self.since: float = since
         """The moment before which no node had it."""
@@ -40,7 +40,7 @@ class Ticket:
         self.asked: set[int] = set()
         """The nodes that may have the ticket."""
         self._spec = spec
-        self._live = ms(spec.ticket_ttl) if waits else 0
+        self._live = ms(spec.ticket_ttl)
 
     def words(self) -> tuple[Word, ...]:
         """Return the arguments for an acquire."""

@@ -1,114 +1,43 @@
-"""What a call does with each outcome of an attempt: ask again, pause, or give up, and with which
-error. The replies of the nodes are given; in virtual time.
-"""
+"""How long a call asks, and the error with which it gives up. In virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._engine import acquire_loop
-from asynclock._engine.acquire_loop import MAX_SLOT_HOPS, WHOLE, AcquireLoop
-from asynclock._engine.attempt import Attempt
-from asynclock._engine.spec import LockSpec
+from asynclock._engine.acquire_loop import WHOLE, AcquireLoop
 from asynclock._engine.vote import CUT
 from asynclock._nodes.replies import Failure
-from asynclock._primitives import lock
 from asynclock._rules.validity import longest_outage
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, virtual
-
-DOWN = Failure("down")
-NO_RIGHT = Failure("no right", permanent=True)
-QUEUED = lock.spec("p:", "a")
-UNQUEUED = replace(QUEUED, queue="", ticket_ttl=0.0)
-
-
-@dataclass
-class Vote:
-    """One attempt: the answer of each node (a fence, a holder or a Failure), after `took`."""
-
-    answers: Sequence[int | str | Failure]
-    took: float = 0.0
-    slots: tuple[bytes, ...] = ()
-
-
-WON = Vote((7, 7, 7))
-HELD = Vote(("x", "x", "x"))
-OUT = Vote((DOWN, DOWN, "x"))
-SHORT = Vote((CUT, CUT, CUT), took=0.3)
-
-
-@dataclass
-class Asked:
-    """One attempt that was made."""
-
-    at: float
-    armed: bool
-    limit: float | None
-    waits: tuple[Any, ...]
-    spec: LockSpec
-
-
-@contextmanager
-def answered(*votes: Vote) -> Iterator[list[Asked]]:
-    """Let attempts end like this, the last one for ever."""
-    asked: list[Asked] = []
-
-    class Scripted(Attempt):
-        async def decide(self, *, armed: bool, limit: float | None) -> bool:
-            vote = votes[min(len(asked), len(votes) - 1)]
-            asked.append(Asked(_clock.now(), armed, limit, self._waits, self.spec))
-            await asyncio.sleep(vote.took)
-            for index, answer in enumerate(vote.answers):
-                if isinstance(answer, Failure):
-                    self._failed(index, answer)
-                elif isinstance(answer, int):
-                    self.ballot.granted(index, answer)
-                else:
-                    self._refused(index, [0, 60_000, answer.encode(), 0, 0, 0, *vote.slots, 0])
-            return self.conclude()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acquire_loop, "Attempt", Scripted)
-        yield asked
-
-
-def ask(
-    on: Nodes,
-    *,
-    spec: LockSpec = QUEUED,
-    timeout: float | None = None,
-    once: bool = False,
-    barge: bool = False,
-) -> Coroutine[Any, Any, Attempt]:
-    now = _clock.now()
-    deadline = None if timeout is None else now + timeout
-    loop = AcquireLoop(on.locks._engine, spec, TTL, deadline, once=once, asked=now, barge=barge)
-    return loop.run()
-
-
-async def error_of(call: Coroutine[Any, Any, Attempt]) -> tuple[type[Exception], float]:
-    """The error that a call ends with, and the seconds that it took."""
-    began = _clock.now()
-    with pytest.raises(asynclock.AsyncLockError) as caught:
-        await call
-    return type(caught.value), _clock.now() - began
+from tests.engine.votes import (
+    DOWN,
+    HELD,
+    NO_RIGHT,
+    OUT,
+    QUEUED,
+    SHORT,
+    SPLIT,
+    WON,
+    Vote,
+    answered,
+    ask,
+    error_of,
+)
 
 
 @virtual
 async def test_a_call_that_was_refused_before_its_last_answers_were_cut_is_a_timeout(
     on: Nodes,
 ) -> None:
-    with answered(HELD, SHORT):
-        found, _ = await error_of(ask(on, timeout=0.9))
-    assert found is asynclock.AcquireTimeoutError
+    for last in (SHORT, Vote((DOWN, DOWN, DOWN), took=0.3)):
+        with answered(HELD, last):
+            found, _ = await error_of(ask(on, timeout=0.9))
+        assert found is asynclock.AcquireTimeoutError
 
 
 @virtual
@@ -116,7 +45,7 @@ async def test_a_try_that_was_refused_before_its_last_answers_were_cut_is_refuse
     on: Nodes,
 ) -> None:
     """Its first votes were split, so it asked again."""
-    with answered(Vote((7, "x", "y")), SHORT) as asked:
+    with answered(SPLIT, SHORT) as asked:
         found, _ = await error_of(ask(on, once=True))
     assert found is asynclock.NotAcquiredError
     assert len(asked) == 2
@@ -148,10 +77,12 @@ def test_a_timeout_that_left_the_nodes_no_time_is_no_outage(
 async def test_an_outage_that_lasts_until_the_timeout_is_told_as_one(on: Nodes) -> None:
     """Also if the last answers were cut short by it, or no time was left for another attempt."""
     for last in (OUT, SHORT):
-        with answered(OUT, last):
+        began = _clock.now()
+        with answered(OUT, last) as asked:
             found, took = await error_of(ask(on, timeout=0.4))
         assert found is asynclock.QuorumUnavailableError
-        assert 0.4 <= took < 1.0
+        assert 0.399 < took < 0.75
+        assert all(one.at < began + 0.4 for one in asked), "nothing begins after the timeout"
 
 
 @virtual
@@ -202,16 +133,39 @@ async def test_an_attempt_is_cut_only_near_the_end_of_the_time(on: Nodes) -> Non
 
 
 @virtual
+async def test_a_turn_that_comes_when_the_time_is_over_asks_nobody(on: Nodes) -> None:
+    began, engine = _clock.now(), on.locks._engine
+    loop = AcquireLoop(engine, QUEUED, TTL, began + 0.5, once=False, asked=began, barge=False)
+    await asyncio.sleep(NODE_TIMEOUT)
+    with answered(WON) as asked:
+        assert (await error_of(loop.run()))[0] is asynclock.AcquireTimeoutError
+    assert not asked
+    before = AcquireLoop(engine, QUEUED, TTL, None, once=True, asked=_clock.now(), barge=False)
+    with answered(OUT):
+        assert (await error_of(before.run()))[0] is asynclock.QuorumUnavailableError
+    assert before.unanswered is not None, "of the task that asked before, the next one learns why"
+    loop = AcquireLoop(engine, QUEUED, TTL, began + 0.5, once=False, asked=began, barge=False)
+    loop.unanswered = before.unanswered
+    with answered(WON) as asked:
+        assert (await error_of(loop.run()))[0] is asynclock.QuorumUnavailableError
+    assert not asked
+
+
+@virtual
 async def test_a_try_that_asks_twice_has_one_node_timeout(on: Nodes) -> None:
-    with answered(Vote((7, "x", "y"), took=0.4), WON) as asked:
+    with answered(replace(SPLIT, took=0.4), WON) as asked:
         call = asyncio.ensure_future(ask(on, once=True))
         await asyncio.sleep(0.5)
         on.locks._engine.multiplexer.wakeups.wake(None)
         assert (await call).won
     assert asked[1].limit == pytest.approx(NODE_TIMEOUT - 0.5)
-    with answered(Vote((7, "x", "y"), took=NODE_TIMEOUT + 0.1)) as asked:
+    with answered(replace(SPLIT, took=NODE_TIMEOUT + 0.1)) as asked:
         found, _ = await error_of(ask(on, once=True))
     assert (found, len(asked)) == (asynclock.NotAcquiredError, 1)
+    with answered(SPLIT):
+        found, took = await error_of(ask(on, once=True))
+    assert found is asynclock.NotAcquiredError
+    assert took == pytest.approx(NODE_TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -225,105 +179,3 @@ def test_a_try_against_a_holder_asks_once_and_leaves_nothing(vote: Vote) -> None
         assert [one.waits for one in asked] == [()]
 
     test()
-
-
-@virtual
-async def test_only_the_first_attempt_of_a_turn_goes_ahead_of_waiters(on: Nodes) -> None:
-    with answered(OUT, WON) as asked:
-        first = await ask(on, barge=True)
-    assert first.won
-    assert asked[0].waits[-1] == 1
-    assert asked[1].waits == QUEUED.waits
-    with answered(WON) as asked:
-        await ask(on)
-    assert asked[0].waits == QUEUED.waits
-
-
-@virtual
-async def test_without_a_queue_a_call_looks_again_once_pushes_are_armed(on: Nodes) -> None:
-    """A release may have come before that; after it each attempt arms the next push."""
-    with answered(HELD, HELD, WON) as asked:
-        began = _clock.now()
-        call = asyncio.ensure_future(ask(on, spec=UNQUEUED))
-        await asyncio.sleep(0.5)
-        assert [one.at - began for one in asked] == [0.0, 0.0]
-        on.locks._engine.multiplexer.wakeups.wake(UNQUEUED.watched[0])
-        assert (await call).won
-    assert [one.armed for one in asked] == [False, True, True]
-
-
-@virtual
-async def test_an_earlier_push_wakes_no_later_wait(on: Nodes) -> None:
-    wakeups = on.locks._engine.multiplexer.wakeups
-    with answered(HELD) as asked:
-        call = asyncio.ensure_future(ask(on, spec=UNQUEUED, timeout=30.0))
-        await asyncio.sleep(0.1)
-        wakeups.wake(UNQUEUED.watched[0])
-        await asyncio.sleep(1.0)
-        assert len(asked) == 3
-        call.cancel()
-        await asyncio.wait((call,))
-    assert wakeups.watched == {}, "nobody watches for a call that is over"
-
-
-@virtual
-async def test_a_call_is_known_while_it_asks(on: Nodes) -> None:
-    engine = on.locks._engine
-    with answered(HELD):
-        call = asyncio.ensure_future(ask(on, timeout=1.0))
-        await asyncio.sleep(0.1)
-        assert [(one.name, one.refused) for one in engine.loops] == [("a", True)]
-        assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], TimeoutError)
-    assert not engine.loops
-    assert engine.multiplexer.wakeups.watched == {}
-
-
-@virtual
-async def test_free_slots_are_tried_at_once_and_then_with_pauses(on: Nodes) -> None:
-    """Rivals compete for them: after a round of all slots a random pause lets them through."""
-    engine = on.locks._engine
-    engine.random = lambda: 0.5
-    slots = [replace(UNQUEUED, part=str(number)) for number in range(3)]
-    spares = []
-
-    def choose(votes: Sequence[bytes], spare: int, _random: float) -> LockSpec:
-        assert votes == (b"01",) * 3
-        spares.append(spare)
-        return slots[len(spares) % 3]
-
-    for one in slots:
-        one.choose_slot = choose
-    width = engine.spread.width
-    with answered(replace(HELD, slots=(b"01",))) as asked:
-        began = _clock.now()
-        found, took = await error_of(ask(on, spec=slots[0], timeout=0.5))
-    assert found is asynclock.AcquireTimeoutError
-    assert 0.5 <= took < 0.6
-    at_once = [one for one in asked if one.at == began]
-    assert len(at_once) == MAX_SLOT_HOPS + 1
-    assert 3 <= len(asked) - len(at_once) < 50
-    assert [one.spec for one in asked[:4]] == [slots[0], slots[1], slots[2], slots[0]]
-    assert set(spares) == {1}, "one refusal of three leaves a quorum"
-    assert engine.spread.width > width
-
-
-@virtual
-async def test_refusals_and_split_votes_are_counted(on: Nodes) -> None:
-    counts = on.locks._engine.counts
-    before = counts.attempts
-    with answered(HELD, Vote((7, "x", "y")), HELD, WON) as asked:
-        await ask(on, spec=UNQUEUED)
-    assert counts.attempts - before == len(asked) == 4
-    assert (counts.refused, counts.split_votes) == (3, 1)
-
-
-@virtual
-async def test_a_manager_that_is_closed_meanwhile_is_the_reason(on: Nodes) -> None:
-    """Whatever the nodes answered last."""
-    for vote in (HELD, OUT):
-        async with on.connect() as on.locks:
-            with answered(replace(vote, took=0.2)):
-                call = asyncio.ensure_future(error_of(ask(on, timeout=0.1)))
-                await asyncio.sleep(0.1)
-                await on.locks.aclose()
-                assert (await call)[0] is asynclock.ConfigurationError

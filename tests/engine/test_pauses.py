@@ -159,8 +159,10 @@ async def test_a_ticket_is_refreshed_well_before_it_dies() -> None:
 async def test_no_pause_is_longer_than_the_time_that_is_left() -> None:
     for left, longest in ((0.3, 0.3), (-1.0, 0.0)):
         watch = Watched(called=False)
-        await pausing(manager(), until=_clock.now() + left).wait(attempt(), watch, 0)  # type: ignore[arg-type]
-        assert 0 <= watch.asked[0] <= longest
+        end = _clock.now() + left
+        for limits in ({"until": end}, {"deadline": end, "until": end + 5}):
+            await pausing(manager(), **limits).wait(attempt(), watch, 0)  # type: ignore[arg-type]
+        assert all(0 <= pause <= longest for pause in watch.asked)
 
 
 @in_virtual_time

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asynclock._engine.fences import Reservation, reserve_now
+from asynclock._engine.fences import BLOCK, SPARE_FENCES, Reservation, reserve_ahead, reserve_now
 from asynclock._engine.grant import Grant
 from asynclock._engine.options import LeaseOptions
 from asynclock._nodes.replies import Failure
@@ -25,6 +25,8 @@ class Silent:
         self.multiplexer = self
         self.quorum, self.nodes = 2, (None,) * 3
         self.quarantined: set[int] = set()
+        self.told: list[int] = []
+        """The fences that nodes were told, one for each raise."""
 
     def counts(self, index: int, _sent: float, voters: tuple[int, ...]) -> bool:
         """Decides like the multiplexer."""
@@ -32,13 +34,15 @@ class Silent:
 
     def broadcast(self, command: Any, sink: Any) -> None:
         """Nothing is answered yet."""
+        self.told.append(command)
 
 
 class Keys:
     """Stands in for a LockSpec: the command doesn't matter here."""
 
-    def write_back(self, *_: object) -> None:
-        """Return no command."""
+    def write_back(self, _owner: str, fence: int, _retention: int) -> int:
+        """Return the fence that a node would be told."""
+        return fence
 
 
 def won() -> Grant:
@@ -115,6 +119,52 @@ async def test_a_strict_hand_over_uses_no_fence_that_was_reserved_before() -> No
     options = LeaseOptions(1.0, handoff="strict")
     assert reserve_now(Silent(), held, options) is not None  # type: ignore[arg-type]
     assert not held.fences
+
+
+async def test_a_reservation_that_fails_everywhere_is_over() -> None:
+    held = won()
+    lost = reserve(held, 5)
+    under_way = held.reserving
+    assert under_way is not None
+    for node in range(3):
+        assert not under_way.done()
+        lost.on_reply(node, Failure("lost"))
+    assert under_way.done()
+    assert held.reserving is None
+    assert not held.fences
+
+
+async def test_a_block_is_reserved_ahead_once_few_fences_are_left() -> None:
+    nodes: Any = Silent()
+    usual, strict = LeaseOptions(1.0), LeaseOptions(1.0, handoff="strict")
+    for left, options, blocks in (
+        (SPARE_FENCES + 1, usual, 0),
+        (SPARE_FENCES, strict, 0),
+        (SPARE_FENCES, usual, 1),
+    ):
+        held = won()
+        held.reserved(range(12, 12 + left))
+        for _ in range(2):  # the second time, the block is on its way
+            reserve_ahead(nodes, held, options)
+        assert len(nodes.told) == blocks
+    assert nodes.told[0] == held.fence + BLOCK
+    assert 4 * SPARE_FENCES <= BLOCK, "the next block is asked for when most of this one is used"
+    assert 100 <= BLOCK <= 10_000, "fences run ahead of the clock by so many microseconds"
+
+
+async def test_a_hand_over_waits_for_one_reservation_and_only_if_it_must() -> None:
+    nodes: Any = Silent()
+    held = won()
+    first = reserve_now(nodes, held, LeaseOptions(1.0))
+    assert first is not None
+    assert reserve_now(nodes, held, LeaseOptions(1.0)) is first
+    assert nodes.told == [held.fence + BLOCK]
+    held = won()
+    held.reserved(range(12, 13))
+    assert reserve_now(nodes, held, LeaseOptions(1.0)) is None
+    assert len(nodes.told) == 1
+    assert reserve_now(nodes, held, LeaseOptions(1.0, handoff="strict")) is not None
+    assert nodes.told[1] == held.top, "a strict one reserves a single fence"
 
 
 async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(

@@ -124,3 +124,8 @@ async def test_a_leave_is_sent_again_until_the_ticket_has_died() -> None:
     assert command.asked_since == since
     assert command.retry_until == pytest.approx(_clock.now() + PATIENCE)
     assert command.unlimited, "a node with many open requests must still take it"
+
+
+def test_a_dead_waiter_delays_the_next_by_at_most_two_seconds() -> None:
+    """As docs/guarantees.md promises."""
+    assert PATIENCE == 2.0

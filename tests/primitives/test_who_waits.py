@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import asynclock
+from asynclock._engine import waiters
 from asynclock._engine.inspection import Inspection
 from asynclock._engine.waiters import Waiter, in_order
 from asynclock._nodes.replies import Failure
@@ -164,6 +165,22 @@ def test_readers_have_one_place_among_all_writers(held: str, wanted: list[str]) 
             await lease.release()
 
     test()
+
+
+@virtual_single
+async def test_a_long_queue_is_read_up_to_a_limit(on: Nodes) -> None:
+    assert waiters.MOST_WAITERS == 1000, "docs/cli.md says so"
+    lease = await on.locks.lock("a").acquire()
+    async with on.connect() as one, on.connect() as two, on.connect() as three:
+        tasks = [await line_up(locks.lock("a"), locks) for locks in (one, two, three)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waiters, "MOST_WAITERS", 2)
+            assert len((await on.locks.inspect("a")).waiting) == 2
+        assert len((await on.locks.inspect("a")).waiting) == 3
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    await lease.release()
 
 
 async def _read(locks: Locks) -> asynclock.Lease:
