@@ -64,6 +64,17 @@ def test_a_quorum_is_kept_as_long_as_its_last_node_keeps_it() -> None:
     assert seen((OURS, 4.0, 1), (OURS, 3.0, 1), (THEIRS, 9.0, 1)).remaining == 3.0
 
 
+def test_a_quorum_of_an_even_number_of_nodes_has_reached_a_fence() -> None:
+    four = seen(*((OURS, float(fence), CLOCK + fence) for fence in (4, 1, 3, 2)))
+    assert four.quorum == 3
+    assert (four.fence, four.remaining) == (CLOCK + 2, 2.0)
+
+
+def test_since_when_another_owner_has_it_says_nothing() -> None:
+    found = seen((THEIRS, 1.0, CLOCK - 5_000_000), (OURS, 1.0, CLOCK), (OURS, 1.0, CLOCK + 9))
+    assert found.since == CLOCK / 1_000_000
+
+
 @pytest.mark.parametrize(
     ("owner", "fence", "shared", "since"),
     [
