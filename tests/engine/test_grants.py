@@ -132,7 +132,7 @@ def test_grants_of_one_moment_are_due_together() -> None:
     assert moments.first == 2.0
     assert moments.take(1.5) == []
     assert moments.take(2.0) == [later]
-    assert moments.first is None
+    assert (moments.first, moments._entries) == (None, 0)
 
 
 def test_a_grant_is_due_once_at_its_last_moment() -> None:
@@ -164,7 +164,8 @@ def test_what_is_left_of_grants_that_are_over_is_dropped() -> None:
     assert (moments.first, len(moments._heap), moments._entries) == (5.0, 10, 10)
     assert moments.take(99.0) == live
     moments.clear()
-    noted(moments, *(float(number) for number in range(60)))
+    for over in noted(moments, *(float(number) for number in range(60))):
+        over.over()
     moments.tidy(1)
     assert moments._entries == 60, "so few take no room that matters"
 

@@ -294,3 +294,14 @@ def test_the_arguments_of_an_acquire() -> None:
     assert exempt.acquire("o", 1.5, 5, 6, 7, (900, "t")).args == waiting
     assert spec(queue="q").restore("o", 1.5, 5, 6, 7).args[6:] == (0, "o", 0, 1)
     assert spec().restore("o", 1.5, 5, 6, 7).args[6:] == ()
+
+
+@virtual
+async def test_a_leader_that_publishes_a_value_waits_for_no_slow_node(on: Nodes) -> None:
+    term = await on.locks.election("e").campaign("me")
+    on.ways[0].seconds = 0.4
+    began = _clock.now()
+    assert await term.publish("at another address")
+    assert _clock.now() - began < 0.05
+    on.slow(0.0)
+    await term.lease.release()

@@ -145,3 +145,77 @@ async def test_outside_a_task_it_is_refused() -> None:
 
     loop.call_soon(make)
     assert "inside a task" in await asyncio.wait_for(refused, 5)
+
+
+async def test_a_cancellation_from_before_the_body_is_not_taken_for_a_second_one() -> None:
+    """The task was cancelled and went on, as a task may that has to clean up."""
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(10)
+        with pytest.raises(Ended):
+            async with Body() as interruption:
+                interruption.interrupt()
+                await asyncio.sleep(10)
+        assert task.cancelling() == 1
+
+    await asyncio.create_task(work())
+
+
+async def test_a_body_that_moved_to_a_task_that_was_cancelled_before_ends_there() -> None:
+    body = Body()
+    interruption = await asyncio.create_task(body.__aenter__())
+
+    async def go_on() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(10)
+        interruption.move()
+        interruption.interrupt()
+        with pytest.raises(asyncio.CancelledError) as ending:
+            await asyncio.sleep(10)
+        with pytest.raises(Ended):
+            await body.__aexit__(asyncio.CancelledError, ending.value, None)
+        assert task.cancelling() == 1
+
+    await asyncio.create_task(go_on())
+
+
+async def test_an_error_that_the_body_makes_of_its_interruption_stays() -> None:
+    with pytest.raises(KeyError):
+        async with Body() as interruption:
+            interruption.interrupt()
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                raise KeyError from None
+    assert cancellations() == 0
+
+
+async def test_left_in_another_task_it_takes_no_cancellation_back() -> None:
+    body = Body()
+    ready, left = asyncio.Event(), asyncio.Event()
+    counts: list[int] = []
+
+    async def entered() -> None:
+        await body.__aenter__()
+        ready.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(10)
+        await left.wait()
+        counts.append(cancellations())
+
+    task = asyncio.create_task(entered())
+    await ready.wait()
+    body.interruption.interrupt()
+    while not task.cancelling():
+        await asyncio.sleep(0)
+    await body.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+    left.set()
+    await task
+    assert counts == [1], "the task may still ask why it was cancelled"
