@@ -72,9 +72,9 @@ async def test_each_figure_counts_its_own(on: Nodes) -> None:
 @virtual
 async def test_who_waits_is_counted_once_the_nodes_have_refused(on: Nodes) -> None:
     theirs = on.connect()
-    held = await on.locks.lock("a").acquire()
+    held = await on.locks.semaphore("a", 1).acquire()
     on.slow(0.2)
-    asking = [start(theirs.lock("a").acquire()) for _ in range(2)]
+    asking = [start(theirs.semaphore("a", 1).acquire()) for _ in range(2)]
     await asyncio.sleep(0.1)
     assert theirs.statistics().waiting == 2
     assert theirs.waiters() == {"a": 1}, "the other one may be granted"

@@ -11,6 +11,7 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock._engine import refusals
+from asynclock._engine.grant import Grant
 from asynclock._engine.inspection import Inspection, NodeView, whole
 from asynclock._engine.spec import LockSpec, ms
 from asynclock._engine.vote import Vote
@@ -242,6 +243,22 @@ def test_a_discarded_reply_is_one_whose_node_votes_again() -> None:
     assert refusals.discarded(Failed(Failure("lost"), ended))
     assert not refusals.discarded(Failed(Failure("lost"), lasting))
     assert not refusals.discarded(Failed(Failure("lost")))
+
+
+def test_only_who_waited_is_told_of_a_timeout() -> None:
+    """Events, and callers that treat a TimeoutError, tell the two apart."""
+    ballot = SimpleNamespace(claims={1: 5}, refused=2, unknown=0)
+    facts = {"holder": THEIRS, "remaining": 3.0, "ballot": ballot, "spec": spec()}
+    attempt = cast("Any", SimpleNamespace(**facts))
+    assert type(refusals.refused(attempt)) is asynclock.NotAcquiredError
+    assert type(refusals.too_long(attempt)) is asynclock.AcquireTimeoutError
+    assert refusals.refused(attempt).votes == {"granted": 1, "refused": 2, "unknown": 0}
+    late = refusals.out_of_time("a")
+    assert (type(late), late.name) == (asynclock.AcquireTimeoutError, "a")
+    assert type(refusals.too_long_here("a", None)) is asynclock.AcquireTimeoutError
+    grant = Grant(spec(), OURS, 1, 1.0, _clock.now() - 5, (0,), 0.0, None)
+    here = refusals.held_here("a", grant)
+    assert (type(here), here.remaining) == (asynclock.NotAcquiredError, 0.0)
 
 
 @pytest.mark.parametrize(
