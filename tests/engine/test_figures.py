@@ -197,8 +197,16 @@ def test_closing_names_at_most_ten_leases_that_it_ends(
         assert told[0].count("'n") == min(held, 10)
 
 
-@virtual_single
-async def test_closing_leaves_no_key_of_a_grant_that_is_between_two_leases(on: Nodes) -> None:
+def test_closing_ends_a_grant_that_is_between_two_leases(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its key is deleted, and no lease is named that somebody held."""
+    caplog.set_level(logging.WARNING, "asynclock")
+    virtual_single(_closed_between_two_leases)()
+    assert not [one for one in caplog.records if "closed" in one.getMessage()]
+
+
+async def _closed_between_two_leases(on: Nodes) -> None:
     first = await on.locks.lock("a").acquire()
     waiting = start(on.locks.lock("a").acquire())
     await until(lambda: on.locks.statistics().waiting)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import events
+from asynclock import _clock, events
 from asynclock._engine.round import UNNOTICED
 from asynclock.testing import lose
-from tests.engine.virtual_nodes import TTL, Nodes, seconds_until, start, virtual
+from tests.engine.virtual_nodes import TTL, Nodes, seconds_until, start, virtual, virtual_single
 from tests.waiting import until
 
 
@@ -162,6 +162,35 @@ async def test_a_lease_in_whose_block_the_task_is_cannot_be_waited_for(on: Nodes
         await until(lambda: on.locks.statistics().waiting)
         assert not other.done()
     await (await other).release()
+
+
+@virtual
+async def test_a_hold_is_interrupted_although_an_inner_one_has_ended(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    began = _clock.now()
+    with pytest.raises(asynclock.LeaseLostError):
+        async with lock.acquire() as outer:
+            async with lock.acquire() as inner:
+                assert inner.fence == outer.fence
+            (grant,) = on.locks._engine.renewals.grants()
+            asyncio.get_running_loop().call_later(1, on.locks._engine.mark_lost, grant, "a test")
+            await asyncio.sleep(100)
+    assert _clock.now() - began == pytest.approx(1.0, abs=0.05)
+
+
+@virtual_single
+async def test_a_waiter_with_other_options_gets_the_lock_when_it_is_released(on: Nodes) -> None:
+    """It can't take the lease over, so it asks the node."""
+    for handoff in (False, True):
+        first = await on.locks.lock("a", handoff=handoff).acquire()
+        waiting = start(on.locks.lock("a", ttl=5, handoff=handoff).acquire())
+        await until(lambda: on.locks.statistics().waiting)
+        began = _clock.now()
+        await first.release()
+        second = await waiting
+        assert _clock.now() - began < 0.05
+        assert second.owner != first.owner
+        await second.release()
 
 
 @virtual

@@ -218,6 +218,7 @@ ACTS: dict[str, Act] = {
     "enter": lambda _, lease: lease.__aenter__(),
     "leave": lambda _, lease: lease.__aexit__(None, None, None),
     "extend": lambda _, lease: lease.extend(),
+    "check": lambda _, lease: lease.check(),
     "wait_lost": lambda _, lease: lease.wait_lost(),
     "aclose": lambda locks, _: locks.aclose(),
     "acquire": lambda locks, _: locks.lock("b").acquire(),
@@ -247,6 +248,19 @@ async def test_another_threads_loop_is_refused_at_once(
         assert await lease.release() is True
         async with locks.lock("b"):
             pass
+
+
+async def test_another_threads_loop_adopts_no_lease(asynclock_nodes: list[LocalServer]) -> None:
+    """A loss could not end a body there."""
+    async with connect(asynclock_nodes) as locks, locks.lock("a") as lease:
+        here = lease.task
+
+        async def there() -> None:
+            with pytest.raises(asynclock.ConfigurationError, match="another event loop"):
+                lease.adopt()
+
+        await asyncio.to_thread(lambda: asyncio.run(there()))
+        assert lease.task is here
 
 
 @pytest.mark.parametrize("other", ["reentrant", "multi"])
