@@ -118,7 +118,9 @@ class Endpoint:
     @classmethod
     def from_url(cls, url: str, like: Iterable[Endpoint] = ()) -> Endpoint:
         """Make an endpoint from `redis://`, `rediss://` or `unix://`. Raises ConfigurationError."""
-        if "," in url.partition("://")[2].partition("/")[0]:
+        # A password and a setting may contain commas.
+        hosts = re.split("[/?]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
+        if "," in hosts:
             raise ConfigurationError(
                 f"{redacted(url)} names several hosts in one URL; give each node its own argument"
             )

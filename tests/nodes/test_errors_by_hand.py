@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from asynclock import _clock
 from asynclock._nodes.error_replies import ErrorReplies, look_inside
-from asynclock._nodes.replies import NOBODY, READONLY, ServerError, Sink, failure
+from asynclock._nodes.replies import NOBODY, READONLY, Failure, ServerError, Sink, failure
 from asynclock._nodes.script import BATCH, FAILED, BatchCommand, Command
 from asynclock._nodes.undoing import Entry, Undoing
-from asynclock._nodes.watched import WatchedNode
+from asynclock._nodes.watched import CONFIRMED, WatchedNode
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules.trust import Facts
 from asynclock.events import Observers
@@ -228,3 +229,31 @@ async def test_a_connection_to_a_primary_that_nobody_confirms_is_closed() -> Non
     with pytest.raises(Exception, match="not confirmed as the primary yet"):
         node.watched(link, Facts())
     assert link.causes == [node.doubt]
+
+
+@in_virtual_time
+async def test_whoever_waits_for_a_confirmation_goes_on_with_the_next_one_that_still_counts() -> (
+    None
+):
+    node = WatchedNode("s", nowhere, SETTINGS, Observers())
+    for _ in range(2):
+        waiting = asyncio.create_task(node.confirmation())
+        node.confirm(_clock.now() - CONFIRMED - 1)
+        await asyncio.sleep(0.1)
+        assert not waiting.done(), "that one is over already"
+        node.confirm(_clock.now())
+        async with asyncio.timeout(1):
+            await waiting
+        async with asyncio.timeout(1):
+            await node.confirmation()
+        await asyncio.sleep(CONFIRMED + 0.1)
+
+
+@in_virtual_time
+async def test_a_primary_without_a_connection_says_why_it_has_none() -> None:
+    node = WatchedNode("s", nowhere, SETTINGS, Observers())
+    sink = Answers()
+    node._down = Failure("the Sentinels name no primary")
+    node.ask(acquire("me"), sink, 0)
+    assert sink.found == [node._down]
+    assert node.obstacle(_clock.now()) is None

@@ -14,6 +14,7 @@ from asynclock._nodes import heartbeat
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.nodes.test_late_acquires import Detour
+from tests.waiting import in_virtual_time
 
 MAX_TTL = 30.0
 """A third of it is longer than any pause between two looks at a link."""
@@ -97,3 +98,77 @@ def test_the_round_trip_follows_what_the_network_does() -> None:
     assert near < 0.01
     assert near + 0.02 < between < far / 2
     assert 0.19 < far < 0.21
+
+
+class Watched:
+    """A node and a link whose state the test sets, and what is done about it."""
+
+    def __init__(self, *, node_timeout: float = 0.5, tracking: bool = True) -> None:
+        self.settings = SimpleNamespace(node_timeout=node_timeout, max_ttl=MAX_TTL)
+        self.trust = SimpleNamespace(last_reply=_clock.now())
+        self.tracking, self.stalled_since = tracking, 0.0
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.asked: list[float] = []
+        self.polled: list[float] = []
+        self.ended = 0.0
+        self._began = _clock.now()
+
+    def random(self) -> float:
+        return 1.0
+
+    def check_clock(self) -> None:
+        self.asked.append(_clock.now() - self._began)
+
+    def poll(self) -> None:
+        self.polled.append(_clock.now() - self._began)
+
+    def close(self, _cause: str) -> None:
+        self.ended = _clock.now() - self._began
+        self.closed.set_result(None)
+
+    async def play(self, seconds: float) -> None:
+        """Let it be watched for some time."""
+        one: Any = self
+        watching = asyncio.create_task(heartbeat.watch(one, one, self.poll))
+        await asyncio.sleep(seconds)
+        watching.cancel()
+
+
+@pytest.mark.parametrize(("node_timeout", "patience"), [(0.5, 2.0), (0.05, 1.0)])
+@in_virtual_time
+async def test_a_link_that_stalls_after_a_look_at_it_is_closed_nearly_as_soon(
+    node_timeout: float, patience: float
+) -> None:
+    """And however short the node timeout is, not because of a moment's silence."""
+    one = Watched(node_timeout=node_timeout)
+    asyncio.get_running_loop().call_later(0.01, setattr, one, "stalled_since", _clock.now() + 0.01)
+    await one.play(10)
+    assert patience <= one.ended - 0.01 <= 1.3 * patience
+
+
+@pytest.mark.parametrize("tracking", [False, True])
+@in_virtual_time
+async def test_what_no_push_tells_is_asked_for_at_intervals(*, tracking: bool) -> None:
+    one = Watched(tracking=tracking)
+    await one.play(MAX_TTL + 1)
+    third = MAX_TTL / 3
+    times = [] if tracking else [third, 2 * third, 3 * third]
+    assert one.polled == pytest.approx(times, abs=0.5)
+
+
+@in_virtual_time
+async def test_a_node_that_does_not_answer_yet_is_not_asked_for_its_time_all_the_time() -> None:
+    one = Watched()
+    await one.play(MAX_TTL + 1)
+    assert len(one.asked) == 3
+
+
+@in_virtual_time
+async def test_a_replica_is_asked_for_its_role_ever_more_rarely_up_to_a_limit() -> None:
+    pauses = []
+    for times in (1, 2, 3, 5000):
+        one: Any = Watched()
+        await heartbeat.leave_replica(one, one, times)
+        pauses.append(one.ended)
+    first, longest = heartbeat.FIRST_REPLICA_RECHECK, heartbeat.LONGEST_REPLICA_RECHECK
+    assert pauses == pytest.approx([first, 2 * first, 4 * first, longest], abs=0.001)
