@@ -222,3 +222,22 @@ async def test_an_error_instead_of_a_vote_is_shown_until_the_next_vote() -> None
         assert hand.node.cause(_clock.now()) == full.cause
         hand.node.note(None)
         assert hand.node.cause(_clock.now()) == ""
+
+
+@in_virtual_time
+async def test_a_node_behind_others_says_itself_why_it_has_no_connection() -> None:
+    """Sentinels know more than that it took too long."""
+    async with by_hand() as hand:
+        hand.node.late = lambda seconds: Failure(f"no Sentinel within {seconds:g} s")
+        answers = Answers()
+        hand.node.ask(PING, answers, 0)
+        assert await answers.first() == Failure("no Sentinel within 0.25 s")
+
+
+@in_virtual_time
+async def test_all_that_is_queued_is_written_when_the_nodes_are_to_write() -> None:
+    async with by_hand() as hand:
+        hand.node.write()
+        link = await hand.comes()
+        hand.node.write()
+        assert link.flushed == 1

@@ -74,6 +74,19 @@ async def test_more_changes_of_the_name_do_not_delay_a_waiter() -> None:
 
 
 @in_virtual_time
+async def test_more_pushes_of_a_node_that_has_pushed_do_not_delay_a_waiter() -> None:
+    wakeups = Wakeups(3, 2)
+    watch = wakeups.watch(("a",))
+    wakeups.wake("a", 0)
+    asleep = asyncio.ensure_future(slept(watch))
+    await asyncio.sleep(0)
+    for _ in range(5):
+        wakeups.wake("a", 1)
+        await asyncio.sleep(QUORUM_PUSH_WINDOW / 2)
+    assert await asleep == soon(QUORUM_PUSH_WINDOW)
+
+
+@in_virtual_time
 async def test_what_the_nodes_said_in_replies_counts_with_their_pushes() -> None:
     wakeups = Wakeups(3, 2)
     watch = wakeups.watch((), ticket="ours")
