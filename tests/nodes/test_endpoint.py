@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from redis.credentials import CredentialProvider
 import asynclock
 from asynclock._nodes.endpoint import Endpoint, PlainSettings, Seeds
 from asynclock._nodes.spelling import check_arguments
-from asynclock.testing import Certificates, make_certificates
+from asynclock.testing import make_certificates
 
 
 @pytest.mark.parametrize(
@@ -123,16 +124,11 @@ def test_arguments_that_are_meant_for_another_function(nodes: tuple[Any, ...], s
 # ---- TLS
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.mark.parametrize("kind", ["url", "client"])
 def test_nodes_share_a_tls_context_only_if_all_their_tls_settings_are_the_same(
-    certificates: Certificates, kind: str
+    tmp_path: Path, kind: str
 ) -> None:
-    ca, other_ca = str(certificates.ca), None
+    ca, system = str(make_certificates(tmp_path).ca), None
 
     def end(authority: str | None, *like: Endpoint, check: bool = True) -> Endpoint:
         if kind == "client":
@@ -144,7 +140,7 @@ def test_nodes_share_a_tls_context_only_if_all_their_tls_settings_are_the_same(
     first = end(ca)
     assert first.tls() is not None
     assert end(ca, Endpoint.of("redis://x"), first).tls() is first.tls()
-    assert end(other_ca, first).tls() not in (None, first.tls())
+    assert end(system, first).tls() not in (None, first.tls())
     assert end(ca, first, check=False).tls() not in (None, first.tls())
 
 
