@@ -91,6 +91,7 @@ async def test_durable_needs_a_server_that_is_new_enough(
     async with connect(acks=0, durable=True) as locks:
         if able:
             async with locks.lock("a", timeout=5):
+                assert [words[1:3] for words in server.asked_for("WAITAOF")] == [(b"1", b"0")]
                 return
         with pytest.raises(asynclock.ConfigurationError, match=r"Redis 7\.2 or later; it is 7\.0"):
             await locks.lock("a").acquire(timeout=5)

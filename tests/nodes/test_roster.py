@@ -73,6 +73,14 @@ def test_a_reply_that_is_missing_is_no_acknowledgement(place: int) -> None:
     assert told(*replies)[1] == lost
 
 
+def test_a_replica_that_is_still_copying_or_tells_no_offset_has_nothing() -> None:
+    line = "slave0:ip=::1,port=7,state={state},offset=130,lag=0"
+    copying = "\r\n".join([line.format(state="wait_bgsave"), "master_repl_offset:130"]).encode()
+    silent = b"slave0:ip=::1,port=7,state=online,lag=0\r\nmaster_repl_offset:130"
+    for after in (copying, silent):
+        assert told(mark("3;10;::1:7"), info(100), 1, after)[1]
+
+
 def test_a_primary_that_tells_no_offset_has_none_that_anybody_reaches() -> None:
     assert told(mark("3;10;::1:7"), b"role:master", 1, info(1 << 40, p7=1 << 40))[1]
 
@@ -80,7 +88,14 @@ def test_a_primary_that_tells_no_offset_has_none_that_anybody_reaches() -> None:
 class Primary:
     """A link to a primary that replies to looks at once; `changes` has the rosters it was sent."""
 
+    stalled_since = 0.0
+
     def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.kept: list[int] = []
+        """For how many milliseconds each change keeps the mark."""
+        self.late: list[tuple[Sink, int, bytes]] | None = None
+        """The replies that a test lets come later; None: they come at once."""
         self.mark: bytes | None = mark("3;10;::1:7")
         self.offset = 100
         self.changes: list[str] = []
@@ -89,10 +104,14 @@ class Primary:
     def send(self, command: Any, sink: Sink, index: int) -> None:
         if command.script is not None:
             self.changes.append(command.args[1])
-        elif command.op == "GET":
-            sink.on_reply(index, self.mark)
+            self.kept.append(command.args[2])
+            return
+        self.asked.append(command.op)
+        reply: Any = self.mark if command.op == "GET" else info(self.offset, p7=self.offset)
+        if self.late is None:
+            sink.on_reply(index, reply)
         else:
-            sink.on_reply(index, info(self.offset, p7=self.offset))
+            self.late.append((sink, index, reply))
 
     def close(self, cause: str) -> None:
         self.closed = cause
@@ -186,3 +205,77 @@ def test_a_replica_that_is_new_is_listed_where_nobody_changed_the_mark() -> None
     primary.mark = mark("3;10;")
     looked(primary)
     assert primary.changes == [mark("4;10;::1:7").decode()] * 2
+
+
+def test_a_change_keeps_the_mark_for_weeks_and_its_other_words() -> None:
+    primary: Any = Primary()
+    primary.mark = mark("3;10;").replace(b" - ", b" before.3 ")
+    looked(primary)
+    (first, *_) = primary.changes
+    assert first == primary.mark.decode().replace("3;10;", "4;10;::1:7")
+    assert min(primary.kept) > 7 * 24 * 3600 * 1000
+
+
+def test_a_client_without_a_roster_asks_for_the_mark_alone() -> None:
+    primary: Any = Primary()
+    primary.mark = mark("")
+    heirs = Heirs()
+    heirs.met(Facts(run_id="old"), replace(OLD, keeps=False), 4, LAG)
+    heirs.look(primary, {}, 0.0)
+    assert primary.asked == ["GET"]
+
+
+def test_a_look_that_ends_after_its_term_counts_for_nothing() -> None:
+    primary: Any = Primary()
+    primary.mark = mark("3;10;")
+    heirs = Heirs()
+    heirs.met(Facts(run_id="old"), OLD, 4, LAG)
+    primary.late = []
+    heirs.look(primary, {"::1:7": "heir"}, 0.0)
+    heirs.met(Facts(run_id="next"), term("next", 5), 5, LAG)
+    for sink, index, reply in primary.late:
+        sink.on_reply(index, reply)
+    assert primary.changes == []
+    assert primary.closed == ""
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_look_that_failed_proves_nothing(place: int) -> None:
+    """Neither that the mark is gone nor that it is there."""
+    primary: Any = Primary()
+    heirs = looked(primary)
+    primary.late = []
+    heirs.look(primary, {"::1:7": "heir"}, 0.0)
+    for number, (sink, index, reply) in enumerate(primary.late):
+        sink.on_reply(index, Failure("no answer") if number == place else reply)
+    assert primary.closed == ""
+    assert heirs.met(HEIR, term("heir", 5), 5, LAG)
+
+
+def test_a_look_counts_from_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it saw may be as old as that."""
+    primary: Any = Primary()
+    now = _clock.now()
+    monkeypatch.setattr(_clock, "now", lambda: now)
+    heirs = looked(primary)
+    primary.late = []
+    heirs.look(primary, {"::1:7": "heir"}, 0.0)
+    now += 7.0
+    for sink, index, reply in primary.late:
+        sink.on_reply(index, reply)
+    now += 2.0  # ten seconds is how long a look counts, and others may be late by two
+    assert not heirs.met(HEIR, term("heir", 5), 5, LAG)
+
+
+def test_a_mark_is_written_again_however_often_the_connection_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    primary: Any = Primary()
+    now = _clock.now()
+    monkeypatch.setattr(_clock, "now", lambda: now)
+    heirs = looked(primary)
+    for _ in range(3):
+        now += roster.REFRESH / 2
+        assert not heirs.met(Facts(run_id="old"), OLD, 4, LAG)
+        heirs.look(primary, {"::1:7": "heir"}, 0.0)
+    assert primary.changes == [primary.mark.decode()]

@@ -202,6 +202,26 @@ async def test_a_mark_names_the_process_that_clients_know() -> None:
     assert await leave("two") == [1, "one"]
 
 
+async def test_a_mark_tells_since_when_clients_know_the_process() -> None:
+    node = MemoryNode()
+
+    async def age(process: str, begins: str = "") -> int:
+        script, words = mark.SCRIPT.source, (1, "m", process, 60_000, begins)
+        reply: list[Any] = await node.command("EVAL", script, *words)
+        assert 50_000 < await node.command("PTTL", "m") <= 60_000
+        return int(reply[4] - reply[1]) // 1_000_000
+
+    assert await age("one") == 0
+    node.jump_clock(40)
+    assert await age("one") == 40
+    node.jump_clock(40)
+    assert await age("one") == 80, "with each connection, the mark lives on"
+    assert await age("two") == 0
+    assert await age("three", "0;9;") == 0
+    node.jump_clock(40)
+    assert await age("three", "0;9;") == 40
+
+
 async def test_a_mark_keeps_the_roster_of_its_term() -> None:
     node = MemoryNode()
 
