@@ -15,7 +15,7 @@ from asynclock._nodes.replies import Failure
 from asynclock._nodes.set_guard import digest
 from asynclock._rules.nodeset import CLOSING, OPEN, SETTLED, Kept, NodeSet
 from asynclock._rules.validity import quarantine
-from asynclock.fleet import READING_TIME, Fleet
+from asynclock.fleet import Fleet
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.keyspace import ReplyError, Words
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Way
@@ -29,16 +29,18 @@ POLL = TTL / 3 + HALF_OPEN * NODE_TIMEOUT
 
 
 class Pushing(Server):
-    """A server that lists a client which gets pushes."""
+    """A server that lists a client which gets pushes, or others that a test names."""
+
+    clients = b"id=1 name= flags=t\n"
 
     def answer(self, client: Any, words: Words) -> Any:
         listing = words[:2] == (b"CLIENT", b"LIST")
-        return b"id=1 name= flags=t\n" if listing else super().answer(client, words)
+        return self.clients if listing else super().answer(client, words)
 
 
-def pushed(names: str) -> tuple[list[Server], list[Any]]:
+def pushed(names: str) -> tuple[list[Pushing], list[Any]]:
     """Old nodes whose clients get pushes."""
-    servers: list[Server] = [Pushing(name, 1) for name in names]
+    servers = [Pushing(name, 1) for name in names]
     places: list[Any] = [MemoryEndpoint(one.host, one, Way()) for one in servers]
     return servers, places
 
@@ -50,7 +52,7 @@ async def test_clients_get_a_second_to_read_the_first_record() -> None:
         async with Fleet(*nodes, **SETTINGS) as fleet:
             began = _clock.now()
             state = await fleet.record()
-            assert READING_TIME + longest <= _clock.now() - began < READING_TIME + longest + 4
+            assert 1.0 + longest <= _clock.now() - began < 1.0 + longest + 4
             assert state.silent is bool(longest)
             assert state.record is not None
             assert (state.record.epoch, state.record.phase) == (1, SETTLED)
@@ -129,6 +131,45 @@ async def test_a_dead_node_is_removed_by_its_name() -> None:
         assert state.record is not None
         assert state.record.other == ("memory://a", "memory://b", "memory://c")
         assert [node.node for node in state.lagging] == ["memory://d"]
+
+
+@in_virtual_time
+async def test_connected_clients_of_another_set_are_not_refused_by_surprise() -> None:
+    servers, nodes = pushed("abcd")
+    names = [f"memory://{name}" for name in "abcd"]
+
+    def used(*nodes: str) -> None:
+        """Let all nodes list one client with these nodes."""
+        for server in servers:
+            server.clients = named(f"{digest(nodes)}:host:7")
+
+    async def refused(call: Any) -> NodeSet:
+        with pytest.raises(asynclock.ConfigurationError, match=r"1 connected .*'host:7'"):
+            await call
+        record = (await fleet.show()).record
+        assert record is not None
+        return record
+
+    async with Fleet(*nodes[:3], **SETTINGS) as fleet:
+        used(*names)
+        record = await refused(fleet.record())
+        assert record == NodeSet(0, tuple(names[:3])), "clients that differ are warned only"
+        used(*names[:3])
+        assert (await fleet.record()).record == NodeSet(1, tuple(names[:3]))
+        await fleet.add(nodes[3])
+        assert (await refused(fleet.finish())).phase == OPEN
+        used(*names)
+        assert (await refused(fleet.back())).phase == OPEN
+        state = await fleet.back(force=True)
+        assert state.record == NodeSet(3, tuple(names[:3]))
+
+
+@pytest.mark.parametrize(
+    "nodes", [("redis+cluster://a:1",), ("redis://a:1", "redis+cluster://b:1")]
+)
+def test_a_cluster_has_no_set_that_steps_could_change(nodes: tuple[str, ...]) -> None:
+    with pytest.raises(asynclock.UnsupportedDeploymentError, match="a Cluster keeps no record"):
+        Fleet(*nodes)
 
 
 @in_virtual_time

@@ -163,9 +163,13 @@ async def test_what_a_server_of_a_cluster_lacks_is_told_until_it_votes_again(
         with pytest.raises(asynclock.QuorumUnavailableError, match="c1:7000: OOM"):
             await locks.lock(name).acquire(timeout=1.5)
         assert locks.nodes()[0].cause == "c1:7000: OOM command not allowed"
+        lack = node_of(locks).lack
+        assert lack is not None
+        assert lack.code == "OOM"
         del server.instead[b"EVALSHA"]
         async with locks.lock(name):
             assert locks.nodes()[0].cause == ""
+            assert node_of(locks).lack is None
 
 
 @in_virtual_time
