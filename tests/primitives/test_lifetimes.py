@@ -298,7 +298,13 @@ async def test_a_newcomer_gets_no_free_name_that_somebody_waits_for(server: Serv
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "free", "woken"),
-    [(2, 2, "", False), (2, 2, "n0", True), (2, 0, "", True), (63, 63, "", True)],
+    [
+        (2, 2, "", False),
+        (2, 2, "n0", True),
+        (2, 0, "", True),
+        (62, 62, "", False),
+        (63, 63, "", True),
+    ],
 )
 async def test_a_winner_wakes_the_next_one_if_that_may_find_a_slot(
     server: Server, ours: int, theirs: int, free: str, woken: bool

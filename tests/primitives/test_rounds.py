@@ -222,11 +222,23 @@ async def test_a_round_whose_time_is_over_says_what_is_missing(on: Nodes) -> Non
     assert 0 not in round_.failures
     assert round_.cut_short
 
-    round_ = await of(on)
-    replies(round_, a=DOWN, b=accepted(on, 9))
-    round_.expire({})
-    assert round_.failures[0] is DOWN
-    assert round_.cut_short
+    round_ = await of(on, since=_clock.now() - 10_000)
+    replies(round_, a=nothing(on), b=DOWN)
+    assert not round_.decided.done()
+    round_.expire({1: BUSY})
+    assert round_.failures[0] is FORGETFUL
+    assert round_.failures[1] is DOWN
+    assert not round_.cut_short, "one more would have been too few"
+
+
+@virtual
+async def test_what_a_node_lacks_is_known_until_it_votes(on: Nodes) -> None:
+    """Such as a right of its user; a node that doesn't answer may lack it all the same."""
+    node, no_right = on.locks._engine.multiplexer.nodes[0], Failure("no right", code="NOPERM")
+    for reply, lack in ((no_right, no_right), (DOWN, no_right), (accepted(on, 9), None)):
+        round_ = await of(on)
+        replies(round_, a=reply)
+        assert node.lack is lack
 
 
 # ---- changes and waits ---------------------------------------------------------------------------

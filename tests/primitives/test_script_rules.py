@@ -206,6 +206,10 @@ async def test_a_refusal_tells_of_other_slots_and_when_the_first_is_free(server:
     assert await server.get("q:#t1") == "3", "slots that it asks about"
     await server.node.command("SET", "n0", "other", "PX", 8000)
     assert (await slot(server, "t1"))[1] == 5000
+    for times in ((3000, 4000), (4000, 3000)):
+        for key, ms in zip(("n0", "n1"), times, strict=True):
+            await server.node.command("SET", key, "other", "PX", ms)
+        assert (await slot(server, "t1"))[1] == 3000
 
 
 async def test_a_free_slot_is_left_to_the_first_waiter(server: Server) -> None:
@@ -221,11 +225,12 @@ async def test_a_free_slot_is_left_to_the_first_waiter(server: Server) -> None:
 async def test_a_slot_is_taken_in_a_turn_and_the_first_waiter_woken_for_another(
     server: Server,
 ) -> None:
-    await held(server, "l", "n0", "n1")
-    await slot(server, "t1")
-    await server.node.command("DEL", "l", "n1")
-    assert (await slot(server, "t9", 0, 1))[::2] == [1, "t1"]
-    assert await server.get("q:#t1") == "go"
+    for slots in ("n0 n1", ""):  # which the waiter asks about: users may have fewer permits
+        await held(server, "l", "n0", "n1")
+        await slot(server, "t1", of=slots)
+        await server.node.command("DEL", "l", "n1")
+        assert (await slot(server, "t9", 0, 1))[::2] == [1, "t1"]
+        assert await server.get("q:#t1") == "go"
 
 
 async def test_a_waiter_that_leaves_wakes_the_next_for_any_free_slot(server: Server) -> None:
@@ -237,6 +242,14 @@ async def test_a_waiter_that_leaves_wakes_the_next_for_any_free_slot(server: Ser
         reply = await server.call(lock.SCRIPT, "l c q n0 n1", "leave", "t1")
         assert reply == [int(woken), "t2" if woken else ""]
         await server.call(lock.SCRIPT, "l c q n0 n1", "leave", "t2")
+
+
+async def test_a_waiter_that_leaves_from_behind_wakes_nobody(server: Server) -> None:
+    await held(server, "l", "n0", "n1")
+    await slot(server, "t1", of="")
+    await slot(server, "t2")
+    assert await server.call(lock.SCRIPT, "l c q n0 n1", "leave", "t2") == [0, ""]
+    assert await server.get("q:#t1") == "1"
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -263,6 +276,9 @@ async def test_a_batch_replies_plainly_unless_somebody_waits_or_others_hold(serv
     odd, replies = await batch(server, "b bq cq c cc", 1, "you", "you")
     assert (odd, replies[0][:2], replies[1]) == (1, [1, "me"], now)
     assert await server.get("bq:#me") == "go"
+    odd, replies = await batch(server, "bq dq b d bc dc", 0, "fourth", "fifth", ms=5000)
+    assert (odd, replies[1]) == (1, now)
+    assert await server.get("bq:#fourth") == "1", "it asks about one slot"
     odd, replies = await batch(server, "bq b bc", 0, "third")
     assert (odd, replies[0][:3]) == (1, [0, 5000, "me"])
 
