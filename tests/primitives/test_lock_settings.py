@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -138,5 +139,6 @@ async def test_an_elections_own_timeout_counts() -> None:
             for own, given in both:
                 began = _clock.now()
                 with pytest.raises(asynclock.AcquireTimeoutError):
-                    await locks.election("e", **own).campaign(**given)
+                    async with asyncio.timeout(30):
+                        await locks.election("e", **own).campaign(**given)
                 assert 2 <= _clock.now() - began < 2.1

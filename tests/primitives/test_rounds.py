@@ -174,7 +174,7 @@ async def test_nothing_of_a_node_that_cannot_have_forgotten_is_an_answer(on: Nod
 async def test_a_value_of_a_node_that_may_have_forgotten_a_newer_one_counts(on: Nodes) -> None:
     round_ = await of(on, since=_clock.now() - 1000)
     remembers(on, "a", 50)
-    replies(round_, a=accepted(on, 9), b=accepted(on, 9))
+    replies(round_, a=accepted(on, 60), b=accepted(on, 60))
     assert round_.decided.done()
     assert round_.found().agreed
 

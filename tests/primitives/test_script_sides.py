@@ -276,6 +276,15 @@ async def test_a_writers_ticket_that_has_expired_keeps_no_reader_out(server: Ser
     server.node.jump_clock(1.5)
     await free(server)
     assert (await read(server, "one"))[0] == 1
+    # The same behind a reader whose turn it is, where nobody has removed the ticket.
+    await server.call(*READ, "release", "one")
+    await write(server, "holder")
+    await read(server, "waiting")
+    await write(server, "dead", 1000)
+    await server.call(*WRITE, "release", "holder")
+    assert (await read(server, "one"))[0] == 0
+    server.node.jump_clock(1.5)
+    assert (await read(server, "one"))[0] == 1
 
 
 async def test_a_writers_attempt_that_failed_elsewhere_keeps_its_place(server: Server) -> None:
