@@ -104,6 +104,20 @@ async def test_the_release_after_a_loss_says_so_and_releases_the_other(
         assert await free(on)
 
 
+@virtual_single
+async def test_a_release_that_is_cancelled_releases_every_lease(on: Nodes) -> None:
+    async with two_leases(on) as (hold, locks):
+        on.slow(0.2)
+        releasing = start(hold.release())
+        await asyncio.sleep(0.1)
+        assert not releasing.done()
+        releasing.cancel()
+        await asyncio.wait([releasing])
+        await asyncio.sleep(1)
+        assert locks.leases() == ()
+        assert await free(on)
+
+
 @either
 async def test_a_check_asks_the_nodes_for_every_lease(on: Nodes, lost: int) -> None:
     async with two_leases(on) as (hold, _):

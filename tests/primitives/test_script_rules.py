@@ -283,6 +283,15 @@ async def test_a_batch_replies_plainly_unless_somebody_waits_or_others_hold(serv
     assert (odd, replies[0][:3]) == (1, [0, 5000, "me"])
 
 
+async def test_the_acquires_of_a_batch_that_comes_late_are_not_made(server: Server) -> None:
+    await server.node.command("SET", "a", "me", "PX", TTL)
+    words = ("batch", 1, TTL, server.now(), server.now() - 1, DAY, 0, "me", "you")
+    odd, replies = await server.call(lock.SCRIPT, "a aq bq b bc", *words)
+    assert (odd, replies[0], replies[1][0]) == (1, 1, -1)
+    assert await server.get("a") is None, "a release is never too late"
+    assert await server.get("b") is None
+
+
 # ---- registers and elections ---------------------------------------------------------------------
 
 

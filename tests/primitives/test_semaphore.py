@@ -10,7 +10,7 @@ import pytest
 import asynclock
 from asynclock._engine import local_queue
 from asynclock._rules import pacing
-from asynclock.testing import History, check
+from asynclock.testing import History, check, lose
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
@@ -343,3 +343,31 @@ async def test_a_try_for_several_permits_waits_for_nothing(on: Nodes) -> None:
     got = await collecting
     assert len(got.fences) == 3
     assert await got.release()
+
+
+@virtual
+async def test_what_was_collected_before_the_gate_was_lost_is_collected_anew(on: Nodes) -> None:
+    semaphore = on.locks.semaphore("s", 3)
+    ones = [await semaphore.acquire() for _ in range(2)]
+    collecting = start(semaphore.several(2).acquire(timeout=30))
+    await asyncio.sleep(0.1)
+    (gate,) = (lease for lease in on.locks.leases() if lease.part == "several")
+    assert isinstance(gate, asynclock.Lease)
+    lose(gate)
+    await asyncio.sleep(1)
+    await ones[0].release()
+    got = await collecting
+    assert got.held
+    assert len(got.leases) == len(got.fences) == 2
+    assert await got.release()
+
+
+@virtual_single
+async def test_inspect_says_who_waits_for_a_permit(on: Nodes) -> None:
+    semaphore = on.locks.semaphore("s", 1)
+    async with on.connect(label="waiter") as others, semaphore:
+        waiting = start(others.semaphore("s", 1).acquire())
+        await asyncio.sleep(0.1)
+        assert [waiter.label for waiter in (await semaphore.inspect()).waiting] == ["waiter"]
+        waiting.cancel()
+        await asyncio.wait([waiting])
