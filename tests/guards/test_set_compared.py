@@ -275,9 +275,9 @@ async def test_a_node_that_cannot_be_told_is_not_told_without_end() -> None:
 @pytest.mark.parametrize(
     ("label", "shown"),
     [
-        (None, f"{socket.gethostname()}:{os.getpid()}"),
-        ("my service ü", "my-service--"),
-        ("x" * 200, "x" * LONGEST_LABEL),
+        pytest.param(None, f"{socket.gethostname()}:{os.getpid()}", id="no label"),
+        pytest.param("my service ü", "my-service--", id="other letters"),
+        pytest.param("x" * 200, "x" * LONGEST_LABEL, id="long"),
     ],
 )
 @in_virtual_time
