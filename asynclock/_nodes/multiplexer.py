@@ -264,11 +264,11 @@ class Multiplexer:
     def _compare_sets(self, met: Node) -> None:
         guard = self._set_guard
         guard.compare(met)
-        if guard.error is None:
-            self._flaws.pop(guard, None)
-        elif guard not in self._flaws:
+        before = self._flaws.pop(guard, None)
+        if guard.error is not None:
             self._flaws[guard] = guard.error
-            self.wakeups.wake(None)  # waiting calls learn it now
+            if before is None:
+                self.wakeups.wake(None)  # waiting calls learn it now
 
     def _reject(self, node: Node, text: str) -> None:
         node.rejected = Failure(text, permanent=True)

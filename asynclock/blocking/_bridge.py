@@ -38,6 +38,11 @@ class Bridge:
         return self._locks
 
     @property
+    def used_here(self) -> bool:
+        """Whether this process has used the manager."""
+        return self._used and self._pid == os.getpid()
+
+    @property
     def inherited(self) -> bool:
         """Whether this process was forked after the first use."""
         return self._used and self._pid != os.getpid()

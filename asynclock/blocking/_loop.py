@@ -10,7 +10,7 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from anyio.from_thread import BlockingPortal
@@ -143,12 +143,25 @@ class BackgroundLoop:
         if self.over:
             raise _ended()
 
-    def stop(self) -> None:
-        """End the loop and its thread."""
+    def stop(self, last: Iterable[Callable[[], Awaitable[object]]] = ()) -> None:
+        """End the loop and its thread after all of `last`; wait at most `EXIT_LIMIT` seconds."""
         self._ends = self.over = True
         with contextlib.suppress(RuntimeError):  # the loop has ended already
-            self.portal.start_task_soon(self.portal.stop, True)
+            self.loop.call_soon_threadsafe(self._begin_end, tuple(last))
         self._thread.join(EXIT_LIMIT)
+        if self._thread.is_alive():
+            _log.warning(
+                "the event loop of the blocking locks has not ended in %g s (does an observer "
+                "block it?): leases that it could not release end with their ttl",
+                EXIT_LIMIT,
+            )
+
+    def _begin_end(self, last: Iterable[Callable[[], Awaitable[object]]]) -> None:
+        self.tasks.spawn(self._end(last), "asynclock: exit")
+
+    async def _end(self, last: Iterable[Callable[[], Awaitable[object]]]) -> None:
+        await asyncio.gather(*(work() for work in last), return_exceptions=True)
+        await self.portal.stop(True)
 
 
 def _ended() -> ConfigurationError:
@@ -184,7 +197,7 @@ _starting = False
 _inherited: list[BackgroundLoop | None] = []
 """Loops of the process that this one was forked from. They are kept, because ending them would
 close the sockets of that process."""
-_at_end: list[Callable[[], None]] = []
+_at_end: list[Callable[[], Awaitable[object]]] = []
 
 
 def background() -> BackgroundLoop:
@@ -211,8 +224,8 @@ def soon(work: Callable[[], object]) -> None:
             _current.loop.call_soon_threadsafe(work)
 
 
-def at_end(work: Callable[[], None]) -> Callable[[], None]:
-    """Call `work` at the exit of the process, before the loop ends."""
+def at_end(work: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
+    """Run `work` in the loop at the exit of the process, before the loop ends."""
     _at_end.append(work)
     return work
 
@@ -222,10 +235,7 @@ def _end() -> None:
     global _current
     if _current is None:
         return
-    for work in _at_end:
-        with contextlib.suppress(Exception):
-            work()
-    _current.stop()
+    _current.stop(_at_end)
     _current = None
 
 

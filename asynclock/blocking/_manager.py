@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -102,7 +102,7 @@ class LockManager(Catalogue):
 
     def close(self) -> None:
         """Release all leases and end all connections; a second call does nothing."""
-        if self._used and self._pid == os.getpid():
+        if self.used_here:
             self.call(lambda: self._locks.aclose(), ends=True)
 
     def __enter__(self) -> LockManager:
@@ -131,6 +131,6 @@ _managers: weakref.WeakSet[LockManager] = weakref.WeakSet()
 
 
 @_loop.at_end
-def _close_all() -> None:
-    for manager in list(_managers):
-        manager.close()
+async def _close_all() -> None:
+    ours = [manager._locks for manager in _managers if manager.used_here]
+    await asyncio.gather(*(locks.aclose() for locks in ours), return_exceptions=True)

@@ -229,18 +229,54 @@ def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
     served: list[str] = []
 
     async def work() -> None:
+        await asyncio.sleep(0.1)
         served.append("served")
 
-    def fails() -> None:
+    async def fails() -> None:
         raise ValueError("wrong")
 
-    monkeypatch.setattr(_loop, "_at_end", [fails, lambda: background.call(work)])
+    monkeypatch.setattr(_loop, "_at_end", [fails, work])
     in_thread(_loop._end)
     assert served == ["served"]
     assert background.over
     assert not background._thread.is_alive()
     assert _loop._current is None
     in_thread(_loop._end)  # nothing is left to end
+
+
+def test_the_exit_releases_the_leases_of_every_manager(
+    background: _loop.BackgroundLoop,
+) -> None:
+    managers = [blocking.connect("memory://"), blocking.connect("memory://other")]
+    leases = [in_thread(locks.lock("a").acquire) for locks in managers]
+    in_thread(_loop._end)
+    assert [lease._lease.lost_reason for lease in leases] == ["the manager was closed"] * 2
+    assert not background._thread.is_alive()
+
+
+def test_a_loop_that_stands_still_does_not_keep_the_process(
+    background: _loop.BackgroundLoop,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As with an observer that blocks."""
+    monkeypatch.setattr(_loop, "EXIT_LIMIT", 0.2)
+    goes_on = threading.Event()
+    locks = blocking.connect("memory://")
+    in_thread(locks.lock("a").acquire)
+
+    async def blocks() -> None:
+        goes_on.wait(PATIENCE)
+
+    background.start(blocks)
+    try:
+        in_thread(_loop._end)
+        assert not goes_on.is_set()
+        assert "has not ended in 0.2 s" in caplog.text
+    finally:
+        goes_on.set()
+    background._thread.join(PATIENCE)
+    assert not background._thread.is_alive()
 
 
 def test_the_exit_waits_for_what_is_being_released(background: _loop.BackgroundLoop) -> None:

@@ -21,8 +21,8 @@ RULES = "asynclock/_rules/"
 READERS: dict[str, Callable[[str], object]] = {
     ".py": ast.parse,
     ".lua": LuaRuntime().compile,
-    ".md": str,  # a page that tests read
 }
+"""What reads a file of each kind; others are pages and what is shown on them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Change:
         if self.found == 1:
             changed = (ROOT / self.file).read_text("utf-8").replace(self.old, self.new)
             try:
-                READERS[Path(self.file).suffix](changed)
+                READERS.get(Path(self.file).suffix, str)(changed)
             except (SyntaxError, LuaSyntaxError) as error:
                 yield f"it leaves a file that nothing can read: {error}"
 
