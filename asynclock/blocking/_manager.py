@@ -132,5 +132,5 @@ _managers: weakref.WeakSet[LockManager] = weakref.WeakSet()
 
 @_loop.at_end
 async def _close_all() -> None:
-    ours = [manager._locks for manager in _managers if manager.used_here]
+    ours = [manager.asynchronous() for manager in _managers if manager.used_here]
     await asyncio.gather(*(locks.aclose() for locks in ours), return_exceptions=True)

@@ -139,18 +139,24 @@ async def test_one_node_without_the_lease_shows_no_loss(on: Nodes) -> None:
     assert not lost
 
 
+async def handed_over(locks: asynclock.LockManager) -> asynclock.Lease:
+    """A lease on a grant that another lease had for 0.05 s."""
+    lock = locks.lock("a")
+    first = await lock.acquire()
+    waiting = start(lock.acquire())
+    await until(lambda: locks.statistics().waiting)
+    await asyncio.sleep(0.05)
+    await first.release()
+    second = await waiting
+    assert second.owner == first.owner
+    return second
+
+
 @virtual
 async def test_a_release_tells_how_long_it_was_held_and_what_was_left(on: Nodes) -> None:
     """Also where several leases follow each other on one grant."""
     released = notes(on.locks, Released)
-    lock = on.locks.lock("a")
-    first = await lock.acquire()
-    waiting = start(lock.acquire())
-    await until(lambda: on.locks.statistics().waiting)
-    await asyncio.sleep(0.05)
-    await first.release()
-    second = await waiting
-    assert second.owner == first.owner, "it was handed over"
+    second = await handed_over(on.locks)
     await asyncio.sleep(2)
     left = second.remaining()
     await second.release()
@@ -165,14 +171,7 @@ async def test_a_release_tells_how_long_it_was_held_and_what_was_left(on: Nodes)
 async def test_a_loss_tells_how_long_the_lease_was_held_that_was_lost(on: Nodes) -> None:
     """The grant is older: another lease had it before."""
     lost = notes(on.locks, Lost)
-    lock = on.locks.lock("a")
-    first = await lock.acquire()
-    waiting = start(lock.acquire())
-    await until(lambda: on.locks.statistics().waiting)
-    await asyncio.sleep(0.05)
-    await first.release()
-    second = await waiting
-    assert second.owner == first.owner, "it was handed over"
+    second = await handed_over(on.locks)
     await asyncio.sleep(0.02)
     lose(second)
     (event,) = lost
