@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,16 @@ def as_from_a_shell() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+@pytest.fixture(autouse=True)
+def logger() -> Iterator[logging.Logger]:
+    """The library's logger; no command but the test's own has changed it."""
+    found = logging.getLogger("asynclock")
+    before, propagates = list(found.handlers), found.propagate
+    found.handlers.clear()
+    yield found
+    found.handlers[:], found.propagate = before, propagates
 
 
 def environment(**more: str) -> dict[str, str]:

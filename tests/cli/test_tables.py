@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import time
-from collections.abc import Iterator
 
 import pytest
 from rich.cells import cell_len
@@ -164,16 +163,6 @@ def test_times_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
         time.tzset()
     assert text.moment(None) == ""
     assert [text.seconds(one) for one in (None, 0.0, 1.26)] == ["", "0.0 s", "1.3 s"]
-
-
-@pytest.fixture
-def logger() -> Iterator[logging.Logger]:
-    """The library's logger, which gets handlers."""
-    found = logging.getLogger("asynclock")
-    before, spreads = list(found.handlers), found.propagate
-    found.handlers.clear()
-    yield found
-    found.handlers[:], found.propagate = before, spreads
 
 
 def test_warnings_of_the_library_look_like_ours(

@@ -56,6 +56,7 @@ async def test_releases_that_can_no_longer_matter_are_not_kept(
         node.keep_release(spec.release("new", now, _clock.now() + 60))
         node.keep_release(spec.release("brief", now, _clock.now() + 0.01))
         assert len(node._unsent) == 2
+        await asyncio.sleep(0.05)
         cluster.tell(shards)
         await asyncio.sleep(2.2)
         sent = [
