@@ -50,6 +50,26 @@ async def test_a_grant_of_a_node_that_was_flushed_meanwhile_does_not_count(on: N
     assert "its keys were flushed" in caught.value.nodes["memory://a"]
 
 
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+def test_a_grant_from_before_a_doubt_does_not_count(kind: str) -> None:
+    """Though the node has its vote back when its answer comes: it is asked again."""
+
+    @virtual
+    async def play(on: Nodes) -> None:
+        on.nodes[2].kill()
+        on.ways[0].seconds = 0.3
+        await until(lambda: on.locks.nodes()[2].state == "down")
+        lock = on.locks.lock("a") if kind == "lock" else on.locks.semaphore("a", 1)
+        asked = _clock.now()
+        asking = start(lock.try_acquire())
+        await asyncio.sleep(0.1)
+        on.locks._engine.multiplexer.nodes[0].trust.doubt(_clock.now())
+        assert (await asking).held
+        assert _clock.now() - asked == pytest.approx(2 * 0.6, abs=0.01)
+
+    play()
+
+
 @virtual
 async def test_a_raise_on_a_node_whose_clock_jumped_meanwhile_does_not_count(on: Nodes) -> None:
     """Its key may end sooner than we think, so it can't hold the fence for us."""

@@ -87,7 +87,14 @@ async def test_a_command_that_writes_nothing_is_not_waited_for() -> None:
     assert heard.answers == [1]
 
 
-@pytest.mark.parametrize(("command", "reply"), [(EXTEND, GRANT), (ACQUIRE, SEVERAL)])
+OTHERS = [Command(SCRIPT, ("k", "c"), (op, "me", 1)) for op in ("raise", "prepare", "accept")]
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [(EXTEND, GRANT), (ACQUIRE, SEVERAL), *((command, GRANT) for command in OTHERS)],
+    ids=["extend", "batch", "raise", "prepare", "accept"],
+)
 @in_virtual_time
 async def test_each_kind_of_grant_is_held_back(command: Command, reply: bytes) -> None:
     primary = Primary(Acks(1))
