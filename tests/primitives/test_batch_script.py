@@ -176,3 +176,15 @@ async def test_a_release_that_the_server_refuses_is_not_done(
     assert odd == 1
     assert all(isinstance(reply, redis.ResponseError) for reply in replies)
     kept.close()
+
+
+async def test_a_right_that_is_lacking_is_not_taken_for_a_wrong_type(
+    server: redis.Redis, asynclock_nodes: list[LocalServer]
+) -> None:
+    server.execute_command("ACL", "SETUSER", "blind", "on", ">x", "~*", "+@all", "-zscore")
+    lock, counter, queue = keys("z", 0)
+    server.set(lock, "you", px=TTL)
+    with redis.Redis(port=asynclock_nodes[0].port, username="blind", password="x") as blind:
+        words = ("acquire", "me", TTL, 0, 0, KEPT, WAIT)
+        with pytest.raises(redis.ResponseError, match=r"ACL failure|can't run this command"):
+            blind.eval(SCRIPT.source, 3, lock, counter, queue, *words)

@@ -49,6 +49,7 @@ async def test_a_fence_is_above_the_counter_and_at_least_the_floor(way: str) -> 
         await server.node.command("SET", "c", floor + counter, "PX", TTL)
         assert await granted(server, way, floor) == max(floor, floor + counter + 1)
         assert await server.get("c") == str(max(floor, floor + counter + 1))
+        assert await server.left("c") == DAY + 1, "1 ms longer, because it is ahead"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -83,7 +83,8 @@ async def test_a_reader_that_finds_a_free_name_wakes_the_writer_that_goes_first(
     assert await server.get("q:#second's") == "go"
     assert await server.left("q:#second's") == 9000
     server.node.written.clear()
-    assert (await read(server, "one"))[6] == ["second's"]
+    again = await read(server, "one")
+    assert (again[1], again[6]) == (9000, ["second's"])
     assert "q:#second's" not in server.node.written, "it was told already"
 
 
@@ -120,8 +121,49 @@ async def test_all_readers_that_waited_for_a_writer_have_their_turn(server: Serv
     assert not [key for key in server.node.written if key.startswith("q:#")]
     await server.node.command("DEL", "q:#two's", "q:#three's")
     assert await server.call(*WRITE, "pass") == [1, ["one's"]]
+    assert list(await scores(server)) == ["one's", "second's", "third's"], "no dead ones"
+    assert (await read(server, "new", 0))[2:] == ["second's", 0, 0, 0, ["one's"]]
     assert await server.call(*READ, "leave", "one's") == [1, ["second's"]]
-    assert list(await scores(server)) == ["second's", "third's"], "the dead ones are forgotten"
+
+
+async def test_readers_wait_in_the_order_in_which_they_asked(server: Server) -> None:
+    await write(server, "writer")
+    for owner in ("b", "c", "a"):
+        await read(server, owner)
+        server.node.jump_clock(0.001)
+    assert list(await scores(server)) == ["b's", "c's", "a's"]
+
+
+async def test_a_writer_that_is_refused_beside_a_reader_tells_whom_it_woke(server: Server) -> None:
+    await write(server, "first")
+    for owner in ("one", "two"):
+        await read(server, owner)
+    await server.call(*WRITE, "release", "first", 1)
+    assert (await read(server, "one"))[0] == 1
+    reply = await write(server, "second")
+    assert (reply[2], reply[6]) == ("one", ["two's"])
+    assert await server.get("q:#two's") == "go"
+
+
+async def test_a_writer_waits_for_no_reader_that_goes_after_it(server: Server) -> None:
+    await write(server, "first")
+    await read(server, "one")
+    await free(server)
+    assert (await write(server, "second"))[::2] == [1, "one's"]
+
+
+async def test_a_release_by_another_changes_nothing(server: Server) -> None:
+    await write(server, "me")
+    await read(server, "one")
+    assert await server.call(*WRITE, "release", "you") == [0, []]
+    assert (await server.get("w"), await server.get("q:#one's")) == ("me", "1")
+
+
+async def test_a_reader_that_is_put_back_waits_for_no_ticket(server: Server) -> None:
+    await read(server, "one")
+    await write(server, "writer")
+    assert (await read(server, "two"))[0] == 0
+    assert (await read(server, "three", 0, 1))[0] == 1
 
 
 async def test_without_writers_all_readers_are_woken(server: Server) -> None:
