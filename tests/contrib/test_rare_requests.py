@@ -26,6 +26,7 @@ from asynclock.contrib.fastapi import Locked, lifespan, setup
 from asynclock.errors import ConfigurationError, NotAcquiredError
 from asynclock.fencing import StaleFenceError
 from asynclock.testing import busy
+from tests.waiting import until
 
 Lease = Annotated[asynclock.Lease, Locked("a", retry_after=30.0)]
 
@@ -123,6 +124,32 @@ async def test_a_socket_is_refused_as_its_server_can(extensions: dict[str, Any])
         (closed,) = sent
         assert (closed["type"], closed["code"]) == ("websocket.close", 4409)
         assert closed["reason"] == "contended"
+
+
+async def test_a_client_that_goes_while_its_request_waits_for_a_lock_ends_it() -> None:
+    app = FastAPI()
+    setup(app, "memory://")
+    asked = asyncio.Event()
+
+    @app.get("/")
+    async def root(lease: Annotated[asynclock.Lease, Locked("a", timeout=60)]) -> None:
+        raise AssertionError("it is not free")
+
+    async def receive() -> Any:
+        await asked.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError("nobody is there to get it")
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+    async with app.router.lifespan_context(app), busy("a", app.state.asynclock):
+        locks = app.state.asynclock
+        request = asyncio.create_task(app(scope, receive, send))
+        await until(lambda: locks.statistics().waiting)
+        asked.set()
+        await asyncio.wait_for(request, 20)
+        assert not locks.statistics().waiting
 
 
 async def test_without_setup_the_manager_of_a_lifespan_is_found() -> None:

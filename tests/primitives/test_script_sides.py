@@ -294,6 +294,15 @@ async def test_an_upgrade_goes_before_writers_and_after_other_readers(server: Se
     assert await server.call(*WRITE, "release", "me") == [1, ["new's"]]
 
 
+async def test_readers_that_come_later_wait_for_an_upgrade(server: Server) -> None:
+    """Also if no writer waits: otherwise readers could follow each other without end."""
+    await read(server, "mine")
+    await read(server, "other")
+    await write(server, "me", TTL, 0, 0, "mine")
+    newcomer = await read(server, "new")
+    assert (newcomer[0], newcomer[2]) == (0, "me's")
+
+
 async def test_an_upgrade_is_granted_at_once_beside_its_own_reader(server: Server) -> None:
     await read(server, "mine")
     await write(server, "writer")
