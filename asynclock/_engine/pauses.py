@@ -41,17 +41,21 @@ class Pauses:
         pause = self._length(attempt, rank, listening=expecting)
         self._made += 1
         if not listening or watch is None:
-            engine.counts.wakeups["pacing"] += 1
             await asyncio.sleep(pause)
+            self._woke("pacing")
         elif await watch.wait(pause):
-            engine.counts.wakeups["push"] += 1
+            self._woke("push")
             self._in_vain += watch.called  # if this attempt wins, nobody looks at it again
             if not self._spec.queue and len(engine.multiplexer.nodes) > 1:
                 # The same release woke our rivals: a random pause prevents a split vote.
                 await self.sleep(engine.spread.width * engine.random())
         else:
-            engine.counts.wakeups["expiry" if expecting else "pacing"] += 1
+            self._woke("expiry" if expecting else "pacing")
             self._in_vain = max(0, self._in_vain - 1)
+
+    def _woke(self, cause: str) -> None:
+        if self._deadline is None or _clock.now() < self._deadline:
+            self._engine.counts.wakeups[cause] += 1
 
     async def sleep(self, seconds: float) -> None:
         """Sleep, but not beyond the deadline."""

@@ -53,8 +53,9 @@ class Statistics:
     handovers: int
     """Number of leases handed over between tasks of this process."""
     wakeups: dict[str, int]
-    """Number of ended waits by cause: "push" (from a server), "expiry" (the holder's ttl was over),
-    "pacing" (time to ask again), "turn" (in the local queue)."""
+    """Number of waits that ended before the call's timeout, by cause: "push" (from a server),
+    "expiry" (the holder's ttl was over), "pacing" (time to ask again), "turn" (in the local
+    queue)."""
 
 
 def health(engine: Engine) -> tuple[NodeHealth, ...]:

@@ -198,3 +198,14 @@ async def test_without_pushes_looks_come_ever_more_rarely() -> None:
     assert waits == pytest.approx([pacing.without_push(number, None, 0.5) for number in range(6)])
     assert await took(lookout.wait(0.001)) == pytest.approx(pacing.without_push(6, 0.001, 0.5))
     assert await took(lookout.wait(most=0.002)) == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("tracks", [True, False])
+@in_virtual_time
+async def test_a_wait_that_ends_with_the_call_is_none_that_somebody_ended(*, tracks: bool) -> None:
+    """The statistics say what makes waiters ask again."""
+    engine = manager(tracks=tracks)
+    watch = engine.multiplexer.wakeups.watch(("a",))
+    pauses = pausing(engine, deadline=_clock.now() + 0.001)
+    assert await took(pauses.wait(attempt(None), watch, 0)) == pytest.approx(0.001)
+    assert engine.counts.wakeups == {}

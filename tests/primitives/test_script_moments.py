@@ -34,7 +34,7 @@ ACQUIRES: dict[str, tuple[Script, str, tuple[Any, ...]]] = {
 async def asked(server: Server, way: str, not_after: int) -> Any:
     """The first word of the reply to a request with this bound."""
     if way == "batch":
-        words = ("batch", 0, TTL, 5, not_after, DAY, 0, "me")
+        words: tuple[Any, ...] = ("batch", 0, TTL, 5, not_after, DAY, 0, "me")
         _, (reply,) = await server.call(lock.SCRIPT, "q l c", *words)
         return reply[0] if isinstance(reply, list) else 1
     if way in ("prepare", "accept"):
