@@ -76,7 +76,7 @@ async def test_a_forgotten_await_is_named(locks: asynclock.LockManager, call: Ca
     with pytest.raises(AttributeError, match=r"'AcquireContext' .* 'held': await it first"):
         assert made.held
     assert made  # as a coroutine is: the repr of a task asks
-    assert repr(made).startswith("<AcquireContext of 'a")
+    assert repr(made) in ("<AcquireContext of 'a'>", "<AcquireContext of 'a, b'>")
     assert not hasattr(made, "cr_code")  # asyncio looks for it
     made.close()
 
@@ -193,7 +193,7 @@ async def test_thrown_into_or_closed_before_it_began(
 
 @each_call
 async def test_dropped_it_warns(locks: asynclock.LockManager, call: Call) -> None:
-    with pytest.warns(RuntimeWarning, match="acquire of 'a.*' was never awaited") as told:
+    with pytest.warns(RuntimeWarning, match=r"acquire of 'a(, b)?' was never awaited") as told:
         call(locks)
         gc.collect()
     assert [warning.filename for warning in told] == [__file__]

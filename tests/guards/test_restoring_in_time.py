@@ -119,6 +119,21 @@ async def test_a_node_that_refused_is_asked_again_soon(on: Nodes) -> None:
 
 
 @virtual
+async def test_a_node_that_did_not_answer_is_asked_again(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    await forgets(on, on.locks)
+    on.ways[0].seconds = 0.4
+    under_way = on.locks._engine.renewals.restores.under_way
+    await until(lambda: under_way)
+    on.nodes[0].kill()
+    on.ways[0].seconds = 0.0
+    await until(lambda: not under_way)
+    on.nodes[0].restart()
+    await until(lambda: on.nodes[0].keys.get(KEY), timeout=60)
+    assert lease.held
+
+
+@virtual
 async def test_a_node_that_forgot_twice_gets_its_keys_back_twice(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()
     for _ in range(2):

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+import asynclock
 from asynclock.events import Event, Observers
 from asynclock.testing import LocalServer
 from tests import patient
@@ -37,6 +38,16 @@ async def test_an_observer_comes_and_goes(asynclock_nodes: list[LocalServer]) ->
         async with locks.lock("a"):
             pass
     assert "Acquired" not in ear.heard
+
+
+async def test_a_manager_that_opens_again_keeps_its_observers() -> None:
+    ear = Ear()
+    locks = asynclock.connect("memory://", restart_guard=False)
+    locks.observe(ear.hear)
+    for opened in (1, 2):
+        async with locks, locks.lock("a"):
+            pass
+        assert ear.heard.count("Acquired") == opened
 
 
 def test_an_observer_that_fails_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,7 +36,8 @@ async def test_how_long_a_lease_is_held(settings: dict[str, Any], ends: float | 
             await asyncio.sleep(60)
             assert lease.held
         else:
-            await lease.wait_lost()
+            async with asyncio.timeout(60):
+                await lease.wait_lost()
             assert _clock.now() - began == pytest.approx(ends, abs=0.1)
 
 
