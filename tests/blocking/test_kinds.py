@@ -81,8 +81,9 @@ def test_only_a_lease_of_the_lock_is_taken(managers: Pair) -> None:
         for wrong in (foreign, None):
             with pytest.raises(ConfigurationError, match="no lease"):
                 here.upgrade(wrong)  # type: ignore[arg-type]  # what a user might pass
-        with pytest.raises(ConfigurationError, match="no lease"):
-            here.downgrade(reading)
+        for wrong in (reading, None):
+            with pytest.raises(ConfigurationError, match="no lease"):
+                here.downgrade(wrong)  # type: ignore[arg-type]  # what a user might pass
     assert here.inspect().owner is None
 
 

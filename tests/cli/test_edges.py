@@ -5,23 +5,29 @@ from __future__ import annotations
 import importlib.metadata
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asynclock._engine.inspection import Inspection, NodeView
+from asynclock._engine.reports import NodeHealth
 from asynclock._inspect.fleet_state import FleetState, clients_of
-from asynclock._inspect.monitor import Monitor
+from asynclock._inspect.monitor import Monitor, SeenLease, SeenNode
+from asynclock._primitives.election import Election
 from asynclock._rules.nodeset import NOTHING
-from asynclock.cli import main, nodes
+from asynclock.cli import bench, main, nodes
 from asynclock.cli._ending import guarded
+from asynclock.cli._sources import Settings
 from asynclock.cli._start import start
 from asynclock.cli._status import Status
 from asynclock.cli.bench import Row
+from asynclock.cli.doctor.trial import use_everything
 from asynclock.cli.look import held, serve, top
+from asynclock.errors import AsyncLockError
 from asynclock.testing.history.load import Load
+from tests.waiting import in_virtual_time
 
 
 @pytest.fixture
@@ -184,3 +190,51 @@ def test_a_key_without_ttl_is_told_and_has_no_seconds_left() -> None:
     assert "left without renewal" not in verdict
     left = tuple(replace(view, remaining=4.0) for view in views)
     assert "4.0 s left without renewal" in held._verdict(replace(found, nodes=left), {})
+
+
+def test_what_is_wrong_has_a_colour_in_the_live_view() -> None:
+    """Nodes that are not up, and locks with a note."""
+    monitor = Monitor()
+    states = ("up", "down")
+    monitor.nodes = [
+        SeenNode(NodeHealth(f"n-{one}", one, "", 0.0, None, None, None), "", "", "")
+        for one in states
+    ]
+    lines = top.TopScreen(monitor)._nodes(200)
+    found = {line.plain.split()[0]: line.style for line in lines if line.plain}
+    assert (found["n-up"], found["n-down"]) == ("", "bold red")
+    views = [NodeView("n", one, 5.0, 7) for one in ("me", "me", None)]
+    odd, even = (
+        SeenLease(Inspection(name, tuple(some), 2), 0.0, 0.0)
+        for name, some in (("odd", views), ("even", views[:2]))
+    )
+    view = top.TopScreen(monitor)
+    view._room = 2
+    lines = view._locks([odd, even], 200)
+    found = {line.plain.split()[0]: line.style for line in lines}
+    assert (found["odd"], found["even"]) == ("yellow", "")
+
+
+@in_virtual_time
+async def test_each_load_has_as_many_tasks_as_its_title_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[str]] = []
+
+    async def load(_subject: object, names: Sequence[str], seconds: float) -> Load:
+        asked.append([name.rpartition(":")[2] for name in names])
+        return Load(count=1, seconds=seconds)
+
+    monkeypatch.setattr(bench, "run_load", load)
+    rows = await bench.measure(Settings(("memory://",), {}), 3, 0.1, 1)
+    assert [row.title for row in rows] == ["1 task", "3 tasks, own names", "3 tasks, one name"]
+    assert asked[1:] == [["0"], ["0", "1", "2"], ["hot", "hot", "hot"]]
+
+
+@in_virtual_time
+async def test_doctor_notices_that_nobody_can_be_elected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: object, value: str) -> None:
+        raise AsyncLockError("nobody")
+
+    monkeypatch.setattr(Election, "campaign", refuses)
+    assert await use_everything(Settings(("memory://",), {}), "memory://") == {"election": "nobody"}

@@ -30,11 +30,12 @@ def test_a_stamp_refuses_what_is_no_name(name: object) -> None:
         FenceStamp(name, 1)  # type: ignore[arg-type]  # what a caller may do wrong
 
 
-@pytest.mark.parametrize("many", ["multi_lock", "several"])
-async def test_a_lease_on_several_names_has_no_single_stamp(many: str) -> None:
+@pytest.mark.parametrize("permits", [0, 1, 2])
+async def test_a_lease_on_several_names_has_no_single_stamp(permits: int) -> None:
+    """Of a multi_lock, or on permits: on one as well, whose part nobody would expect."""
     async with asynclock.connect("memory://") as locks:
-        wanted = locks.multi_lock("a", "b")
-        async with wanted if many == "multi_lock" else locks.semaphore("a", 3).several(2) as lease:
+        both, semaphore = locks.multi_lock("a", "b"), locks.semaphore("a", 3)
+        async with semaphore.several(permits) if permits else both as lease:
             with pytest.raises(ConfigurationError, match=r"lease\.fences\[name\]"):
                 FenceStamp.of(lease)
 

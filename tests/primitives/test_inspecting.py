@@ -141,3 +141,12 @@ async def test_a_list_that_may_lack_something_is_an_error() -> None:
             assert len(caught.value.nodes) == 2
             for node in nodes:
                 node.thaw()
+
+
+@pytest.mark.parametrize("kind", ["event", "latch", "barrier"])
+@in_virtual_time
+async def test_shared_state_is_inspected_under_its_name(kind: str) -> None:
+    async with asynclock.connect("memory://", prefix="app:") as locks:
+        state = locks.event("a") if kind == "event" else getattr(locks, kind)("a", 2)
+        found = await state.inspect()
+    assert (found.name, found.kind) == ("a", kind)

@@ -329,10 +329,21 @@ async def test_a_task_remembers_no_holds_that_have_ended(on: Nodes) -> None:
 async def test_an_inner_acquire_in_a_lost_hold_is_refused_at_once(on: Nodes) -> None:
     lock = on.locks.reentrant_lock("a", interrupt=False)
     outer = await lock.acquire()
-    lose(outer._nesting.lease)
+    lose(outer)
     for call in (lock.acquire, lock.try_acquire):
         with pytest.raises(asynclock.LeaseLostError, match="a test took it away"):
             await call()
     assert outer.depth == 1
     await outer.release()
     assert await lock.try_acquire() is not None
+
+
+@virtual_single
+async def test_an_inner_hold_of_a_lost_lease_was_not_given_back(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    outer, inner = await lock.acquire(), await lock.acquire()
+    kept = await lock.acquire()
+    assert await kept.release()
+    lose(outer)
+    assert not await inner.release()
+    assert not await outer.release()
