@@ -224,6 +224,17 @@ async def test_each_grant_is_answered_once_when_its_connection_is_lost() -> None
     assert not primary.acked.releasing
 
 
+@in_virtual_time
+async def test_a_connection_can_be_ended_while_it_waits_for_replicas() -> None:
+    primary = Primary(Acks(1))
+    heard = primary.write()
+    assert await primary.sent() == [["EVALSHA"], WAIT]
+    primary.reply(GRANT)
+    primary.acked.close("another primary was named")
+    primary.link.connection_lost(None)
+    assert heard.answers == [Failure("another primary was named")]
+
+
 MARK = "one.4 1700000000000000 - 3;10;10.0.0.2:7"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,20 @@ async def test_a_handshake_of_tls_is_only_named_as_long_as_it_goes_on() -> None:
         assert "TLS" not in end.late(2.0).cause
         again.cancel()
         await asyncio.wait([again])
+
+
+async def test_what_comes_after_a_handshake_of_tls_has_nothing_to_do_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connected(make: Callable[[], asyncio.Protocol], *_: Any, **_settings: Any) -> Any:
+        protocol = make()
+        assert "TLS" in end.late(2.0).cause
+        return None, protocol
+
+    end = Endpoint.of("rediss://h")
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connected)
+    await end.open(asyncio.Protocol)
+    assert "TLS" not in end.late(2.0).cause
 
 
 # ---- several hosts in one URL

@@ -368,9 +368,11 @@ async def test_a_record_that_cannot_be_read_ends_the_connection_unless_it_may_no
         sink.on_reply(0, Failure("NOPERM no right", permanent=True, code="NOPERM"))
         assert (link.causes, len(link.sent)) == ([], 1)
         link.stalled_since = _clock.now()
+        await asyncio.sleep(1)
         sink.on_reply(0, Failure("no answer within 0.25 s"))
         assert [command.op for command in link.commands] == ["CLIENT", "CLIENT", "HMGET"]
         assert link.causes == []
+        assert hand.node.trust.votes_from == _clock.now(), "older replies don't count"
         link.stalled_since = 0.0
         sink.on_reply(0, Failure("backlog"))
         assert link.causes == ["its record of the fleet's nodes can't be read"]

@@ -197,6 +197,16 @@ async def test_a_release_of_what_a_silent_node_was_not_asked_for_is_not_kept_for
 
 
 @in_virtual_time
+async def test_a_silent_node_says_for_how_long_it_has_not_answered() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+        await asyncio.sleep(3)
+        link.stalled_since = _clock.now()
+        await asyncio.sleep(0.8)
+        assert hand.node.silence == Failure("no answer for 0.8 s")
+
+
+@in_virtual_time
 async def test_a_node_without_a_vote_says_until_when() -> None:
     async with by_hand() as hand:
         await hand.comes(Facts(run_id="young", uptime=4.0))
