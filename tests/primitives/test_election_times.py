@@ -14,8 +14,11 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._primitives.election import LONGEST_VALUE
+from asynclock._primitives.election import LONGEST_VALUE, Election
+from asynclock._rules.pacing import BLIND, FIRST_PAUSE, LONGEST_PAUSE
+from asynclock.testing import lose
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+from tests.waiting import until
 
 LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#value"
 
@@ -148,6 +151,87 @@ async def test_an_observer_goes_on_through_an_outage_and_ends_with_its_manager(o
         await anext(others.election("e").observe())
 
 
+@virtual
+async def test_an_observer_sees_a_leader_whose_value_was_there_already(on: Nodes) -> None:
+    """It watches the lock too."""
+    async with observed(on.locks) as seen:
+        for node in on.nodes:
+            record = json.dumps([7, 0, "me", "mine"])
+            await node.command("SET", VALUE, record, "PX", 60_000)
+        await asyncio.sleep(BLIND / 4)
+        assert not seen
+        began = _clock.now()
+        for node in on.nodes:
+            await node.command("SET", LOCK, "me", "PX", 60_000)
+        await until(lambda: seen, every=0.01)
+        assert _clock.now() - began < 0.1
+
+
+@virtual
+async def test_an_observer_looks_seldom_while_nothing_changes(on: Nodes) -> None:
+    """Though one of the nodes knows of no leader, or of a leader without a value."""
+    looks: list[float] = []
+    look = Election._look
+
+    async def note(self: Election, *, armed: bool = False) -> Any:
+        looks.append(_clock.now())
+        return await look(self, armed=armed)
+
+    for node in on.nodes[:2]:
+        await node.command("SET", LOCK, "me", "PX", 60_000)
+        await node.command("SET", VALUE, json.dumps([7, 0, "me", "mine"]), "PX", 60_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Election, "_look", note)
+        async with observed(on.locks) as seen:
+            await asyncio.sleep(50)
+            assert len(seen) == 1
+            assert len(looks) <= 4, "nothing changes before the lease ends"
+
+
+@virtual
+async def test_a_value_on_its_way_is_asked_for_soon(on: Nodes) -> None:
+    for node in on.nodes:
+        await node.command("SET", LOCK, "me", "PX", 60_000)
+    assert await on.locks.election("e")._look() == (None, LONGEST_PAUSE)
+
+
+@virtual
+async def test_of_several_values_the_newest_counts(on: Nodes) -> None:
+    """Some nodes may have missed the latest one."""
+    election = on.locks.election("e")
+    for newest in range(3):
+        for number, node in enumerate(on.nodes):
+            record = json.dumps([7, int(number == newest), "me", f"value of {number}"])
+            await node.command("SET", LOCK, "me", "PX", 60_000)
+            await node.command("SET", VALUE, record, "PX", 60_000)
+        leader = await leads(election)
+        assert leader is not None
+        assert leader.value == f"value of {newest}"
+
+
+@virtual_single
+async def test_resign_says_whether_the_term_lasted_until_then(on: Nodes) -> None:
+    election = on.locks.election("e")
+    term = await election.campaign("one")
+    assert await term.resign() is True
+    term = await election.campaign("two")
+    lose(term.lease)
+    assert await term.resign() is False
+
+
+@virtual_single
+async def test_a_term_that_has_ended_unnoticed_is_published_no_more(on: Nodes) -> None:
+    """The code kept the loop busy until its time was over."""
+    loop: Any = asyncio.get_running_loop()
+    term = await on.locks.election("e").campaign("here")
+    await asyncio.sleep(0.1)
+    timer = term._timer
+    loop.now += TTL + 1
+    assert not term.held
+    term._election._tell(weakref.ref(term))
+    assert term._timer is timer, "no other time was set"
+
+
 @virtual_single
 async def test_an_observer_that_stops_watches_nothing(on: Nodes) -> None:
     async with observed(on.locks):
@@ -200,9 +284,11 @@ async def test_no_leader_is_known_at_once_and_a_value_on_its_way_is_waited_for(o
         for node in on.nodes:
             record = [1, 1, await node.command("GET", LOCK), "late"]
             await node.command("SET", VALUE, json.dumps(record))
+        began = _clock.now()
         leader = await looking
         assert leader is not None
         assert leader.value == "late"
+        assert _clock.now() - began < 2 * FIRST_PAUSE
 
 
 @virtual_single
