@@ -11,7 +11,7 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._primitives.barrier import REMEMBERED, _describe
+from asynclock._primitives.barrier import REMEMBERED, Barrier, _describe, _State
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.waiting import until
 
@@ -123,6 +123,67 @@ async def test_what_the_nodes_remember_of_a_barrier_does_not_grow(on: Nodes) -> 
             await waiting
         (text,) = await on.nodes[0].command("HMGET", "asynclock:b:#barrier", "value")
         assert len(json.loads(text)[5]) == min(turn, REMEMBERED)
+
+
+def test_a_party_is_sent_away_though_others_were_later() -> None:
+    state = _State(2, 0, {}, [], sent_away=[["first"], ["second", "third"]])
+    assert [state.refuses(party) for party in ("first", "third", "new")] == [True, True, False]
+
+
+def test_a_party_counts_until_its_time_ends() -> None:
+    text = json.dumps([3, 0, {"early": 99, "over": 100, "here": 101}, [], False, []])
+    assert _describe(text, 100)[0]["waiting"] == 1
+    barrier = asynclock.connect("memory://a").barrier("a", 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Barrier, "_now", lambda _: 100)
+        assert [*barrier._alive(text).here] == ["here"]
+
+
+@virtual_single
+async def test_a_party_that_leaves_a_barrier_that_was_forgotten_stores_nothing(on: Nodes) -> None:
+    waiting = start(on.locks.barrier("a", 2).wait())
+    await asyncio.sleep(0.1)
+    await on.nodes[0].command("DEL", KEY)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await asyncio.sleep(1)
+    assert await on.nodes[0].command("HMGET", KEY, "value") == [None]
+
+
+@virtual
+async def test_a_party_that_gives_up_has_two_node_timeouts_for_it(on: Nodes) -> None:
+    """Nodes that are busy for a moment then make no outage of it."""
+    waiting = start(on.locks.barrier("a", 2).wait(timeout=3))
+    await asyncio.sleep(2.9)
+    for node in on.nodes[1:]:
+        node.freeze()
+    await asyncio.sleep(1.6)
+    assert not waiting.done()
+    for node in on.nodes[1:]:
+        node.thaw()
+    with pytest.raises(TimeoutError):
+        await waiting
+    assert await on.locks.barrier("a", 2).waiting() == 0
+
+
+@virtual_single
+async def test_a_party_whose_manager_is_closed_starts_nothing(on: Nodes) -> None:
+    there, started = on.connect(), list[str]()
+
+    def note(work: Any, name: str) -> None:
+        work.close()
+        started.append(name)
+
+    for close in (False, True):
+        waiting = start(there.barrier("a", 2).wait())
+        await asyncio.sleep(0.1)
+        if close:
+            await there.aclose()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(there._engine.background, "spawn", note)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        assert started == ["asynclock: leave barrier a"]
 
 
 @virtual_single

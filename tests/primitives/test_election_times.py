@@ -321,6 +321,19 @@ async def test_publish_says_whether_a_majority_stores_the_value(on: Nodes) -> No
         assert leader.value == "four"
 
 
+@virtual
+async def test_publish_waits_for_a_majority(on: Nodes) -> None:
+    async with on.locks.election("e").campaign("one") as term:
+        await asyncio.sleep(0.1)
+        for way, seconds in zip(on.ways, (0.0, 0.2, 1.0), strict=True):
+            way.seconds = seconds
+        began = _clock.now()
+        assert await term.publish("two") is True
+        assert 0.2 <= _clock.now() - began < 0.5
+        for way in on.ways:
+            way.seconds = 0.0
+
+
 @virtual_single
 async def test_a_value_has_a_bound(on: Nodes) -> None:
     election = on.locks.election("e")
@@ -332,5 +345,5 @@ async def test_a_value_has_a_bound(on: Nodes) -> None:
         for value in wrong:
             with pytest.raises(asynclock.ConfigurationError, match="at most 65536"):
                 await term.publish(value)
-        assert term.value == "x" * LONGEST_VALUE
+        assert (term.value, term._sequence) == ("x" * LONGEST_VALUE, 0)
         assert await term.publish("y" * LONGEST_VALUE)

@@ -46,6 +46,12 @@ def test_a_key_is_read_as_it_is_declared() -> None:
                 assert KeyRef.shown_as("a", found.kind, found.shown) == found
 
 
+def test_one_command_reads_many_keys_of_owners_but_not_of_readers() -> None:
+    assert {end for end, (_, part) in PARTS.items() if isinstance(part, Held) != part.single} == {
+        "readers"
+    }
+
+
 @pytest.mark.parametrize("value", ["?", "null", "[1]", '[3, {"a": "b"}]', "[" * 200_000])
 @pytest.mark.parametrize("kind", ["event", "latch", "barrier"])
 def test_a_state_that_something_else_wrote(kind: str, value: str) -> None:
@@ -134,6 +140,8 @@ def test_a_release_by_an_operator_names_what_it_reads_besides() -> None:
             "read",
             ["p:a:#readers", "p:a:#write:#fence", "p:a:#phases", "p:a:#write"],
         ),
+        ("rwlock", "upgrade", ["p:a:#upgrade", "p:a:#upgrade:#fence", "p:a:#upgraders"]),
+        ("semaphore", "several", ["p:a:#several", "p:a:#several:#fence", "p:a:#collectors"]),
     ):
         (part,) = (one for one in kinds[kind].parts if isinstance(one, Held) and one.shown == shown)
         command = part.release(part.keys("p:a"), "me")
