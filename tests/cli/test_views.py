@@ -75,8 +75,16 @@ def test_how_far_nodes_agree(nodes: str, support: str, note: str) -> None:
 
 
 def test_a_key_without_a_ttl_is_a_note() -> None:
-    endless = NodeView("n0", "x" * 32, None, 0)
-    assert Agreement.of(Inspection("a", (endless,), 1)).note == "a key without ttl"
+    usual = NodeView("n0", "x" * 32, 4.0, 0)
+    endless = NodeView("n1", "x" * 32, None, 0)
+    for views in ((endless,), (usual, endless)):
+        assert Agreement.of(Inspection("a", views, len(views))).note == "a key without ttl"
+
+
+def test_an_empty_owner_holds_the_lock_too() -> None:
+    """Another program wrote an empty value: the key still keeps everyone out."""
+    agreement = Agreement.of(Inspection("a", (NodeView("n0", "", 4.0, 0),), 1))
+    assert (agreement.held, agreement.support, agreement.missing) == (True, "1/1", 0)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +115,11 @@ def test_programs_see_an_owner_only_if_a_quorum_names_it(
     assert bool(shown["fence"]) is held
     assert shown["fence"] != 0, "null without one"
     assert (shown["silent"], shown["quorum"], shown["part"]) == (nodes.count("?"), 2, None)
+    named = sum(one.isalpha() for one in nodes)
+    assert shown["missing"] == (nodes.count(".") if named else 0)
+    assert [view["fence"] for view in shown["nodes"]] == [
+        MICROSECONDS + ord(one) if one.isalpha() else None for one in nodes
+    ]
     errors = [view["error"] for view in shown["nodes"]]
     assert errors == ["no answer" if one == "?" else None for one in nodes]
 
@@ -124,6 +137,7 @@ def test_programs_see_an_owner_only_if_a_quorum_names_it(
         ("fe80::1:77", "fe80:", 1, "77"),
         ("web-1", None, None, None),
         ("web-1:job", None, None, None),
+        ("web-1:77th", None, None, None),
         (":77", None, None, None),
         ("", None, None, None),
         (None, None, None, None),
@@ -244,12 +258,20 @@ def test_the_last_change_of_a_state_counts_once_a_quorum_knows_it(
     numbers: tuple[int, ...], support: int, agreed: bool
 ) -> None:
     """Nodes may have the same value and not know the last change."""
-    views = [StateView(f"n{at}", n, "set" if n else None, 5.0) for at, n in enumerate(numbers)]
+    views = [
+        StateView(f"n{at}", n, "set" if n else None, 5.0 + n, error=None if n else "no answer")
+        for at, n in enumerate(numbers)
+    ]
     state = SharedState("bell", EVENT, tuple(views), 2)
     assert (state.last.number, state.support, state.agreed) == (3, support, agreed)
     assert state.summary == ("set" if agreed else "set, no quorum")
     shown = state.as_json()
     assert (shown["kind"], shown["state"], shown["agreed"]) == ("event", {"set": True}, agreed)
+    assert shown["remaining"] == 8.0, "of the last change"
+    assert shown["nodes"] == [
+        {"node": one.node, "value": one.value, "remaining": one.remaining, "error": one.error}
+        for one in views
+    ]
 
 
 def test_a_value_of_something_else_is_no_state() -> None:

@@ -213,6 +213,21 @@ def test_which_set_a_client_uses(record: NodeSet | None, uses: list[str]) -> Non
     assert found == tuple(Client(f"host:{n}", one) for n, one in enumerate(uses))
 
 
+@pytest.mark.parametrize(
+    ("line", "labels"),
+    [
+        (b"id=1 name=asynclock:x:host=7:1 flags=t", ["host=7:1"]),
+        (b"id=1 name=asynclock:x:\xff flags=t", ["\ufffd"]),
+        (b"id=1 name=my-asynclock:x:host:1 flags=t", []),
+        (b"id=1 name=asynclock:x:host:1 odd flags=t", ["host:1"]),
+    ],
+    ids=["a mark in the label", "no text", "of another program", "a word without a value"],
+)
+def test_names_of_connections_are_untrusted(line: bytes, labels: list[str]) -> None:
+    found = clients_of(None, [line])
+    assert found == tuple(Client(label, "other") for label in labels)
+
+
 def test_where_no_node_lists_its_clients_nobody_knows_them() -> None:
     assert clients_of(None, [Failure("NOPERM no right"), Failure("no answer")]) is None
     assert clients_of(None, [b"", Failure("no answer")]) == ()

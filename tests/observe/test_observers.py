@@ -42,13 +42,22 @@ class Otel:
     def spans(self, name: str) -> list[Any]:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
-    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
+    def metrics(self) -> list[Any]:
         data = self.reader.get_metrics_data()
         return [
-            (dict(point.attributes or {}), point)
+            metric
             for resource in (data.resource_metrics if data else [])
             for scope in resource.scope_metrics
             for metric in scope.metrics
+        ]
+
+    def units(self) -> dict[str, str]:
+        return {metric.name: metric.unit for metric in self.metrics()}
+
+    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
+        return [
+            (dict(point.attributes or {}), point)
+            for metric in self.metrics()
             if metric.name == name
             for point in metric.data.data_points
         ]
@@ -363,7 +372,8 @@ def test_without_the_extra_there_is_one_clear_line() -> None:
         "import sys; sys.modules['opentelemetry'] = None\n"
         "import asynclock.observe\n"
         "try:\n    import asynclock.observe.otel\n"
-        "except ModuleNotFoundError as error:\n    assert 'asynclock[otel]' in str(error)\n"
+        "except ModuleNotFoundError as error:\n"
+        "    assert 'asynclock[otel]' in str(error)\n    assert 'opentelemetry' in error.name\n"
         "else:\n    raise SystemExit(1)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)

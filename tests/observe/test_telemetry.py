@@ -58,6 +58,7 @@ def test_only_what_is_no_ones_turn_is_no_error(otel: Otel, outcome: str, wrong: 
     told(otel, events.Failed("a", outcome, 1.5))
     (span,) = otel.spans("asynclock.acquire")
     assert (not span.status.is_ok) is wrong
+    assert span.status.description == (outcome if wrong else None)
     assert span.attributes["error.type"] == outcome
     assert span.attributes["asynclock.lock.name"] == "a"
     attributes = {"asynclock.outcome": outcome, "error.type": outcome}
@@ -184,3 +185,35 @@ def test_attempts_that_others_won_or_nobody(otel: Otel) -> None:
     told(otel, events.Contended("a", "web", 1.0), events.SplitVote("a"), events.SplitVote("a"))
     assert figure(otel, "asynclock.acquire.refusals") == ({}, 1)
     assert figure(otel, "asynclock.acquire.split_votes") == ({}, 2)
+
+
+# ---- units ---------------------------------------------------------------------------------------
+
+
+def test_each_figure_has_its_unit(otel: Otel) -> None:
+    told(
+        otel,
+        events.Acquired("a", "owner", 7, 2.5, 0, True),
+        events.Renewed("a", "owner", 7, 9.0),
+        events.Released("a", "owner", 7, 3.0, 6.5),
+        events.Lost("b", "owner", 8, "it ran out", 4.0),
+        events.Contended("a", "web", 1.0),
+        events.SplitVote("a"),
+        events.Voted("a", {"n:1": "granted"}),
+        events.NodeUp("n:1"),
+    )
+    assert otel.units() == {
+        "asynclock.acquire.duration": "s",
+        "asynclock.hold.duration": "s",
+        "asynclock.lease.remaining": "s",
+        "asynclock.lease.active": "{lease}",
+        "asynclock.lease.renewals": "{renewal}",
+        "asynclock.lease.handovers": "{handover}",
+        "asynclock.lease.losses": "{loss}",
+        "asynclock.acquire.refusals": "{refusal}",
+        "asynclock.acquire.split_votes": "{vote}",
+        "asynclock.node.votes": "{vote}",
+        "asynclock.node.state_changes": "{change}",
+        "asynclock.node.up": "{node}",
+        "asynclock.node.voting": "{node}",
+    }
