@@ -141,6 +141,7 @@ async def test_a_silent_node_does_not_seem_to_say_that_a_lock_is_free() -> None:
             assert [view.owner is None for view in one.nodes] == [False, True, False]
             assert [view.error is None for view in one.nodes] == [True, False, True]
             assert list(found.errors) == ["memory://b"]
+            assert one.quorum == 2
             assert [each.name for each in await held(node_access(locks))] == ["a"]
             memory_node("c").freeze()
             with pytest.raises(asynclock.QuorumUnavailableError) as caught:
