@@ -114,6 +114,46 @@ async def test_each_reader_is_found_and_each_queue() -> None:
 
 
 @in_virtual_time
+async def test_all_that_wait_for_a_name_are_found_whatever_its_kind() -> None:
+    async with connect(label="web-2:8") as others, connect() as locks:
+        assert await locks.lock("x").acquire()
+        assert await locks.rwlock("x").read().acquire()
+        waiting = [
+            asyncio.ensure_future(others.lock("x").acquire()),
+            asyncio.ensure_future(others.rwlock("x").write().acquire()),
+        ]
+
+        async def both_wait() -> bool:
+            queues = (await survey(node_access(locks))).waiting
+            return len(queues.get("x", ())) == 2
+
+        await until(both_wait, "both wait", every=0.1)
+        for task in waiting:
+            task.cancel()
+
+
+@in_virtual_time
+async def test_a_command_that_fails_hides_no_other_locks() -> None:
+    """The owners of many locks are asked for in several commands."""
+    async with connect("memory://a") as locks:
+        for number in range(120):
+            await memory_node("a").command("SET", f"asynclock:{number}", "o:h:1", "PX", 60_000)
+        answer, failed = MemoryNode.answer, []
+
+        def refusing(self: MemoryNode, client: Any, words: Any) -> Any:
+            if words[0] == b"EVALSHA" and not failed:
+                failed.append(words)
+                return ReplyError("OOM once")
+            return answer(self, client, words)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryNode, "answer", refusing)
+            found = await survey(node_access(locks))
+        assert "OOM once" in found.errors["memory://a"]
+        assert len(found.held) == 120 - 50
+
+
+@in_virtual_time
 async def test_states_are_found_on_any_node() -> None:
     async with connect() as locks:
         await locks.event("bell").set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 
 from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._engine.reports import NodeHealth
-from asynclock._inspect.layout import KeyRef
+from asynclock._inspect.layout import PARTS, KeyRef
 from asynclock._inspect.monitor import Monitor, _seen_node
+from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import Survey, _escaped, _KeyScan, _Known, _queues
 from asynclock._nodes.replies import Failure
+from asynclock._primitives.kind import StateView
 
 # ---- queues --------------------------------------------------------------------------------------
 
@@ -93,6 +96,26 @@ def test_which_reply_is_an_error_of_the_node(key: KeyRef, reply: Any, error: str
     assert not one.states
 
 
+def test_a_state_that_is_gone_is_no_state() -> None:
+    """Its key went between the page of keys and the question."""
+    node: Any = SimpleNamespace(address="n0")
+    one = _KeyScan(node, _Known("p:", None))
+    one._record(EVENT, [b"", 0, None, -2, 7])
+    assert not one.states
+    one._record(EVENT, [b"", 3, b"set", 5000, 7])
+    assert one.states[EVENT] == StateView("n0", 3, "set", 5.0, 7)
+
+
+@pytest.mark.parametrize(("now", "waiting"), [(5, 2), (10, 1), (20, 0)])
+def test_a_party_that_crashed_at_a_barrier_waits_no_longer(now: int, waiting: int) -> None:
+    """By the clock of the node that told the state."""
+    text = json.dumps([3, 0, {"one": 10, "other": 20}, [], False, []])
+    part: Any = PARTS["barrier"][1]
+    state = SharedState("b", part, (StateView("n0", 1, text, 5.0, now),), 1).state
+    assert state is not None
+    assert state["waiting"] == waiting
+
+
 @pytest.mark.parametrize("mark", "*?[]\\")
 def test_a_mark_of_patterns_stands_for_itself(mark: str) -> None:
     assert _escaped(f"a{mark}b") == f"a\\{mark}b"
@@ -104,6 +127,16 @@ def test_a_mark_of_patterns_stands_for_itself(mark: str) -> None:
 def held(left: float | None) -> Survey:
     view = NodeView("n0", "a" * 32, left, 1)
     return Survey([Inspection("a", (view,), 1)])
+
+
+def test_each_part_of_one_owner_is_a_lease_of_its_own() -> None:
+    view = NodeView("n0", "a" * 32, 4.0, 1)
+    parts = [Inspection("a", (view,), 1, "semaphore", part) for part in ("0", "1")]
+    monitor = Monitor()
+    monitor._compare(Survey(parts), 0.0)
+    assert [part for _, part, _ in monitor.leases] == ["0", "1"]
+    monitor._compare(Survey(parts[1:]), 1.0)
+    assert monitor.counts == {"released": 1}
 
 
 @pytest.mark.parametrize(
