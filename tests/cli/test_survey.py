@@ -138,7 +138,8 @@ async def test_a_command_that_fails_hides_no_other_locks() -> None:
     async with connect("memory://a") as locks:
         for number in range(120):
             await memory_node("a").command("SET", f"asynclock:{number}", "o:h:1", "PX", 60_000)
-        answer, failed = MemoryNode.answer, []
+        answer = MemoryNode.answer
+        failed: list[Any] = []
 
         def refusing(self: MemoryNode, client: Any, words: Any) -> Any:
             if words[0] == b"EVALSHA" and not failed:
