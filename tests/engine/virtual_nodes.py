@@ -86,6 +86,11 @@ def busy(scenario: Scenario) -> Callable[[], None]:
     return _test(scenario, "abc", under_way=1)
 
 
+def virtual_four(scenario: Scenario) -> Callable[[], None]:
+    """Make the same test on four nodes, which two rivals can split."""
+    return _test(scenario, "abcd")
+
+
 def virtual_single(scenario: Scenario) -> Callable[[], None]:
     """Give the name to such an owner on one node."""
     return _test(scenario, "a")

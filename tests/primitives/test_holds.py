@@ -153,6 +153,16 @@ async def test_a_loss_that_must_not_interrupt_is_raised_at_the_end(on: Nodes, lo
             await _fails(on, lost)
 
 
+@either
+async def test_a_loss_names_what_the_body_ended_with(on: Nodes, lost: int) -> None:
+    async with two_leases(on) as (hold, _):
+        with pytest.raises(asynclock.LeaseLostError) as caught:
+            async with hold:
+                lose(hold.leases[lost])
+                await asyncio.sleep(5)
+        assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+
+
 async def _fails(on: Nodes, lost: int) -> None:
     async with two_leases(on, interrupt=False) as (hold, _), hold:
         lose(hold.leases[lost])
@@ -270,6 +280,25 @@ async def test_an_inner_hold_that_has_ended_is_not_held(on: Nodes) -> None:
             await inner.__aenter__()
         assert outer.held
         assert outer.remaining() > 0
+
+
+@virtual_single
+async def test_an_inner_hold_that_its_generator_released_ends_once(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("r")
+
+    async def inner() -> AsyncIterator[asynclock.ReentrantLease]:
+        async with lock as hold:
+            assert await hold.release() is True
+            yield hold
+
+    async with lock as outer:
+        await lock.acquire()
+        assert outer.depth == 2
+        generator: Any = inner()
+        hold = await anext(generator)
+        await generator.aclose()
+        assert outer.depth == 2
+        assert await hold.release() is True
 
 
 @virtual_single

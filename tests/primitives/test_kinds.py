@@ -90,6 +90,8 @@ def test_an_owner_that_something_else_wrote_is_shown() -> None:
     """A key without a ttl, an empty one, and bytes that are no text."""
     (view,) = MUTEX.views("a:1", (b"me", -1, 0, 0))
     assert view.remaining is None
+    (view,) = MUTEX.views("a:1", (b"me", 0, 0, 0))
+    assert view.remaining == 0, "less than a millisecond"
     (view,) = MUTEX.views("a:1", (b"", 1000, 0, 0))
     assert view.owner == ""
     (view,) = MUTEX.views("a:1", (b"\xff", 1000, 0, 0))
@@ -110,6 +112,7 @@ def test_what_a_node_says_of_readers() -> None:
     ("value", "pttl", "text", "left"),
     [
         (b"set", 2500, "set", 2.5),
+        (b"set", 0, "set", 0.0),
         (b"set", -1, "set", None),
         (None, -2, None, None),
         (b"", 2500, None, 2.5),  # a promise without a value, or a value that was taken back

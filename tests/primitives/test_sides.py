@@ -9,10 +9,21 @@ import pytest
 
 import asynclock
 from asynclock import _clock
+from asynclock._engine.options import LeaseOptions
+from asynclock._primitives import upgrade
 from asynclock.testing import lose
-from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+from tests.engine.virtual_nodes import (
+    TTL,
+    Nodes,
+    start,
+    virtual,
+    virtual_four,
+    virtual_single,
+)
+from tests.waiting import until
 
 READERS, WRITER = "asynclock:a:#readers", "asynclock:a:#write"
+GATE = "asynclock:a:#upgrade"
 
 
 async def took(wish: Any, error: type[Exception]) -> float:
@@ -61,10 +72,110 @@ async def test_the_second_upgrade_is_told_whom_it_would_wait_for(on: Nodes) -> N
         assert _clock.now() - began < 0.1
         error = caught.value
         assert (error.name, error.holder) == ("a", "there")
+        assert error.owner == await on.nodes[0].command("GET", GATE)
+        assert "('there')" in str(error)
         assert error.remaining is not None
         assert error.votes["refused"] >= 2
         await mine.release()
         assert (await waiting).held
+
+
+@virtual
+async def test_a_side_waits_as_long_as_the_lock_says(on: Nodes) -> None:
+    lock = on.locks.rwlock("a", timeout=3)
+    async with on.connect() as others:
+        for held, wanted in (
+            (others.rwlock("a").read(), lock.write()),
+            (others.rwlock("a").write(), lock.read()),
+        ):
+            lease = await held.acquire()
+            async with asyncio.timeout(30):
+                waited = await took(wanted.acquire(), asynclock.AcquireTimeoutError)
+            assert waited == pytest.approx(3, abs=0.1)
+            await lease.release()
+
+
+@virtual
+async def test_a_lease_that_changes_sides_keeps_the_options_of_the_lock(on: Nodes) -> None:
+    """Only the gate, which nobody but the upgrade knows, has the usual ones."""
+    options = LeaseOptions(TTL, renew=False, max_hold=60, interrupt=False)
+    lock = on.locks.rwlock("a", renew=False, max_hold=60, interrupt=False)
+    reading = await lock.read().acquire()
+    on.slow(0.1)
+    upgrading = start(lock.upgrade(reading))
+    await until(lambda: any(lease.part == "upgrade" for lease in on.locks.leases()))
+    (gate,) = (lease for lease in on.locks.leases() if lease.part == "upgrade")
+    assert isinstance(gate, asynclock.Lease)
+    assert gate._options == LeaseOptions(TTL)
+    writing = await upgrading
+    assert writing._options == options
+    await reading.release()
+    assert (await lock.downgrade(writing))._options == options
+
+
+@virtual
+async def test_an_upgrade_waits_no_longer_though_the_gate_took_its_time(on: Nodes) -> None:
+    async with on.connect() as others:
+        other = await others.rwlock("a").read().acquire()
+        lock = on.locks.rwlock("a")
+        reading = await lock.read().acquire()
+        on.slow(0.2)
+        for timeout in (2.0, 3.0):
+            upgrading = lock.upgrade(reading, timeout=timeout)
+            assert await took(upgrading, asynclock.AcquireTimeoutError) < timeout + 0.5
+        assert other.held
+
+
+@virtual
+async def test_an_upgrade_that_begins_again_has_what_is_left_of_its_timeout(on: Nodes) -> None:
+    """As after the loss of the gate."""
+    given: list[float | None] = []
+    through = upgrade._pass
+
+    async def note(engine: Any, gate: Any, options: Any, timeout: float | None) -> asynclock.Lease:
+        given.append(timeout)
+        return await through(engine, gate, options, timeout)
+
+    async with on.connect() as others:
+        other = await others.rwlock("a").read().acquire()
+        lock = on.locks.rwlock("a")
+        reading = await lock.read().acquire()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(upgrade, "_pass", note)
+            for timeout, left in ((5.0, 3.0), (1.0, 0.0), (None, None)):
+                given.clear()
+                upgrading = start(lock.upgrade(reading, timeout=timeout))
+                await asyncio.sleep(2.0 if timeout != 1.0 else 0.999)
+                (gate,) = (lease for lease in on.locks.leases() if lease.part == "upgrade")
+                assert isinstance(gate, asynclock.Lease)
+                lose(gate)
+                if timeout is None:
+                    await asyncio.sleep(1)
+                    await other.release()
+                    await (await upgrading).release()
+                else:
+                    with pytest.raises(asynclock.AcquireTimeoutError):
+                        await upgrading
+                assert given[0] == timeout
+                if left is None:
+                    assert given[1] is None
+                else:
+                    assert given[1] == pytest.approx(left, abs=0.1)
+
+
+@virtual_four
+async def test_a_split_vote_at_the_gate_is_tried_again_until_the_timeout(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    reading = await lock.read().acquire()
+    for node in on.nodes[:2]:
+        await node.command("SET", GATE, "rival", "PX", 3000)
+    assert await took(lock.upgrade(reading, timeout=1), asynclock.NotAcquiredError) >= 1
+    before = on.locks.statistics().attempts
+    began = _clock.now()
+    writing = await lock.upgrade(reading)
+    assert _clock.now() - began == pytest.approx(2, abs=0.2)
+    assert on.locks.statistics().attempts - before < 2000
+    await writing.release()
 
 
 @virtual
@@ -135,6 +246,13 @@ async def test_inspect_shows_each_reader_on_the_nodes_that_have_it(on: Nodes) ->
     assert reader.nodes[0].remaining is None
     assert reader.nodes[1].remaining == pytest.approx(TTL - 1, abs=0.1), "a second ago"
     assert [bool(view.error) for view in reader.nodes] == [False, False, True]
+
+
+@virtual
+async def test_inspect_shows_readers_in_the_order_of_their_owners(on: Nodes) -> None:
+    owners = sorted([(await on.locks.rwlock("a").read().acquire()).owner for _ in range(6)])
+    seen = await on.locks.rwlock("a").inspect()
+    assert [part.nodes[0].owner for part in seen.parts[1:]] == owners
 
 
 @virtual_single

@@ -109,12 +109,16 @@ def test_a_wrong_count_or_step_is_refused(wrong: Any) -> None:
 @virtual_single
 async def test_the_bounds_that_are_documented(on: Nodes) -> None:
     assert await on.locks.latch("l", 1000).count_down(1000) == 0
+    assert await on.locks.latch("few", 2).count_down(1000) == 0
+    names = [str(number) for number in range(65)]
+    assert len(on.locks.multi_lock(*names[:64]).names) == 64
     assert on.locks.barrier("b", 256).parties == 256
     assert on.locks.semaphore("s", 256).permits == 256
     calls: list[Any] = [
         lambda: on.locks.latch("l", 1001),
         lambda: on.locks.barrier("b", 257),
         lambda: on.locks.semaphore("s", 257),
+        lambda: on.locks.multi_lock(*names),
         lambda: on.locks.semaphore("s", 3).several(4),
     ]
     for call in calls:
@@ -140,21 +144,22 @@ async def test_a_latch_with_another_count_is_another_programs(on: Nodes) -> None
 @pytest.mark.parametrize("wrong", ["", 7, None, "a:#b", "a\udc80"], ids=repr)
 def test_a_wrong_name_is_refused_by_every_primitive(wrong: Any) -> None:
     locks = asynclock.connect("memory://a")
-    makes: list[Any] = [
-        locks.lock,
-        locks.fair_lock,
-        locks.reentrant_lock,
-        locks.multi_lock,
-        locks.rwlock,
-        lambda name: locks.semaphore(name, 2),
-        locks.election,
-        locks.event,
-        lambda name: locks.latch(name, 2),
-        lambda name: locks.barrier(name, 2),
+    makes: list[tuple[Any, str]] = [
+        (locks.lock, "lock"),
+        (locks.fair_lock, "lock"),
+        (locks.reentrant_lock, "lock"),
+        (locks.multi_lock, "lock"),
+        (locks.rwlock, "lock"),
+        (lambda name: locks.semaphore(name, 2), "semaphore"),
+        (locks.election, "election"),
+        (locks.event, "event"),
+        (lambda name: locks.latch(name, 2), "latch"),
+        (lambda name: locks.barrier(name, 2), "barrier"),
     ]
-    for make in makes:
-        with pytest.raises(asynclock.ConfigurationError):
+    for make, kind in makes:
+        with pytest.raises(asynclock.ConfigurationError) as caught:
             make(wrong)
+        assert kind in str(caught.value) or wrong == "a:#b"
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "long", None], ids=repr)
