@@ -2,7 +2,7 @@
 
 All commands go out in one round trip, the login first. If a server or a proxy refuses one of the
 others (INFO, CLIENT TRACKING, SCRIPT LOAD, …), the library does without it. Only a refused login or
-protocol fails the handshake.
+protocol, or a server that isn't ready, fails the handshake.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ WANTS_LOGIN = (
     "it wants a password (NOAUTH): write redis://:PASSWORD@host, for Sentinels "
     "?sentinel_password=PASSWORD"
 )
+NOT_READY = ("LOADING", "BUSY", "")
+"""Codes of answers that tell nothing about a server, because it loads its data, is held up by a
+script, or has closed the connection. A server that loads says that it has no append-only file."""
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """Reasons of OpenSSL, before 3.2 and since then, for a reply that is not TLS."""
 
@@ -177,8 +180,9 @@ async def _introduce(
     login = await _credentials(endpoint)
     sent = _clock.now()
     replies = await _log_in(link, endpoint, login, *questions)
+    for reply in replies:
+        _accept(reply if isinstance(reply, Failure) and reply.code in NOT_READY else None)
     tracking, fsync, clock, info = replies[:4]
-    _accept(info if isinstance(info, Failure) and not info.code else None)
     if isinstance(clock, list):
         link.listener.on_clock(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
     known = read_facts(info, fsync, tracking=tracking == b"OK")

@@ -153,6 +153,48 @@ async def test_a_durable_node_need_not_wait(seasoned: Prepare, connect: Connect)
     assert [node.votes_in for node in there.nodes()] == [0, 0, 0]
 
 
+async def test_a_durable_node_that_loads_its_data_is_met_when_it_has(
+    seasoned: Prepare, connect: Connect
+) -> None:
+    """While it loads, it says that it has no append-only file."""
+    servers = await seasoned(3, aof=True)
+    locks = connect(*[server.url for server in servers], ttl=60, max_ttl=60)
+    await locks.ready()
+    await servers[1].command("DEBUG", "POPULATE", "5000")
+    await servers[1].command("BGREWRITEAOF")
+
+    async def written() -> bool:
+        return "aof_rewrite_in_progress:0" in await servers[1].command("INFO", "persistence")
+
+    await until(written, "the file is not written again")
+    restarting = asyncio.create_task(
+        servers[1].restart(
+            args=("--key-load-delay", "200", "--loading-process-events-interval-bytes", "1024")
+        )
+    )
+    await until(lambda: "LOADING" in locks.nodes()[1].cause, "nobody met it while it loaded")
+    assert locks.nodes()[1].state == "down"
+    await restarting
+    await until(lambda: locks.nodes()[1].state == "up", "it is not met again")
+    assert [node.votes_in for node in locks.nodes()] == [0, 0, 0]
+
+
+async def test_a_node_that_runs_a_long_script_is_met_after_it(
+    seasoned: Prepare, connect: Connect
+) -> None:
+    """It does not say when it started, but that is no sign that it may have forgotten locks."""
+    servers = await seasoned(3, args=["--lua-time-limit", "50"])
+    endless = asyncio.create_task(servers[1].command("EVAL", "while true do end", "0", timeout=60))
+    locks = connect(*[server.url for server in servers], ttl=60, max_ttl=60)
+    await locks.ready()
+    await until(lambda: "BUSY" in locks.nodes()[1].cause, "nobody met it while it was busy")
+    assert locks.nodes()[1].state == "down"
+    await servers[1].command("SCRIPT", "KILL")
+    await asyncio.wait([endless])
+    await until(lambda: locks.nodes()[1].state == "up", "it is not met again")
+    assert [node.votes_in for node in locks.nodes()] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("loses", ["its memory", "its disk"])
 async def test_a_node_that_comes_back_durable_may_have_forgotten(
     seasoned: Prepare, cut_off: Prepare, connect: Connect, guarded: bool, loses: str

@@ -165,12 +165,14 @@ async def test_what_a_server_refuses_but_the_login_is_done_without() -> None:
         ({"HELLO": "-NOPROTO unsupported HELLO"}, "Redis 6.2 or later is needed: NOPROTO", True),
         ({"HELLO": "-ERR max number of clients"}, "ERR max number of clients", False),
         ({"HELLO": "-LOADING the dataset"}, "LOADING the dataset", False),
+        ({"SCRIPT": "-LOADING the dataset"}, "LOADING the dataset", False),
+        ({"INFO": "-BUSY running a script"}, "BUSY running a script", False),
         ({"SELECT": "-ERR DB index is out of range"}, "ERR DB index is out of range", False),
         ({"SELECT": "-NOPERM no right"}, "NOPERM no right", True),
     ],
 )
 @in_virtual_time
-async def test_a_server_that_refuses_the_login_or_the_database_is_of_no_use(
+async def test_a_server_that_refuses_the_login_or_the_database_or_is_not_ready_is_of_no_use(
     replies: dict[str, str], cause: str, *, permanent: bool
 ) -> None:
     failure = await refusal(Place("redis://h/1", **replies))
