@@ -101,7 +101,10 @@ class Register:
         """
         return await self._change(step, _Patience(self._engine, self.name, deadline, since))
 
-    async def _change(self, step: Change, patience: _Patience) -> str | None:
+    async def _change(
+        self, step: Change, patience: _Patience, *, rewrite: bool = False
+    ) -> str | None:
+        # With `rewrite`, a value that a majority has is written to all nodes once more.
         engine, nodes = self._engine, self._engine.multiplexer
         by, number, width = engine.new_owner(), 0, FIRST_WIDTH
         while True:
@@ -119,7 +122,7 @@ class Register:
             if len(round_.granted) >= nodes.quorum and floor >= 0:
                 found = round_.found()
                 value = step(found.value)
-                if value == found.value and found.agreed:
+                if value == found.value and found.agreed and not rewrite:
                     return value
                 words = (number, by, ms(self._keep), value or "")
                 round_ = await self._ask(patience, "accept", *words, chosen=chosen)
@@ -140,7 +143,9 @@ class Register:
 
     async def _repair(self) -> None:
         with contextlib.suppress(AsyncLockError):
-            await self.change(lambda value: value, _clock.now() + self._engine.settings.max_ttl)
+            deadline = _clock.now() + self._engine.settings.max_ttl
+            patience = _Patience(self._engine, self.name, deadline)
+            await self._change(lambda value: value, patience, rewrite=True)
 
     async def until(
         self,

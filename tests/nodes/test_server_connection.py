@@ -15,6 +15,7 @@ import pytest
 
 from asynclock import _clock
 from asynclock._nodes.handshake import HandshakeError
+from asynclock._nodes.heartbeat import FIRST_REPLICA_RECHECK
 from asynclock._nodes.replies import NO_TRUST, NOBODY, NOT_REDIS, READONLY, Failure
 from asynclock._nodes.requests import TIME
 from asynclock._nodes.script import Command
@@ -25,6 +26,7 @@ from tests.nodes.by_hand import CLOCK, MAX_TTL, NODE_TIMEOUT, OLD, Answers, by_h
 from tests.waiting import in_virtual_time, until
 
 PING = Command.plain("PING")
+REPLICA = replace(OLD, role="slave")
 REFUSED = ConnectionRefusedError("refused")
 
 
@@ -67,6 +69,22 @@ async def test_a_node_that_was_away_for_long_is_still_tried() -> None:
         await hand.fails(REFUSED, times=1500)
         await hand.comes()
         assert hand.node.state(_clock.now()) == "up"
+
+
+@in_virtual_time
+async def test_a_server_that_stays_a_replica_is_asked_for_its_role_ever_more_rarely() -> None:
+    async with by_hand() as hand:
+        hand.node.random = lambda: 1.0
+        moments: list[float] = []
+        hand.before_handshake_ends = lambda: moments.append(_clock.now())
+        for facts in (*[REPLICA] * 4, OLD, REPLICA, REPLICA):
+            link = await hand.comes(facts)
+            if facts is OLD:
+                link.end(Failure("gone"))
+            await until(lambda: hand.node.link is None, every=0.001)
+        pauses = [after - one for one, after in pairwise(moments)]
+        first = FIRST_REPLICA_RECHECK
+        assert pauses == pytest.approx([first, 2 * first, 4 * first, 8 * first, 0, first], abs=0.01)
 
 
 @pytest.mark.parametrize(

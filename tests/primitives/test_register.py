@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock import _clock
 from asynclock._engine.lookout import Lookout
 from asynclock._primitives.register import Register
 from asynclock._primitives.round import Round
@@ -19,6 +20,7 @@ from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
 from tests.contract.faces import Face
+from tests.engine.virtual_nodes import Nodes, virtual
 from tests.primitives.conftest import Connect
 from tests.waiting import PATIENCE, in_virtual_time, sleeps, until
 
@@ -82,6 +84,21 @@ async def test_the_first_change_of_a_manager_says_when_it_was_made() -> None:
     numbers = [view.fence for view in (await locks.event("go").inspect()).nodes]
     assert min(numbers) > 1_000_000_000_000_000  # microseconds since 1970; a mere count is 1
     await locks.aclose()
+
+
+@virtual
+async def test_a_node_that_answers_after_the_decision_is_given_back_what_it_forgot(
+    on: Nodes,
+) -> None:
+    key = "asynclock:go:#event"
+    await on.locks.event("go").set()
+    await asyncio.sleep(60)
+    await on.nodes[2].command("DEL", key)
+    on.locks._engine.multiplexer.nodes[2].trust.remembers_from = _clock.now()
+    on.ways[2].seconds = 0.1
+    assert await on.locks.event("go").is_set()
+    await asyncio.sleep(1)
+    assert await on.nodes[2].command("HMGET", key, "value") == ["set"]
 
 
 async def test_event_is_forgotten(face: Face, connect: Connect) -> None:
