@@ -104,6 +104,21 @@ async def test_a_slow_party_learns_that_it_has_passed_though_others_went_on(on: 
         assert await early == 0
 
 
+@virtual
+async def test_a_slow_party_has_passed_though_the_barrier_was_aborted_afterwards(on: Nodes) -> None:
+    async with on.connect() as slow:
+        async with slow.lock("warm"):
+            pass
+        barrier = on.locks.barrier("a", 2)
+        early = start(slow.barrier("a", 2).wait(timeout=60))
+        await asyncio.sleep(0.1)
+        for way in on.ways:
+            way.go_mute()  # each manager makes new connections, the slow one later
+        assert await barrier.wait(timeout=30) == 1
+        await barrier.abort()
+        assert await early == 0
+
+
 @virtual_single
 async def test_what_the_nodes_remember_of_a_barrier_does_not_grow(on: Nodes) -> None:
     barrier = on.locks.barrier("a", 1)

@@ -10,7 +10,7 @@ import asynclock
 from asynclock._primitives.reentrant import _inherited
 from asynclock.testing import lose
 from tests.contract.faces import Face
-from tests.engine.virtual_nodes import Nodes, start, virtual_single
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual_single
 from tests.primitives.conftest import Connect, hold
 from tests.waiting import PATIENCE, renew_now, until
 
@@ -248,6 +248,20 @@ async def test_the_end_of_one_hold_leaves_the_task_its_others(on: Nodes) -> None
     await holds[2].release()
     assert not on.locks._nestings, "nothing is remembered of a name that nobody holds"
     assert not on.locks.leases()
+
+
+@virtual_single
+async def test_a_dropped_hold_ends_no_other_one(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    outer = await lock.acquire()
+    with pytest.warns(ResourceWarning, match="a hold on .* was dropped"):
+        await lock.acquire()
+        await asyncio.sleep(0)
+    await asyncio.sleep(3 * TTL)
+    assert outer.held
+    await outer.release()
+    await until(lambda: outer.lost_reason is not None, every=1)
+    assert "dropped" in str(outer.lost_reason)
 
 
 @virtual_single

@@ -375,8 +375,9 @@ async def test_rivals_step_aside_by_chance_and_for_longer_each_time_up_to_a_boun
         patch.setattr(register._Patience, "step_aside", note)
         patch.setattr(engine, "random", lambda: 0.5)
         await overtake()
-        with pytest.raises(asynclock.QuorumUnavailableError, match="other changes"):
+        with pytest.raises(asynclock.QuorumUnavailableError, match="other changes of 'e'") as error:
             await on.locks.event("e").clear(timeout=5)
+    assert error.value.name == "e"
     assert pauses[:4] == pytest.approx([0.001, 0.002, 0.004, 0.008])
     assert max(pauses) == pytest.approx(0.1)
 
