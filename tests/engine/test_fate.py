@@ -42,7 +42,7 @@ async def test_no_lease_is_handed_on_when_it_is_nearly_over(on: Nodes) -> None:
     first = await lock.acquire()
     waiting = start(lock.acquire())
     await until(lambda: on.locks.statistics().waiting)
-    await asyncio.sleep(0.8 * TTL)
+    await asyncio.sleep(0.6 * TTL)
     grant = on.locks._engine.queues["asynclock:a"].grants[0]
     grant.since = _clock.now()  # as if it had just begun
     await first.release()
