@@ -31,7 +31,8 @@ class BackgroundLoop:
         self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self._callers = threading.local()
-        self._ends = False
+        self.ends = False
+        """Whether the process ends: the leases have been released, or that can't be done."""
         self.over = False
         """Whether nothing is served any more."""
         self._waiting: set[concurrent.futures.Future[Any]] = set()
@@ -54,7 +55,7 @@ class BackgroundLoop:
         except BaseException as error:
             if not self._started.done():
                 self._started.set_exception(error)
-            elif not (self._ends and isinstance(error, RuntimeError)):
+            elif not (self.ends and isinstance(error, RuntimeError)):
                 raise
             # Else the process ends, and since Python 3.12 it starts no thread then. An event loop
             # that has resolved a host's name wants one, only to wait for the threads that did it.
@@ -145,7 +146,7 @@ class BackgroundLoop:
 
     def stop(self, last: Iterable[Callable[[], Awaitable[object]]] = ()) -> None:
         """End the loop and its thread after all of `last`; wait at most `EXIT_LIMIT` seconds."""
-        self._ends = self.over = True
+        self.ends = self.over = True
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             self.loop.call_soon_threadsafe(self._begin_end, tuple(last))
         self._thread.join(EXIT_LIMIT)
@@ -230,13 +231,15 @@ def at_end(work: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
     return work
 
 
+def process_ends() -> bool:
+    """Return whether the loop has ended because the process does."""
+    return _current is not None and _current.ends
+
+
 @atexit.register
 def _end() -> None:
-    global _current
-    if _current is None:
-        return
-    _current.stop(_at_end)
-    _current = None
+    if _current is not None:
+        _current.stop(_at_end)
 
 
 def _after_fork() -> None:

@@ -101,8 +101,11 @@ class LockManager(Catalogue):
         self.run(lambda locks: locks.ready(voting=voting, timeout=timeout))
 
     def close(self) -> None:
-        """Release all leases and end all connections; a second call does nothing."""
-        if self.used_here:
+        """Release all leases and end all connections; a second call does nothing.
+
+        At the exit of the process all managers are closed; later calls do nothing either.
+        """
+        if self.used_here and not _loop.process_ends():
             self.call(lambda: self._locks.aclose(), ends=True)
 
     def __enter__(self) -> LockManager:

@@ -240,7 +240,6 @@ def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
     assert served == ["served"]
     assert background.over
     assert not background._thread.is_alive()
-    assert _loop._current is None
     in_thread(_loop._end)  # nothing is left to end
 
 
@@ -252,6 +251,10 @@ def test_the_exit_releases_the_leases_of_every_manager(
     in_thread(_loop._end)
     assert [lease._lease.lost_reason for lease in leases] == ["the manager was closed"] * 2
     assert not background._thread.is_alive()
+    for locks in managers:
+        in_thread(locks.close)  # they are closed
+        with pytest.raises(ConfigurationError, match="the process ends"):
+            in_thread(locks.lock("a").acquire)
 
 
 def test_a_loop_that_stands_still_does_not_keep_the_process(

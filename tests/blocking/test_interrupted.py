@@ -308,7 +308,7 @@ def test_a_loop_that_breaks_is_told_of_except_at_the_exit(
 
     class Broken(_loop.BackgroundLoop):
         async def _serve(self) -> None:
-            self._ends = ends
+            self.ends = ends
             self._started.set_result(None)
             raise error
 
