@@ -139,8 +139,9 @@ class Lease:
 
     def __del__(self) -> None:
         # Drop the last reference in the loop: the end of a lease changes objects of the loop.
-        self._manager.drop([self._lease])
+        last = [self._lease]
         del self._lease
+        self._manager.drop(last)
 
 
 class MultiLease(Lease):

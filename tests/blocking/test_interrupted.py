@@ -207,9 +207,22 @@ def test_nothing_keeps_the_result_of_a_call() -> None:
     assert not background._waiting
 
 
-def test_a_dropped_lease_ends_in_the_loop(locks: blocking.LockManager) -> None:
-    """Its end changes objects that belong to the loop."""
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_dropped_lease_ends_in_the_loop(
+    locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch, *, quick: bool
+) -> None:
+    """Its end changes objects that belong to the loop, however quick the loop is."""
     ended: list[str] = []
+    soon = _loop.soon
+
+    def wait_for(work: Callable[[], object]) -> None:
+        done = threading.Event()
+        soon(work)
+        soon(done.set)
+        assert done.wait(5)
+
+    if quick:
+        monkeypatch.setattr(_loop, "soon", wait_for)
     lease = locks.lock("a").acquire()
     weakref.finalize(lease._lease, lambda: ended.append(threading.current_thread().name))
     del lease
