@@ -13,8 +13,10 @@ from asynclock._nodes.replies import Failure
 from asynclock._rules.trust import Facts
 from asynclock.cli.doctor import identity, state
 from asynclock.cli.doctor.checkup import examine
+from asynclock.cli.doctor.counters import Counters
 from asynclock.cli.doctor.findings import Finding, Severity, call, set_for_good
 from asynclock.cli.doctor.probe import SECOND, Probe, Purpose
+from asynclock.cli.doctor.state import HEAVY
 
 ONE = Purpose(1, 10.0, 0.25, "asynclock:", Acks(), 1.0)
 THREE = replace(ONE, nodes=3)
@@ -91,6 +93,10 @@ CASES: list[tuple[Any, dict[str, Any], Purpose, list[tuple[str, Severity]]]] = [
     (identity.usable, {"unusable": {"lock": "why"}}, ONE, [("cannot-lock", ERROR)]),
     (identity.usable, {"unusable": {"multi_lock": "why"}}, ONE, [("cannot-multi-lock", WARNING)]),
     # memory
+    (state.counters, {}, ONE, []),
+    (state.counters, {"counters": Counters(9, None)}, ONE, []),
+    (state.counters, {"counters": Counters(9, HEAVY)}, ONE, []),
+    (state.counters, {"counters": Counters(9, HEAVY + 1)}, ONE, [("counters", NOTE)]),
     (state.memory, {"info": {"maxmemory": "100", "used_memory": "90"}}, ONE, []),
     (state.memory, {"info": {"maxmemory": "100", "used_memory": "91"}}, ONE, [("memory", WARNING)]),
     (state.memory, {"info": {"maxmemory": "0", "used_memory": "91"}}, ONE, []),
