@@ -158,3 +158,35 @@ def test_without_the_promise_fresh_durable_nodes_wait() -> None:
 def test_a_wrong_guard_is_refused() -> None:
     with pytest.raises(asynclock.ConfigurationError, match='True, False or "disk"'):
         asynclock.connect("redis://localhost", restart_guard="disks")  # type: ignore[arg-type]
+
+
+@virtual
+async def test_ready_waits_for_every_node_and_not_beyond_its_timeout(on: Nodes) -> None:
+    on.nodes[2].freeze()
+    for timeout in (0.1, 0.3):
+        manager, began = on.connect(), _clock.now()
+        await manager.ready(timeout=timeout)
+        assert _clock.now() - began == pytest.approx(timeout, abs=0.01)
+        assert [node.state for node in manager.nodes()] == ["up", "up", "connecting"]
+        await manager.aclose()
+    manager = on.connect()
+    waiting = start(manager.ready(timeout=0.5))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    on.nodes[2].thaw()
+    assert await seconds_until(waiting.done) < 0.01
+    await manager.aclose()
+
+
+@virtual
+async def test_ready_notices_a_node_that_answers_again_on_the_same_connection(on: Nodes) -> None:
+    for node in on.nodes[:2]:
+        node.freeze()
+    with pytest.raises(asynclock.QuorumUnavailableError):
+        await on.locks.lock("a").try_acquire()
+    waiting = start(on.locks.ready(voting=True, timeout=60))
+    await asyncio.sleep(0.5)
+    assert not waiting.done()
+    on.nodes[0].thaw()
+    assert await seconds_until(waiting.done) < 1.1 * NODE_TIMEOUT
+    await waiting

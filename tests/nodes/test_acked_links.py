@@ -18,6 +18,7 @@ from asynclock._primitives.lock import SCRIPT
 from tests.nodes.test_acks_rules import ACQUIRE, GRANT, Heard
 from tests.nodes.test_guards import Owner
 from tests.nodes.test_handshake import Recorder
+from tests.nodes.test_one_link import TIMEOUT, opened, release
 from tests.waiting import in_virtual_time
 
 EXTEND = Command(SCRIPT, ("k", "c"), ("extend", "me", 1, 1))
@@ -167,6 +168,7 @@ async def test_a_grant_must_be_on_each_disk(reply: bytes, cause: str) -> None:
             UNSUPPORTED,
         ),
         ("ERR something else", False, "ERR"),
+        ("NOPERM User me has no permissions to run the 'waitaof' command", True, "NOPERM"),
         ("LOADING the data", False, "LOADING"),
     ],
 )
@@ -287,3 +289,34 @@ def test_a_primary_that_never_had_enough_replicas_needs_a_person() -> None:
 def test_acks_of_another_type_are_refused(acks: Any) -> None:
     with pytest.raises(asynclock.ConfigurationError, match="acks must be"):
         asynclock.connect("redis://127.0.0.1:1", acks=acks)
+
+
+@pytest.mark.parametrize(("node_timeout", "milliseconds"), [(0.5, "250"), (0.001, "1")])
+@in_virtual_time
+async def test_no_wait_is_without_a_limit(node_timeout: float, milliseconds: str) -> None:
+    """0 would mean for ever to the server."""
+    primary = Primary(Acks(1))
+    primary.acked = AckedLink(primary.link, Acks(1), node_timeout)
+    primary.acked.recount = False
+    primary.write()
+    assert await primary.sent() == [["EVALSHA"], ["WAIT", "1", milliseconds]]
+
+
+@in_virtual_time
+async def test_a_link_that_waits_for_replicas_tells_of_its_connection_what_the_connection_is() -> (
+    None
+):
+    """The node reconnects, ends and lets its releases out by what the link tells."""
+    link, _, peer = opened()
+    acked, heard = AckedLink(link, Acks(1), TIMEOUT), Heard()
+    assert (acked.stalled_since, acked.releasing) == (0.0, False)
+    acked.send(release(), heard, 0)
+    assert acked.releasing
+    await asyncio.sleep(1.1 * TIMEOUT)
+    assert acked.stalled_since == link.stalled_since > 0
+    link.data_received(b"*1\r\n:1\r\n")
+    assert (acked.stalled_since, acked.releasing) == (0.0, False)
+    peer.stuck = True
+    assert not acked.closed.done()
+    await acked.finish()
+    assert acked.closed.done()

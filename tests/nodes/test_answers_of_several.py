@@ -108,6 +108,29 @@ async def test_a_server_that_only_tells_of_others_needs_no_guard() -> None:
         await asyncio.wait([keeping])
 
 
+@in_virtual_time
+async def test_a_server_that_only_tells_of_others_has_its_timeout_once_it_is_connected() -> None:
+    """Attempts to connect get more time after each that failed."""
+    server = MemoryNode("a")
+    server.freeze()
+    settings = NodeSettings(0.25, 10.0, restart_guard=True, guard_first=True, clock_guard=True)
+    node = source_node(MemoryEndpoint("a", server), settings)
+    keeping = asyncio.create_task(node.keep())
+    try:
+        await asyncio.sleep(5)
+        assert "within 2 s" in node.cause(_clock.now())
+        server.thaw()
+        await until(lambda: node.link is not None)
+        server.freeze()
+        mute, began = Answers(), _clock.now()
+        node.ask(PING, mute, 0)
+        await until(lambda: mute.found, every=0.001)
+        assert _clock.now() - began == pytest.approx(0.25, abs=0.01)
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+
 @pytest.mark.parametrize(
     ("moments", "quorum", "seconds"),
     [

@@ -256,3 +256,34 @@ async def test_a_primary_that_does_not_name_its_process_grants_without_a_roster(
     async with behind_sentinels(service, **settings) as locks, locks.lock("a", timeout=5):
         await asyncio.sleep(5)
         assert locks.nodes()[0].state == "up"
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@in_virtual_time
+async def test_a_server_that_falls_silent_is_stalled_and_then_down(
+    monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    server = alone(monkeypatch)
+    async with asynclock.connect(URL, acks=acks, restart_guard=False, **SETTINGS) as locks:
+        async with locks.lock("a"):
+            pass
+        server.freeze()
+        with pytest.raises(asynclock.QuorumUnavailableError, match="no answer within 1 s"):
+            await locks.lock("a").try_acquire()
+        assert locks.nodes()[0].state == "stalled"
+        with pytest.raises(asynclock.QuorumUnavailableError, match=r"no answer for 0\.0 s"):
+            await locks.lock("a").try_acquire()
+        await asyncio.sleep(4.5)
+        assert locks.nodes()[0].state == "down"
+
+
+@pytest.mark.parametrize("seconds", [0.25, 0.5])
+@in_virtual_time
+async def test_a_server_that_cannot_be_reached_is_waited_for_as_long_as_is_said(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    alone(monkeypatch).freeze()
+    settings = {**SETTINGS, "node_timeout": seconds}
+    async with asynclock.connect(URL, **settings) as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError, match=f"within {seconds} s"):
+            await locks.lock("a").try_acquire()

@@ -9,7 +9,7 @@ import pytest
 
 from asynclock import _clock, _forks
 from asynclock._nodes.link import Link
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.replies import NO_TRUST, Failure
 from tests.nodes.test_one_link import PING, TIMEOUT, Owner, Peer, Sink, opened, release
 from tests.waiting import in_virtual_time
 
@@ -71,7 +71,7 @@ async def test_a_refused_certificate_needs_a_person_unless_the_server_took_it_be
     link.send(PING, sink, 0)
     link.connection_lost(refused)
     (end,) = sink.answers
-    assert end.permanent is not known
+    assert (end.permanent, end.code) == ((False, "") if known else (True, NO_TRUST))
 
 
 @in_virtual_time

@@ -159,6 +159,20 @@ async def test_a_link_that_is_full_takes_only_what_must_not_be_lost() -> None:
             assert taken.answers == []
 
 
+@in_virtual_time
+async def test_all_that_was_queued_for_a_peer_that_was_behind_is_written_later() -> None:
+    """Also if nothing more is asked."""
+    link, owner, peer = opened()
+    link.pause_writing()
+    for _ in range(WRITE_AT + 1):
+        link.send(PING, Sink(owner), 0)
+    await asyncio.sleep(0.1)
+    link.resume_writing()
+    assert peer.writes == [], "not while asyncio still writes"
+    await asyncio.sleep(0)
+    assert peer.writes == [(WRITE_AT + 1) * PING.packed]
+
+
 # ---- who gets which answer
 
 
@@ -221,6 +235,8 @@ async def test_replies_that_come_late_go_to_nobody_and_the_next_one_to_its_own_c
         (with_clock(1) + b"+OK\r\n", 0, 1),
         (b"*2\r\n:1\r\n:7\r\n" + with_clock(2), 1, 2),
         (with_clock(1) + b"*2\r\n:1\r\n:7\r\n", 0, 1),
+        (with_clock(1) + b"*2\r\n:0\r\n:100000000000000\r\n", 0, 1),
+        (with_clock(1) + b"*0\r\n", 0, 1),
     ],
 )
 @in_virtual_time
@@ -341,3 +357,13 @@ async def test_the_answer_of_a_timer_has_no_context_of_the_task_that_set_it() ->
     await asyncio.create_task(ask())
     await asyncio.sleep(1.1 * TIMEOUT)
     assert seen == [""]
+
+
+@in_virtual_time
+async def test_the_answer_to_a_task_that_no_longer_waits_goes_to_nobody() -> None:
+    link, owner, _ = opened()
+    left, next_one = link.ask(PING), Sink(owner)
+    link.send(PING, next_one, 0)
+    left.cancel()
+    link.data_received(b"+1\r\n+2\r\n")
+    assert next_one.answers == [b"2"]

@@ -226,3 +226,16 @@ async def test_what_is_over_by_a_clock_that_was_set_back_is_kept_that_much_longe
     await asyncio.sleep(0.2)
     pending.drop_expired()
     assert len(pending) == 0
+
+
+@in_virtual_time
+async def test_a_leave_and_a_release_that_name_the_same_are_both_repeated() -> None:
+    sent: list[Command] = []
+    pending = PendingReleases(NODE_TIMEOUT, lambda command, _sink: sent.append(command))
+    release = Command.release(SCRIPT, ("a",), "me", 0.0, _clock.now() + 60)
+    leave = Command(SCRIPT, ("a",), ("leave", "me"))
+    leave.asked_since, leave.retry_until = 0.0, _clock.now() + 60
+    pending.connection_broke([release, leave, release], _clock.now())
+    pending.resend()
+    assert sent == [release, leave]
+    pending.clear()

@@ -99,7 +99,15 @@ async def test_durable_needs_a_server_that_is_new_enough(
 
 @pytest.mark.parametrize(
     ("version", "is_older"),
-    [("6.2.14", True), ("7.0.15", True), ("7.2.0", False), ("7.2.4", False), ("8.0.1", False)],
+    [
+        ("6.2.14", True),
+        ("7.0.15", True),
+        ("7.2.0", False),
+        ("7.2.4", False),
+        ("8.0.1", False),
+        ("7.x", True),
+        ("unknown", True),
+    ],
 )
 def test_which_servers_can_save_before_they_reply(version: str, is_older: bool) -> None:
     assert older(version) is is_older

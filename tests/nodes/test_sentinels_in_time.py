@@ -272,6 +272,22 @@ async def test_where_a_dead_replica_would_stop_locks_for_too_long_an_heir_waits(
     assert any(one.message.endswith("an heir waits for max_ttl") for one in caplog.records)
 
 
+@in_virtual_time
+async def test_where_a_client_without_a_roster_came_first_an_heir_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its grants do not wait for the replicas that the roster would name."""
+    service = VirtualService(monkeypatch)
+    primary = service.servers[0]
+    caplog.set_level(logging.INFO, "asynclock.nodes")
+    async with connect(service, acks=1) as others, others.lock("a"):
+        async with connect(service, acks="all", ttl=50, max_ttl=100) as locks:
+            async with locks.lock("b", timeout=5):
+                assert len((await primary.command("GET", MARK)).split()) == 3
+    assert any(one.message.endswith("an heir waits for max_ttl") for one in caplog.records)
+    assert not any("may serve at once" in one.message for one in caplog.records)
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 @in_virtual_time
 async def test_a_client_that_keeps_no_roster_leaves_a_primary_with_an_open_one(

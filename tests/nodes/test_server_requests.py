@@ -251,3 +251,17 @@ async def test_all_that_is_queued_is_written_when_the_nodes_are_to_write() -> No
         link = await hand.comes()
         hand.node.write()
         assert link.flushed == 1
+
+
+@in_virtual_time
+async def test_an_acquire_that_was_given_up_is_executed_a_moment_later_at_most() -> None:
+    """A server that was paused may find it much later."""
+    async with by_hand() as hand:
+        link, now = await hand.comes(), _clock.now()
+        hand.node.on_clock(CLOCK, now, now)
+        hand.node.ask(acquire("me", give_up_at=now + NODE_TIMEOUT), Answers(), 0)
+        (command,) = link.commands
+        bound = command.args[4]
+        assert isinstance(bound, int)
+        assert CLOCK + NODE_TIMEOUT < bound / 1e6 < CLOCK + NODE_TIMEOUT + 0.1
+        assert str(bound).encode() in command.packed
