@@ -287,3 +287,24 @@ async def test_a_server_that_cannot_be_reached_is_waited_for_as_long_as_is_said(
     async with asynclock.connect(URL, **settings) as locks:
         with pytest.raises(asynclock.QuorumUnavailableError, match=f"within {seconds} s"):
             await locks.lock("a").try_acquire()
+
+
+@in_virtual_time
+async def test_a_primary_behind_sentinels_that_does_not_speak_tls_is_told_from_one_that_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = VirtualService(monkeypatch)
+    monkeypatch.undo()
+    speaking = {one.host: one for one in service.sentinels}
+
+    async def some(make: Callable[[], asyncio.Protocol], host: str, *_: Any, **_more: Any) -> Any:
+        if host not in speaking:
+            make()
+            await asyncio.Event().wait()
+        return None, await speaking[host].open(make)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", some)
+    locks = asynclock.connect(service.url.replace("redis", "rediss"), **SETTINGS)
+    with pytest.raises(asynclock.QuorumUnavailableError, match="does this port speak TLS"):
+        await locks.lock("a").try_acquire()
+    await locks.aclose()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from typing import Any
 
 import pytest
 
 from asynclock import _clock, _forks
 from asynclock._nodes.link import Link
 from asynclock._nodes.replies import NO_TRUST, Failure
+from asynclock._nodes.script import BATCH, BatchCommand
+from asynclock._primitives.lock import SCRIPT
+from tests.nodes.by_hand import acquire
 from tests.nodes.test_one_link import PING, TIMEOUT, Owner, Peer, Sink, opened, release
 from tests.waiting import in_virtual_time
 
@@ -103,3 +107,27 @@ async def test_a_forked_child_closes_its_copy_and_sends_nothing() -> None:
     await asyncio.sleep(2 * TIMEOUT)
     link.flush()
     assert (copies, peer.writes, sink.answers) == ([12345], [], [])
+
+
+@in_virtual_time
+async def test_a_release_inside_a_batch_is_under_way_until_the_reply_to_the_batch() -> None:
+    link, owner, _ = opened()
+    for parts in ([acquire("a")], [acquire("a"), release("b")]):
+        batch = BatchCommand(SCRIPT, ("a",), (BATCH,), lambda parts=parts: parts)  # type: ignore[misc]
+        link.send(batch, Sink(owner), 0)
+        assert link.releasing is (len(parts) == 2)
+        link.data_received(b"*1\r\n:0\r\n")
+        assert not link.releasing
+
+
+@in_virtual_time
+async def test_what_was_queued_when_the_connection_was_lost_is_written_nowhere() -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, what: complaints.append(what))
+    link, owner, peer = opened()
+    sink = Sink(owner)
+    link.send(PING, sink, 0)
+    link.connection_lost(None)
+    await asyncio.sleep(0.1)
+    assert sink.answers == [Failure("the server closed the connection")]
+    assert (peer.writes, complaints) == ([], [])

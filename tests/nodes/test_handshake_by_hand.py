@@ -14,7 +14,7 @@ from asynclock import _clock
 from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.handshake import HandshakeError, dial, greet, why_unready
 from asynclock._nodes.link import Link
-from asynclock._nodes.replies import NO_TRUST
+from asynclock._nodes.replies import NO_TRUST, Failure
 from asynclock._primitives.lock import SCRIPT
 from asynclock._rules.trust import Facts
 from tests.nodes.test_one_link import Owner
@@ -272,3 +272,15 @@ async def test_a_connection_that_cannot_be_opened_says_why(
     failure = why_unready(caught.value)
     assert failure.cause.startswith(cause)
     assert (failure.permanent, failure.code) == (permanent, NO_TRUST if permanent else "")
+
+
+@in_virtual_time
+async def test_an_error_of_a_provider_of_passwords_is_told_without_its_words() -> None:
+    """They may quote the password."""
+
+    class Failing(Place):
+        async def credentials(self) -> tuple[str, ...]:
+            raise PermissionError("the password canary has expired")
+
+    failure = await refusal(Failing())
+    assert failure == Failure("no credentials: the provider raised PermissionError")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +15,9 @@ from asynclock import _clock
 from asynclock._nodes import heartbeat
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from tests.nodes.by_hand import OLD, by_hand
 from tests.nodes.test_late_acquires import Detour
-from tests.waiting import in_virtual_time
+from tests.waiting import in_virtual_time, until
 
 MAX_TTL = 30.0
 """A third of it is longer than any pause between two looks at a link."""
@@ -172,3 +175,25 @@ async def test_a_replica_is_asked_for_its_role_ever_more_rarely_up_to_a_limit() 
         pauses.append(one.ended)
     first, longest = heartbeat.FIRST_REPLICA_RECHECK, heartbeat.LONGEST_REPLICA_RECHECK
     assert pauses == pytest.approx([first, 2 * first, 4 * first, longest], abs=0.001)
+
+
+@in_virtual_time
+async def test_a_replica_is_met_again_ever_more_rarely_until_it_is_a_primary() -> None:
+    replica = replace(OLD, role="slave")
+    async with by_hand() as hand:
+        hand.node.random = lambda: 1.0
+        moments: list[float] = []
+        hand.before_handshake_ends = lambda: moments.append(_clock.now())
+        for _ in range(8):
+            hand.results.put_nowait(replica)
+        await until(lambda: len(moments) == 8, timeout=60)
+        pauses = [after - one for one, after in pairwise(moments)]
+        assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0], abs=0.001)
+        hand.results.put_nowait(OLD)
+        await until(lambda: hand.node.state(_clock.now()) == "up")
+        assert hand.node.link is not None
+        hand.node.link.close("demoted")
+        hand.results.put_nowait(replica)
+        hand.results.put_nowait(OLD)
+        await until(lambda: len(moments) == 11)
+        assert moments[-1] - moments[-2] == pytest.approx(0.1, abs=0.001), "it begins anew"
