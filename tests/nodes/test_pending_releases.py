@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 
@@ -239,3 +240,20 @@ async def test_a_leave_and_a_release_that_name_the_same_are_both_repeated() -> N
     pending.resend()
     assert sent == [release, leave]
     pending.clear()
+
+
+@in_virtual_time
+async def test_a_release_that_fails_is_repeated_ever_more_rarely_up_to_a_limit() -> None:
+    """A node that is well again must not keep the name locked for long."""
+    moments: list[float] = []
+
+    def failing(_command: Command, sink: Sink) -> None:
+        moments.append(_clock.now())
+        sink.on_reply(0, Failure("LOADING the data"))
+
+    pending = PendingReleases(1.0, failing)
+    pending.keep(Command.release(SCRIPT, ("a",), "me", 0.0, _clock.now() + 60))
+    pending.resend()
+    await pending.wait_sent()
+    pauses = [after - one for one, after in pairwise(moments)]
+    assert pauses == pytest.approx([1.1, 2.1, 4.1, *[8.1] * 6], abs=0.001)

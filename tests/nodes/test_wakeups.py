@@ -149,3 +149,15 @@ async def test_a_watch_that_is_closed_leaves_nothing_behind() -> None:
     assert not watches[0].woken, "its timer is gone"
     watches[1].close()
     assert wakeups.watched == {}
+
+
+@in_virtual_time
+async def test_a_waiter_that_a_quorum_woke_is_not_woken_again_for_the_first_push() -> None:
+    """It would ask all nodes once more."""
+    wakeups = Wakeups(3, 2)
+    watch = wakeups.watch(("a",))
+    for node in (0, 1):
+        wakeups.wake("a", node)
+    assert await slept(watch) == soon(QUORUM_PUSH_WINDOW)
+    watch.reset()
+    assert await slept(watch) is None
