@@ -153,6 +153,14 @@ def test_a_quorum_votes_when_the_first_of_those_that_it_needs_may(
     assert barred(len(moments), quorum, moments, 10.0) == seconds
 
 
+@pytest.mark.parametrize(("failed", "seconds"), [((), 0), ((17,), 0), ((17, 15), 5)])
+def test_nodes_that_have_not_failed_are_barred_by_nothing(
+    failed: tuple[float, ...], seconds: float
+) -> None:
+    """An attempt knows only of the guards of nodes that failed it."""
+    assert barred(3, 2, failed, 10.0) == seconds
+
+
 def test_a_reply_that_a_guard_made_worthless_names_the_guard() -> None:
     obstacle = Failure("its clock jumped", votes_from=7.0)
     node: Any = SimpleNamespace(
