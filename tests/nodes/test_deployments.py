@@ -19,7 +19,7 @@ from tests.nodes.virtual_servers import connect as connect_cluster
 from tests.waiting import in_virtual_time, renew_now, until
 
 SETTINGS: dict[str, Any] = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0}
-URL = "redis://p0:6379"
+URL, MARK = "redis://p0:6379", "asynclock::#primary"
 
 
 def alone(patch: pytest.MonkeyPatch) -> Server:
@@ -153,7 +153,7 @@ async def test_a_durable_server_that_does_not_name_its_process_is_used(
         said = b"aof_enabled:1\r\nuptime_in_seconds:5000\r\nrole:master\r\n"
         server.instead[b"INFO"] = lambda _words: said
     async with asynclock.connect(URL, **SETTINGS) as locks, locks.lock("a", timeout=2):
-        assert (await server.command("GET", "asynclock::#primary") is None) is not names_itself
+        assert (await server.command("GET", MARK) is None) is not names_itself
 
 
 # ---- what Sentinels tell, and what a primary is asked
@@ -308,3 +308,34 @@ async def test_a_primary_behind_sentinels_that_does_not_speak_tls_is_told_from_o
     with pytest.raises(asynclock.QuorumUnavailableError, match="does this port speak TLS"):
         await locks.lock("a").try_acquire()
     await locks.aclose()
+
+
+@in_virtual_time
+async def test_a_durable_server_that_cannot_be_marked_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = alone(monkeypatch)
+    server.durable = True
+    server.instead[b"EVALSHA"] = unmarked(server)
+    async with asynclock.connect(URL, **SETTINGS) as locks, locks.lock("a", timeout=2):
+        assert await server.command("GET", MARK) is None
+
+
+@in_virtual_time
+async def test_no_grant_counts_for_all_replicas_without_the_mark_that_names_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may believe an heir that this client's grants did not wait for."""
+    service = VirtualService(monkeypatch)
+    primary = service.servers[0]
+    primary.instead[b"EVALSHA"] = unmarked(primary)
+    settings: dict[str, Any] = {"acks": "all", "ttl": 50.0, "max_ttl": 100.0}
+    async with behind_sentinels(service, **settings) as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError, match="mark"):
+            await locks.lock("a").try_acquire()
+
+
+def unmarked(server: Server) -> Callable[[Any], Any]:
+    """Return what a server replies to scripts that has no memory for a mark."""
+    full = ReplyError("OOM command not allowed when used memory > 'maxmemory'")
+    return lambda words: full if words[3] == MARK.encode() else server.answer(None, words)

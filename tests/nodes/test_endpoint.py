@@ -212,3 +212,22 @@ def test_hosts_that_cannot_be(url: str, said: str) -> None:
 
 def test_a_password_that_looks_like_a_port_is_none() -> None:
     assert Seeds("redis+cluster://u:0@a", port=6379).endpoints()[0].address == "a:6379"
+
+
+def test_an_address_of_one_network_card_is_one_for_each_host() -> None:
+    seeds = Seeds("redis+cluster://[fe80::1%25eth0]:7,[fe80::2%25eth0]:8", port=6379)
+    assert [end.host for end in seeds.endpoints()] == ["fe80::1%eth0", "fe80::2%eth0"]
+
+
+async def test_a_socket_file_is_connected_to(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    server = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
+    connected = asyncio.get_running_loop().create_future()
+
+    class Once(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            connected.set_result(transport)
+
+    await Endpoint.of(f"unix://{path}").open(Once)
+    (await connected).close()
+    server.close()

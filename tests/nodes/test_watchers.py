@@ -333,6 +333,7 @@ async def test_all_sentinels_of_a_redis_py_client_are_asked() -> None:
     service = Service.of_pool(client.connection_pool)
     assert (service.name, service.data.db) == ("name", 3)
     assert [one.address for one in service.sentinels] == ["h1:1", "h2:2", "h3:3"]
+    assert asynclock.connect(client).nodes()[0].node == "name@h1:1,h2:2,h3:3"
 
 
 @pytest.mark.parametrize("path", ["", "/", "/a/b"])
