@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock._nodes.cluster.parked import ParkedCommands
-from asynclock._nodes.cluster.route import RoutedCommand
+from asynclock._nodes.cluster.route import ASKING, RoutedCommand
 from asynclock._nodes.cluster.shards import ClusterTrust
 from asynclock._nodes.cluster.slots import (
     SLOTS,
@@ -24,10 +25,12 @@ from asynclock._nodes.cluster.slots import (
 )
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.poll import SILENT
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.record import CACHING
+from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from tests.nodes.test_acks_rules import Heard
+from tests.waiting import in_virtual_time
 
 
 class Shard:
@@ -42,6 +45,7 @@ class Shard:
         self.reply = reply
         """What answers each command; None: no answer yet."""
         self.asked = self.delivered = 0
+        self.commands: list[Command] = []
         self.sinks: list[Any] = []
         self.trust = SimpleNamespace(votes_from=votes_from, renews_from=renews_from)
         self.no_vote: Failure | None = None
@@ -53,7 +57,10 @@ class Shard:
     def note(self, answer: Failure | None) -> None:
         self.noted.append(answer)
 
-    def ask(self, _command: Command, sink: Any, index: int) -> None:
+    def ask(self, command: Command, sink: Any, index: int) -> None:
+        self.commands.append(command)
+        if sink is NOBODY:
+            return
         self.asked += 1
         assert self.asked < 100, "it follows redirects for ever"
         self.sinks.append(sink)
@@ -97,11 +104,16 @@ class OneShard:
 
 
 def send(
-    cluster: OneShard, *words: Any, keys: Sequence[str] = ("k",), release: bool = False
+    cluster: OneShard,
+    *words: Any,
+    keys: Sequence[str] = ("k",),
+    release: bool = False,
+    arm: bool = False,
 ) -> tuple[RoutedCommand, Heard]:
     """Send a command through a cluster."""
     heard, made_up = Heard(), cast("Any", cluster)
-    command = RoutedCommand(made_up, Command(SCRIPT, keys, words), heard, 0, release=release)
+    asked = Command(SCRIPT, keys, words)
+    command = RoutedCommand(made_up, asked, heard, 0, release=release, arm=arm)
     command.go()
     return command, heard
 
@@ -161,6 +173,57 @@ def test_a_grant_does_not_count_whose_server_lost_its_vote_meanwhile(operation: 
     assert isinstance(routed(later, operation, "me"), Failure)
     refusing = Shard([0, 100, "you"], votes_from=now + 60)
     assert routed(refusing, operation, "me") == [0, 100, "you"], "no guard makes a refusal wrong"
+
+
+@pytest.mark.parametrize("operation", ["acquire", "read", "prepare", "accept"])
+@in_virtual_time
+async def test_a_vote_counts_that_was_asked_for_when_the_quarantine_was_over(
+    operation: str,
+) -> None:
+    """A reply that comes later may be of a moment at which the server had no vote."""
+    now = _clock.now()
+    assert routed(Shard([1, 5, 0], votes_from=now), operation, "me") == [1, 5, 0]
+    before = Shard(votes_from=now + 1)
+    _, heard = send(OneShard(before), operation, "me")
+    await asyncio.sleep(2)
+    before.sinks[0].on_reply(0, [1, 5, 0])
+    (answer,) = heard.answers
+    assert isinstance(answer, Failure)
+
+
+@in_virtual_time
+async def test_a_renewal_counts_that_was_asked_for_when_the_old_primary_was_out() -> None:
+    now = _clock.now()
+    assert routed(Shard([1, 1], renews_from=now), "extend", "me") == [1, 1]
+    before = Shard(renews_from=now + 1)
+    _, heard = send(OneShard(before), "extend", "me")
+    await asyncio.sleep(2)
+    before.sinks[0].on_reply(0, [1, 1])
+    (answer,) = heard.answers
+    assert isinstance(answer, Failure)
+
+
+def test_a_server_is_asked_for_a_push_only_if_it_can_send_one() -> None:
+    shard = Shard([0, 100, "you"])
+    send(OneShard(shard), "acquire", "me", arm=True)
+    assert [command.op for command in shard.commands] == ["acquire"]
+    shard.tracking = True
+    send(OneShard(shard), "acquire", "me")
+    assert [command.op for command in shard.commands] == ["acquire"] * 2
+    send(OneShard(shard), "acquire", "me", arm=True)
+    assert shard.commands[2] is CACHING
+    assert shard.commands[3].op == "acquire"
+
+
+def test_nothing_comes_between_the_permission_for_a_moving_slot_and_its_command() -> None:
+    """A server forgets the permission with the next command, whatever it is."""
+    shard = Shard()
+    shard.tracking = True
+    send(OneShard(shard), "acquire", "me", arm=True)
+    shard.sinks[0].on_reply(0, Failure("ASK 1 10.0.0.2:7000", code="ASK"))
+    assert shard.commands[-2] is ASKING
+    assert shard.commands[-1].op == "acquire"
+    assert shard.commands[-3] is CACHING
 
 
 def test_keys_in_two_slots_are_a_mistake() -> None:
