@@ -1,0 +1,127 @@
+"""What a lease says at the very moment of its end, and how a closed coroutine ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import events
+from asynclock._engine.release import GONE
+from asynclock.testing import lose
+from tests.engine.virtual_nodes import KEY, Nodes, start, virtual
+from tests.waiting import until
+
+
+def complaints() -> list[dict[str, Any]]:
+    """Return a list that gets what callbacks of the loop raise from now on."""
+    seen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: seen.append(context))
+    return seen
+
+
+def close_inside(lease: asynclock.Lease) -> None:
+    """Leave the lease as the end of a closed coroutine does."""
+    leaving = lease.__aexit__(GeneratorExit, GeneratorExit(), None)
+    with pytest.raises(StopIteration):
+        leaving.send(None)
+
+
+async def exactly_over(on: Nodes) -> asynclock.Lease:
+    """Return a lease at the moment of its end, before any timer runs."""
+    lease = await on.locks.lock("a", renew=False).acquire()
+    grant = lease._grant
+    assert grant is not None
+    loop: Any = asyncio.get_running_loop()
+    loop.now = grant.valid_until
+    return lease
+
+
+@virtual
+async def test_at_the_moment_of_its_end_a_lease_is_not_held(on: Nodes) -> None:
+    """Its keys end at that moment as well."""
+    lease = await exactly_over(on)
+    assert not lease.held
+    assert lease.remaining() == 0.0
+    assert await lease.release() is False
+    assert on.locks.statistics().lost == 1
+
+
+@virtual
+async def test_a_coroutine_that_is_closed_at_the_end_of_its_lease_has_lost_it(on: Nodes) -> None:
+    lease = await exactly_over(on)
+    before = on.locks.statistics().released
+    close_inside(lease)
+    await asyncio.sleep(0)
+    assert await lease.release() is False
+    assert on.locks.statistics().lost == 1
+    assert on.locks.statistics().released == before
+
+
+@virtual
+async def test_a_closed_coroutine_gives_its_lease_back(on: Nodes) -> None:
+    before = on.locks.statistics().released
+    lease = await on.locks.lock("a").acquire()
+    await lease.__aenter__()
+    close_inside(lease)
+    assert lease.held, "it is released in the next round of the loop"
+    await asyncio.sleep(0)
+    assert not lease.held
+    assert await lease.release() is True
+    assert on.locks.statistics().released == before + 1
+
+
+@pytest.mark.parametrize("end", ["lost", "released"])
+def test_a_coroutine_that_is_closed_after_its_lease_ended_ends_nothing(end: str) -> None:
+    @virtual
+    async def scenario(on: Nodes) -> None:
+        seen, before = complaints(), on.locks.statistics().released
+        lease = await on.locks.lock("a").acquire()
+        await lease.__aenter__()
+        if end == "lost":
+            lose(lease)
+        else:
+            await lease.release()
+        close_inside(lease)
+        await asyncio.sleep(0.1)
+        assert seen == []
+        assert on.locks.statistics().released == before + (end == "released")
+        assert await lease.release() is (end == "released")
+
+    scenario()
+
+
+@virtual
+async def test_a_loss_that_the_release_shows_tells_how_long_this_lease_was_held(on: Nodes) -> None:
+    """Another lease of this process had the grant before."""
+    seen: list[events.Event] = []
+    on.locks.observe(lambda event: seen.append(event) if isinstance(event, events.Lost) else None)
+    first = await on.locks.lock("a").acquire()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    await asyncio.sleep(0.05)
+    await first.release()
+    second = await waiting
+    assert second.owner == first.owner
+    await asyncio.sleep(3)
+    for node in on.nodes:
+        await node.command("DEL", KEY)
+    assert await second.release() is False
+    (event,) = seen
+    assert isinstance(event, events.Lost)
+    assert (event.reason, event.fence) == (GONE, second.fence)
+    assert event.held == pytest.approx(3.0, abs=0.01)
+
+
+@virtual
+async def test_what_a_lease_wants_done_later_is_not_done_for_a_closed_manager(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    done: list[int] = []
+    lease._soon(lambda: done.append(1))
+    await asyncio.sleep(0)
+    await on.locks.aclose()
+    lease._soon(lambda: done.append(2))
+    await asyncio.sleep(0)
+    assert done == [1]
