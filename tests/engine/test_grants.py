@@ -44,9 +44,9 @@ def test_each_lease_on_a_grant_has_its_own_options() -> None:
 
 def test_an_older_answer_takes_back_no_time() -> None:
     grant = won()
-    grant.extended(END + 9, 2, TTL)
-    grant.extended(END + 4, 1, TTL)
-    assert grant.valid_until == END + 9
+    grant.extended(END + 9, 2, 8.0)
+    grant.extended(END + 4, 1, 20.0)
+    assert (grant.valid_until, grant.ttl) == (END + 9, 8.0)
 
 
 def test_a_request_for_a_shorter_ttl_prolongs_the_lease_when_it_is_answered() -> None:
@@ -164,11 +164,20 @@ def test_what_is_left_of_grants_that_are_over_is_dropped() -> None:
     moments.tidy(len(live))
     assert (moments.first, len(moments._heap), moments._entries) == (5.0, 10, 10)
     assert moments.take(99.0) == live
+    noted(moments, 50.0, 60.0)
     moments.clear()
-    for over in noted(moments, *(float(number) for number in range(60))):
+    assert moments.first is None
+    for over in noted(moments, *(float(number) for number in range(1, 61))):
         over.over()
     moments.tidy(1)
     assert moments._entries == 60, "so few take no room that matters"
+    for over in noted(moments, *(float(number) for number in range(1, 5))):
+        over.over()
+    moments.tidy(1)
+    assert moments._entries == 64, "nor do so many"
+    noted(moments, 99.0, 99.0)
+    moments.tidy(1)
+    assert moments._entries == 2
 
 
 def test_many_live_grants_are_not_gone_through_for_each_of_them() -> None:

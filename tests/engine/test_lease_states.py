@@ -241,3 +241,56 @@ async def test_each_renewal_tells_what_is_left(on: Nodes) -> None:
     assert event.remaining == pytest.approx(lease.remaining(), abs=0.001)
     assert event.remaining < TTL - 0.5
     assert on.locks.statistics().renewed == 1
+
+
+@virtual
+async def test_a_task_in_the_block_of_several_names_cannot_wait_for_one_of_them(on: Nodes) -> None:
+    async with on.locks.multi_lock("a", "b"):
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await on.locks.lock("b").acquire(timeout=5)
+
+
+@virtual
+async def test_each_task_in_a_block_of_a_reentrant_lock_would_wait_for_itself(on: Nodes) -> None:
+    lock, inside, done = (
+        on.locks.reentrant_lock("a", inherit=True),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
+
+    async def child() -> None:
+        async with lock:
+            inside.set()
+            await done.wait()
+
+    async with lock.acquire():
+        other = asyncio.create_task(child())
+        await inside.wait()
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await on.locks.lock("a").acquire(timeout=5)
+        done.set()
+        await other
+
+
+@virtual
+async def test_a_loss_interrupts_all_bodies_that_need_the_lease(on: Nodes) -> None:
+    """That of several names, and one that was entered for one of them alone."""
+    inside, ended = asyncio.Event(), []
+
+    async def alone(lease: asynclock.Lease) -> None:
+        with pytest.raises(asynclock.LeaseLostError):
+            async with lease:
+                inside.set()
+                await asyncio.sleep(100)
+        ended.append("alone")
+
+    began = _clock.now()
+    with pytest.raises(asynclock.LeaseLostError):
+        async with on.locks.multi_lock("a", "b") as several:
+            other = asyncio.create_task(alone(several.leases[0]))
+            await inside.wait()
+            asyncio.get_running_loop().call_later(1, lose, several.leases[0])
+            await asyncio.sleep(100)
+    await other
+    assert ended == ["alone"]
+    assert _clock.now() - began < 2
