@@ -28,6 +28,8 @@ def test_what_is_no_number_of_seconds(value: Any) -> None:
 def test_seconds_are_a_float() -> None:
     assert type(_settings.seconds(3, "a pause")) is float
     assert _settings.seconds(_settings.MOST_SECONDS, "a pause") == _settings.MOST_SECONDS
+    with pytest.raises(ConfigurationError, match="at most 1e"):
+        _settings.seconds(2e10, "a pause")
     assert _settings.seconds(0, "a pause", zero=True) == 0.0
     with pytest.raises(ConfigurationError, match="above 0"):
         _settings.seconds(0, "a pause")

@@ -1,0 +1,107 @@
+"""What a call makes of slow nodes, a short timeout and a busy event loop. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._rules.validity import longest_outage
+from tests.engine.virtual_nodes import COUNTER, NODE_TIMEOUT, TTL, Nodes, start, virtual
+from tests.engine.votes import HELD, OUT, answered, ask, error_of
+from tests.waiting import until
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.05])
+def test_a_free_name_is_given_however_short_the_timeout_is(timeout: float) -> None:
+    """The nodes get the time for one answer in any case."""
+
+    @virtual
+    async def test(on: Nodes) -> None:
+        on.slow(0.1)
+        async with on.locks.lock("a").acquire(timeout=timeout) as lease:
+            assert lease.held
+        on.slow(0.0)
+
+    test()
+
+
+@virtual
+async def test_a_second_round_trip_does_not_go_beyond_the_timeout(on: Nodes) -> None:
+    """One node has another counter, so the fence is written back to the others."""
+    await on.nodes[0].command("SET", COUNTER, int((on.nodes[0].wall() + 1000) * 1_000_000))
+    on.slow(0.45 * NODE_TIMEOUT)
+    began = _clock.now()
+    with pytest.raises((asynclock.AcquireTimeoutError, asynclock.QuorumUnavailableError)):
+        await on.locks.lock("a").acquire(timeout=1.5 * NODE_TIMEOUT)
+    assert _clock.now() - began == pytest.approx(1.5 * NODE_TIMEOUT, abs=0.02)
+    on.slow(0.0)
+
+
+@virtual
+async def test_a_lease_that_ended_before_its_call_went_on_is_not_returned(on: Nodes) -> None:
+    """The event loop was busy for longer than the ttl, so the nodes are asked again."""
+    loop: Any = asyncio.get_running_loop()
+    on.slow(0.1)
+
+    def block() -> None:
+        loop.now += 2 * TTL
+
+    calling = asyncio.create_task(on.locks.lock("a").acquire(timeout=60))
+    loop.call_later(0.15, block)
+    lease = await calling
+    assert lease.held
+    assert lease.remaining() > TTL / 2
+    on.slow(0.0)
+
+
+@virtual
+async def test_an_outage_that_ended_does_not_count_for_the_next_one(on: Nodes) -> None:
+    """Each lasts as long as a restart may take before a call without a timeout gives up."""
+    with answered(replace(OUT, took=8.0), HELD, OUT):
+        found, took = await error_of(ask(on))
+    assert found is asynclock.QuorumUnavailableError
+    assert took >= 8.0 + longest_outage(TTL)
+
+
+@virtual
+async def test_who_waits_for_a_task_that_was_refused_after_an_outage_learns_of_the_holder(
+    on: Nodes,
+) -> None:
+    for node in on.nodes[:2]:
+        node.kill()
+    await until(lambda: [one.state for one in on.locks.nodes()][:2] == ["down"] * 2)
+    asking = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.5)
+    for node in on.nodes[:2]:
+        node.restart()
+        node.born_ago(3600)
+    await on.ghost()
+    await until(lambda: on.locks.statistics().refused)
+    with pytest.raises(asynclock.AcquireTimeoutError):
+        await on.locks.lock("a").acquire(timeout=1)
+    asking.cancel()
+
+
+@virtual
+async def test_a_name_that_nobody_here_has_or_wants_is_forgotten(on: Nodes) -> None:
+    await on.ghost()
+    for _ in range(2):
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await on.locks.lock("a").acquire(timeout=0.5)
+        assert on.locks._engine.queues == {}
+
+
+@virtual
+async def test_a_turn_in_the_local_queue_is_counted_as_one(on: Nodes) -> None:
+    first = await on.locks.lock("a").acquire()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    assert on.locks.statistics().wakeups["turn"] == 0
+    await first.release()
+    await waiting
+    assert on.locks.statistics().wakeups["turn"] == 1
