@@ -179,3 +179,33 @@ def test_a_try_against_a_holder_asks_once_and_leaves_nothing(vote: Vote) -> None
         assert [one.waits for one in asked] == [()]
 
     test()
+
+
+@virtual
+async def test_with_a_timeout_an_outage_is_waited_out_until_then(on: Nodes) -> None:
+    timeout = 3 * longest_outage(TTL)
+    with answered(OUT):
+        found, took = await error_of(ask(on, timeout=timeout))
+    assert found is asynclock.QuorumUnavailableError
+    assert took == pytest.approx(timeout, abs=1.0)
+
+
+@virtual
+async def test_an_outage_begins_with_the_first_request_that_failed(on: Nodes) -> None:
+    patience = longest_outage(TTL)
+    with answered(replace(OUT, took=0.6 * patience)) as asked:
+        found, took = await error_of(ask(on))
+    assert found is asynclock.QuorumUnavailableError
+    assert took < 1.5 * patience
+    assert len(asked) == 2
+
+
+@virtual
+async def test_nodes_that_had_their_time_and_did_not_answer_are_the_reason(on: Nodes) -> None:
+    """Although others had the name before, and the timeout is over."""
+    with answered(HELD, Vote((DOWN, DOWN, DOWN), took=NODE_TIMEOUT + 0.05)):
+        call = asyncio.ensure_future(error_of(ask(on, timeout=1.0)))
+        await asyncio.sleep(0.1)
+        on.locks._engine.multiplexer.wakeups.wake(None)
+        found, _ = await call
+    assert found is asynclock.QuorumUnavailableError
