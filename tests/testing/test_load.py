@@ -100,6 +100,24 @@ async def test_errors_are_counted_by_type_and_no_task_ends(
     assert len(load.cycles) == ENOUGH // 2
 
 
+class Broken(NoLock):
+    """Fails for one name at once, without a moment in which others could go on."""
+
+    async def acquire(self, name: str) -> Fenced:
+        lease = await super().acquire(name)
+        if name == "broken":
+            raise TimeoutError
+        return lease
+
+
+async def test_a_lock_that_fails_at_once_leaves_others_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = await of(Broken(monkeypatch), "broken", "a")
+    assert load.errors["TimeoutError"] >= 1
+    assert len(load.cycles) >= 1
+
+
 async def test_a_call_that_never_ends_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     load = await run_load(Stuck(monkeypatch), ["a", "b"], 0.01, grace=0.01)
     assert load.unfinished == 2

@@ -106,6 +106,7 @@ async def test_a_wrong_address_is_an_error() -> None:
         ("return {1, 'two', {false, 3}, nil, 4}", [1, "two", [None, 3]]),
         ("return {ok = 'FINE'}", "FINE"),
         ("return redis.call('SET', 'k', 'v')", "OK"),
+        ("return redis.sha1hex('v')", "7a38d8cbd20d9932ba948efaa364bb62651d5ad4"),
     ],
 )
 async def test_replies_of_scripts(

@@ -204,6 +204,16 @@ async def test_dropped_replies_are_dropped_after_the_server_has_acted(proxy, ser
     assert await client.cut()
 
 
+async def test_requests_on_new_connections_reach_the_server_while_replies_are_dropped(
+    proxy, server, connect
+):
+    proxy.drop_replies()
+    client = await connect()
+    client.send("SET a 1")
+    await until(stored(server, "a"))
+    assert await client.silent(0.05)
+
+
 async def test_garbage_replaces_replies(proxy, server, connect):
     client = await connect()
     proxy.garbage()
