@@ -1,0 +1,171 @@
+"""Servers that one test after another gets, and the fixtures that lend them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock.errors import ConfigurationError
+from asynclock.testing import LocalServer, ServerReplyError, find_server, plugin
+from asynclock.testing.servers.binaries import CHOICE
+from asynclock.testing.servers.pool import WarmServers
+from asynclock.testing.servers.resp import ServerAddress, ask, ask_all
+
+
+@pytest.fixture
+def warm() -> Iterator[WarmServers]:
+    servers = WarmServers()
+    yield servers
+    servers.close()
+
+
+async def lent_again(warm: WarmServers, server: LocalServer) -> None:
+    """Give the server back and take it, as the next test does."""
+    warm.give_back([server])
+    assert await warm.take(1) == [server]
+
+
+async def test_the_next_test_gets_a_server_that_knows_nothing_of_the_last_one(
+    warm: WarmServers,
+) -> None:
+    (server,) = await warm.take(1)
+    await server.command("SET", "a", 1)
+    sha = await server.command("SCRIPT", "LOAD", "return 1")
+    reader, writer = await ServerAddress(server.host, server.port).open()
+    writer.write(b"PING\r\n")
+    assert await reader.readline() == b"+PONG\r\n"
+    await lent_again(warm, server)
+    assert await asyncio.wait_for(reader.read(), 30) == b"", "its connections are broken"
+    writer.transport.abort()
+    assert await server.command("EXISTS", "a") == 0
+    assert await server.command("SCRIPT", "EXISTS", sha) == [0]
+
+
+async def test_a_server_whose_writes_a_test_has_paused_answers_the_next_one(
+    warm: WarmServers,
+) -> None:
+    (server,) = await warm.take(1)
+    await server.command("CLIENT", "PAUSE", 60_000, "WRITE")
+    await lent_again(warm, server)
+    assert await server.command("SET", "a", 1) == "OK"
+
+
+async def test_no_server_is_lent_twice_and_all_end_with_the_pool(warm: WarmServers) -> None:
+    (one,), (other,) = await warm.take(1), await warm.take(1)
+    assert one is not other
+    warm.give_back([one])
+    servers = await warm.take(2)
+    assert servers[0] is one
+    assert other not in servers
+    (last,) = await warm.take(1)
+    assert last not in (other, *servers)
+    warm.close()
+    assert not any(server.alive for server in (other, last, *servers))
+
+
+# ---- the plugin ----------------------------------------------------------------------------------
+
+
+def configured(path: str) -> list[Any]:
+    """Let the plugin read its option; return what it does at the end of the run."""
+    ends: list[Any] = []
+    config: Any = SimpleNamespace(getoption=lambda *_, **__: path, add_cleanup=ends.append)
+    plugin.pytest_configure(config)
+    return ends
+
+
+def test_a_server_that_was_chosen_is_that_of_the_run_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHOICE, "/before")
+    (end,) = configured(str(find_server_without_choice(monkeypatch)))
+    assert os.environ[CHOICE] == str(find_server().path)
+    end()
+    assert os.environ[CHOICE] == "/before"
+
+
+def find_server_without_choice(monkeypatch: pytest.MonkeyPatch) -> Any:
+    with monkeypatch.context() as patch:
+        patch.delenv(CHOICE)
+        return find_server().path
+
+
+def test_a_wrong_choice_says_why() -> None:
+    with pytest.raises(pytest.UsageError, match="--asynclock-server-binary: /nowhere is not a se"):
+        configured("/nowhere")
+
+
+class Lent(list[asynclock.LockManager]):
+    """Managers that a fixture has lent."""
+
+
+@pytest.fixture
+def lent() -> Iterator[Lent]:
+    """Is set up before the fixtures that lend managers, and ends after them."""
+    managers = Lent()
+    yield managers
+    assert [node.state for locks in managers for node in locks.nodes()] == ["down"] * 3
+
+
+async def test_locks_of_the_fixture_work_at_once_and_are_closed_after_the_test(
+    lent: Lent, asynclock_locks: asynclock.LockManager
+) -> None:
+    lent.append(asynclock_locks)
+    await asynclock_locks.ready()
+    assert {node.state for node in asynclock_locks.nodes()} == {"up"}, "and none is quarantined"
+
+
+# ---- the way to a server -------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_mute_is_waited_for_as_long_as_the_caller_says() -> None:
+    gone = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # until the client hangs up
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    address = ServerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+    async with server, asyncio.timeout(4.0):
+        with pytest.raises(TimeoutError):
+            await ask(address, "PING", timeout=0.05)
+        await gone.wait()
+
+
+async def test_a_server_that_hangs_up_is_an_error_and_not_an_endless_wait() -> None:
+    async def short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"+OK\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(short, "127.0.0.1", 0)
+    address = ServerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+    async with server:
+        with pytest.raises(ConnectionError, match="hung up without an answer"):
+            await ask_all(address, [("PING",), ("PING",)])
+
+
+async def test_an_error_is_raised_for_one_command_and_returned_among_several() -> None:
+    async with LocalServer(password="secret") as server:
+        replies = await ask_all(server.endpoint, [("NONSENSE",), ("PING",)])
+        assert "unknown command" in str(replies[0])
+        assert replies[1:] == ["PONG"]
+        with pytest.raises(ServerReplyError, match="unknown command"):
+            await server.command("NONSENSE")
+        assert await server.command("CONFIG", "GET", "save") == ["save", ""]
+        assert await server.command("CONFIG", "GET", "appendfsync") == ["appendfsync", "always"]
+
+
+def test_a_clock_can_not_jump_in_a_container(tmp_path: Any) -> None:
+    from asynclock.testing import ContainerImage
+
+    image = ContainerImage(tmp_path / "image", (7, 0, 0))
+    with pytest.raises(ConfigurationError, match="clock cannot jump in a container"):
+        image.launch([], tmp_path, {"LD_PRELOAD": "clock.so"})
