@@ -221,13 +221,16 @@ def test_an_address_of_one_network_card_is_one_for_each_host() -> None:
 
 async def test_a_socket_file_is_connected_to(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
-    server = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
     connected = asyncio.get_running_loop().create_future()
 
     class Once(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             connected.set_result(transport)
 
-    await Endpoint.of(f"unix://{path}").open(Once)
-    (await connected).close()
-    server.close()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        await Endpoint.of(f"unix://{path}").open(Once)
+        server.accept()[0].close()
+    (await connected).abort()
+    await asyncio.sleep(0)

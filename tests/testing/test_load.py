@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from asynclock.testing.history.load import Load, quantile, run_load
+from tests.waiting import in_virtual_time
 
 ENOUGH = 200
 """Cycles after which a subject ends a load, so that no test depends on the machine's speed."""
@@ -162,6 +163,7 @@ async def test_waits_cycles_and_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load.seconds == 21.5
 
 
+@in_virtual_time
 async def test_a_call_that_ends_within_the_grace_is_finished() -> None:
     class Slow:
         async def acquire(self, _name: str) -> None:
@@ -170,6 +172,8 @@ async def test_a_call_that_ends_within_the_grace_is_finished() -> None:
         async def release(self, _lease: None) -> None:
             pass
 
-    load = await run_load(Slow(), ["a"], 0.05, grace=30.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.perf_counter", asyncio.get_running_loop().time)
+        load = await run_load(Slow(), ["a"], 0.05, grace=30.0)
     assert (load.unfinished, len(load.cycles), load.count) == (0, 1, 0)
     assert load.seconds < 30.0
