@@ -220,17 +220,21 @@ def test_an_address_of_one_network_card_is_one_for_each_host() -> None:
 
 
 async def test_a_socket_file_is_connected_to(tmp_path: Path) -> None:
-    path = str(tmp_path / "socket")
-    connected = asyncio.get_running_loop().create_future()
+    path, loop = str(tmp_path / "socket"), asyncio.get_running_loop()
 
     class Once(asyncio.Protocol):
+        def __init__(self) -> None:
+            self.opened, self.ended = loop.create_future(), loop.create_future()
+
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            connected.set_result(transport)
+            self.opened.set_result(transport)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self.ended.set_result(error)
 
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        await Endpoint.of(f"unix://{path}").open(Once)
-        server.accept()[0].close()
-    (await connected).abort()
-    await asyncio.sleep(0)
+        link = await Endpoint.of(f"unix://{path}").open(Once)
+        (await link.opened).abort()
+        await link.ended

@@ -14,6 +14,7 @@ from asynclock._nodes.replies import READONLY, Failure
 from asynclock._nodes.script import BATCH, Command
 from asynclock._nodes.wakeup import Wakeups
 from asynclock._primitives.lock import SCRIPT
+from asynclock.events import NodeQuarantined
 from asynclock.testing import run_virtual
 from tests.engine.virtual_nodes import (
     KEY,
@@ -24,7 +25,8 @@ from tests.engine.virtual_nodes import (
     virtual,
     virtual_single,
 )
-from tests.waiting import until
+from tests.nodes.by_hand import CLOCK, by_hand
+from tests.waiting import in_virtual_time, until
 
 
 @virtual
@@ -206,3 +208,30 @@ async def test_so_it_does_if_one_name_of_a_batch_was_refused(words: str) -> None
     assert answer[0] == 1  # each name of the batch takes its own reply
     assert end is not None
     assert end.code == READONLY
+
+
+@in_virtual_time
+async def test_a_node_whose_clock_jumped_is_told_of_as_one_that_does_not_vote(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with by_hand() as hand:
+        await hand.comes()
+        for clock in (CLOCK, CLOCK + 30):
+            await asyncio.sleep(1)
+            hand.node.on_clock(clock, _clock.now(), _clock.now())
+        (event,) = (one for one in hand.events if isinstance(one, NodeQuarantined))
+        assert event.seconds > 0
+        assert "clock jumped" in event.cause
+    (record,) = (one for one in caplog.records if "does not vote for" in one.message)
+    assert record.levelname == "WARNING"
+
+
+@pytest.mark.parametrize("key", ["asynclock:#set", ""])
+@in_virtual_time
+async def test_a_node_that_was_flushed_is_asked_for_the_record_that_it_lost(key: str) -> None:
+    """It must be told the record before it votes again."""
+    async with by_hand(record_key=key) as hand:
+        link = await hand.comes()
+        hand.node.on_push([b"invalidate", None])
+        asked = [command.args[0] for command in link.commands]
+        assert asked == (["CLIENT", "HMGET"] if key else [])
