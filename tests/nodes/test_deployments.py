@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -261,7 +262,7 @@ async def test_a_primary_that_does_not_name_its_process_grants_without_a_roster(
 @pytest.mark.parametrize("acks", [0, 1])
 @in_virtual_time
 async def test_a_server_that_falls_silent_is_stalled_and_then_down(
-    monkeypatch: pytest.MonkeyPatch, acks: int
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, acks: int
 ) -> None:
     server = alone(monkeypatch)
     async with asynclock.connect(URL, acks=acks, restart_guard=False, **SETTINGS) as locks:
@@ -275,6 +276,7 @@ async def test_a_server_that_falls_silent_is_stalled_and_then_down(
             await locks.lock("a").try_acquire()
         await asyncio.sleep(4.5)
         assert locks.nodes()[0].state == "down"
+    assert any(re.search(r"down: no answer for [45]\.\d s", one.message) for one in caplog.records)
 
 
 @pytest.mark.parametrize("seconds", [0.25, 0.5])

@@ -241,7 +241,7 @@ def test_a_look_that_ends_after_its_term_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_look_that_failed_proves_nothing(place: int) -> None:
-    """Neither that the mark is gone nor that it is there."""
+    """Neither that the mark or the replicas are gone nor that they are there."""
     primary: Any = Primary()
     heirs = looked(primary)
     primary.late = []
@@ -249,6 +249,7 @@ def test_a_look_that_failed_proves_nothing(place: int) -> None:
     for number, (sink, index, reply) in enumerate(primary.late):
         sink.on_reply(index, Failure("no answer") if number == place else reply)
     assert primary.closed == ""
+    assert primary.changes == []
     assert heirs.met(HEIR, term("heir", 5), 5, LAG)
 
 

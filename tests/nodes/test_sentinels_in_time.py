@@ -261,6 +261,46 @@ async def test_an_heir_that_has_every_grant_serves_those_who_saw_it(
 
 
 @in_virtual_time
+async def test_an_heir_waits_if_others_may_have_used_the_primary_for_longer_than_a_look_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may do so for CONFIRMED seconds after the heir was named; a look counts for nine."""
+    service = VirtualService(monkeypatch)
+    old, heir = service.servers
+    stream = "ip=p1,port=6379,state=online,offset=100,lag=0"
+    old.info = {"connected_slaves": 1, "slave0": stream, "master_repl_offset": 100}
+    settings: dict[str, Any] = {"ttl": 50.0, "max_ttl": 100.0, "restart_guard": True}
+    async with connect(service, acks="all", **settings) as locks:
+        await locks.ready()
+        node = node_of(locks)
+        node.trust.votes_from = node.trust.renews_from = 0.0  # it has known the primary for long
+        await asyncio.sleep(5)
+        heir.keys.values.update(old.keys.values)
+        old.kill()
+        await asyncio.sleep(9 - CONFIRMED)
+        service.name(heir, epoch=2)
+        await until(lambda: node.trust.facts and node.trust.facts.run_id == heir.run_id)
+        assert node.votes_from > _clock.now() + 50
+
+
+@in_virtual_time
+async def test_clients_do_not_ask_the_sentinels_all_at_the_same_moments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After an outage they all begin at once."""
+    service = VirtualService(monkeypatch)
+    for chance, pause in ((0.0, 0.75 * POLL), (1.0, POLL)):
+        async with connect(service) as locks:
+            await locks.ready()
+            node_of(locks).random = lambda chance=chance: chance  # type: ignore[misc]
+            await asyncio.sleep(2 * POLL)
+            service.sentinels[0].asked.clear()
+            await asyncio.sleep(30 * pause)
+            polls = len(service.sentinels[0].asked_for("SENTINEL", "MASTER"))
+            assert polls == pytest.approx(30, abs=1)
+
+
+@in_virtual_time
 async def test_where_a_dead_replica_would_stop_locks_for_too_long_an_heir_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
