@@ -182,3 +182,16 @@ def test_a_decorated_function_waits_as_long_as_it_says(locks: blocking.LockManag
     with ThreadPoolExecutor(1) as pool, locks.lock("a"):
         with pytest.raises(asynclock.AcquireTimeoutError):
             pool.submit(work).result(30)
+
+
+def test_an_observer_that_was_removed_hears_nothing(locks: blocking.LockManager) -> None:
+    seen: list[Any] = []
+    locks.observe(seen.append)
+    with locks.lock("a"):
+        pass
+    assert seen
+    locks.unobserve(seen.append)
+    heard = len(seen)
+    with locks.lock("a"):
+        pass
+    assert len(seen) == heard

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
+from asynclock import _clock, events
 from asynclock._rules.validity import longest_outage
-from tests.engine.virtual_nodes import COUNTER, NODE_TIMEOUT, TTL, Nodes, start, virtual
+from tests.engine.virtual_nodes import COUNTER, KEY, NODE_TIMEOUT, TTL, Nodes, start, virtual
 from tests.engine.votes import HELD, OUT, answered, ask, error_of
 from tests.waiting import until
 
@@ -105,3 +105,53 @@ async def test_a_turn_in_the_local_queue_is_counted_as_one(on: Nodes) -> None:
     await first.release()
     await waiting
     assert on.locks.statistics().wakeups["turn"] == 1
+
+
+@virtual
+async def test_a_try_never_stands_in_the_queue_of_a_node(on: Nodes) -> None:
+    """Others would wait for it."""
+    await on.ghost()
+    node, queued = on.nodes[0], []
+    answer = node.answer
+
+    def watched(client: Any, words: Any) -> Any:
+        reply = answer(client, words)
+        queued.append(node.keys.get(KEY + b":#queue") is not None)
+        return reply
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "answer", watched)
+        assert await on.locks.lock("a").try_acquire() is None
+        assert queued
+        assert not any(queued)
+        waiting = start(on.locks.lock("a").acquire())
+        await until(lambda: any(queued))
+    waiting.cancel()
+
+
+@virtual
+async def test_what_is_told_of_a_call_in_vain(on: Nodes) -> None:
+    """How long it waited, and the label of the holder: with the id anyone could release it."""
+    seen: list[Any] = []
+    on.locks.observe(seen.append)
+    await on.ghost("0123456789abcdef" * 2 + ":worker-1")
+    with pytest.raises(asynclock.AcquireTimeoutError):
+        await on.locks.lock("a").acquire(timeout=0.5)
+    assert {one.holder for one in seen if isinstance(one, events.Contended)} == {"worker-1"}
+    (failed,) = (one for one in seen if isinstance(one, events.Failed))
+    assert (failed.name, failed.outcome) == ("a", "timeout")
+    assert failed.waited == pytest.approx(0.5, abs=0.01)
+
+
+@virtual
+async def test_a_task_may_wait_for_another_permit_although_it_has_one(on: Nodes) -> None:
+    """Somebody else has the other one, and will give it back."""
+    semaphore = on.locks.semaphore("a", 2)
+    async with on.connect() as others, semaphore.acquire():
+        other = await others.semaphore("a", 2).acquire()
+        for _ in range(3):
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                await semaphore.acquire(timeout=0.3)
+        asyncio.get_running_loop().call_later(0.1, start, other.release())
+        async with semaphore.acquire(timeout=5):
+            pass

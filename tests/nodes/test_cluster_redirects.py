@@ -204,6 +204,16 @@ async def test_each_parked_command_fails_at_its_own_timeout() -> None:
 
 
 @in_virtual_time
+async def test_all_parked_commands_of_one_moment_fail_then() -> None:
+    parked = ParkedCommands(lambda: Failure("no view"))
+    commands = [Waiting(parked, _clock.now() + 1.0) for _ in range(3)]
+    for command in commands:
+        parked.park(command)
+    await asyncio.sleep(1.01)
+    assert [command.failures for command in commands] == [["no view"]] * 3
+
+
+@in_virtual_time
 async def test_parked_commands_are_sent_once_in_their_order() -> None:
     order: list[int] = []
     parked = ParkedCommands(lambda: Failure("no view"))
