@@ -294,3 +294,12 @@ async def test_a_loss_interrupts_all_bodies_that_need_the_lease(on: Nodes) -> No
     await other
     assert ended == ["alone"]
     assert _clock.now() - began < 2
+
+
+@virtual
+async def test_a_task_in_the_block_of_a_lock_is_told_at_once_that_it_has_it(on: Nodes) -> None:
+    began = _clock.now()
+    async with on.locks.lock("a"):
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await on.locks.lock("a").acquire(timeout=5)
+    assert _clock.now() - began < 1
