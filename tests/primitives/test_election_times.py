@@ -347,3 +347,19 @@ async def test_a_value_has_a_bound(on: Nodes) -> None:
                 await term.publish(value)
         assert (term.value, term._sequence) == ("x" * LONGEST_VALUE, 0)
         assert await term.publish("y" * LONGEST_VALUE)
+
+
+@virtual
+async def test_the_latest_of_many_values_counts_on_whichever_node_it_is(on: Nodes) -> None:
+    """A node that missed the latest has an earlier one."""
+    async with on.connect(label="web-1") as locks, locks.election("e").campaign("first") as term:
+        for value in ("z", "y"):
+            await term.publish(value)
+            earlier = await on.nodes[0].command("GET", "asynclock:e:#value")
+        await term.publish("a")
+        await on.nodes[0].command("SET", "asynclock:e:#value", earlier)
+        leader = await on.locks.election("e").leader()
+        assert leader is not None
+        assert leader.value == "a"
+        assert leader.holder == "web-1"
+        assert leader.owner == term.lease.owner

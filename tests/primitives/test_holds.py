@@ -330,3 +330,42 @@ async def test_another_event_loop_can_do_nothing_with_a_hold() -> None:
             assert entered.task is asyncio.current_task()
             assert entered.depth == 2
         assert await hold.release()
+
+
+@virtual_single
+async def test_a_hold_that_was_lost_before_its_body_keeps_no_name(on: Nodes) -> None:
+    for lost in (FIRST, SECOND):
+        async with two_leases(on) as (hold, locks):
+            lose(hold.leases[lost])
+            with pytest.raises(asynclock.LeaseLostError):
+                async with hold:
+                    raise AssertionError("the body never begins")
+            assert locks.statistics().held == 0
+            assert not hold.leases[FIRST + SECOND - lost].held
+
+
+@virtual_single
+async def test_a_body_that_is_closed_releases_every_name(on: Nodes) -> None:
+    async with two_leases(on) as (hold, locks):
+
+        async def work() -> None:
+            async with hold:
+                await asyncio.Future()
+
+        body = work()
+        body.send(None)
+        body.close()
+        await asyncio.sleep(0.1)
+        assert locks.statistics().held == 0
+        assert await free(on)
+
+
+@virtual_single
+async def test_the_timeout_is_for_all_permits_together(on: Nodes) -> None:
+    async with on.connect() as there:
+        first, _ = [await there.semaphore("s", 2).acquire() for _ in range(2)]
+        asyncio.get_running_loop().call_later(1.5, first._let_go)
+        began = _clock.now()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await on.locks.semaphore("s", 2).several(2).acquire(timeout=2)
+        assert _clock.now() - began == pytest.approx(2, abs=0.05)

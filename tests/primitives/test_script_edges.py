@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from asynclock._engine import waiters
 from asynclock._primitives import lock, readwrite
 from tests.primitives.script_server import DAY, TTL, Server
 
@@ -143,3 +144,26 @@ async def test_a_batch_replies_plainly_for_each_name_where_nobody_waits(server: 
     words = ("batch", 2, TTL, server.now(), 0, DAY, 0, "me", "me")
     odd, replies = await server.call(lock.SCRIPT, "a b aq bq", *words)
     assert (odd, replies[0], replies[1][:2]) == (1, 1, [1, "t"])
+
+
+async def test_a_writer_is_told_the_time_of_a_reader_rounded_up(server: Server) -> None:
+    read = (readwrite.READ, "r c q w")
+    await server.call(*read, "acquire", "reader", 9000, 5, 0, DAY)
+    server.node.jump_clock(0.0004)
+    assert (await server.acquire(*WRITE, "me", 0))[:3] == [0, 9000, "reader"]
+
+
+async def test_readers_whose_turn_it_is_are_listed_before_the_others(server: Server) -> None:
+    """And those that came later after the first writer that waits."""
+    for place, ticket in ((-1, "turn"), (5, "first"), (6, "second"), (4 * 10**15, "later")):
+        await server.node.command("ZADD", "q", place, ticket)
+        await server.node.command("SET", f"q:#{ticket}", 1, "PX", TTL)
+    source = waiters.question("q", "w").script.source
+    found = await server.node.command("EVAL", source, 2, "q", "w", "inspect", 10)
+    numbers = {ticket: float(number) for ticket, number, _ in found}
+    assert sorted(numbers, key=lambda ticket: numbers[ticket]) == [
+        "turn",
+        "first",
+        "later",
+        "second",
+    ]

@@ -269,3 +269,21 @@ async def test_inspect_says_who_waits_for_a_read_write_lock_and_in_which_order(o
         await writing.release()
         for task in tasks[::-1]:
             await (await task).release()
+
+
+@virtual
+async def test_the_second_upgrade_is_refused_at_once_also_while_one_node_is_down(
+    on: Nodes,
+) -> None:
+    async with on.connect(label="there") as others:
+        here, there = on.locks.rwlock("a"), others.rwlock("a")
+        mine, theirs = await here.read().acquire(), await there.read().acquire()
+        on.nodes[2].kill()
+        waiting = start(there.upgrade(theirs))
+        await asyncio.sleep(0.5)
+        began = _clock.now()
+        with pytest.raises(asynclock.NotAcquiredError, match="is being upgraded"):
+            await here.upgrade(mine, timeout=5)
+        assert _clock.now() - began < 1
+        await mine.release()
+        assert (await waiting).held

@@ -209,3 +209,12 @@ async def test_the_first_in_line_notices_at_once_that_a_key_is_gone(on: Nodes) -
         got: Any = await waiting
         assert _clock.now() - began < 0.1
         await (got.resign() if isinstance(got, asynclock.Term) else got.release())
+
+
+@virtual
+async def test_a_latch_opens_with_the_last_count_and_not_before(on: Nodes) -> None:
+    one = on.locks.latch("l", 2)
+    assert await one.count_down() == 1
+    assert await one.wait(timeout=1) is False
+    assert await one.count_down() == 0
+    assert await one.wait(timeout=1) is True

@@ -60,7 +60,11 @@ def test_an_interrupted_step_goes_on() -> None:
         (NodeSet(1, ABC), ABC, "already"),
         (NodeSet(1, ABC), ("a", "b"), "at least 3 nodes"),
         (NodeSet(1, ("a",)), ("a", "b"), "at least 3 nodes"),
-        (NodeSet(2, ABC, ABCD, OPEN), (*ABC, "e"), "another step is open"),
+        (
+            NodeSet(2, ABC, ABCD, OPEN),
+            (*ABC, "e"),
+            r"is open, between \{a, b, c\} and \{a, b, c, d\}",
+        ),
         (NodeSet(3, ABCD, ABC, CLOSING), BCD, "another step is closing"),
     ],
 )

@@ -14,6 +14,7 @@ remaining = st.none() | st.floats(-1, 100)
 
 def test_free_in() -> None:
     assert pacing.free_in([3.0, 1.0, 2.0], 2) == 2.0
+    assert pacing.free_in([3.0, 1.0], 2) == 3.0
     assert pacing.free_in([3.0, None], 2) is None
     assert pacing.free_in([], 1) is None
 

@@ -371,3 +371,17 @@ def test_a_jump_is_seen_however_long_our_clock_has_run() -> None:
 def test_of_an_even_number_of_clocks_the_lower_of_the_middle_two_counts() -> None:
     assert trust.low_median([4.0, 1.0, 3.0, 2.0]) == 2.0
     assert trust.low_median([2.0, 1.0]) == 1.0
+
+
+def test_a_jump_is_told_with_its_direction() -> None:
+    for by, text in ((5.0, "its clock jumped by +5.000 s"), (-0.5, "its clock jumped by -0.500 s")):
+        known = Trust(10.0)
+        known.jumped(5000.0, by)
+        assert known.why(5000.0) == text
+
+
+def test_a_whole_second_is_told() -> None:
+    known = Trust(10.0)
+    known.quarantine(5000.0, 9.0, "it was flushed {ago}")
+    assert known.why(5001.0) == "it was flushed 1 s ago"
+    assert known.why(5000.9) == "it was flushed less than a second ago"
