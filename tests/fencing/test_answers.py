@@ -3,6 +3,7 @@
 No `from __future__ import annotations` here: FastAPI would not find the names of an inner app.
 """
 
+from enum import Enum
 from typing import Annotated, Any
 
 import httpx
@@ -170,3 +171,34 @@ async def test_a_value_that_the_route_refuses_names_the_lock_as_it_was_written()
 
     for fence, path in ((9, "abc"), (1, "10")):
         assert (await ask(app, f"/{path}", FenceStamp(f"orders:{path}", fence))).status_code == 422
+
+
+class Size(Enum):
+    """A variable of a route that has a few values."""
+
+    SMALL = "s"
+
+
+async def test_a_value_of_an_enum_names_the_lock_by_what_a_client_writes() -> None:
+    app, guard = FastAPI(), Depends(require_fence(MemoryFenceStore(), "sizes:{size}"))
+
+    @app.put("/{size}")
+    async def put(size: Size, stamp: Annotated[FenceStamp, guard]) -> list[str]:
+        return [size.value, stamp.name]
+
+    assert (await ask(app, "/s", FenceStamp("sizes:s", 1))).json() == ["s", "sizes:s"]
+
+
+async def test_a_variable_that_only_a_dependency_reads_names_the_lock_by_its_value() -> None:
+    def order(order_id: int) -> int:
+        return order_id
+
+    app, guard = FastAPI(), Depends(require_fence(MemoryFenceStore(), "orders:{order_id}"))
+
+    @app.put("/{order_id}")
+    async def put(
+        number: Annotated[int, Depends(order)], stamp: Annotated[FenceStamp, guard]
+    ) -> list[Any]:
+        return [number, stamp.name]
+
+    assert (await ask(app, "/042", FenceStamp("orders:42", 1))).json() == [42, "orders:42"]
