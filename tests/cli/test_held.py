@@ -12,7 +12,10 @@ import pytest
 import asynclock
 from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._engine.reports import NodeHealth
+from asynclock._engine.waiters import Waiter
+from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import Survey
+from asynclock._primitives.kind import StateView
 from asynclock.cli._sources import Settings
 from asynclock.cli._status import Status
 from asynclock.cli.look import held
@@ -282,6 +285,50 @@ def test_a_table_of_what_each_node_says(capsys: pytest.CaptureFixture[str]) -> N
         ["n3", "no", "answer"],
         ["n4", *owner, "no", "vote:", "old"],
         ["n5", *owner],
+    ]
+
+
+def test_a_lease_that_ends_in_this_moment_has_no_seconds_left() -> None:
+    views = tuple(view(f"n{at}", "a" * 32, 0.0) for at in range(3))
+    found = held._verdict(Inspection("x", views, 2), {})
+    assert found.endswith("; 0.0 s left without renewal")
+
+
+def test_a_table_of_a_long_queue_shows_its_first_twenty(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    waiting = [Waiter(f"{at:032x}:web-{at}", woken=False) for at in range(1, 24)]
+    held._show_queue(waiting[:20])
+    assert "more, which --json lists" not in capsys.readouterr().out
+    held._show_queue(waiting)
+    _, _, *rows, last = capsys.readouterr().out.splitlines()
+    assert [row.split() for row in rows] == [[f"{at}", f"web-{at}"] for at in range(1, 21)]
+    assert last == "and 3 more, which --json lists"
+
+
+def test_a_node_that_could_not_tell_its_state_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is not behind: nobody knows what it keeps."""
+
+    class Part:
+        suffix = "event"
+
+        def describe(self, value: str, now: int) -> tuple[dict[str, Any], str]:
+            return {}, "set"
+
+    part: Any = Part()
+    views = (
+        StateView("n1", 2, "1", 4.0),
+        StateView("n2", 2, "1", 4.0),
+        StateView("n3", error="no answer"),
+    )
+    held._show_state(SharedState("bell", part, views, 2))
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split() for row in rows] == [
+        ["n1", "1", "4.0", "s"],
+        ["n2", "1", "4.0", "s"],
+        ["n3", "no", "answer"],
     ]
 
 

@@ -342,3 +342,55 @@ async def test_a_command_that_can_not_start_gives_the_lock_back(
         assert await one._under(lease, locks) == Status.NOT_EXECUTABLE
         assert await locks.lock("j").try_acquire()
     assert capsys.readouterr().err == "asynclock: cmd: Exec format error\n"
+
+
+# ---- before the command runs ---------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_label_of_a_long_file_name_is_cut() -> None:
+    labels: list[str] = []
+
+    class Noting(Settings):
+        def connect(self, **options: Any) -> asynclock.LockManager:
+            labels.append(options["label"])
+            return super().connect(**options)
+
+    long = "c" * 300
+    for path in (long, f"/bin/{long}"):
+        guardian: Any = Guarding()
+        settings = Noting(NODES, {"restart_guard": False})
+        one = job._Job(settings, guardian, RunArguments("j", [path]))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(one, "_let_signals_end_the_wait", lambda: None)
+            patch.setattr(one, "_under", _done)
+            patch.setattr(job, "FORWARDED", ())
+            patch.setattr(
+                asyncio.get_running_loop(), "remove_signal_handler", lambda _: False, raising=False
+            )
+            assert await one.run() == 0
+    assert [len(label) for label in labels] == [200, 200]
+    assert all(label.endswith("cc") for label in labels)
+
+
+async def _done(lease: asynclock.Lease, _: asynclock.LockManager) -> int:
+    await lease.release()
+    return 0
+
+
+@in_virtual_time
+async def test_a_signal_that_came_before_the_handlers_of_the_command_reaches_it() -> None:
+    handlers: dict[int, Callable[[], None]] = {}
+
+    def note(number: int, call: Callable[..., None], *words: Any) -> None:
+        handlers[number] = lambda: call(*words)
+
+    async with running() as run:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "add_signal_handler", note, raising=False)
+            run.job._let_signals_end_the_wait()
+        handlers[signal.SIGTERM]()
+        assert [number for _, number in run.command.signals] == [signal.SIGTERM]
+        assert not run.job._stopped_by
+        run.command.exit(7)
+        assert await run.ended() == 7
