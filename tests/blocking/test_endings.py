@@ -309,3 +309,16 @@ def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
     assert background.loop.is_closed()
     caller.__del__()
     _loop.soon(lambda: None)
+
+
+def test_a_body_that_raises_closes_its_manager(background: _loop.BackgroundLoop) -> None:
+    def body() -> blocking.Lease:
+        with blocking.connect("memory://") as locks:
+            lease = locks.lock("a").acquire()
+            leases.append(lease)
+            raise KeyError("x")
+
+    leases: list[blocking.Lease] = []
+    with pytest.raises(KeyError):
+        in_thread(body)
+    assert leases[0]._lease.lost_reason == "the manager was closed"

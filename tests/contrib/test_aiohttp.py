@@ -7,6 +7,7 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer
@@ -193,3 +194,37 @@ async def test_a_manager_that_is_composed_by_hand_checks_the_routes_at_the_start
     app.router.add_get("/orders/{order_id}", order)
     with pytest.raises(ConfigurationError, match="needs 'ordr_id'"):
         await TestServer(app).start_server()
+
+
+async def test_a_manager_that_is_composed_by_hand_has_its_settings() -> None:
+    app = web.Application()
+    app.cleanup_ctx.append(cleanup_context(address(), ttl=3.0, max_ttl=4.0))
+    async with TestServer(app):
+        async with app[LOCKS].lock("a") as lease:
+            assert 2.0 < lease.remaining() <= 3.0
+            with pytest.raises(ConfigurationError, match="max_ttl"):
+                app[LOCKS].lock("a", ttl=4.5)
+
+
+async def test_a_time_limit_around_a_lock_ends_the_handler() -> None:
+    ended = asyncio.Event()
+
+    @web.middleware
+    async def limit(request: web.Request, handler: Any) -> web.StreamResponse:
+        with anyio.move_on_after(0.05):
+            return await handler(request)  # type: ignore[no-any-return]
+        return web.Response(status=504)
+
+    @locked("a")
+    async def slow(request: web.Request, lease: Lease) -> web.Response:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return web.Response()
+
+    app = app_with_locks(slow)
+    app.middlewares.append(limit)
+    async with TestClient(TestServer(app)) as client:
+        assert (await asyncio.wait_for(client.get("/"), 30)).status == 504
+        assert ended.is_set()

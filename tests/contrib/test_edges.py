@@ -367,6 +367,20 @@ def test_openapi_describes_contention_as_409_unless_told_otherwise() -> None:
     assert_described(answers["503"], 503, "unavailable")
 
 
+def test_openapi_shows_the_status_of_the_latest_setup() -> None:
+    app = FastAPI()
+    setup(app, *MEMORY)
+    setup(app, *MEMORY, contended=423)
+
+    @app.post("/orders/{order_id}")
+    @locked("orders:{order_id}")
+    async def ship(order_id: int) -> None: ...
+
+    answers = app.openapi()["paths"]["/orders/{order_id}"]["post"]["responses"]
+    assert "409" not in answers
+    assert_described(answers["423"], 423, "contended")
+
+
 def test_openapi_shows_what_a_lock_may_answer() -> None:
     app, router = FastAPI(), APIRouter()
     setup(app, *MEMORY, contended=423)

@@ -179,6 +179,8 @@ async def test_thrown_into_or_closed_before_it_began(
         made.throw(KeyError("x"))
     with pytest.raises(RuntimeError, match="cannot reuse"):
         await made
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        made.send(None)
     with warnings.catch_warnings():  # as of any coroutine: this spelling is on its way out
         warnings.simplefilter("ignore", DeprecationWarning)
         with pytest.raises(KeyError):

@@ -125,3 +125,13 @@ async def test_what_a_lease_wants_done_later_is_not_done_for_a_closed_manager(on
     lease._soon(lambda: done.append(2))
     await asyncio.sleep(0)
     assert done == [1]
+
+
+@virtual
+async def test_the_error_of_a_lease_that_has_ended_says_how(on: Nodes) -> None:
+    released = await on.locks.lock("b").acquire()
+    await released.release()
+    for lease, reason in ((released, "it was released"), (await exactly_over(on), "expired")):
+        with pytest.raises(asynclock.LeaseLostError) as caught:
+            await lease.extend()
+        assert caught.value.reason == reason

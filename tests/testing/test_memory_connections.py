@@ -159,6 +159,16 @@ async def test_a_key_that_was_prolonged_is_watched_until_its_new_end() -> None:
 
 
 @in_virtual_time
+async def test_a_value_that_is_overwritten_keeps_no_end_and_a_score_its_fraction() -> None:
+    node = MemoryNode("a")
+    await node.command("SET", "a", "1", "PX", 1000)
+    await node.command("SET", "a", "2")
+    assert await node.command("PTTL", "a") == -1
+    await node.command("ZADD", "z", "1.5", "m", "2", "n")
+    assert [await node.command("ZSCORE", "z", member) for member in "mn"] == ["1.5", "2"]
+
+
+@in_virtual_time
 async def test_after_a_flush_nothing_is_watched() -> None:
     node = MemoryNode()
     watcher = await watching(node, "a")
