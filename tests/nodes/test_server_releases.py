@@ -74,6 +74,24 @@ async def test_a_release_is_repeated_while_its_acquire_may_still_arrive(*, waits
 
 
 @in_virtual_time
+async def test_kept_releases_go_before_the_acquires_that_waited_for_the_connection() -> None:
+    """Otherwise these would be refused by the keys that are to go."""
+    async with by_hand() as hand:
+        link = await hand.comes()
+        since = _clock.now()
+        hand.node.ask(acquire("me"), NOBODY, 0)
+        mine = release("me", since, since + 60)
+        hand.node.deliver(mine, NOBODY, 0)
+        link.end(GONE, acquire("me"), mine)
+        hand.node.ask(acquire("next"), NOBODY, 0)
+        link = await hand.comes()
+        assert [(command.op, command.owner) for command in link.commands] == [
+            ("release", "me"),
+            ("acquire", "next"),
+        ]
+
+
+@in_virtual_time
 async def test_what_a_connection_carried_counts_anew_from_each_break() -> None:
     """The first one's time ends while the second one's is running."""
     async with by_hand() as hand:

@@ -56,6 +56,13 @@ def test_a_majority_of_those_configured_is_needed() -> None:
             verdict(*answers)
 
 
+def test_a_sentinel_may_tell_of_what_is_no_text() -> None:
+    odd = told(1, 4)
+    odd[1] += [b"runid", b"\xff"]
+    odd[2] = [[b"name", b"\xfe", b"flags", b"slave"]]
+    assert verdict(odd, odd, None) == SentinelView("10.0.0.1", 1, 4, 1, 1)
+
+
 def test_replicas_that_are_down_acknowledge_nothing() -> None:
     flags = ("slave", "slave,s_down", "slave,disconnected", "slave,o_down")
     assert verdict(*[told(1, 1, flags)] * 3).replicas == 1
