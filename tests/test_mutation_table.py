@@ -27,6 +27,9 @@ def test_a_table_that_does_not_fit_is_an_error() -> None:
     fits = load("rules")[0]
     lost = Change(fits.area, fits.file, "no such text", "", "nothing", fits.tests)
     assert "0 times" in next(lost.faults())
+    for test in ("tests/rules/nowhere.py", "tests/test_mutation_table.py::test_" + "nothing"):
+        untested = Change(fits.area, fits.file, fits.old, fits.new, "nothing", (test,))
+        assert f"there is no {test}" in untested.faults()
     for area in ("rules", "scripts"):
         fits = load(area)[0]
         unreadable = Change(fits.area, fits.file, fits.old, "(", "the syntax", fits.tests)
