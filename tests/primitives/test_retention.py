@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._primitives import lock
+from asynclock._primitives import lock, readwrite
 from asynclock._rules.retention import FLOOR_BEHIND, LARGEST_STEP, fence_retention, least_retention
 from asynclock._rules.validity import quarantine
 from asynclock.testing import run_virtual
@@ -109,6 +109,12 @@ async def test_a_counter_from_a_floor_ahead_of_the_clock_stays_for_longer(on: No
     node = on.nodes[0]
     floor = int((node.wall() + 30) * US)
     assert await take(node, "x", floor) == floor
+    assert await left(node) == pytest.approx(KEPT + 30, abs=0.1)
+    keys = ("asynclock:b:#write", COUNTER, "asynclock:b:#phases", "asynclock:b:#readers")
+    words = ("acquire", "y", 5000, floor + 10, 0, int(KEPT * 1000))
+    await node.command("DEL", COUNTER)
+    reply = await node.command("EVAL", readwrite.WRITE.source, 4, *keys, *words)
+    assert reply[1] == floor + 10, "by a writer"
     assert await left(node) == pytest.approx(KEPT + 30, abs=0.1)
 
 

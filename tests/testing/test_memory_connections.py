@@ -147,6 +147,19 @@ async def test_a_key_that_expires_is_a_change() -> None:
 
 
 @in_virtual_time
+async def test_a_client_that_asked_last_is_told_of_an_expiry() -> None:
+    """It is nobody's own change."""
+    node = MemoryNode()
+    watcher = await watching(node, "a")
+    await watcher.ask("SET", "a", 1, "PX", 1000)
+    await watcher.ask("CLIENT", "CACHING", "YES")
+    await watcher.ask("GET", "a")
+    await watcher.told()
+    await asyncio.sleep(2)
+    assert await watcher.told() == gone(b"a")
+
+
+@in_virtual_time
 async def test_a_key_that_was_prolonged_is_watched_until_its_new_end() -> None:
     node = MemoryNode()
     await node.command("SET", "a", 1, "PX", 5000)

@@ -165,7 +165,7 @@ class MemoryNode:
         except ReplyError as error:
             return error
         finally:
-            self._current = None
+            self._writer = self._current = None
 
     def _read(self, key: bytes) -> None:
         if self._current is not None:
