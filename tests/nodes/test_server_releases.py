@@ -15,6 +15,7 @@ from asynclock._nodes.pending_releases import RETRY_MARGIN
 from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.requests import TIME
 from asynclock._nodes.script import Command, Word
+from asynclock._primitives.lock import SCRIPT
 from tests.nodes.by_hand import (
     NODE_TIMEOUT,
     Answers,
@@ -202,6 +203,11 @@ async def test_a_node_is_settled_when_it_has_answered_every_release() -> None:
         assert not hand.node.settled, "it waits for the connection"
         link = await hand.comes()
         assert hand.node.settled, "the link knows of it"
+        link.end(GONE)
+        leave = Command(SCRIPT, ("asynclock:a",), ("leave", "me"))
+        leave.asked_since, leave.retry_until = since, since + 60
+        hand.node.deliver(leave, NOBODY, 0)
+        assert not hand.node.settled, "nor has the ticket left"
 
 
 @pytest.mark.parametrize("what", ["waits", "is kept", "is under way"])
