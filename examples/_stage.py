@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 from asynclock.testing import LocalServer, local_servers
+from asynclock.testing.servers.ports import ReservedPort
 
 PATIENCE = 60.0
 """Maximum seconds to wait for an expected event, even on a very busy machine."""
@@ -65,10 +65,11 @@ async def until(true: Callable[[], bool], what: str) -> None:
         raise TimeoutError(f"it never happened: {what}") from None
 
 
-def free_port() -> int:
-    """Return a port that no process listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@contextlib.contextmanager
+def free_ports(count: int) -> Iterator[list[int]]:
+    """Some ports that no other process can take while the block runs."""
+    with contextlib.ExitStack() as reserved:
+        yield [reserved.enter_context(ReservedPort()) for _ in range(count)]
 
 
 def percentile(values: list[float], share: float) -> float:

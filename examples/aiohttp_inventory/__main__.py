@@ -14,7 +14,7 @@ import aiohttp
 from redis.asyncio import Redis
 
 from asynclock.testing import LocalServer
-from examples._stage import PATIENCE, free_port, process, stage
+from examples._stage import PATIENCE, free_ports, process, stage
 
 NODES, SERVICES, CUSTOMERS = 3, 2, 60
 STOCK = {"apples": 10, "books": 5, "chairs": 1, "desks": 20, "eggs": 3}
@@ -64,7 +64,7 @@ async def main() -> int:
         redis = await stack.enter_async_context(Redis.from_url(store.url, decode_responses=True))
         for item, left in STOCK.items():
             await redis.hset(f"stock:{item}", mapping={"left": left, "customers": "[]"})
-        ports = [free_port() for _ in range(SERVICES)]
+        ports = stack.enter_context(free_ports(SERVICES))
         for port in ports:
             arguments = [str(port), store.url, *(node.url for node in nodes)]
             service = process("examples.aiohttp_inventory.service", *arguments)

@@ -11,7 +11,7 @@ from collections import Counter
 
 import httpx
 
-from examples._stage import PATIENCE, free_port, percentile, process, stage
+from examples._stage import PATIENCE, free_ports, percentile, process, stage
 from examples.fastapi_orders.buyers import Buyers, Tally
 from examples.fastapi_orders.store import open_store
 
@@ -38,7 +38,7 @@ async def main() -> int:
             "ASYNCLOCK_NODES": ",".join(server.url for server in servers),
             "DATABASE": database,
         }
-        ports = [free_port() for _ in range(SERVICES)]
+        ports = services.enter_context(free_ports(SERVICES))
         for port in ports:
             arguments = ("examples.fastapi_orders.service:app", "--port", str(port))
             quiet = ("--log-level", "warning", "--no-access-log")

@@ -11,7 +11,7 @@ from collections import Counter
 import httpx
 
 from asynclock.testing import LocalServer
-from examples._stage import PATIENCE, free_port, process, stage
+from examples._stage import PATIENCE, free_ports, process, stage
 from examples.fastapi_orders.store import open_store
 
 NODES, SERVICES, BUYERS, ORDERS = 3, 2, 60, 20
@@ -59,7 +59,7 @@ async def main(service: str = "examples.threaded_orders.service") -> int:
         store = open_store(database)
         store.create(ORDERS)
         clients = []
-        for port in [free_port() for _ in range(SERVICES)]:
+        for port in stack.enter_context(free_ports(SERVICES)):
             arguments = (str(port), database, *(node.url for node in nodes))
             await stack.enter_async_context(process(service, *arguments))
             client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60)

@@ -98,13 +98,10 @@ def test_a_call_that_never_ends_is_a_cause() -> None:
 
 
 async def test_a_cluster_none_of_whose_seeds_answers_is_its_seeds() -> None:
-    port = ReservedPort()
-    try:
-        url = f"redis+cluster://127.0.0.1:{port.number},127.0.0.1:{port.number}"
+    with ReservedPort() as port:
+        url = f"redis+cluster://127.0.0.1:{port},127.0.0.1:{port}"
         found = await resolve(url)
-    finally:
-        port.release()
-    assert [(seed.port, shown) for seed, shown in found.servers] == [(port.number, url)] * 2
+    assert [(seed.port, shown) for seed, shown in found.servers] == [(port, url)] * 2
     assert not found.findings
 
 
@@ -135,13 +132,10 @@ def test_what_the_configuration_hides_is_no_finding() -> None:
 
 
 async def test_a_port_where_nobody_listens_has_no_fault_of_tls() -> None:
-    port = ReservedPort()
-    try:
+    with ReservedPort() as port:
         for scheme in ("redis", "rediss"):
-            endpoint = Endpoint.from_url(f"{scheme}://127.0.0.1:{port.number}")
+            endpoint = Endpoint.from_url(f"{scheme}://127.0.0.1:{port}")
             assert await tls.diagnose(endpoint) is None
-    finally:
-        port.release()
 
 
 @pytest.mark.parametrize(

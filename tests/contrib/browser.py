@@ -8,13 +8,14 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from asynclock.testing.servers.ports import ReservedPort
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-dev-shm-usage "
@@ -79,17 +80,16 @@ async def browse(folder: Path) -> AsyncIterator[Page]:
     """A browser of our own, with a new profile in `folder`."""
     found = binaries()
     assert found
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = ReservedPort()
     process = subprocess.Popen(
-        [found[1], f"--port={port}"],
+        [found[1], f"--port={port.number}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         env={**os.environ, "HOME": str(folder)},
     )
     try:
-        base = f"http://127.0.0.1:{port}"
+        base = f"http://127.0.0.1:{port.number}"
         async with httpx.AsyncClient(base_url=base, timeout=120, trust_env=False) as driver:
             await _until_ready(driver)
             options = {
@@ -107,6 +107,7 @@ async def browse(folder: Path) -> AsyncIterator[Page]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.to_thread(process.wait, 30)
+        port.release()
 
 
 async def _until_ready(driver: httpx.AsyncClient) -> None:

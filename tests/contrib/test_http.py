@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import asynclock
 from asynclock.contrib._problems import problem_of
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
+from asynclock.testing.servers.ports import ReservedPort
 from tests.contrib.apps import MAKERS, Witness
 from tests.contrib.conftest import PATIENT, Start, lock_keys
 from tests.waiting import until
@@ -150,19 +150,15 @@ async def test_200_clients_go_away(start: Start) -> None:
 # ---- the end of the server -----------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 async def test_a_server_that_ends_frees_its_locks(
     framework: str, asynclock_nodes: list[LocalServer]
 ) -> None:
-    port, urls = free_port(), [node.url for node in asynclock_nodes]
-    command = [sys.executable, "-m", "tests.contrib.apps", framework, str(port), *urls]
+    port, urls = ReservedPort(), [node.url for node in asynclock_nodes]
+    command = [sys.executable, "-m", "tests.contrib.apps", framework, str(port.number), *urls]
     process = subprocess.Popen(command)
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        url = f"http://127.0.0.1:{port.number}"
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
 
             async def answers() -> bool:
                 assert process.poll() is None
@@ -188,6 +184,7 @@ async def test_a_server_that_ends_frees_its_locks(
     finally:
         process.kill() if process.poll() is None else None
         process.wait(30)
+        port.release()
 
 
 # ---- mistakes ------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
@@ -15,6 +14,7 @@ import pytest
 
 from asynclock.errors import AlreadyHeldError, AsyncLockError
 from asynclock.testing import LocalServer, lose
+from asynclock.testing.servers.ports import ReservedPort
 from tests.docs.blocks import ROOT, python_blocks
 
 PAGE = ROOT / "docs" / "observability.md"
@@ -30,8 +30,8 @@ async def test_the_block_of_the_page(
     asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It serves every metric that the alert rules and the board ask for."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    reserved = ReservedPort()
+    port = reserved.number
     started: list[Any] = []
     start = prometheus_client.start_http_server
     monkeypatch.setattr(
@@ -60,6 +60,7 @@ async def test_the_block_of_the_page(
             await asyncio.to_thread(server.shutdown)
             server.server_close()
             thread.join()
+        reserved.release()
     assert 'le="0.0001"' in page
     assert 'asynclock_outcome="error"' in page
     missing = [name for name in asked_for() if f"\n{name}{{" not in page]

@@ -121,12 +121,11 @@ async def watch(socket: WebSocket, lease: Annotated[Lease, Locked("orders:{order
 async def check_fastapi(page: str) -> None:
     """The first program of docs/web.md, served by what the extra brings, and a WebSocket."""
     from asynclock.testing import local_servers
+    from asynclock.testing.servers.ports import ReservedPort
 
     program = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0] + SOCKET
 
-    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-        free.close()
+    with tempfile.TemporaryDirectory() as folder, ReservedPort() as port:
         async with local_servers(1) as [server]:
             text = program.replace("redis://localhost:6379", server.url)
             await asyncio.to_thread(Path(folder, "shop.py").write_text, text)

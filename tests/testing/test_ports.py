@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
@@ -30,3 +31,19 @@ def test_a_server_listens_beside_the_reservation() -> None:
                 pass
     finally:
         port.release()
+
+
+def is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def test_at_the_end_of_the_block_anybody_may_have_the_port() -> None:
+    for _ in range(20):  # another process may be faster, but hardly each time
+        with ReservedPort() as port:
+            assert not is_free(port)
+        if is_free(port):
+            return
+    pytest.fail("the ports are still reserved")

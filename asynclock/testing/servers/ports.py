@@ -20,7 +20,10 @@ _HIGHEST = 65_535
 
 
 class ReservedPort:
-    """A TCP port of `host`, ours until `release()`; with `bus`, port + 10000 as well."""
+    """A TCP port of `host`, ours until `release()`; with `bus`, port + 10000 as well.
+
+    In a `with` block it is released at the end of the block.
+    """
 
     def __init__(self, host: str = "127.0.0.1", *, bus: bool = False) -> None:
         self._sockets: list[socket.socket] = []
@@ -51,6 +54,12 @@ class ReservedPort:
         else:
             sock.close()
         return number
+
+    def __enter__(self) -> int:
+        return self.number
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Close the reserving socket, so that any process may use the port again."""
