@@ -23,7 +23,7 @@ from asynclock.contrib import fastapi as for_fastapi
 from asynclock.contrib._pace import MOST_REMEMBERED, Holds, Pace
 from asynclock.contrib._source import Source
 from asynclock.contrib.fastapi import Locked, Locks, locked, locks_of, setup
-from asynclock.events import Released
+from asynclock.events import Lost, Released
 from asynclock.testing import busy
 
 MEMORY = ("memory://a", "memory://b", "memory://c")
@@ -41,6 +41,7 @@ def contended(remaining: float) -> asynclock.NotAcquiredError:
         (None, [3.0, 0.05], 2.7),
         (None, [60.0], 9.0),
         (7.5, [0.05], 7.5),
+        (75.0, [0.05], 75.0),
     ],
 )
 def test_the_advice_follows_recent_holds(
@@ -191,6 +192,19 @@ def test_the_number_of_remembered_names_is_bounded() -> None:
     for number in range(MOST_REMEMBERED + 1):
         holds.note(Released(str(number), "owner", 1, 5.0, 1.0))
     for name, advice in [("0", 1.0), ("1", 5.0)]:
+        error = asynclock.NotAcquiredError("held", name=name, remaining=9.0)
+        holds.advise(error)
+        assert error.retry_after == advice
+
+
+def test_the_holds_of_many_names_are_remembered_and_losses_are_none() -> None:
+    """The time until a loss says nothing of how long others hold the lock."""
+    holds, names = Holds(), [str(number) for number in range(500)]
+    for name in names:
+        holds.note(Released(name, "owner", 1, 5.0, 1.0))
+        holds.note(Lost(name, "owner", 2, "it ran out", 8.0))
+    holds.note(Lost("lost", "owner", 1, "it ran out", 8.0))
+    for name, advice in [*((name, 5.0) for name in names), ("lost", 1.0)]:
         error = asynclock.NotAcquiredError("held", name=name, remaining=9.0)
         holds.advise(error)
         assert error.retry_after == advice

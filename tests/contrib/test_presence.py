@@ -166,3 +166,67 @@ async def test_a_client_that_goes_during_a_streamed_answer_ends_it() -> None:
         await asyncio.sleep(0)
     assert presence.scope.cancel_called
     await presence.aclose()
+
+
+async def test_two_tasks_that_wait_for_messages_get_one_each() -> None:
+    client = Client()
+    presence = Presence(client.receive, client.send)
+    presence.insist()
+    readers = [asyncio.create_task(presence.receive()) for _ in range(2)]
+    for body in (b"1", b"2"):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        client.messages.put_nowait(part(body))
+    received = await asyncio.wait_for(asyncio.gather(*readers), 30)
+    assert sorted(message["body"] for message in received) == [b"1", b"2"]
+    await presence.aclose()
+
+
+async def test_a_client_that_goes_while_its_answer_ends_cancels_nothing() -> None:
+    """It has all of the answer, and a server says so before `send` returns."""
+    client = Client()
+
+    async def send(_message: Any) -> None:
+        client.messages.put_nowait(GONE)
+        while not client.messages.empty():
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    presence = Presence(client.receive, send)
+    presence.insist()
+    await presence.send({"type": "http.response.body", "body": b"done"})
+    assert await presence.receive() == GONE
+    assert not presence.scope.cancel_called
+    await presence.aclose()
+
+
+async def test_a_message_without_a_body_is_passed_on_like_others() -> None:
+    """A server may leave an empty body out."""
+    empty = {"type": "http.request", "more_body": True}
+    client = Client(empty, part(), GONE)
+    presence = Presence(client.receive, client.send)
+    presence.insist()
+    received = [await asyncio.wait_for(presence.receive(), 30) for _ in range(3)]
+    assert received == [empty, part(), GONE]
+    await presence.aclose()
+
+
+async def test_a_listener_does_not_read_on_before_there_is_room() -> None:
+    parts = [part(b"1"), part(b"x" * (AHEAD + 1)), part(b"2"), part(b"3")]
+    client = Client(*parts)
+    presence = Presence(client.receive, client.send)
+    presence.insist()
+
+    async def left() -> int:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return client.messages.qsize()
+
+    assert await left() == 2
+    assert await presence.receive() == parts[0]
+    assert await left() == 2, "the long part is still there"
+    assert await presence.receive() == parts[1]
+    assert await left() == 0
+    assert [await presence.receive() for _ in range(2)] == parts[2:]
+    await presence.aclose()

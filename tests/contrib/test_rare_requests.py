@@ -98,8 +98,10 @@ async def test_an_error_after_a_websocket_was_closed_goes_to_the_server() -> Non
     assert sent == ["websocket.accept", "websocket.close"]
 
 
-@pytest.mark.parametrize("extensions", [{}, {"websocket.http.response": {}}])
-async def test_a_socket_is_refused_as_its_server_can(extensions: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "more", [{}, {"extensions": {}}, {"extensions": {"websocket.http.response": {}}}]
+)
+async def test_a_socket_is_refused_as_its_server_can(more: dict[str, Any]) -> None:
     """With an answer like that of a request, or else with the code that closes the socket."""
     app = FastAPI()
     setup(app, "memory://")
@@ -117,8 +119,8 @@ async def test_a_socket_is_refused_as_its_server_can(extensions: dict[str, Any])
 
     scope = {"type": "websocket", "path": "/1", "headers": [], "query_string": b""}
     async with app.router.lifespan_context(app), busy("a", app.state.asynclock):
-        await app({**scope, "extensions": extensions}, receive, send)
-    if extensions:
+        await app({**scope, **more}, receive, send)
+    if more.get("extensions"):
         assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 409)
     else:
         (closed,) = sent
