@@ -145,3 +145,25 @@ def test_a_complete_heir_waits_only_for_those_who_use_the_old_primary(
     heir = Facts(run_id="A", uptime=999.0, marked=0.0, promoted=True, lag=LAG, complete=complete)
     assert trust.met(heir, 0.0, guard=True, guard_first=True) == quarantine(wait)
     assert trust.renews_from == quarantine(LAG)
+
+
+def test_the_first_roster_of_a_term_is_open() -> None:
+    """Its version is 0: only a version below that is closed."""
+    assert Roster.parse("0;10;a:1,-b:2") == Roster(0, 10.0, frozenset({"a:1"}), frozenset({"b:2"}))
+    assert Roster(0, 10.0).towards(BOTH, 0.0) == Roster(1, 10.0, BOTH)
+
+
+def test_a_member_that_is_not_attached_any_more_is_not_proved() -> None:
+    """It is alive, but the primary says nothing of what it has acknowledged."""
+    looks = looked(look(1.0), replace(look(2.0), acknowledged={"a:1": 900}))
+    assert looks.believes("A", 2.0, LAG)
+    assert not looks.believes("B", 2.0, LAG)
+
+
+def test_a_process_that_came_between_two_looks_is_believed_after_the_next_one() -> None:
+    """Once all members have reached what there was, the later look is the one to reach."""
+    after = {"a:1": "A2", "b:2": "B"}
+    looks = looked(look(1.0), replace(look(2.0), processes=after))
+    looks.take(replace(look(3.0, a=200, b=200), processes=after), votes=True)
+    assert looks.believes("A2", 3.0, LAG)
+    assert looks.believes("B", 3.0, LAG)

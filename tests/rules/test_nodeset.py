@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -141,3 +142,48 @@ def test_a_text_that_is_no_record(text: str | None) -> None:
 def test_phases_are_words_in_the_data() -> None:
     """Clients of other versions read them."""
     assert (SETTLED, OPEN, CLOSING) == ("settled", "open", "closing")
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (
+            lambda: NodeSet(1, ABC).begin(BCD),
+            "a step adds or removes one node: {a, b, c} and {b, c, d} differ by more",
+        ),
+        (lambda: NodeSet(1, ABC).begin(("c", "a", "b")), "the set is {a, b, c} already"),
+        (
+            lambda: NodeSet(1, ABC).removing("c"),
+            "a set that changes has at least 3 nodes, and {a, b} or {a, b, c} has fewer: "
+            "stop all clients, wait one max_ttl, start with the new set",
+        ),
+        (
+            lambda: NodeSet(2, ABC, ABCD, OPEN).removing("a"),
+            "another step is open, between {a, b, c} and {a, b, c, d}: "
+            "finish it or take it back first",
+        ),
+        (
+            lambda: NodeSet(3, ABCD, ABC, CLOSING).back(),
+            "the step is closing already: finish it, or begin the step to {a, b, c}",
+        ),
+        (lambda: NodeSet(1, ABC).finish(), "no step is open: the set is {a, b, c}"),
+    ],
+)
+def test_what_an_operator_is_told_of_a_step_that_is_refused(
+    step: Callable[[], NodeSet], text: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        step()
+    assert str(caught.value) == text
+
+
+def test_the_words_of_a_record_are_text_whatever_was_written() -> None:
+    text = '{"epoch": 4, "nodes": [1, 2, 3], "other": [], "phase": "settled"}'
+    assert NodeSet.parse(text) == NodeSet(4, ("1", "2", "3"))
+    assert NodeSet.parse('{"epoch": 4, "nodes": ["a"], "other": []}') is None
+
+
+def test_a_node_that_joins_again_is_named_once() -> None:
+    """The step that removes it is closing, so it is still one of the other set."""
+    closing = NodeSet(1, ABCD).removing("d").finish()
+    assert closing.adding("d") == NodeSet(4, ABC, ABCD, OPEN)

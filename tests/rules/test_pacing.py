@@ -104,3 +104,25 @@ def test_few_pushes_in_vain_are_enough() -> None:
 
 def test_a_call_without_a_timeout_outlasts_a_restart_by_a_little() -> None:
     assert 1.0 <= validity.longest_outage(10.0) - validity.quarantine(10.0) <= 5.0
+
+
+def test_waiters_for_a_key_without_an_end_look_at_different_times() -> None:
+    assert pacing.until_expiry(None, 0.0) == pytest.approx(1.5)
+    assert pacing.until_expiry(None, 0.999) == pytest.approx(2.0, abs=0.001)
+
+
+def test_waiters_that_no_push_reaches_ask_one_after_the_other_when_a_lease_expires() -> None:
+    """The key is surely gone by then, and not all of them ask at once."""
+    first, last = (pacing.without_push(40, 0.05, drawn) for drawn in (0.0, 0.999))
+    assert first == pytest.approx(0.052)
+    assert last == pytest.approx(0.057, abs=0.0001)
+    assert pacing.until_expiry(0.0, 0.0) == pytest.approx(0.002)
+
+
+def test_a_lease_that_has_ended_by_now_is_asked_for_soon() -> None:
+    assert pacing.until_expiry(-1.0, 0.5) == pytest.approx(0.012)
+    assert 0 < pacing.without_push(40, -1.0, 0.0) < 0.01
+
+
+def test_an_outage_is_given_the_whole_time_that_guards_wait_and_three_seconds() -> None:
+    assert validity.longest_outage(10.0) == pytest.approx(13.102)

@@ -26,3 +26,9 @@ def test_any_retention_that_is_long_enough_can_be_chosen() -> None:
     for short in (least - 0.001, 60.0, 10.0):
         with pytest.raises(ConfigurationError, match=r"must be at least 70\.102 with max_ttl=10"):
             checked(short, 10.0)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "long", True])
+def test_what_is_no_retention_is_an_error_that_names_the_setting(wrong: object) -> None:
+    with pytest.raises(ConfigurationError, match="^fence_retention"):
+        checked(wrong, 10.0)

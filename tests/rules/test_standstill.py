@@ -61,3 +61,11 @@ def test_a_clock_that_was_set_back_ends_nothing() -> None:
     clock = still(1)
     assert clock.jumped(0, -5.0, 100.0) == 0
     assert clock.jumped(0, 5.0, 100.1) == pytest.approx(5.0)
+
+
+def test_a_node_that_tells_of_a_counted_jump_a_little_later_adds_nothing() -> None:
+    clock = still(3)
+    assert clock.jumped(0, 0.4, 100.0) == 0
+    assert clock.jumped(1, 0.4, 100.0) == pytest.approx(0.4)
+    assert clock.jumped(2, 0.4, 100.3) == 0
+    assert clock.jumped(0, 0.4, 100.6) == 0, "one node alone: its own clock"
