@@ -154,13 +154,17 @@ def test_phases_are_words_in_the_data() -> None:
         (lambda: NodeSet(1, ABC).begin(("c", "a", "b")), "the set is {a, b, c} already"),
         (
             lambda: NodeSet(1, ABC).removing("c"),
-            "a set that changes has at least 3 nodes, and {a, b} or {a, b, c} has fewer: "
-            "stop all clients, wait one max_ttl, start with the new set",
+            (
+                "a set that changes has at least 3 nodes, and {a, b} or {a, b, c} has fewer: "
+                "stop all clients, wait one max_ttl, start with the new set"
+            ),
         ),
         (
             lambda: NodeSet(2, ABC, ABCD, OPEN).removing("a"),
-            "another step is open, between {a, b, c} and {a, b, c, d}: "
-            "finish it or take it back first",
+            (
+                "another step is open, between {a, b, c} and {a, b, c, d}: "
+                "finish it or take it back first"
+            ),
         ),
         (
             lambda: NodeSet(3, ABCD, ABC, CLOSING).back(),

@@ -30,5 +30,5 @@ def test_any_retention_that_is_long_enough_can_be_chosen() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, "long", True])
 def test_what_is_no_retention_is_an_error_that_names_the_setting(wrong: object) -> None:
-    with pytest.raises(ConfigurationError, match="^fence_retention"):
+    with pytest.raises(ConfigurationError, match=r"^fence_retention"):
         checked(wrong, 10.0)
