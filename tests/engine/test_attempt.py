@@ -9,6 +9,7 @@ import pytest
 from asynclock import _clock
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.ticket import Ticket
+from asynclock._nodes.link import LATE_TIMER_FACTOR
 from tests.engine.attempts import AWAY, OOM, SLOT, SPEC, STARTED, TTL, around, begin
 from tests.waiting import in_virtual_time
 
@@ -331,3 +332,58 @@ async def test_a_release_after_a_lost_vote_is_sent_again_until_the_lease_would_b
     (release,) = made.peers.commands
     assert release.asked_since == since
     assert release.retry_until == pytest.approx(since + 3.0 + TTL)
+
+
+@in_virtual_time
+async def test_each_clean_up_says_since_when_a_node_may_have_what_it_removes() -> None:
+    """Nodes that were first asked later, after a restart, can't have it."""
+    made, began = await begin(), _clock.now()
+    await asyncio.sleep(1.0)
+    made.deciding.cancel()
+    await asyncio.wait((made.deciding,))
+    assert [one.asked_since for one in made.peers.commands] == [began, began]
+    made = await begin(ticket=Ticket(SPEC, "first", 5.0))
+    made.refuse(0)
+    made.grant(1)
+    made.grant(2)
+    assert await made.won()
+    assert [(one.args[1], one.asked_since) for one in made.peers.commands] == [("first", 5.0)]
+
+
+@in_virtual_time
+async def test_an_answer_to_a_fence_that_comes_after_the_limit_changes_nothing() -> None:
+    made = await begin(limit=0.5)
+    made.grant(0, 7)
+    made.grant(1, 9)
+    assert not await made.won()
+    before = dict(made.attempt.ballot.claims), dict(made.attempt.failures)
+    made.attempt.on_raise_reply(0, [1, 9])
+    made.attempt.on_raise_reply(0, AWAY)
+    assert (made.attempt.ballot.claims, made.attempt.failures) == before
+
+
+@in_virtual_time
+async def test_a_node_that_refused_without_a_number_keeps_no_ticket() -> None:
+    made = await begin()
+    made.refuse(0, number=0)
+    assert not made.attempt.queued(0)
+    assert made.attempt.votes() == {"a": "refused", "b": "open", "c": "open"}
+    made.deciding.cancel()
+
+
+@in_virtual_time
+async def test_a_request_is_too_late_a_little_after_its_node_timeout() -> None:
+    peers, context = around()
+    asked: list[float] = []
+
+    def not_after(until: float) -> int:
+        asked.append(until)
+        return 1 << 50
+
+    peers.not_after = not_after  # type: ignore[method-assign,assignment]
+    attempt = Attempt(context, SPEC, TTL, None, SPEC.waits, "me")
+    attempt.ask(armed=False)
+    ((until,), (command,)) = asked, peers.nodes[0].asked
+    assert until == attempt.started + LATE_TIMER_FACTOR * 1.0
+    assert command.args == ("acquire", "me", 10_000, 0, 1 << 50, 5000, *SPEC.waits)
+    assert command.give_up_at == 0.0

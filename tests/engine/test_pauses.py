@@ -209,3 +209,24 @@ async def test_a_wait_that_ends_with_the_call_is_none_that_somebody_ended(*, tra
     pauses = pausing(engine, deadline=_clock.now() + 0.001)
     assert await took(pauses.wait(attempt(None), watch, 0)) == pytest.approx(0.001)
     assert engine.counts.wakeups == {}
+
+
+@in_virtual_time
+async def test_a_push_is_waited_for_until_the_holders_lease_is_over() -> None:
+    for remaining in (3.0, None):
+        watch = Watched(called=False)
+        await pausing(manager()).wait(attempt(remaining), watch, 0)  # type: ignore[arg-type]
+        assert watch.asked == [pytest.approx(pacing.until_expiry(remaining, 0.5))]
+
+
+@in_virtual_time
+async def test_a_call_that_counts_on_no_push_any_more_still_hears_one() -> None:
+    """It asks as if none came, ever more rarely; a wait without a push makes it hope again."""
+    pauses, watch = pausing(manager()), Watched()
+    for _ in range(pacing.IN_VAIN + 2):
+        await pauses.wait(attempt(60.0), watch, 1)  # type: ignore[arg-type]
+    wanted = [
+        pacing.without_push(number, 60.0, 0.5, rank=1)
+        for number in (pacing.IN_VAIN, pacing.IN_VAIN + 1)
+    ]
+    assert watch.asked[-2:] == pytest.approx(wanted)

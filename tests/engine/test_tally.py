@@ -198,3 +198,9 @@ def test_what_each_node_has_voted() -> None:
         "d": "failed",
         "e": "open",
     }
+
+
+def test_a_holder_whose_time_is_over_is_gone_now() -> None:
+    attempt = Asked(1)
+    attempt.refuse(0, left=0)
+    assert attempt.remaining == 0.0

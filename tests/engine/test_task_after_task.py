@@ -215,6 +215,7 @@ async def test_a_refusal_and_a_win_are_told_whole(on: Nodes) -> None:
             events.Acquired("b", first.owner, first.fence, 0.0, won[0].votes, False),
             events.Acquired("b", first.owner, second.fence, pytest.approx(0.05), 0, True),
         ]
+        assert locks.statistics().handovers == 1
         assert won[0].votes >= 2
         await second.release()
 
@@ -245,6 +246,8 @@ async def test_a_try_for_a_permit_asks_the_nodes_while_this_process_has_not_all(
     before = on.locks.statistics().attempts
     assert await semaphore.try_acquire() is None
     assert on.locks.statistics().attempts == before, "this process knows that none is left"
+    found = await error(start(semaphore.acquire(timeout=0.1)))
+    assert found.owner == first.owner, "the one that has it for longest"
     await first.release()
     await second.release()
 
@@ -253,13 +256,16 @@ async def test_a_try_for_a_permit_asks_the_nodes_while_this_process_has_not_all(
 async def test_a_call_counts_its_time_from_when_it_was_made(on: Nodes) -> None:
     """As a coroutine as well, which a task drives."""
     held = await on.locks.lock("a").acquire()
-    async with on.connect() as theirs:
+    seen: list[Any] = []
+    async with on.connect(observers=[seen.append]) as theirs:
         for drive in (lambda call: call, asyncio.create_task):
             call = theirs.lock("a").acquire(timeout=1.0)
             await asyncio.sleep(0.7)
             began = _clock.now()
             await error(drive(call))
             assert _clock.now() - began == pytest.approx(0.3)
+    waited = [one.waited for one in seen if isinstance(one, events.Failed)]
+    assert waited == pytest.approx([1.0, 1.0])
     await held.release()
 
 
@@ -310,5 +316,6 @@ async def test_the_time_of_a_lease_counts_from_its_request_and_its_turn_from_the
         assert lease.remaining() == pytest.approx(began + TTL * 0.99 - 0.002 - now)
         assert lease._grant is not None
         assert (lease._grant.asked_since, lease._grant.since) == (began, now)
+        assert lease._grant.alarm == pytest.approx(began + TTL / 3), "the first renewal"
         await lease.release()
     on.slow(0.0)

@@ -129,3 +129,11 @@ async def test_a_leave_is_sent_again_until_the_ticket_has_died() -> None:
 def test_a_dead_waiter_delays_the_next_by_at_most_two_seconds() -> None:
     """As docs/guarantees.md promises."""
     assert PATIENCE == 2.0
+
+
+def test_a_waiter_tells_the_nodes_how_long_its_place_lasts_and_its_number() -> None:
+    ticket = Ticket(SPEC, "mine", 0.0)
+    assert (ticket.words(), ticket.place()) == ((2000, "mine", 0), (0, "mine", 2000, 0))
+    ticket.settle([7, 9], 3, enough=True)
+    assert (ticket.words(), ticket.place()) == ((2000, "mine", 9), (0, "mine", 2000, 9))
+    assert (ticket.rank, ticket.key) == (3, MINE)

@@ -208,8 +208,7 @@ def test_a_later_grant_with_the_agreed_fence_counts_before_any_write_back() -> N
     ballot = Ballot(5, 3)
     for node, fence in enumerate((7, 9, 9)):
         ballot.granted(node, fence)
-    assert (ballot.fence, ballot.take_behind()) == (9, (0,))
-    assert ballot.verdict is Verdict.OPEN
+    assert (ballot.fence, ballot.take_behind(), ballot.verdict) == (9, (0,), Verdict.OPEN)
     ballot.granted(3, 9)
     assert ballot.verdict is Verdict.WON
     assert ballot.claims == {1: 9, 2: 9, 3: 9}
