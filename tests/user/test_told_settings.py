@@ -70,9 +70,9 @@ def test_the_words_of_other_libraries_are_answered_with_ours() -> None:
         (
             lambda: _settings.ttl(20, node_timeout=2.0, max_ttl=10.0),
             (
-                "ttl=20 is longer than max_ttl=10: guards wait for max_ttl, so it must be the longest "
-                "ttl of your whole fleet; ttl is in seconds (max_ttl=20, on the command line "
-                "--max-ttl 20)"
+                "ttl=20 is longer than max_ttl=10: guards wait for max_ttl, so it must be the "
+                "longest ttl of your whole fleet; ttl is in seconds (max_ttl=20, on the command "
+                "line --max-ttl 20)"
             ),
         ),
     ],
