@@ -20,12 +20,13 @@ OWNER = "0123456789abcdef" * 2 + ":web 1"
 
 
 def lost() -> Asked:
-    """An attempt that one node granted, two refused and one failed; the fifth has not replied."""
+    """An attempt that one node granted, three refused and one failed."""
     attempt = Asked(5)
     attempt.grant(0)
     attempt.refuse(1, OWNER, left=4000)
     attempt.refuse(2, OWNER, left=3000)
-    attempt.fail(3)
+    attempt.refuse(3, "another", left=5000)
+    attempt.fail(4)
     return attempt
 
 
@@ -55,8 +56,8 @@ def test_a_refusal_by_others_carries_all_that_the_nodes_said(
         "name": "a",
         "owner": OWNER,
         "holder": "web 1",
-        "remaining": 3.0,
-        "votes": {"granted": 1, "refused": 2, "unknown": 1},
+        "remaining": 4.0,
+        "votes": {"granted": 1, "refused": 3, "unknown": 1},
     }
 
 

@@ -106,7 +106,8 @@ def test_each_kind_waits_for_as_long_as_it_was_made_for(kind: str) -> None:
             held = await HOLDING[kind](others)
             began = _clock.now()
             with pytest.raises(asynclock.AcquireTimeoutError):
-                await WAITING[kind](on.locks, timeout=2.0)
+                async with asyncio.timeout(60):
+                    await WAITING[kind](on.locks, timeout=2.0)
             assert _clock.now() - began == pytest.approx(2.0)
             assert held.held
 
@@ -129,7 +130,8 @@ async def test_a_fair_lock_waits_and_is_held_as_it_was_made(on: Nodes) -> None:
     async with on.connect() as others, others.fair_lock("a").acquire():
         began = _clock.now()
         with pytest.raises(asynclock.AcquireTimeoutError):
-            await on.locks.fair_lock("a", timeout=2.0).acquire()
+            async with asyncio.timeout(60):
+                await on.locks.fair_lock("a", timeout=2.0).acquire()
         assert _clock.now() - began == pytest.approx(2.0)
     async with on.locks.fair_lock("a", ttl=TTL / 2).acquire() as lease:
         assert lease.ttl == TTL / 2
@@ -156,14 +158,15 @@ async def test_a_decorator_passes_its_settings_and_the_lease_on(on: Nodes) -> No
     async with on.connect() as others, others.lock("a"):
         began = _clock.now()
         with pytest.raises(asynclock.AcquireTimeoutError):
-            await work()
+            async with asyncio.timeout(60):
+                await work()
         assert _clock.now() - began == pytest.approx(2.0)
 
 
 async def waits_in_vain(lock: asynclock.ReentrantLock) -> bool:
     """Return whether the lock can't be acquired."""
     try:
-        async with lock.acquire():
+        async with asyncio.timeout(60), lock.acquire():
             return False
     except asynclock.AcquireTimeoutError:
         return True
