@@ -58,5 +58,16 @@ def forbid(node: MemoryNode, name: str) -> None:
     node.answer = refusing  # type: ignore[method-assign]
 
 
+def deny(node: MemoryNode) -> None:
+    """Refuse each script, as a server without memory does."""
+    answer = node.answer
+
+    def refusing(client: Any, words: Any) -> Any:
+        script = words[0].upper() in (b"EVALSHA", b"EVAL")
+        return ReplyError("OOM command not allowed") if script else answer(client, words)
+
+    node.answer = refusing  # type: ignore[method-assign]
+
+
 async def lease_of(on: Nodes, name: str) -> asynclock.Lease:
     return await on.locks.lock(name).acquire()

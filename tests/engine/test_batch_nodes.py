@@ -9,8 +9,8 @@ import pytest
 
 import asynclock
 from asynclock._primitives.lock import SCRIPT
-from tests.engine.batches import NAMES, forbid, free, lease_of, listen, together
-from tests.engine.virtual_nodes import Nodes, busy
+from tests.engine.batches import NAMES, deny, forbid, free, lease_of, listen, together
+from tests.engine.virtual_nodes import COUNTER, Nodes, busy
 from tests.waiting import until
 
 
@@ -182,3 +182,22 @@ async def test_a_release_that_nodes_deny_is_a_loss_of_its_name_only(on: Nodes) -
     assert held == [False, True, True, True, True]
     with pytest.raises(asynclock.LeaseLostError):
         await leases[0].extend()
+
+
+@busy
+async def test_a_batch_that_one_node_fails_keeps_what_the_others_have_granted(on: Nodes) -> None:
+    """The releases stand first in each reply; no fence is taken from their places."""
+    held = await together(on, "xyz")
+    deny(on.nodes[1])
+    seen = [listen(node) for node in on.nodes]
+    before = on.locks.statistics().write_backs
+    *released, first, second = await asyncio.gather(
+        *(lease.release() for lease in held), lease_of(on, "a"), lease_of(on, "b")
+    )
+    assert released == [True] * 3
+    assert first.held
+    assert second.held
+    assert on.locks.statistics().write_backs == before
+    fences = [await node.command("GET", COUNTER) for node in on.nodes]
+    assert fences[0] == fences[2] == str(first.fence)
+    assert [seen[0], seen[2]] == [["batch"]] * 2, "no node is told a fence that it gave"
