@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
 import asynclock
+from asynclock._nodes.link import LATE_TIMER_FACTOR
 from asynclock._primitives.lock import SCRIPT
 from tests.engine.batches import NAMES, deny, forbid, free, lease_of, listen, together
-from tests.engine.virtual_nodes import COUNTER, Nodes, busy
+from tests.engine.virtual_nodes import COUNTER, NODE_TIMEOUT, Nodes, busy
 from tests.waiting import until
 
 
@@ -201,3 +203,41 @@ async def test_a_batch_that_one_node_fails_keeps_what_the_others_have_granted(on
     fences = [await node.command("GET", COUNTER) for node in on.nodes]
     assert fences[0] == fences[2] == str(first.fence)
     assert [seen[0], seen[2]] == [["batch"]] * 2, "no node is told a fence that it gave"
+
+
+@busy
+async def test_of_two_names_the_one_without_a_right_to_it_fails_alone(on: Nodes) -> None:
+    for node in on.nodes:
+        forbid(node, "a")
+    error, other = await together(on, "ab")
+    assert isinstance(error, asynclock.ConfigurationError)
+    assert other.held
+    held = await lease_of(on, "c")
+    _, released = await asyncio.gather(
+        on.locks.lock("a").acquire(), held.release(), return_exceptions=True
+    )
+    assert released is True
+    await free(on, "c")
+
+
+@busy
+async def test_a_batch_may_be_executed_while_a_late_timer_may_still_wait_for_it(on: Nodes) -> None:
+    """And no later: the key would outlive a caller that has given up."""
+    began, node = on.nodes[0].wall(), on.nodes[0]
+    limits: dict[bytes, float] = {}
+    answer = node.answer
+
+    def noting(client: Any, words: Any) -> Any:
+        if words[0].upper() == b"EVALSHA":
+            operation, *args = words[3 + int(words[2]) :]
+            if operation in (b"acquire", b"batch"):
+                limits[operation] = int(args[3]) / 1_000_000 - began
+        return answer(client, words)
+
+    node.answer = noting  # type: ignore[method-assign]
+    single = await lease_of(on, "x")
+    several = await together(on, "ab")
+    assert set(limits) == {b"acquire", b"batch"}
+    latest = LATE_TIMER_FACTOR * NODE_TIMEOUT
+    assert list(limits.values()) == [pytest.approx(latest, abs=0.05)] * 2
+    assert all(lease.held for lease in (single, *several))

@@ -207,3 +207,65 @@ def test_grants_come_and_go_at_a_steady_cost(live: int) -> None:
         heap = moments._heap
     assert rebuilt <= 5, "each time for three times as many entries as there are grants"
     assert moments._entries <= 4 * live
+
+
+def test_a_request_of_before_a_shorter_ttl_counts_no_longer_whenever_it_is_answered() -> None:
+    """A node may execute it before the shorter one, whose reply is lost."""
+    grant = won()
+    grant.asked(END + 5)
+    assert grant.asked_until == END + 5
+    grant.asked(END + 2)
+    assert grant.asked_until == END + 5, "the latest end that a node may have been told"
+    grant.shortened(END - 4, 5, 8.0)
+    assert (grant.valid_until, grant.ttl, grant.asked_until) == (END - 4, 8.0, END - 4)
+    grant.extended(END + 9, 4, 20.0)
+    assert (grant.valid_until, grant.ttl) == (END - 4, 8.0)
+    grant.extended(END + 1, 6, 9.0)
+    assert (grant.valid_until, grant.ttl) == (END + 1, 9.0)
+
+
+def test_the_last_renewal_ends_with_max_hold_and_keeps_the_ttl() -> None:
+    grant = won()
+    hand_to(grant, NOW, max_hold=TTL + 2)
+    grant.extended(END + 5, 1, 7.0)
+    assert (grant.valid_until, grant.ttl) == (END + 2, TTL)
+    short = won(valid_until=END + 4)
+    hand_to(short, NOW, max_hold=TTL + 2)
+    short.extended(END + 5, 1, 7.0)
+    assert short.valid_until == END + 4, "the first ttl may be longer than max_hold"
+
+
+def test_only_the_newest_call_of_extend_and_its_ttl_are_wanted() -> None:
+    grant = won()
+    assert grant.wanted_ttl == TTL
+    first, second = grant.wants(1, 20.0), grant.wants(2, 30.0)
+    assert grant.wanted_ttl == 30.0
+    grant.answered(first)
+    assert grant.wanted_ttl == 30.0, "the second one has no answer yet"
+    grant.answered(second)
+    assert grant.wanted_ttl == TTL
+
+
+def test_only_the_newest_request_for_fences_is_under_way() -> None:
+    grant = won()
+    first, second = object(), object()
+    assert grant.reserve(5, first) == 15  # type: ignore[arg-type]
+    assert grant.reserve(5, second) == 20, "above what the first one asked for"  # type: ignore[arg-type]
+    grant.reservation_ended(first)  # type: ignore[arg-type]
+    assert grant.reserving is second
+    grant.reservation_ended(second)  # type: ignore[arg-type]
+    assert grant.reserving is None
+    grant.reserved(range(16, 21))
+    grant.drop_fences()
+    assert not grant.fences
+
+
+def test_a_lost_grant_says_why_and_one_that_is_not_renewed_ends_with_its_ttl() -> None:
+    grant = won()
+    hand_to(grant, NOW)
+    grant.end_sooner(2.0)
+    assert grant.valid_until == END - 2
+    grant.stop_renewing()
+    assert (grant.renew_until, grant.valid_until) == (0.0, END - 2)
+    grant.lost("a test")
+    assert (grant.lost_reason, grant.lease, grant.dropped) == ("a test", None, False)

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from asynclock import _clock
 from asynclock._engine.fences import BLOCK, SPARE_FENCES, Reservation, reserve_ahead, reserve_now
 from asynclock._engine.grant import Grant
 from asynclock._engine.options import LeaseOptions
 from asynclock._nodes.replies import Failure
 from asynclock.testing import LocalServer
 from tests import patient
+from tests.engine.virtual_nodes import Nodes, virtual
 
 
 class Silent:
@@ -207,3 +209,24 @@ async def test_the_first_fence_asks_no_clock_of_ours(
         assert abs(later.fence / 1_000_000 - time.time()) < 10
         assert later.fence > lease.fence
     await one.aclose()
+
+
+@virtual
+async def test_hand_overs_go_on_while_the_next_block_is_being_reserved(on: Nodes) -> None:
+    """Many tasks in turn have the lock for a moment each, and the nodes answer in 10 ms."""
+    waited: list[float] = []
+    ends = _clock.now()
+
+    async def hold() -> None:
+        nonlocal ends
+        async with on.locks.lock("a"):
+            waited.append(_clock.now() - ends)
+            await asyncio.sleep(0.00005)
+            ends = _clock.now()
+
+    on.slow(0.005)
+    await asyncio.gather(*(hold() for _ in range(BLOCK + 300)))
+    on.slow(0.0)
+    assert [number for number, seconds in enumerate(waited) if seconds > 0.001] == [0, 1], (
+        "the first acquire and the first block take a round trip"
+    )
