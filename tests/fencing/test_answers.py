@@ -10,8 +10,9 @@ import httpx
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from fastapi import Depends, FastAPI, Path
+from fastapi import Depends, FastAPI, Path, Request
 
+from asynclock.errors import ConfigurationError
 from asynclock.fencing import (
     LOCK_FENCE_HEADER,
     LOCK_NAME_HEADER,
@@ -24,9 +25,10 @@ from asynclock.fencing import (
     fence_headers,
     read_fence_headers,
 )
-from asynclock.fencing._naming import check_template, fill_in
+from asynclock.fencing._naming import check_template, fields_of, fill_in
+from asynclock.fencing._path_values import path_values
 from asynclock.fencing.aiohttp import fence_middleware
-from asynclock.fencing.fastapi import require_fence
+from asynclock.fencing.fastapi import FenceRefused, require_fence
 from asynclock.fencing.headers import refusal
 
 
@@ -124,7 +126,9 @@ def test_a_template_may_take_a_part_of_a_variable() -> None:
     assert fill_in(template, {"order": {"id": 7}}) == "orders:7"
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    "method", ["GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "PATCH", "DELETE"]
+)
 async def test_only_what_changes_something_needs_a_fence_in_aiohttp(method: str) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response()
@@ -133,7 +137,7 @@ async def test_only_what_changes_something_needs_a_fence_in_aiohttp(method: str)
     app.router.add_route("*", "/{one}", answer)
     async with TestClient(TestServer(app)) as client:
         status = (await client.request(method, "/1")).status
-    assert status == (200 if method in ("GET", "HEAD", "OPTIONS") else 428)
+    assert status == (200 if method in ("GET", "HEAD", "OPTIONS", "TRACE") else 428)
 
 
 async def ask(app: FastAPI, path: str, stamp: FenceStamp) -> Any:
@@ -202,3 +206,70 @@ async def test_a_variable_that_only_a_dependency_reads_names_the_lock_by_its_val
         return [number, stamp.name]
 
     assert (await ask(app, "/042", FenceStamp("orders:42", 1))).json() == [42, "orders:42"]
+
+
+def test_a_template_names_its_variables() -> None:
+    assert fields_of("orders") == frozenset()
+    assert fields_of("{shop}:{user.id}:{order[id]}:{size!r:>4}:{{x}}") == {
+        "shop",
+        "user",
+        "order",
+        "size",
+    }
+    for template, wrong in (("{}", ""), ("{0}:{a}", "0"), ("{a-b}", "a-b"), ("{.a}", "")):
+        with pytest.raises(ConfigurationError) as caught:
+            fields_of(template)
+        assert str(caught.value) == (
+            f"the lock name {template!r} has a field without a name: {[wrong]}"
+        )
+
+
+def test_a_template_that_lacks_a_variable_says_what_else_can_name_the_lock() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_template("{shop}:{order}", {"shop", "user"}, "PUT /x")
+    assert str(caught.value) == (
+        "PUT /x: the lock name '{shop}:{order}' needs 'order', but the route has "
+        "['shop', 'user']; a function of the request can also name the lock"
+    )
+
+
+def test_a_variable_that_the_route_does_not_declare_stays_what_the_router_made_of_it() -> None:
+    """With a converter in the path it is a number, which a template may format."""
+    request = Request({"type": "http", "path_params": {"order_id": 42}, "headers": []})
+    assert fill_in("orders:{order_id:05d}", path_values(request)) == "orders:00042"
+
+
+async def test_a_name_that_a_function_makes_is_no_template() -> None:
+    """It may come from a client, braces and all."""
+
+    def name(request: Any) -> str:
+        return f"files:{request.headers['x-file']}"
+
+    headers = {**fence_headers(FenceStamp("files:{a}", 7)), "x-file": "{a}"}
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response()
+
+    service = web.Application(middlewares=[fence_middleware(MemoryFenceStore(), name)])
+    service.router.add_put("/{a}", answer)
+    async with TestClient(TestServer(service)) as client:
+        assert (await client.put("/1", headers=headers)).status == 200
+
+    app = FastAPI()
+    app.put("/{a}", dependencies=[Depends(require_fence(MemoryFenceStore(), name))])(lambda: None)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as api:
+        assert (await api.put("/1", headers=headers)).status_code == 200
+
+
+async def test_a_refusal_in_fastapi_has_the_answer_and_the_error_behind_it() -> None:
+    """A handler of the application may log the one and send the other."""
+    dependency = require_fence(MemoryFenceStore(), "orders:{order_id}")
+    headers = [(b"x-lock-name", b"orders%3A42"), (b"x-lock-fence", b"0")]
+    scope = {"type": "http", "headers": headers, "path_params": {"order_id": "42"}}
+    with pytest.raises(FenceRefused) as caught:
+        await dependency(Request(scope))
+    cause = caught.value.__cause__
+    assert isinstance(cause, FenceHeaderError)
+    assert [caught.value.status_code, caught.value.detail] == [*refusal(cause)]
+    assert refusal(cause)[0] == 400

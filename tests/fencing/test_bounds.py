@@ -115,3 +115,12 @@ def test_a_template_says_what_it_lacks_and_what_the_route_has() -> None:
         check_template("{d}{c}", {"b", "a"}, "PUT /x")
     with pytest.raises(ConfigurationError, match=r"needs 'c', but the route has \['a', 'b'\]"):
         fill_in("{c}", {"b": 1, "a": 2})
+
+
+@pytest.mark.parametrize("part", ["", "read", "write"])
+async def test_only_fences_from_2001_on_are_taken_for_times(part: str) -> None:
+    """Smaller ones are of other origin, such as revisions: they are compared only."""
+    fenced = store(Client())
+    await fenced.claim(FenceStamp("a", 10**15, part))
+    with pytest.raises(StaleFenceError, match="is too old"):
+        await fenced.claim(FenceStamp("b", 10**15 + 1, part))
