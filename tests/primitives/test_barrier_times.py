@@ -11,7 +11,7 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._primitives.barrier import REMEMBERED, Barrier, _describe, _State
+from asynclock._primitives.barrier import Barrier, _describe, _State
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.waiting import until
 
@@ -96,7 +96,7 @@ async def test_a_slow_party_learns_that_it_has_passed_though_others_went_on(on: 
         for way in on.ways:
             way.go_mute()  # each manager makes new connections, the slow one later
         assert await barrier.wait(timeout=30) == 1
-        for _ in range(REMEMBERED - 1):
+        for _ in range(3):
             assert sorted(await asyncio.gather(*(barrier.wait(timeout=30) for _ in range(2)))) == [
                 0,
                 1,
@@ -125,7 +125,7 @@ async def test_what_the_nodes_remember_of_a_barrier_does_not_grow(on: Nodes) -> 
     for _ in range(12):
         await barrier.wait(timeout=30)
     _, rounds, _, passed, _, away = await state(on)
-    assert (rounds, len(passed), away) == (12, REMEMBERED, [])
+    assert (rounds, len(passed), away) == (12, 4, [])
     latest = passed[-1]
     await barrier.wait(timeout=30)
     assert (await state(on))[3][-2] == latest
@@ -137,12 +137,22 @@ async def test_what_the_nodes_remember_of_a_barrier_does_not_grow(on: Nodes) -> 
         with pytest.raises(asynclock.BrokenBarrierError, match="was reset while"):
             await waiting
         (text,) = await on.nodes[0].command("HMGET", "asynclock:b:#barrier", "value")
-        assert len(json.loads(text)[5]) == min(turn, REMEMBERED)
+        assert len(json.loads(text)[5]) == min(turn, 4)
 
 
 def test_a_party_is_sent_away_though_others_were_later() -> None:
     state = _State(2, 0, {}, [], sent_away=[["first"], ["second", "third"]])
     assert [state.refuses(party) for party in ("first", "third", "new")] == [True, True, False]
+
+
+def test_a_barrier_in_words() -> None:
+    for here, broken, waiting, words in (
+        ({}, False, 0, "0 of 3 wait for round 8"),
+        ({"a": 11, "b": 9, "c": 12}, False, 2, "2 of 3 wait for round 8"),
+        ({}, True, 0, "broken in round 8, until it is reset"),
+    ):
+        found = _describe(json.dumps([3, 7, here, [], broken, []]), 10)
+        assert found == ({"parties": 3, "waiting": waiting, "round": 7, "broken": broken}, words)
 
 
 def test_a_party_counts_until_its_time_ends() -> None:

@@ -167,3 +167,16 @@ async def test_readers_whose_turn_it_is_are_listed_before_the_others(server: Ser
         "later",
         "second",
     ]
+
+
+async def test_a_release_that_fails_in_a_batch_fails_alone(server: Server) -> None:
+    """Another program uses the key of a ticket: the owners of other names are told of theirs."""
+    for name in "ab":
+        await server.node.command("SET", name, "me", "PX", TTL)
+    await server.node.command("ZADD", "aq", 1, "t")
+    await server.node.command("HSET", "aq:#t", "x", "y")
+    words = ("batch", 2, TTL, 5, 0, DAY, 0, "me", "me")
+    odd, (failed, released) = await server.call(lock.SCRIPT, "a b aq bq", *words)
+    assert (odd, released) == (1, 1)
+    assert "WRONGTYPE" in str(failed)
+    assert await server.node.command("EXISTS", "a", "b") == 0

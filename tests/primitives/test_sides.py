@@ -287,3 +287,59 @@ async def test_the_second_upgrade_is_refused_at_once_also_while_one_node_is_down
         assert _clock.now() - began < 1
         await mine.release()
         assert (await waiting).held
+
+
+@virtual
+async def test_a_downgrade_that_is_cancelled_leaves_no_reader(on: Nodes) -> None:
+    """At whatever moment: at most the write lease is left, and its `held` says so."""
+    for moment in (0.1, 0.3, 0.5, 0.7):
+        name = f"a{moment}"
+        lock = on.locks.rwlock(name)
+        async with on.connect() as others:
+            async with others.lock("warm"):
+                pass
+            writing = await lock.write().acquire()
+            on.slow(0.2)
+            changing = start(lock.downgrade(writing))
+            await asyncio.sleep(moment)
+            assert not changing.done()
+            changing.cancel()
+            await asyncio.wait([changing])
+            await asyncio.sleep(1)
+            on.slow(0.0)
+            if writing.held:
+                assert await others.rwlock(name).read().try_acquire() is None
+                assert await writing.release()
+            free = await others.rwlock(name).write().try_acquire()
+            assert free is not None
+            assert await free.release()
+
+
+@virtual
+async def test_a_downgrade_of_what_the_nodes_have_lost_leaves_no_reader(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    writing = await lock.write().acquire()
+    for node in on.nodes:
+        await node.command("DEL", "asynclock:a:#write")
+    with pytest.raises(asynclock.LeaseLostError):
+        await lock.downgrade(writing)
+    await asyncio.sleep(0.1)
+    assert on.locks.leases() == ()
+    async with on.connect() as others:
+        assert await others.rwlock("a").write().try_acquire() is not None
+
+
+@virtual
+async def test_the_second_upgrade_is_told_what_to_do_instead(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    first, second = await lock.read().acquire(), await lock.read().acquire()
+    upgrading = start(lock.upgrade(first))
+    await asyncio.sleep(0.1)
+    with pytest.raises(asynclock.NotAcquiredError) as caught:
+        await lock.upgrade(second)
+    assert str(caught.value).endswith(
+        "is being upgraded and waits for this one: release the read lease and lock to write"
+    )
+    assert second.held
+    await second.release()
+    assert await (await upgrading).release()

@@ -12,7 +12,8 @@ import asynclock
 from asynclock import _clock
 from asynclock._primitives import event, latch
 from asynclock._primitives.latch import HIGHEST_COUNT
-from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
+from asynclock._rules.validity import longest_outage
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 
 LATCH = "asynclock:l:#latch"
 
@@ -218,3 +219,42 @@ async def test_a_latch_opens_with_the_last_count_and_not_before(on: Nodes) -> No
     assert await one.wait(timeout=1) is False
     assert await one.count_down() == 0
     assert await one.wait(timeout=1) is True
+
+
+# ---- outages -------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_call_without_a_timeout_outlasts_the_longest_quarantine(on: Nodes) -> None:
+    """A restart of two nodes at once is no error of any caller."""
+    for node in on.nodes[1:]:
+        node.kill()
+    for call in (on.locks.event("e").is_set, on.locks.event("e").set):
+        began = _clock.now()
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await call()
+        assert _clock.now() - began == pytest.approx(longest_outage(TTL), abs=1.1)
+
+
+@virtual
+async def test_a_call_ends_with_its_manager(on: Nodes) -> None:
+    there = on.connect()
+    assert not await there.event("e").is_set()
+    for node in on.nodes[1:]:
+        node.kill()
+    calls = [
+        start(call)
+        for call in (
+            there.event("e").set(),
+            there.latch("l", 2).count_down(),
+            there.event("e").wait(),
+        )
+    ]
+    await asyncio.sleep(1)
+    assert not any(call.done() for call in calls)
+    began = _clock.now()
+    await there.aclose()
+    for call in calls:
+        with pytest.raises(asynclock.ConfigurationError, match="closed"):
+            await call
+    assert _clock.now() - began < 2.1

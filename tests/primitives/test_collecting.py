@@ -1,0 +1,214 @@
+"""Several leases of one call: the gate, who waits at it, tries, and who may leave. Virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock.testing import lose
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+
+
+def gates(locks: asynclock.LockManager) -> list[Any]:
+    """Return the leases that let this manager collect permits."""
+    return [lease for lease in locks.leases() if getattr(lease, "part", "") == "several"]
+
+
+@virtual
+async def test_a_try_takes_as_long_as_the_nodes_need_whatever_the_locks_own_timeout(
+    on: Nodes,
+) -> None:
+    """A timeout is for waiting, and a try waits for nobody: it makes one call after the other."""
+    async with on.connect(prefix="x:{") as cluster:
+        async with cluster.lock("warm"):
+            pass
+        on.slow(0.2)
+        locks: list[Any] = [
+            cluster.multi_lock("a", "b", "c", "d", timeout=0),
+            on.locks.reentrant_lock("r", timeout=0),
+        ]
+        for lock in locks:
+            lease = await lock.try_acquire()
+            assert lease is not None
+            assert await lease.release()
+
+
+@virtual
+async def test_a_gate_outlives_the_ttl_though_the_permits_are_not_renewed(on: Nodes) -> None:
+    """Else two large requests would collect at once, and wait for each other."""
+    semaphore = on.locks.semaphore("s", 3, renew=False)
+    async with on.connect() as others:
+        kept = await others.semaphore("s", 3).several(3).acquire()
+        collecting = start(semaphore.several(1).acquire())
+        await asyncio.sleep(0.1)
+        (gate,) = gates(on.locks)
+        await asyncio.sleep(3 * TTL)
+        assert gate.held
+        assert gates(on.locks) == [gate]
+        assert await others.semaphore("s", 3).several(1).try_acquire() is None
+        collecting.cancel()
+        await asyncio.wait([collecting])
+        assert await kept.release()
+
+
+@virtual
+async def test_a_gate_that_was_lost_is_passed_anew_though_a_loss_interrupts_no_body(
+    on: Nodes,
+) -> None:
+    semaphore = on.locks.semaphore("s", 2, interrupt=False)
+    one = await semaphore.acquire()
+    collecting = start(semaphore.several(2).acquire(timeout=30))
+    await asyncio.sleep(0.1)
+    (lost,) = gates(on.locks)
+    lose(lost)
+    await asyncio.sleep(1)
+    (gate,) = gates(on.locks)
+    assert gate.fence > lost.fence
+    assert await one.release()
+    assert await (await collecting).release()
+    assert gates(on.locks) == [], "the gate is open for the next one"
+
+
+@virtual
+async def test_inspect_says_who_waits_for_a_permit_and_who_to_collect_several(on: Nodes) -> None:
+    async with (
+        on.connect(label="collects") as first,
+        on.connect(label="waits to collect") as second,
+        on.locks.semaphore("s", 2),
+    ):
+        waiting = []
+        for locks in (first, second):
+            waiting.append(start(locks.semaphore("s", 2).several(2).acquire()))
+            await asyncio.sleep(0.1)
+        seen = await on.locks.semaphore("s", 2).inspect()
+        assert [waiter.label for waiter in seen.waiting] == ["collects", "waits to collect"]
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+
+
+def test_a_client_looks_at_each_window_of_slots_once_though_one_seemed_free() -> None:
+    """What is free may be taken before it is asked for: the same windows must not begin anew."""
+    spec = asynclock.connect("memory://a").semaphore("a", 130)._slot("a", 3)
+    asked = [spec.part]
+    for votes in (b"1" * 63, b"1" * 9 + b"0" + b"1" * 53, b"1" * 63, b"1" * 63):
+        assert spec.choose_slot is not None
+        following = spec.choose_slot([votes], 0, 0.5)
+        if following is None:
+            break
+        spec = following
+        asked.append(spec.part)
+    assert asked == ["3", "67", "77", "11"], "three windows, and one slot that was taken meanwhile"
+
+
+@virtual_single
+async def test_the_owner_of_several_leases_is_that_of_the_first(on: Nodes) -> None:
+    async with on.connect(prefix="x:{") as locks:
+        hold = await locks.multi_lock("n", "m").acquire()
+        first, second = hold.leases
+        assert (first.name, second.name) == ("m", "n")
+        assert first.owner != second.owner
+        assert hold.owner == first.owner
+        assert await hold.release()
+
+
+@virtual_single
+async def test_a_lock_that_was_entered_by_one_task_is_left_by_another(on: Nodes) -> None:
+    """As a fixture of a test is."""
+    for lock in (on.locks.lock("a"), on.locks.multi_lock("a", "b"), on.locks.reentrant_lock("r")):
+        lease: Any = await start(lock.__aenter__())
+        assert lease.held
+        await start(lock.__aexit__(None, None, None))
+        assert not lease.held
+
+
+@virtual
+async def test_a_try_for_what_others_have_answers_within_a_node_timeout(on: Nodes) -> None:
+    async with on.connect() as others, others.multi_lock("a", "b"):
+        for node in on.nodes[2:]:
+            node.freeze()
+        began = _clock.now()
+        assert await on.locks.multi_lock("b", "c").try_acquire() is None
+        assert _clock.now() - began < 1.1
+
+
+@virtual_single
+async def test_the_error_of_the_body_is_not_replaced_by_the_loss_of_a_term(on: Nodes) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with on.locks.election("e", interrupt=False).campaign() as term:
+            lose(term.lease)
+            raise ZeroDivisionError
+
+
+@virtual_single
+async def test_a_term_whose_body_is_closed_ends(on: Nodes) -> None:
+    """A generator that is closed may await nothing."""
+
+    term = await on.locks.election("e").campaign()
+
+    async def lead() -> None:
+        async with term:
+            await asyncio.Future()
+
+    body = lead()
+    body.send(None)
+    assert term.held
+    body.close()
+    await asyncio.sleep(0.1)
+    assert not term.held
+    assert on.locks.leases() == ()
+
+
+@virtual
+async def test_a_request_that_begins_again_has_what_is_left_of_its_timeout(on: Nodes) -> None:
+    """Though another one was let through the gate meanwhile."""
+    async with on.connect() as others:
+        kept = await others.semaphore("s", 2).acquire()
+        began = _clock.now()
+        collecting = start(on.locks.semaphore("s", 2).several(2).acquire(timeout=5))
+        await asyncio.sleep(0.1)
+        rival = start(others.semaphore("s", 2).several(2).acquire())
+        await asyncio.sleep(2.9)
+        (gate,) = gates(on.locks)
+        lose(gate)
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await collecting
+        assert _clock.now() - began == pytest.approx(5, abs=0.1)
+        await kept.release()
+        assert await (await rival).release()
+
+
+# ---- holds that are dropped ----------------------------------------------------------------------
+
+
+@virtual_single
+async def test_a_task_keeps_its_other_holds_when_it_drops_one(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    outer = await lock.acquire()
+    with pytest.warns(ResourceWarning, match="a hold on .* was dropped"):
+        await lock.acquire()
+        await asyncio.sleep(0)
+    again = await lock.try_acquire()
+    assert again is not None
+    assert again.fence == outer.fence
+    assert await again.release()
+    assert await outer.release()
+
+
+@virtual_single
+async def test_a_hold_on_what_was_lost_is_dropped_without_a_word(on: Nodes) -> None:
+    """Its loss was told; nothing is left to be released."""
+    lock = on.locks.reentrant_lock("a", interrupt=False)
+    outer, inner = await lock.acquire(), await lock.acquire()
+    lose(outer)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        del inner
+        await asyncio.sleep(0.1)
+    assert [str(one.message) for one in told] == []
+    assert await outer.release() is False
