@@ -178,6 +178,16 @@ async def test_a_split_vote_at_the_gate_is_tried_again_until_the_timeout(on: Nod
     await writing.release()
 
 
+@virtual_four
+async def test_an_upgrade_without_time_to_wait_ends_at_a_split_vote(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    reading = await lock.read().acquire()
+    for node in on.nodes[:2]:
+        await node.command("SET", GATE, "rival", "PX", 5000)
+    assert await took(lock.upgrade(reading, timeout=0), asynclock.NotAcquiredError) < 1.1
+    assert reading.held
+
+
 @virtual
 async def test_a_reader_that_has_expired_unnoticed_is_not_upgraded(on: Nodes) -> None:
     """The code kept the loop busy until its time was over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import pytest
@@ -187,6 +188,27 @@ def test_a_decorator_says_what_the_function_lacks(
 
     with pytest.raises(ConfigurationError, match=text):
         asynclock.connect("memory://").synchronized(template, lease=lease)(pay)
+
+
+def test_a_decorator_without_a_name_shows_what_it_got_instead() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        asynclock.connect("memory://").synchronized(len)  # type: ignore[arg-type]  # the mistake
+    assert str(caught.value) == (
+        'synchronized takes a template, as in @locks.synchronized("name"), '
+        "not <built-in function len>"
+    )
+
+
+def test_a_decorated_function_shows_all_parameters_but_that_of_the_lease() -> None:
+    @asynclock.connect("memory://").synchronized("{order}", lease="held")
+    async def pay(order: int, *, note: str = "", held: asynclock.Lease, at: float) -> None: ...
+
+    shown = inspect.signature(pay).parameters.values()
+    assert [(one.name, one.kind, one.default) for one in shown] == [
+        ("order", inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty),
+        ("note", inspect.Parameter.KEYWORD_ONLY, ""),
+        ("at", inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty),
+    ]
 
 
 def test_a_managers_wrong_setting_is_named() -> None:
