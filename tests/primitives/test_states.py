@@ -237,6 +237,22 @@ async def test_a_call_without_a_timeout_outlasts_the_longest_quarantine(on: Node
 
 
 @virtual
+async def test_a_wait_that_ends_in_an_outage_says_so(on: Nodes) -> None:
+    """Though the nodes had answered before: nobody knows whether it was set meanwhile."""
+    waits = [
+        start(call(timeout=8)) for call in (on.locks.event("e").wait, on.locks.latch("l", 2).wait)
+    ]
+    await asyncio.sleep(2)
+    for node in on.nodes[1:]:
+        node.kill()
+    began = _clock.now()
+    for wait in waits:
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await wait
+    assert _clock.now() - began == pytest.approx(6, abs=0.1)
+
+
+@virtual
 async def test_a_call_ends_with_its_manager(on: Nodes) -> None:
     there = on.connect()
     assert not await there.event("e").is_set()
