@@ -179,7 +179,7 @@ def told(command: Command, reply: Any) -> Any:
 @pytest.mark.parametrize(
     "commands",
     [words(STRINGS), words(HASHES), words(SORTED_SETS), words(NAMES), SCRIPTS, BYTES],
-    ids=["strings", "hashes", "sorted sets", "names", "scripts", "bytes"],
+    ids=["strings", "hashes", "sorted-sets", "names", "scripts", "bytes"],
 )
 async def test_each_reply_is_that_of_a_server(
     asynclock_nodes: list[LocalServer], commands: list[Command]
@@ -197,7 +197,7 @@ async def test_each_reply_is_that_of_a_server(
 @in_virtual_time
 async def test_a_script_that_was_sent_whole_is_known_by_its_hash() -> None:
     node, source = MemoryNode(), "return ARGV[1]"
-    sha = hashlib.sha1(source.encode()).hexdigest()  # noqa: S324 - the name of a script
+    sha = hashlib.sha1(source.encode()).hexdigest()
     with pytest.raises(ReplyError, match="NOSCRIPT"):
         await node.command("EVALSHA", sha, 0, "x")
     assert await node.command("EVAL", source, 0, "x") == "x"
@@ -312,9 +312,11 @@ WRITES: list[tuple[Command, Command | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("write", "before"), WRITES, ids=lambda one: " ".join(one or ["nothing"]))
+@pytest.mark.parametrize(("write", "before"), WRITES, ids=lambda one: "-".join(one or ["nothing"]))
 @in_virtual_time
-async def test_each_write_is_told_to_those_who_watch(write: Command, before: Command | None) -> None:
+async def test_each_write_is_told_to_those_who_watch(
+    write: Command, before: Command | None
+) -> None:
     node = MemoryNode()
     if before:
         await node.command(*before)
@@ -325,7 +327,12 @@ async def test_each_write_is_told_to_those_who_watch(write: Command, before: Com
 
 @pytest.mark.parametrize(
     "words",
-    [("DEL", "k"), ("PEXPIRE", "k", "1000"), ("ZREM", "k", "x"), ("ZREMRANGEBYSCORE", "k", "1", "2")],
+    [
+        ("DEL", "k"),
+        ("PEXPIRE", "k", "1000"),
+        ("ZREM", "k", "x"),
+        ("ZREMRANGEBYSCORE", "k", "1", "2"),
+    ],
     ids=lambda one: str(one[0]),
 )
 @in_virtual_time
