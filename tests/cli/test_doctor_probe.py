@@ -1,0 +1,443 @@
+"""What `asynclock doctor` asks a server, and what it makes of the answers; the test is the server.
+
+Time is virtual, and a request takes a fifth of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import hiredis
+import pytest
+
+from asynclock import _clock
+from asynclock._nodes.acks import Acks
+from asynclock._nodes.endpoint import Endpoint
+from asynclock._nodes.handshake import HandshakeError
+from asynclock._nodes.replies import Failure
+from asynclock._nodes.script import Command
+from asynclock._primitives.lock import SCRIPT
+from asynclock._rules.nodeset import NodeSet
+from asynclock._rules.trust import Trust
+from asynclock.cli._sources import Settings
+from asynclock.cli.doctor import command, counters
+from asynclock.cli.doctor import probe as probing
+from asynclock.cli.doctor.counters import Counters, count_counters
+from asynclock.cli.doctor.findings import Severity
+from asynclock.cli.doctor.groups import Group
+from asynclock.cli.doctor.probe import Probe, Purpose
+from asynclock.testing import run_virtual
+
+PURPOSE = Purpose(1, 10.0, 0.25, "shop:", Acks(), 1.0)
+INFO = (
+    b"redis_version:7.2.4\r\nrun_id:one\r\nrole:master\r\nuptime_in_seconds:100\r\n"
+    b"aof_enabled:1\r\nconnected_slaves:0\r\nmaxmemory_policy:noeviction\r\n"
+)
+RECORD = NodeSet(3, ("h:6379",)).text()
+CONFIG = {
+    "aclfile": "/etc/acl",
+    "appendfsync": "always",
+    "maxclients": "100",
+    "min-replicas-to-write": "0",
+    "save": "",
+    "stop-writes-on-bgsave-error": "yes",
+    "timeout": "30",
+}
+Answer = Callable[[list[str]], Any]
+
+
+def usual(words: list[str]) -> Any:
+    """Answer as a healthy server whose clock is 2 s ahead."""
+    match words[:2]:
+        case ["INFO", *_]:
+            return INFO
+        case ["CONFIG", "GET"]:
+            return {words[2].encode(): CONFIG[words[2]].encode()}
+        case ["HMGET", _]:
+            return [b"7", RECORD.encode(), b"h:6379"]
+        case ["CLIENT", "LIST"]:
+            return b"id=1 name=x"
+        case ["SCAN", "0"] if words[3] == "1000":
+            return [b"0", [b"shop:a:#fence", b"shop:b", b"other:c:#fence"]]
+        case ["MEMORY", "USAGE"]:
+            return 72
+        case ["TIME"]:
+            seconds, micros = divmod(round((_clock.wall() + 2.0) * 1_000_000), 1_000_000)
+            return [b"%d" % seconds, b"%d" % micros]
+    return b"OK"
+
+
+class Link:
+    """A connection to the server; its answers come half of the way later."""
+
+    def __init__(self, answer: Answer = usual, there: float = 0.1, back: float = 0.1) -> None:
+        self.answer, self.there, self.back = answer, there, back
+        self.asked: list[str] = []
+        self.closed: list[str] = []
+
+    async def ask(self, one: Command) -> Any:
+        reader = hiredis.Reader(encoding="utf-8")
+        reader.feed(one.packed)
+        words: Any = reader.gets()
+        shown = re.sub(r"doctor-[0-9a-f]{16}", "KEY", " ".join(words))
+        self.asked.append(shown.replace(SCRIPT.source, "SOURCE").replace(SCRIPT.sha, "SHA"))
+        await asyncio.sleep(self.there)
+        reply = self.answer(words)
+        await asyncio.sleep(self.back)
+        return reply
+
+    def close(self, why: str) -> None:
+        self.closed.append(why)
+
+
+def examined(
+    monkeypatch: pytest.MonkeyPatch, *links: Link | Failure, purpose: Purpose = PURPOSE
+) -> Probe:
+    """Probe a server over these connections, one after the other."""
+    waiting = list(links)
+
+    async def greet(*_: Any) -> Any:
+        link = waiting.pop(0)
+        if isinstance(link, Failure):
+            raise HandshakeError(link)
+        return link
+
+    monkeypatch.setattr(probing, "greet", greet)
+    url = "redis://ann:secret@h:6379"
+    return run_virtual(probing.probe(Endpoint.from_url(url), url, purpose))
+
+
+def test_a_healthy_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Link(), Link()
+    purpose = replace(PURPOSE, acks=Acks(1, durable=True))
+    found = examined(monkeypatch, first, second, purpose=purpose)
+    assert first.asked == [
+        "INFO",
+        "CONFIG GET appendfsync",
+        "CLIENT TRACKING ON OPTIN NOLOOP",
+        "CLIENT CACHING YES",
+        "HMGET shop::#set accepted value name",
+        "CLIENT LIST TYPE NORMAL",
+        *(f"CONFIG GET {name}" for name in CONFIG),
+        "SET shop:KEY doctor PX 1000",
+        "GET shop:KEY",
+        "PTTL shop:KEY",
+        "PEXPIRE shop:KEY 1000",
+        "DEL shop:KEY",
+        "TIME",
+        "SCRIPT LOAD SOURCE",
+        "EVAL return 1 0",
+        "EVALSHA SHA 2 shop:KEY shop:KEY-counter inspect",
+        "SCAN 0 COUNT 1",
+        "WAIT 0 1",
+        "WAITAOF 0 0 1",
+        "SCAN 0 COUNT 1000",
+        "MEMORY USAGE shop:a:#fence",
+        *["TIME"] * 4,
+    ]
+    assert second.asked == ["INFO server"]
+    assert (first.closed, second.closed) == (["done"], ["done"])
+    assert found.trips == pytest.approx([0.2] * 4, abs=1e-4)
+    assert found.offset == pytest.approx(2.0, abs=1e-4)
+    assert (found.jumped, found.rate, found.down, found.refused) == (0.0, 0.0, None, {})
+    assert (found.url, found.login, found.user) == ("redis://***@h:6379", True, "ann")
+    assert found.config == CONFIG
+    assert (found.info["run_id"], found.other_run_id) == ("one", "one")
+    facts = found.facts
+    assert (facts.version, facts.durable, facts.tracking) == ("7.2.4", True, True)
+    assert found.counters == Counters(1, 72)
+    assert (found.epoch, found.kept.name, found.clients) == (3, "h:6379", b"id=1 name=x")
+    assert found.waits == 0.0, "the first contact with a single server is free"
+
+
+def test_what_a_server_refuses_is_kept_and_the_rest_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no = Failure("NOPERM no", code="NOPERM")
+    refused = {"INFO", "CONFIG", "CLIENT", "HMGET", "SCAN", "DEL"}
+
+    def answer(words: list[str]) -> Any:
+        return no if words[0] in refused else usual(words)
+
+    first = Link(answer)
+    full = Failure("max number of clients")
+    found = examined(monkeypatch, first, full, purpose=replace(PURPOSE, nodes=3))
+    assert found.refused == {
+        "INFO": no,
+        "CONFIG GET": no,
+        "CLIENT TRACKING": no,
+        "SCAN": no,
+        "DEL": no,
+        "a second connection": full,
+    }
+    assert "CLIENT CACHING YES" not in first.asked, "it would be refused as well"
+    assert (found.down, found.config, found.info, found.counters) == (None, {}, {}, None)
+    assert not found.facts.tracking
+    assert found.waits > 10.0, "without INFO a node counts as restarted"
+    assert found.waits_because
+    assert found.offset == pytest.approx(2.0, abs=1e-4)
+    assert first.closed == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "max_ttl", "uptime", "disks_kept", "waits"),
+    [
+        (1, 30.0, 5, False, False),
+        (3, 30.0, 5, False, True),
+        (3, 30.0, 100, False, False),
+        (3, 300.0, 100, False, True),
+        (3, 300.0, 100, True, False),
+    ],
+)
+def test_whether_a_node_waits_depends_on_what_it_is_used_for(
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: int,
+    max_ttl: float,
+    uptime: int,
+    disks_kept: bool,
+    waits: bool,
+) -> None:
+    def answer(words: list[str]) -> Any:
+        if words[0] == "INFO":
+            return INFO.replace(b"seconds:100", b"seconds:%d" % uptime)
+        return usual(words)
+
+    purpose = replace(PURPOSE, nodes=nodes, max_ttl=max_ttl, disks_kept=disks_kept)
+    found = examined(monkeypatch, Link(answer), Link(answer), purpose=purpose)
+    assert (found.waits > 0) is waits
+    assert bool(found.waits_because) is waits
+
+
+def test_a_server_that_can_not_be_greeted_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def diagnose(endpoint: Endpoint) -> str:
+        return f"tls of {endpoint.host}"
+
+    monkeypatch.setattr(probing, "diagnose", diagnose)
+    gone = Failure("refused")
+    found = examined(monkeypatch, gone)
+    assert (found.down, found.tls, found.info) == (gone, "tls of h", {})
+
+
+def test_two_servers_behind_one_address_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = examined(monkeypatch, Link(), Link(lambda _: INFO.replace(b":one", b":two")))
+    assert (found.facts.run_id, found.other_run_id) == ("one", "two")
+
+
+# ---- clocks -------------------------------------------------------------------------------------
+
+
+def watched(link: Link, seconds: float = 1.0) -> Probe:
+    found = Probe(Endpoint.from_url("redis://h"), "redis://h", login=False)
+    run_virtual(probing._watch_clock(found, link, Trust(10.0), seconds))  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize("late_first", [True, False])
+def test_requests_that_take_different_times_are_no_rate_of_a_clock(late_first: bool) -> None:
+    """The clock is good: only the way there or back is longer at first."""
+    link = Link()
+    link.there, link.back = (0.4, 0.0) if late_first else (0.0, 0.4)
+
+    def answer(words: list[str]) -> Any:
+        reply = usual(words)
+        if len(link.asked) > 1:
+            link.there, link.back = link.back, link.there
+        return reply
+
+    link.answer = answer
+    assert watched(link, 3.0).rate == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.1, -0.1])
+def test_the_rate_of_a_clock_is_what_it_is_at_least(rate: float) -> None:
+    began: list[float] = []
+
+    def answer(_: list[str]) -> Any:
+        began.append(_clock.wall())
+        now = began[0] + (began[-1] - began[0]) * (1 + rate)
+        seconds, micros = divmod(round(now * 1_000_000), 1_000_000)
+        return [b"%d" % seconds, b"%06d" % micros]
+
+    found = watched(Link(answer), 20.0)
+    assert 0.08 < abs(found.rate) < 0.1
+    assert found.rate * rate > 0
+    assert found.jumped == 0.0
+
+
+def test_a_clock_is_looked_at_for_as_long_as_asked_and_not_without_a_pause() -> None:
+    assert len(watched(Link(there=0.0, back=0.0), 1.0).trips) in (10, 11)
+    assert len(watched(Link(there=0.0, back=0.0), 5.0).trips) in (50, 51)
+    gone = watched(Link(lambda _: Failure("gone")))
+    assert (gone.trips, gone.offset) == ([], None)
+
+
+@pytest.mark.parametrize(("trips", "median"), [([], None), ([3, 1], 3), ([9, 1, 2], 2)])
+def test_the_round_trip_is_the_median(trips: list[float], median: float | None) -> None:
+    found = Probe(Endpoint.from_url("redis://h"), "redis://h", login=False, trips=trips)
+    assert found.round_trip == median
+
+
+def test_numbers_of_a_server_that_are_none() -> None:
+    info = {"below": "-5", "above": "7", "odd": "7k", "empty": ""}
+    found = Probe(Endpoint.from_url("redis://h"), "", login=False, info=info, config=info)
+    assert [found.number(key) for key in (*info, "missing")] == [-5, 7, 0, 0, 0]
+    assert [found.setting(key) for key in (*info, "missing")] == [0, 7, 0, 0, 0]
+
+
+# ---- counters -----------------------------------------------------------------------------------
+
+
+def counted(answer: Answer) -> tuple[Counters | None, list[str]]:
+    link = Link(answer, 0.0, 0.0)
+    return run_virtual(count_counters(link, "shop:")), link.asked  # type: ignore[arg-type]
+
+
+def pages(of_page: list[bytes], last: int, size: Any = 72, total: Any = 10_000) -> Answer:
+    """Answer with this page again and again, `last` times."""
+
+    def answer(words: list[str]) -> Any:
+        if words[0] == "SCAN":
+            number = int(words[1]) + 1
+            return [b"%d" % (0 if number == last else number), of_page]
+        return total if words[0] == "DBSIZE" else size
+
+    return answer
+
+
+NAMES = [b"shop:%d:#fence" % number for number in range(5)] + [b"shop:a", b"else:1:#fence"]
+
+
+def test_counters_are_counted_to_the_end() -> None:
+    found, asked = counted(pages(NAMES, 3))
+    assert found == Counters(15, 15 * 72)
+    assert asked[:3] == [f"SCAN {cursor} COUNT 1000" for cursor in range(3)]
+    assert len(asked) == 3 + 15
+    assert found is not None
+    assert found.shown == "15 (0.0 MB)"
+
+
+def test_of_many_counters_a_sample_is_weighed() -> None:
+    sizes = iter(range(1000))
+
+    def answer(words: list[str]) -> Any:
+        return next(sizes) if words[0] == "MEMORY" else pages(NAMES, 20)(words)
+
+    found, asked = counted(answer)
+    weighed = [words for words in asked if words.startswith("MEMORY")]
+    assert 10 <= len(weighed) <= 20
+    assert found is not None
+    assert (found.count, found.size) == (100, round((len(weighed) - 1) / 2 * 100))
+
+
+def test_a_large_server_is_judged_by_a_part_of_it() -> None:
+    found, asked = counted(pages(NAMES, 10**9, total=70_000))
+    assert found is not None
+    assert (found.count, found.size) == (50_000, 50_000 * 72), "5 of 7 keys are counters"
+    assert sum(words.startswith("SCAN") for words in asked) == counters.PAGES == 100
+    empty, _ = counted(pages([], 10**9))
+    assert empty == Counters(0, 0)
+    untold, _ = counted(pages(NAMES, 10**9, total=Failure("no")))
+    assert untold is not None
+    assert untold.count == 500, "those that were seen"
+
+
+def test_what_a_server_does_not_tell_of_its_counters() -> None:
+    assert counted(lambda _: Failure("no", code="NOPERM"))[0] is None
+    nothing, _ = counted(pages([b"shop:a"], 1))
+    assert nothing == Counters(0, 0)
+    unweighed, _ = counted(pages(NAMES, 1, size=Failure("no")))
+    assert unweighed == Counters(5, None)
+    assert unweighed is not None
+    assert unweighed.shown == "5"
+    assert Counters(1_234_567, 142_460_000).shown == "1,234,567 (142.5 MB)"
+
+
+# ---- what the servers are for -------------------------------------------------------------------
+
+THREE = ("redis://a", "redis://b", "redis://c")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "max_ttl", "wanted"),
+    [
+        (THREE, {}, None, Purpose(3, 10.0, 0.25, "asynclock:", Acks(), 2.0)),
+        (THREE[:1], {"ttl": 60}, None, Purpose(1, 60.0, 0.25, "asynclock:", Acks(), 2.0)),
+        (THREE[:1], {"ttl": 2}, None, Purpose(1, 10.0, 0.25, "asynclock:", Acks(), 2.0)),
+        (
+            THREE[:1],
+            {"ttl": 60, "max_ttl": 90, "restart_guard": "disk"},
+            None,
+            Purpose(1, 90.0, 0.25, "asynclock:", Acks(), 2.0, disks_kept=True),
+        ),
+        (
+            THREE[:1],
+            {"max_ttl": 90, "node_timeout": 2, "acks": "all", "durable": True, "prefix": "x:"},
+            20.0,
+            Purpose(1, 20.0, 2.0, "x:", Acks("all", durable=True), 2.0),
+        ),
+    ],
+)
+def test_servers_are_judged_by_the_settings_of_the_services(
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: tuple[str, ...],
+    options: dict[str, Any],
+    max_ttl: float | None,
+    wanted: Purpose,
+) -> None:
+    purposes: list[Purpose] = []
+
+    async def probe(endpoint: Endpoint, url: str, purpose: Purpose) -> Probe:
+        purposes.append(purpose)
+        return Probe(endpoint, url, login=False, down=Failure("gone"))
+
+    monkeypatch.setattr(command, "probe", probe)
+    asyncio.run(command._examine(Settings(nodes, options), 2.0, max_ttl))
+    assert purposes == [wanted] * len(nodes)
+
+
+def test_locks_are_tried_where_nothing_is_known_to_prevent_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what is found on the way to a server is a finding too."""
+    reported: dict[str, dict[str, Any]] = {
+        "good": {},
+        "warned": {"config": {"timeout": "30"}},
+        "bad": {"offset": 100.0},
+        "gone": {"down": Failure("gone")},
+    }
+    tried: list[str] = []
+
+    async def probe(endpoint: Endpoint, url: str, _: Purpose) -> Probe:
+        return Probe(endpoint, url, login=True, **reported[endpoint.host])
+
+    async def use_everything(_: Settings, url: str) -> dict[str, str]:
+        tried.append(url)
+        return {"event": f"of {url}"}
+
+    resolve = command.resolve
+
+    async def noted(url: str) -> Group:
+        group = await resolve(url)
+        if "nobody" in url:
+            return Group(findings=group.findings)
+        return group
+
+    monkeypatch.setattr(command, "probe", probe)
+    monkeypatch.setattr(command, "use_everything", use_everything)
+    monkeypatch.setattr(command, "resolve", noted)
+    nodes = tuple(f"rediss://{name}" for name in (*reported, "nobody"))
+    servers, findings = asyncio.run(command._examine(Settings(nodes), 1.0, None))
+    assert tried == ["rediss://good", "rediss://warned"]
+    assert [server.endpoint.host for server in servers] == list(reported)
+    found = {(one.code, one.node.partition(":")[0], one.severity) for one in findings}
+    assert found >= {
+        ("cannot-event", "good", Severity.WARNING),
+        ("cannot-event", "warned", Severity.WARNING),
+        ("idle-timeout", "warned", Severity.WARNING),
+        ("clock-offset", "bad", Severity.ERROR),
+        ("unreachable", "gone", Severity.ERROR),
+    }
