@@ -232,19 +232,25 @@ def watched(link: Link, seconds: float = 1.0) -> Probe:
     return found
 
 
-@pytest.mark.parametrize("late_first", [True, False])
-def test_requests_that_take_different_times_are_no_rate_of_a_clock(late_first: bool) -> None:
-    """The clock is good: only the way there or back is longer at first."""
-    link = Link()
-    link.there, link.back = (0.4, 0.0) if late_first else (0.0, 0.4)
+@pytest.mark.parametrize(
+    ("first", "later"), [((0.4, 0.0), (0.0, 0.2)), ((0.0, 0.4), (0.2, 0.0))], ids=["there", "back"]
+)
+def test_requests_that_take_different_times_are_no_rate_of_a_clock(
+    first: tuple[float, float], later: tuple[float, float]
+) -> None:
+    """The clock is good: only the way there, or the way back, is longer at first."""
 
     def answer(words: list[str]) -> Any:
-        reply = usual(words)
-        if len(link.asked) > 1:
-            link.there, link.back = link.back, link.there
-        return reply
+        link.there, link.back = first if len(link.asked) == 1 else later
+        return usual(words)
 
-    link.answer = answer
+    link = Link(answer, *first)
+
+    async def ask(one: Command) -> Any:
+        link.there = first[0] if not link.asked else later[0]
+        return await Link.ask(link, one)
+
+    link.ask = ask  # type: ignore[method-assign]
     assert watched(link, 3.0).rate == 0.0
 
 

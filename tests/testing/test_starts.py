@@ -89,6 +89,15 @@ async def test_settings_of_a_restart_stay() -> None:
             server.jump_clock(1.0)
 
 
+async def test_a_frozen_server_is_shut_down_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asynclock.testing.servers.local._STOP_TIMEOUT", 30.0)
+    async with LocalServer() as server:
+        await server.freeze()
+        await server.stop()
+        assert not server.alive
+        assert server._started().exit_status == 0, "it was not killed"
+
+
 async def test_the_log_of_a_process_goes_on_where_the_one_before_has_ended(tmp_path: Path) -> None:
     for word in ("one", "two"):
         process = ServerProcess(["echo", word], tmp_path, {})
