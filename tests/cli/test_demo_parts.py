@@ -141,7 +141,7 @@ def test_the_exit_status_is_that_of_the_last_act(
     out, err = capsys.readouterr()
     assert err == said
     if isinstance(ended, list):
-        assert out.splitlines()[-1] == _verdict(ended[-1]).plain
+        assert " ".join(out.split()).endswith(_verdict(ended[-1]).plain), "it may be broken up"
 
 
 # ---- what an act does ---------------------------------------------------------------------------
@@ -257,8 +257,9 @@ class Process:
         self.killed = True
 
     async def wait(self) -> int:
-        while self.stays and not self.killed:
-            await asyncio.sleep(1)
+        async with asyncio.timeout(600):
+            while self.stays and not self.killed:
+                await asyncio.sleep(1)
         return 0
 
 
@@ -387,25 +388,29 @@ async def test_without_a_guard_all_who_look_at_once_buy(tmp_path: Path) -> None:
 def test_a_user_tries_again_for_half_a_minute(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
+    now, ends = 0.0, 0.0
+    tried: list[float] = []
+
     async def fails(*_: Any) -> bool:
-        tried.append(now[0])
-        now[0] += 4.0
-        if now[0] > ends:
+        nonlocal now
+        tried.append(now)
+        now += 4.0
+        if now > ends:
             return True
         raise error
 
     monkeypatch.setattr(service, "buy", fails)
-    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: now))
     store: Any = None
     guard: Any = None
-    for ends, wanted in ((10.0, 3), (1e9, 8)):
-        now, tried = [0.0], list[float]()
-        if ends < 30:
-            assert run_virtual(user(store, 1, 1, "ann", guard))
-        else:
-            with pytest.raises(type(error)):
-                run_virtual(user(store, 1, 1, "ann", guard))
-        assert len(tried) == wanted
+    ends = 10.0
+    assert run_virtual(user(store, 1, 1, "ann", guard))
+    assert len(tried) == 3
+    tried.clear()
+    now, ends = 0.0, 1e9
+    with pytest.raises(type(error)):
+        run_virtual(user(store, 1, 1, "ann", guard))
+    assert tried == [4.0 * number for number in range(8)]
 
 
 def test_other_errors_of_a_user_are_faults_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

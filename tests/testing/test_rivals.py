@@ -23,7 +23,7 @@ async def test_a_rival_waits_five_seconds_for_the_name() -> None:
         async with locks.lock("a"):
             began = _clock.now()
             with pytest.raises(asynclock.AcquireTimeoutError):
-                async with busy("a"):
+                async with asyncio.timeout(60), busy("a"):
                     raise AssertionError("two owners hold it")
             assert _clock.now() - began == pytest.approx(5.0, abs=0.1)
         lease = await locks.lock("a").acquire()

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from asynclock.errors import ConfigurationError
-from asynclock.testing import LocalServer, ServerBinary, ServerReplyError, ServerStartError, until
+from asynclock.testing import (
+    LocalServer,
+    RedisCluster,
+    ServerBinary,
+    ServerReplyError,
+    ServerStartError,
+    until,
+)
 from asynclock.testing.faults.proxy import FaultProxy
 from asynclock.testing.servers import binaries, clock, containers
 from asynclock.testing.servers.ports import ReservedPort
@@ -296,3 +303,13 @@ async def test_a_proxy_that_has_ended_keeps_no_port() -> None:
         if not is_bound(proxy.port):
             return
     pytest.fail("the ports are still reserved")
+
+
+def test_both_ports_of_a_cluster_node_are_kept_before_it_starts() -> None:
+    cluster = RedisCluster(1, 0)
+    try:
+        (node,) = cluster.servers
+        assert is_bound(node.port)
+        assert is_bound(node.port + 10_000)
+    finally:
+        cluster.close()
