@@ -10,6 +10,7 @@ import pytest
 from asynclock._nodes.acks import Acks
 from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.replies import Failure
+from asynclock._rules.nodeset import Kept, NodeSet
 from asynclock.cli._sources import Settings
 from asynclock.cli.doctor import command, counters
 from asynclock.cli.doctor.counters import Counters, count_counters
@@ -138,6 +139,7 @@ def test_locks_are_tried_where_nothing_is_known_to_prevent_them(
     reported: dict[str, dict[str, Any]] = {
         "good": {},
         "warned": {"config": {"timeout": "30"}},
+        "differs": {"kept": Kept(1, NodeSet(3, ("x:1", "y:1", "z:1")).text(), "x:1")},
         "bad": {"offset": 100.0},
         "gone": {"down": Failure("gone")},
     }
@@ -163,7 +165,7 @@ def test_locks_are_tried_where_nothing_is_known_to_prevent_them(
     monkeypatch.setattr(command, "resolve", noted)
     nodes = tuple(f"redis://{name}" for name in (*reported, "nobody"))
     servers, findings = asyncio.run(command._examine(Settings(nodes), 1.0, None))
-    assert tried == ["redis://good", "redis://warned"]
+    assert tried == ["redis://good", "redis://warned", "redis://differs"]
     assert [server.endpoint.host for server in servers] == list(reported)
     found = {(one.code, one.node.partition(":")[0], one.severity) for one in findings}
     assert found >= {

@@ -302,6 +302,19 @@ def test_a_clock_and_a_round_trip_are_told_in_figures() -> None:
     assert slow[0][0] == "its clock runs -2.1% against ours"
 
 
+def test_a_fast_server_with_a_short_timeout_is_given_the_usual_one() -> None:
+    short = Purpose(1, 10.0, 0.1, "asynclock:", Acks(), 1.0)
+    ((what, fix),) = texts(state.speed(probed(trips=[0.026]), short))
+    assert what == "a round trip takes 26 ms; node_timeout is 0.1 s"
+    assert "node_timeout=0.25" in fix
+
+
+def test_counters_are_heavy_above_a_hundred_megabytes() -> None:
+    assert not list(state.counters(probed(counters=Counters(9, 100_000_000)), ONE))
+    ((what, _),) = texts(state.counters(probed(counters=Counters(9, 100_000_001)), ONE))
+    assert what == "it keeps 9 (100.0 MB) fence counters"
+
+
 def test_what_kind_of_server_it_is() -> None:
     replica = probed(facts=Facts(role="slave"), info={"master_host": "p", "master_port": "9"})
     ((what, fix),) = texts(identity.role(replica, ONE))
