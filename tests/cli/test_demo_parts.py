@@ -339,7 +339,7 @@ async def test_an_order_is_protected_from_nobody_then_from_tasks_then_from_all()
         assert [await together(act, (here, 3), (here, 4)) for act in (1, 2, 3)] == [2, 2, 2]
         async with a.lock("order:7"):
             with pytest.raises(asynclock.AcquireTimeoutError):
-                async with there.of_act(3)(7):
+                async with asyncio.timeout(600), there.of_act(3)(7):
                     pass
 
 
