@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from asynclock.testing import RedisCluster, Replicated, SentinelGroup, ServerReplyError
+from asynclock.testing import (
+    RedisCluster,
+    Replicated,
+    SentinelGroup,
+    ServerReplyError,
+    ServerStartError,
+)
 from asynclock.testing.topology.cluster import _differences, _moving, _NodeReport, _view
 from asynclock.testing.topology.replicated import in_sync
 from tests.waiting import in_virtual_time
@@ -186,6 +192,34 @@ async def test_servers_of_a_deployment_that_does_not_begin_are_ended() -> None:
     assert [server.closed for server in group.servers] == [True] * 2
 
 
+@in_virtual_time
+async def test_a_start_that_fails_is_the_error_of_its_deployment() -> None:
+    group = group_of(3)
+
+    async def fails() -> None:
+        raise ServerStartError("no memory")
+
+    group.servers[1].start = fails
+    with pytest.raises(ServerStartError, match="no memory"):
+        async with group:
+            pass
+    assert [server.closed for server in group.servers] == [True] * 3
+
+
+@in_virtual_time
+async def test_a_failover_is_over_once_those_who_run_are_in_sync() -> None:
+    """A replica that is dead is none that must be."""
+    group = group_of(4)
+    all_follow(group, 2)
+    group.servers[3].alive = False
+    follows(group.servers[2], 2, offset=99)
+    moves = asyncio.ensure_future(group.fail_over())
+    await asyncio.sleep(0.2)
+    assert not moves.done()
+    follows(group.servers[2], 2)
+    assert await moves is group.servers[1]
+
+
 # ---- Sentinels ----------------------------------------------------------------------------------
 
 
@@ -282,6 +316,34 @@ def test_an_ordered_failover_asks_one_sentinel_and_the_old_primary_follows(watch
         assert Server.log == ["11 SENTINEL FAILOVER main", "1 REPLICAOF h 3"]
 
     play()
+
+
+@in_virtual_time
+async def test_a_group_is_ready_once_its_sentinels_agree_too(watched: Any) -> None:
+    all_follow(watched, 1)
+    good = watched.sentinels[1]
+    watched.sentinels[1] = sentinel(12, 1, replica_line(2))
+    ready = asyncio.ensure_future(watched.ready())
+    await asyncio.sleep(0.2)
+    assert not ready.done()
+    watched.sentinels[1] = good
+    await ready
+
+
+@in_virtual_time
+async def test_a_replica_that_sentinels_name_is_not_the_primary_before_it_says_so(
+    watched: Any,
+) -> None:
+    all_follow(watched, 2)
+    heir = watched.servers[1]
+    heir.replies["ROLE"] = ["slave"]
+    for one in watched.sentinels:
+        one.replies["SENTINEL GET-MASTER-ADDR-BY-NAME main"] = ["h", "2"]
+    moves = asyncio.ensure_future(watched.failed_over(watched.servers[0]))
+    await asyncio.sleep(0.2)
+    assert not moves.done()
+    heir.replies["ROLE"] = ["master"]
+    assert await moves is heir
 
 
 def test_a_group_that_ends_ends_its_sentinels(watched: Any) -> None:

@@ -8,7 +8,9 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,12 +21,14 @@ from asynclock.testing import (
     ServerBinary,
     ServerReplyError,
     ServerStartError,
+    make_certificates,
     until,
 )
 from asynclock.testing.faults.proxy import FaultProxy
 from asynclock.testing.servers import binaries, clock, containers
 from asynclock.testing.servers.ports import ReservedPort
 from asynclock.testing.servers.process import ServerProcess
+from asynclock.testing.servers.several import start_servers
 from tests.waiting import in_virtual_time
 
 Script = Callable[[str, str], Path]
@@ -111,6 +115,50 @@ async def test_the_log_of_a_process_goes_on_where_the_one_before_has_ended(tmp_p
         assert not process.frozen
         assert await process.gone(30)
     assert (tmp_path / "output.log").read_text() == "one\ntwo\n"
+
+
+async def test_if_one_of_several_servers_does_not_start_none_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[LocalServer] = []
+
+    def make(**options: Any) -> LocalServer:
+        args = ("--no-such-setting", "1") if made else ()
+        made.append(LocalServer(args=args, **options))
+        return made[-1]
+
+    monkeypatch.setattr("asynclock.testing.servers.several.LocalServer", make)
+    with pytest.raises(ServerStartError, match="no-such-setting"):
+        await start_servers(2)
+    assert [(one.alive, one.folder.exists()) for one in made] == [(False, False)] * 2
+
+
+def test_certificates_are_made_anew_in_a_folder_that_has_some(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    first = make_certificates(folder)
+    before = {file.name: file.read_text() for file in folder.iterdir()}
+    assert make_certificates(folder) == first
+    after = {file.name: file.read_text() for file in folder.iterdir()}
+    assert (
+        before.keys()
+        == after.keys()
+        == {*("ca.pem", "server.pem", "server.key", "client.pem", "client.key")}
+    )
+    for name, text in after.items():
+        assert text.count("BEGIN") == before[name].count("BEGIN"), name
+        assert text != before[name]
+    first.client_context(with_client_cert=True)
+
+
+def test_clients_that_have_gone_again_are_not_accepted() -> None:
+    proxy = FaultProxy(("127.0.0.1", 1))
+    try:
+        for error in (BlockingIOError, ConnectionAbortedError):
+            listener: Any = SimpleNamespace(accept=Mock(side_effect=error))
+            proxy._accept(listener)
+        assert (proxy.accepted, proxy.connections) == (0, 0)
+    finally:
+        proxy._reserved.release()
 
 
 # ---- programs -----------------------------------------------------------------------------------

@@ -119,6 +119,29 @@ async def test_locks_of_the_fixture_work_at_once_and_are_closed_after_the_test(
     assert {node.state for node in asynclock_locks.nodes()} == {"up"}, "and none is quarantined"
 
 
+class Started(list[LocalServer]):
+    """Servers that a test has started, the last one without options."""
+
+
+@pytest.fixture
+def started(_asynclock_warm_servers: WarmServers) -> Iterator[Started]:
+    """Is set up before the fixture that starts servers, and ends after it."""
+    servers = Started()
+    yield servers
+    own, warm = servers
+    assert (own.alive, own.folder.exists()) == (False, False)
+    assert warm.alive
+    assert warm in _asynclock_warm_servers._idle
+
+
+async def test_servers_with_options_end_with_the_test_and_others_are_lent_again(
+    started: Started, asynclock_servers: plugin.StartServers
+) -> None:
+    started += await asynclock_servers(1, aof=True)
+    started += await asynclock_servers()
+    assert len(started) == 2
+
+
 # ---- the way to a server -------------------------------------------------------------------------
 
 
