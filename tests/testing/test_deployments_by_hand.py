@@ -211,7 +211,7 @@ async def test_a_failover_is_over_once_those_who_run_are_in_sync() -> None:
     """A replica that is dead is none that must be."""
     group = group_of(4)
     all_follow(group, 2)
-    group.servers[3].alive = False
+    group.servers[3].alive, group.servers[3].replies = False, {}
     follows(group.servers[2], 2, offset=99)
     moves = asyncio.ensure_future(group.fail_over())
     await asyncio.sleep(0.2)

@@ -101,7 +101,7 @@ async def test_settings_of_a_restart_stay() -> None:
 
 
 async def test_a_frozen_server_is_shut_down_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asynclock.testing.servers.local._STOP_TIMEOUT", 30.0)
+    monkeypatch.setattr("asynclock.testing.servers.local._STOP_TIMEOUT", 20.0)
     async with LocalServer() as server:
         await server.freeze()
         await server.stop()
