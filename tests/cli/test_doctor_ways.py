@@ -138,7 +138,7 @@ def diagnosed(
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     monkeypatch.setattr(Endpoint, "tls", lambda _: bare)
     monkeypatch.setattr(tls, "_listen", listen)
-    return tls._look(Endpoint.from_url("rediss://h"))
+    return tls._look(Endpoint.from_url("redis://h"))
 
 
 def refused(code: int) -> ssl.SSLCertVerificationError:
