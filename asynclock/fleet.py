@@ -145,7 +145,8 @@ class Fleet:
             return step(found).text()
 
         access = node_access(self._locks)
-        await fleet_record(self._locks).change(change, None)
+        # A node that lags promises a new number to this call, and then can't be told an older one.
+        await fleet_record(self._locks).change(change, None, rewrite=bool(state.lagging))
         state = await self.show()
         untold = [
             ask(node, telling(self._key, state.newest, known.name))

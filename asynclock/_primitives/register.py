@@ -89,22 +89,28 @@ class Register:
             await patience.pause(round_)
 
     async def change(
-        self, step: Change, deadline: float | None, *, since: float | None = None
+        self,
+        step: Change,
+        deadline: float | None,
+        *,
+        since: float | None = None,
+        rewrite: bool = False,
     ) -> str | None:
         """Change the value by `step` and return the new value.
 
         `step` is called again after a lost round, which may have taken effect all the same, so it
         must recognize its own change. Raises QuorumUnavailableError at the deadline (None: after
         the longest quarantine) if too few nodes answer, or if other changes got in the way each
-        time. The nodes have at least two node timeouts from `since` (None: now). If this call is
-        cancelled, the change may have been made or not.
+        time. The nodes have at least two node timeouts from `since` (None: now). With `rewrite`, a
+        value that a majority has is written to all nodes once more. If this call is cancelled, the
+        change may have been made or not.
         """
-        return await self._change(step, _Patience(self._engine, self.name, deadline, since))
+        patience = _Patience(self._engine, self.name, deadline, since)
+        return await self._change(step, patience, rewrite=rewrite)
 
     async def _change(
         self, step: Change, patience: _Patience, *, rewrite: bool = False
     ) -> str | None:
-        # With `rewrite`, a value that a majority has is written to all nodes once more.
         engine, nodes = self._engine, self._engine.multiplexer
         by, number, width = engine.new_owner(), 0, FIRST_WIDTH
         while True:

@@ -81,6 +81,17 @@ async def test_a_node_that_missed_a_change_is_told_before_the_call_ends() -> Non
 
 
 @in_virtual_time
+async def test_a_node_that_lost_the_record_is_told_it_by_a_call_that_changes_nothing() -> None:
+    servers, nodes = pushed("abc")
+    async with Fleet(*nodes, **SETTINGS) as fleet:
+        await fleet.record()
+        await servers[2].command("DEL", RECORD)
+        state = await fleet.record()
+        assert (state.record, state.lagging) == (NodeSet(1, ABC), ())
+        assert await kept(servers) == [(NodeSet(1, ABC), name) for name in ABC]
+
+
+@in_virtual_time
 async def test_a_set_that_only_one_node_knows_of_yet_is_not_overlooked() -> None:
     """An operator with the nodes of before must not begin a step from there."""
     servers, nodes = pushed("abc")

@@ -134,7 +134,7 @@ SCRIPTS: list[Command] = [
     for script in (
         "return {KEYS[1], ARGV[1], #KEYS, #ARGV}",
         "return {true, false, {true}, 'x', 2.9}",
-        "return {{redis.pcall('NONSENSE'), 1}}",
+        "return {redis.pcall('NONSENSE'), {redis.pcall('NONSENSE'), 1}}",
         "return redis.call('NONSENSE')",
         "return redis.call('SET', KEYS[1], 7).ok",
         "return redis.call('set', KEYS[1], 8)['ok'] .. redis.call('get', KEYS[1])",

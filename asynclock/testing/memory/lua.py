@@ -88,7 +88,7 @@ class _Lua:
             self._call = before
         # lupa returns one value by itself: that is the `true` of an empty list.
         flat, *result = returned if type(returned) is tuple else (returned,)
-        return [self._to_reply(one) for one in result] if flat else self._to_reply(result[0])
+        return [self._to_entry(one) for one in result] if flat else self._to_reply(result[0])
 
     def _redis_call(self, *words: Any) -> Any:
         for word in words:
