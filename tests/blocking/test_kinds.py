@@ -91,6 +91,8 @@ def test_several_permits(managers: Pair) -> None:
     here, there = (locks.semaphore("a", 4) for locks in managers)
     several = here.several(3)
     assert (here.permits, several.permits, several.name) == (4, 3, "a")
+    with here:
+        assert here.permits == 4, "whoever is inside"
     with several as lease:
         assert len(lease.fences) == 3
         assert there.several(2).try_acquire() is None
@@ -143,6 +145,7 @@ def test_an_event_and_a_latch(managers: Pair) -> None:
     assert not other.wait(timeout=0.01)
     assert other.count_down() == 0
     assert opening.wait(timeout=PATIENCE)
+    assert (opening.count, opening.remaining()) == (2, 0), "counts that open it, not what remains"
 
 
 def test_a_manager_says_what_it_does(managers: Pair) -> None:

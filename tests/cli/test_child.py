@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
+import tty
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +24,31 @@ from .conftest import PATIENCE, environment
 
 NUMBER = 4_000_000
 """A group that no machine has."""
+
+
+# ---- the terminal --------------------------------------------------------------------------------
+
+
+def test_a_killed_command_leaves_the_modes_of_its_last_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The user may have changed them while the command was stopped."""
+    master, terminal = pty.openpty()
+    try:
+        lent = Terminal()
+        monkeypatch.setattr(lent, "_fd", terminal)
+        modes = termios.tcgetattr(terminal)
+        for flags in (modes[3], modes[3] & ~termios.ECHO):
+            modes[3] = flags
+            termios.tcsetattr(terminal, termios.TCSANOW, modes)
+            lent.note_modes()
+            lent.lend(NUMBER)
+            tty.setraw(terminal)
+        lent.take_back(tidy=True)
+        assert termios.tcgetattr(terminal) == modes
+    finally:
+        os.close(master)
+        os.close(terminal)
 
 
 # ---- the command ---------------------------------------------------------------------------------

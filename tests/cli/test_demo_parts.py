@@ -108,6 +108,7 @@ def test_a_terminal_shows_the_progress_of_an_act_in_orders() -> None:
         assert task.completed == len(act.sold)
         assert task.fields["verdict"] == f"[{colour}]orders sold twice or more: {act.doubles}[/]"
     screen.act_ended(BAD)
+    assert screen._bars.tasks == [task], "it stays on the screen"
 
 
 @pytest.mark.parametrize(

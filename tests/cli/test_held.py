@@ -208,6 +208,21 @@ def test_a_list_of_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert lines[4].split()[-2:] == ["2/3", "set"]
 
 
+async def endless(locks: Locks) -> None:
+    """Two wait for a lock that one node keeps without an end."""
+    await queue(locks)
+    node = memory_node("b")
+    await node.command("SET", "asynclock:a", await node.command("GET", "asynclock:a"))
+
+
+def test_a_list_has_all_that_is_to_be_said_of_a_lock(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    look(endless, None, monkeypatch)
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.endswith("a key without ttl, 2 waiting")
+
+
 def test_each_part_of_a_name_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

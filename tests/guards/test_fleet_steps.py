@@ -261,3 +261,8 @@ async def test_nothing_stays_connected() -> None:
         await fleet.add(nodes[3])
         await until(lambda: connected(servers) == [1, 1, 1, 0])
     await until(lambda: connected(servers) == [0] * 4)
+    with pytest.raises(asynclock.ConfigurationError, match="is not one of"):
+        async with Fleet(*nodes, **SETTINGS) as fleet:
+            await until(lambda: connected(servers) == [1] * 4)
+            await fleet.remove("nobody:1")
+    await until(lambda: connected(servers) == [0] * 4)

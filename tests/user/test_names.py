@@ -23,12 +23,12 @@ def test_the_package_knows_its_version_and_lists_its_names() -> None:
 
 
 def test_every_object_shows_its_name() -> None:
-    locks = asynclock.connect(SECRET, ttl=5, max_ttl=5)
+    locks = asynclock.connect(SECRET, ttl=2.5, max_ttl=5)
     shown = {
-        "<Lock 'a' ttl=5>": locks.lock("a"),
-        "<FairLock 'a' ttl=5>": locks.fair_lock("a"),
-        "<ReadWriteLock 'a' ttl=5>": locks.rwlock("a"),
-        "<Election 'a' ttl=5>": locks.election("a"),
+        "<Lock 'a' ttl=2.5>": locks.lock("a"),
+        "<FairLock 'a' ttl=2.5>": locks.fair_lock("a"),
+        "<ReadWriteLock 'a' ttl=2.5>": locks.rwlock("a"),
+        "<Election 'a' ttl=2.5>": locks.election("a"),
         "<SharedEvent 'a'>": locks.event("a"),
         "<Latch 'a' count=3>": locks.latch("a", 3),
         "<Barrier 'a' parties=3>": locks.barrier("a", 3),
