@@ -15,6 +15,8 @@ from asynclock.testing import run_virtual
 
 PATIENCE = 30.0
 """Seconds for anything that must happen: the machine may be busy."""
+HOUR = 3600.0
+"""Seconds of virtual time that a test may take."""
 
 
 async def until(
@@ -93,11 +95,16 @@ def renew_now(locks: LockManager) -> None:
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Make a test with nodes in memory one that no busy machine makes late.
 
-    The test makes its nodes itself, because a fixture would read another clock.
+    The test makes its nodes itself, because a fixture would read another clock. What never happens
+    ends the test after an hour of that clock, which is soon over.
     """
+
+    async def within_an_hour(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(HOUR):
+            await test(*args, **kwargs)
 
     @functools.wraps(test)
     def play(*args: Any, **kwargs: Any) -> None:
-        run_virtual(test(*args, **kwargs))
+        run_virtual(within_an_hour(*args, **kwargs))
 
     return play

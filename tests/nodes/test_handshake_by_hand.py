@@ -14,7 +14,7 @@ from asynclock import _clock
 from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.handshake import HandshakeError, dial, greet, why_unready
 from asynclock._nodes.link import Link
-from asynclock._nodes.replies import NO_TRUST, Failure
+from asynclock._nodes.replies import NO_TRUST, NOT_REDIS, Failure
 from asynclock._primitives.lock import SCRIPT
 from asynclock._rules.trust import Facts
 from tests.nodes.test_one_link import Owner
@@ -178,6 +178,16 @@ async def test_a_server_that_refuses_the_login_or_the_database_or_is_not_ready_i
     failure = await refusal(Place("redis://h/1", **replies))
     assert failure.cause.startswith(cause)
     assert failure.permanent is permanent
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"), [("HTTP/1.1 400 Bad Request", NOT_REDIS), ("-WRONGPASS no", "WRONGPASS")]
+)
+@in_virtual_time
+async def test_why_a_login_failed_is_kept_as_a_code(reply: str, code: str) -> None:
+    """What isn't Redis may be a proxy's answer for a moment; a wrong password stays wrong."""
+    failure = await refusal(Place(HELLO=reply))
+    assert failure.code == code
 
 
 @in_virtual_time
