@@ -20,7 +20,7 @@ from .kinds import (
 )
 from .results import Case
 from .runner import Cell
-from .systems import FLOOR, PYTHON_REDLOCKS
+from .systems import FLOOR, FLOOR_QUEUED, PYTHON_REDLOCKS
 
 NODES = ("node-redlock", "redis-semaphore")
 WIDE, ONE = Case("cycle", 5, 100), Case("cycle", 5, 1)
@@ -50,7 +50,7 @@ knows of no waiter keeps a name for 0.1 s."""
 SINGLE = ("redis-py", "coredis", *NODES)
 """The peers on one server. The Redlocks of Python are slower there than these."""
 REDLOCKS = (*PYTHON_REDLOCKS, *NODES)
-_VARIANTS = (OURS, "asynclock-strict", "asynclock-apart")
+_VARIANTS = (OURS, "asynclock-strict", "asynclock-apart", FLOOR_QUEUED)
 
 
 def _queued(peers: Sequence[str]) -> tuple[str, ...]:
@@ -143,6 +143,7 @@ BARS = (
     times_faster(HOT_FIVE, _queued(REDLOCKS), 10),
     times_faster(HOT, ("redis-py",), 2, "asynclock-apart"),
     times_faster(HOT_FIVE, REDLOCKS, 2, "asynclock-apart"),
+    *(times_faster(case, (FLOOR_QUEUED,), 0.65, "asynclock-apart") for case in (HOT, HOT_FIVE)),
     times_faster(APART, SINGLE, 5),
     times_faster(APART_FIVE, REDLOCKS, 5),
     least_share(SHARE, 0.5),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 ANY = (1, 3, 5)
 FLOOR = "floor-plain"
 """The limit in Python, which gives no fence."""
+FLOOR_QUEUED = f"{FLOOR}-queued"
+"""The limit in Python for many tasks that want one name, if each lease asks the nodes."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,13 @@ ENVIRONMENTS = {
     )
 }
 
+_FLOOR = System(
+    FLOOR,
+    "plain floor: SET NX PX, asyncio.Protocol",
+    "floor",
+    "floor",
+    contends=False,
+)
 _ASYNCLOCK = System(
     "asynclock",
     "asynclock",
@@ -118,6 +127,7 @@ def _queued(peer: System) -> System:
         peer,
         name=f"{peer.name}-queued",
         label=f"{peer.label} behind a local lock",
+        contends=True,
         options={"queued": True},
         variant_of=peer.name,
     )
@@ -127,14 +137,14 @@ SYSTEMS = {
     system.name: system
     for system in (
         _ASYNCLOCK,
-        System(FLOOR, "plain floor: SET NX PX, asyncio.Protocol", "floor", "floor", contends=False),
+        _FLOOR,
         System("gather", "redis.asyncio + gather", "redis-py", "gather", contends=False),
         *_PEERS,
         _ours("strict", "asynclock, strict order", handoff="strict"),
         _ours("apart", "asynclock without hand-over", handoff=False),
         _ours("unguarded", "asynclock, guards off", restart_guard=False, clock_guard=False),
         _ours("observed", "asynclock with an observer", observed=True),
-        *map(_queued, _PEERS),
+        *map(_queued, (_FLOOR, *_PEERS)),
     )
 }
 
@@ -146,7 +156,7 @@ QUEUED = tuple(f"{peer.name}-queued" for peer in _PEERS)
 
 ON_ONE_NAME = (
     *(name for name, system in SYSTEMS.items() if system.contends and not system.variant_of),
-    *("asynclock-strict", "asynclock-apart"),
+    *("asynclock-strict", "asynclock-apart", FLOOR_QUEUED),
     *QUEUED,
 )
 """All ways to share one name between the tasks of a process."""
