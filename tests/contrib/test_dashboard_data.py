@@ -320,7 +320,8 @@ def test_rows_are_sorted_by_number_or_by_text_without_case() -> None:
 
     assert order("remaining", 10.0, 9.0, None, 0.5) == [None, 0.5, 9.0, 10.0]
     assert order("fence", 10, 9, 100) == [9, 10, 100]
-    assert order("note", "b", "A", "c") == ["A", "b", "c"]
+    assert order("remaining", None, 0.0) == [None, 0.0], "no number counts as 0"
+    assert order("note", "b", "C", "a") == ["a", "b", "C"]
     same = [{"name": name, "fence": 1} for name in "ba"]
     assert min(same, key=lambda row: snapshots._key(row, "fence"))["name"] == "a"
 

@@ -238,6 +238,7 @@ async def test_whoever_waits_for_a_confirmation_goes_on_with_the_next_one_that_s
     node = WatchedNode("s", nowhere, SETTINGS, Observers())
     for _ in range(2):
         waiting = asyncio.create_task(node.confirmation())
+        await asyncio.sleep(0.1)
         node.confirm(_clock.now() - CONFIRMED - 1)
         await asyncio.sleep(0.1)
         assert not waiting.done(), "that one is over already"

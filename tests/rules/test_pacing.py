@@ -20,6 +20,7 @@ def test_free_in() -> None:
 
 
 @given(remaining, random)
+@example(-10.0, 0.5)
 def test_with_pushes_a_wait_ends_soon_after_expiry(left: float | None, drawn: float) -> None:
     pause = pacing.until_expiry(left, drawn)
     if left is None:
@@ -30,6 +31,7 @@ def test_with_pushes_a_wait_ends_soon_after_expiry(left: float | None, drawn: fl
 
 @given(st.integers(0, 1_000_000), remaining, random)
 @example(1_000_000, None, 0.5)
+@example(1_000_000, -10.0, 0.5)
 def test_without_pushes(attempt: int, left: float | None, drawn: float) -> None:
     pause = pacing.without_push(attempt, left, drawn)
     assert 0 < pause <= 1.5 * pacing.LONGEST_PAUSE
