@@ -261,8 +261,7 @@ class Seeds:
         return [first, *(first.at(*self._host_and_port(host)) for host in self._hosts[1:])]
 
     def _with_port(self, host: str) -> str:
-        has_port = bool(re.search(r":\d+$", host)) and not host.endswith("]")
-        return host if has_port else f"{host}:{self._port}"
+        return host if re.search(r":\d+$", host) else f"{host}:{self._port}"
 
     def _host_and_port(self, host: str) -> tuple[str, int]:
         with contextlib.suppress(ValueError):
