@@ -26,7 +26,7 @@ from asynclock.testing import make_certificates
         ("redis://[::1]:7", "[::1]:7", 0, ()),
         ("redis://h?db=3&", "h:6379", 3, ()),
         ("redis://u:0@h?db=3", "h:6379", 3, ("u", "0")),
-        ("redis://u:0,x@h", "h:6379", 0, ("u", "0,x")),
+        ("redis://u:0,x@h?client_name=a", "h:6379", 0, ("u", "0,x")),
         ("redis://h?client_name=a,b", "h:6379", 0, ()),
         ("redis://u:a,b@h", "h:6379", 0, ("u", "a,b")),
         ("unix:///run/redis?db=3", "unix:/run/redis", 3, ()),
