@@ -233,6 +233,12 @@ async def _asks_for_what_is_chosen(page: Page, desk: Desk) -> None:
     await click(page, "reverse")
     await asks(sort="holder", search="a&b=c")
     assert await text(page, "reverse") == "ascending"
+    # All that were found are shown, and more are held.
+    desk.picture = {**PICTURE, "found": 2}
+    await true(page, "document.getElementById('place').textContent === '1–2 of 2 found'")
+    assert await page.run("return document.getElementById('next').disabled")
+    desk.picture = PICTURE
+    await true(page, "!document.getElementById('next').disabled")
     # A page that is no longer there: back to the first.
     await click(page, "next")
     await asks(sort="holder", search="a&b=c", offset=100)

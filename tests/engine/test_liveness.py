@@ -16,6 +16,7 @@ from tests.engine.virtual_nodes import (
     NODE_TIMEOUT,
     TTL,
     Nodes,
+    loses_pushes,
     seconds_until,
     start,
     virtual,
@@ -108,7 +109,7 @@ async def test_a_fair_waiter_that_gives_up_lets_the_next_go_on(on: Nodes) -> Non
 @virtual
 async def test_a_key_that_expires_is_noticed_without_a_push(on: Nodes) -> None:
     await on.ghost(ttl=3.5)
-    on.locks._engine.multiplexer.wakeups.wake = lambda *_, **__: None  # type: ignore[method-assign]
+    loses_pushes(on.locks)
     on.locks._engine.random = lambda: 0.999  # so no refresh of its ticket comes at that moment
     began = _clock.now()
     await on.locks.lock("a").acquire()

@@ -75,6 +75,6 @@ async def test_what_another_thread_wants_done_wakes_an_idle_loop() -> None:
         thread = threading.Timer(0.1, locks._engine.soon, [done.set])
         thread.start()
         began = time.monotonic()
-        await asyncio.wait_for(done.wait(), 60)
+        await asyncio.wait_for(done.wait(), 30)
         assert time.monotonic() - began < 20
         thread.join()
