@@ -50,7 +50,7 @@ knows of no waiter keeps a name for 0.1 s."""
 SINGLE = ("redis-py", "coredis", *NODES)
 """The peers on one server. The Redlocks of Python are slower there than these."""
 REDLOCKS = (*PYTHON_REDLOCKS, *NODES)
-_VARIANTS = (OURS, "asynclock-strict", "asynclock-apart", FLOOR_QUEUED)
+_VARIANTS = (OURS, "asynclock-strict", "asynclock-apart")
 
 
 def _queued(peers: Sequence[str]) -> tuple[str, ...]:
@@ -76,8 +76,8 @@ CELLS = (
     Cell(ONE_SINGLE, (OURS, FLOOR, "redis-py", *NODES), _LONG),
     Cell(ONE, (OURS, FLOOR, *REDLOCKS), _LONG),
     Cell(GUARDS, (OURS, "asynclock-unguarded"), _LONG),
-    Cell(HOT, (*_VARIANTS, *SINGLE, *_queued(SINGLE))),
-    Cell(HOT_FIVE, (*_VARIANTS, *REDLOCKS, *_queued(REDLOCKS))),
+    Cell(HOT, (*_VARIANTS, FLOOR_QUEUED, *SINGLE, *_queued(SINGLE))),
+    Cell(HOT_FIVE, (*_VARIANTS, FLOOR_QUEUED, *REDLOCKS, *_queued(REDLOCKS))),
     Cell(APART, (OURS, *SINGLE), _FEW),
     Cell(APART_FIVE, (OURS, *REDLOCKS), _FEW),
     Cell(SHARE, (OURS,), _LONG_ONCE),

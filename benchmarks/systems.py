@@ -8,7 +8,7 @@ ANY = (1, 3, 5)
 FLOOR = "floor-plain"
 """The limit in Python, which gives no fence."""
 FLOOR_QUEUED = f"{FLOOR}-queued"
-"""The limit in Python for many tasks that want one name, if each lease asks the nodes."""
+"""The floor for many tasks that want one name. Each waits until the one before it is released."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,7 @@ ENVIRONMENTS = {
     )
 }
 
-_FLOOR = System(
-    FLOOR,
-    "plain floor: SET NX PX, asyncio.Protocol",
-    "floor",
-    "floor",
-    contends=False,
-)
+_FLOOR = System(FLOOR, "plain floor: SET NX PX, asyncio.Protocol", "floor", "floor", contends=False)
 _ASYNCLOCK = System(
     "asynclock",
     "asynclock",
