@@ -154,10 +154,10 @@ class _KeyScan:
             if not self.node.shards:
                 # Any command with a key waits until the slots are known, for one node timeout.
                 key = lock_key(self._prefix, self._known.name or "any")
-                await ask(self.node, Command(OWNERS, (key, counter(key)), ("inspect",)))
+                reply = await ask(self.node, Command(OWNERS, (key, counter(key)), ("inspect",)))
+                if isinstance(reply, Failure) and not self.node.shards:
+                    self.error = reply.cause
             servers = self.node.shards
-            if not servers:
-                self.error = "the slots are not known yet"
         await asyncio.gather(*(self._scan(server) for server in servers))
 
     def view(self, key: KeyRef, reader: str) -> NodeView:

@@ -168,14 +168,12 @@ class PendingRelease:
         if self._timer is None:
             seconds = min(self._pause * node_timeout, longest) + RETRY_MARGIN
             self._pause = min(2 * self._pause, LATE_TIMER_FACTOR)
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._retry)
+            self._timer = asyncio.get_running_loop().call_later(
+                seconds, self._releases.send_again, self
+            )
 
     def cancel_timer(self) -> None:
         """Stop the retry schedule."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _retry(self) -> None:
-        self._timer = None
-        self._releases.send_again(self)

@@ -178,7 +178,10 @@ async def test_a_stream_sends_a_picture_and_rests_as_long_as_one_is_good(
     view = page._View(asynclock.connect("memory://"), TOKEN)
     view._snapshots = Slow(pace=3.5)  # type: ignore[assignment]
     began = loop.time()
-    pieces = [(round(loop.time() - began), piece) async for piece in view._stream(Query())]
+    pieces = []
+    async for piece in view._stream(Query()):
+        pieces.append((round(loop.time() - began), piece))
+        assert len(pieces) < 20, "a stream without a rest never ends"
     picture, rest = b"event: picture\ndata: {}\n\n", b": at rest\n\n"
     wanted = []
     for at in (0, 3, 6, 9):

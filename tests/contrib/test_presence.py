@@ -66,7 +66,8 @@ async def test_every_later_call_gets_the_disconnect_again() -> None:
     presence = Presence(client.receive, client.send)
     presence.insist()
     presence.insist()  # a second lock of the request starts no second listener
-    received = [await presence.receive() for _ in range(4)]
+    async with asyncio.timeout(5):
+        received = [await presence.receive() for _ in range(4)]
     assert received == [part(), GONE, GONE, GONE]
     assert presence.scope.cancel_called
     await presence.aclose()

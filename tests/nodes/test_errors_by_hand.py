@@ -108,6 +108,16 @@ def test_a_batch_that_was_denied_late_is_repeated_name_by_name() -> None:
     assert link.commands[2].sourced
 
 
+def test_an_acquire_that_was_denied_late_is_not_repeated() -> None:
+    """Its caller has gone on without it, so a lease that it wins would be nobody's."""
+    link, parts = Sent(), [acquire("a"), release("b", 0.0, 60.0)]
+    errors = ErrorReplies(link, ())
+    errors.late(NOSCRIPT, 0, batch(*parts))
+    assert [(one.parts[0].args, one.sourced) for one in link.commands] == [(parts[1].args, True)]
+    errors.late(NOSCRIPT, 0, parts[0])
+    assert len(link.commands) == 1
+
+
 # ---- a primary that is none any more
 
 

@@ -11,6 +11,7 @@ import pytest
 import asynclock
 from asynclock._engine.inspection import Inspection, NodeView
 from asynclock.testing import memory_node
+from asynclock.testing.servers.ports import ReservedPort
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
@@ -124,6 +125,14 @@ async def test_since_outlives_a_hand_over(pair: Pair) -> None:
 def test_what_says_nothing_about_the_time(owner: str | None, fence: int) -> None:
     views = tuple(NodeView(f"{node}:1", owner, 1.0, fence) for node in "abc")
     assert Inspection("a", views, 2).since is None
+
+
+async def test_a_cluster_that_cannot_be_reached_is_not_listed_as_empty() -> None:
+    with ReservedPort() as port:
+        locks = asynclock.connect(f"redis+cluster://127.0.0.1:{port}", node_timeout=0.2)
+        with pytest.raises(asynclock.QuorumUnavailableError, match="Connection refused"):
+            [one async for one in locks.inspect_all()]
+        await locks.aclose()
 
 
 @in_virtual_time
