@@ -191,11 +191,10 @@ class Engine(Keeper):
             del self.queues[queue.key]
 
     def mark_lost(self, grant: Grant, reason: str) -> None:
-        """Mark `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
-        if grant.lost_reason is not None:
+        """End `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
+        if not grant.alarm:  # it has ended already
             return
         lease, was_held, queue = grant.lease, grant.reference is not None, grant.queue
-        grant.lost(reason)
         self.release(grant)  # for the nodes that still keep it for us
         if lease is not None:
             lease._ended(reason)

@@ -34,7 +34,6 @@ class Grant:
         "fences",
         "held_since",
         "hold_until",
-        "lost_reason",
         "lowered",
         "owner",
         "queue",
@@ -86,7 +85,6 @@ class Grant:
     """For each node that may still execute a request for a shorter ttl: that ttl."""
     reference: LeaseReference | None
     """A weak reference to the present lease; None between two leases. Only users keep it."""
-    lost_reason: str | None
     fences: range
     """The block of fences that is reserved for hand-overs."""
     top: int
@@ -132,7 +130,6 @@ class Grant:
         self.asking = None
         self.cut_short = _NOWHERE
         self.reference = None
-        self.lost_reason = None
         self.fences = _NONE
         self.top = fence
         self.reserving = None
@@ -169,11 +166,6 @@ class Grant:
     def vacated(self) -> None:
         """End the present lease; the next one may take the grant over."""
         self.reference = None
-
-    def lost(self, reason: str) -> None:
-        """End the present lease because the grant is lost."""
-        self.reference = None
-        self.lost_reason = reason
 
     def over(self) -> None:
         """End the grant and its lease: it is neither valid nor renewed any more."""

@@ -97,7 +97,6 @@ class Renewals:
         for grant in self._alive.values():
             if (lease := grant.lease) is not None:
                 lease._forked(LEASE_INHERITED)
-            grant.lost(LEASE_INHERITED)
             grant.over()
         self._alive.clear()
         self.close()

@@ -260,12 +260,10 @@ def test_only_the_newest_request_for_fences_is_under_way() -> None:
     assert not grant.fences
 
 
-def test_a_lost_grant_says_why_and_one_that_is_not_renewed_ends_with_its_ttl() -> None:
+def test_a_grant_that_is_not_renewed_ends_with_its_ttl() -> None:
     grant = won()
     hand_to(grant, NOW)
     grant.end_sooner(2.0)
     assert grant.valid_until == END - 2
     grant.stop_renewing()
     assert (grant.renew_until, grant.valid_until) == (0.0, END - 2)
-    grant.lost("a test")
-    assert (grant.lost_reason, grant.lease, grant.dropped) == ("a test", None, False)
