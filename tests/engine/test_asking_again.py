@@ -47,6 +47,20 @@ async def test_without_a_queue_a_call_looks_again_once_pushes_are_armed(on: Node
 
 
 @virtual
+async def test_in_a_queue_an_attempt_arms_no_push_because_the_ticket_has_one(on: Nodes) -> None:
+    """An armed attempt costs each node a command, and every release would wake every waiter."""
+    wakeups = on.locks._engine.multiplexer.wakeups
+    with answered(HELD, HELD, WON) as asked:
+        call = asyncio.ensure_future(ask(on))
+        for attempts in (1, 2):
+            await asyncio.sleep(0.5)
+            assert len(asked) == attempts
+            wakeups.wake(None)  # all that anybody waits for
+        assert (await call).won
+    assert [one.armed for one in asked] == [False, False, False]
+
+
+@virtual
 async def test_an_earlier_push_wakes_no_later_wait(on: Nodes) -> None:
     wakeups = on.locks._engine.multiplexer.wakeups
     with answered(HELD) as asked:
