@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ import asynclock
 from tests.conftest import Connect
 from tests.contract.faces import Face
 from tests.contract.kinds import CASES, FEW, MUTEX, Kind
-from tests.contract.matrix import faces
+from tests.contract.matrix import RARE, case, played
 
-face = faces({name: face for name, (face, _) in CASES.items()})
+face = played({name: face for name, (face, _) in CASES.items()})
 
 
 WAITS = {
@@ -26,14 +25,20 @@ WAITS = {
 ONCE = {*FEW, "5-frozen", "acksall-tcp-up", "durable-tcp-up"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ours = (item for item in items if item.path.parent == Path(__file__).parent)
-    for item in ours:
-        assert isinstance(item, pytest.Function)
-        deployment, kind = CASES[str(item.callspec.params["face"])]
-        rare = kind is not MUTEX and deployment not in FEW
-        if rare or (item.originalname in WAITS and deployment not in ONCE):
-            item.add_marker(pytest.mark.nightly)
+def _rare(test: str, deployment: str, kind: Kind) -> bool:
+    return (
+        deployment in RARE
+        or (kind is not MUTEX and deployment not in FEW)
+        or (test in WAITS and deployment not in ONCE)
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Name the cases of each test. Four of five run at night, and by day they aren't even made."""
+    test, by_day = metafunc.function.__name__, "not nightly" in metafunc.config.option.markexpr
+    rare = {name: _rare(test, *of) for name, of in CASES.items()}
+    chosen = [case(name, rare=rare[name]) for name in CASES if not (by_day and rare[name])]
+    metafunc.parametrize("face", chosen, indirect=True)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -26,23 +26,31 @@ DEPLOYMENTS = (
 """What each primitive is tried on: every deployment up, with a server dead and with one frozen."""
 
 
-def faces(names: Iterable[str] | Mapping[str, str]) -> Any:
-    """Make a fixture `face` with these deployments; the rare ones run at night.
+RARE = TOPOLOGY_FACES.keys() - STANDING
+"""What runs at night only."""
 
-    A mapping gives them other names, under which one of them may be there several times.
+
+def case(name: str, *, rare: bool) -> Any:
+    """Return a parameter of the fixture `face`; a rare one runs at night."""
+    return pytest.param(name, marks=[pytest.mark.nightly] if rare else [])
+
+
+def faces(names: Collection[str]) -> Any:
+    """Make a fixture `face` with these deployments."""
+    return played({name: name for name in names}, [case(name, rare=name in RARE) for name in names])
+
+
+def played(deployments: Mapping[str, str], cases: Sequence[Any] | None = None) -> Any:
+    """Make a fixture `face` that plays the deployment behind each name of a case.
+
+    Without `cases`, tests that use it name them by themselves (`indirect=True`).
     """
-    chosen = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
-    rare = TOPOLOGY_FACES.keys() - STANDING
-    params = [
-        pytest.param(name, marks=[pytest.mark.nightly] if real in rare else [])
-        for name, real in chosen.items()
-    ]
 
-    @pytest_asyncio.fixture(params=params)
+    @pytest_asyncio.fixture(params=cases)
     async def face(
         request: pytest.FixtureRequest, asynclock_servers: StartServers, topologies_end: None
     ) -> AsyncIterator[Face]:
-        async with ALL[chosen[request.param]](asynclock_servers) as made:
+        async with ALL[deployments[request.param]](asynclock_servers) as made:
             yield made
 
     return face
