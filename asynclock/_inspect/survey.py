@@ -151,14 +151,18 @@ class _KeyScan:
         """Look at every key of every server."""
         servers: Sequence[Node] = (self.node,)
         if isinstance(self.node, ClusterNode):
-            if not self.node.shards:
-                # Any command with a key waits until the slots are known, for one node timeout.
-                key = lock_key(self._prefix, self._known.name or "any")
-                reply = await ask(self.node, Command(OWNERS, (key, counter(key)), ("inspect",)))
-                if isinstance(reply, Failure) and not self.node.shards:
-                    self.error = reply.cause
-            servers = self.node.shards
+            servers = await self._primaries(self.node)
         await asyncio.gather(*(self._scan(server) for server in servers))
+
+    async def _primaries(self, cluster: ClusterNode) -> Sequence[Node]:
+        if not cluster.shards:
+            # Any command with a key waits until the slots are known, for one node timeout.
+            key = lock_key(self._prefix, self._known.name or "any")
+            reply = await ask(cluster, Command(OWNERS, (key, counter(key)), ("inspect",)))
+            if not cluster.shards:
+                failed = isinstance(reply, Failure)
+                self.error = reply.cause if failed else "its primaries are not known"
+        return cluster.shards
 
     def view(self, key: KeyRef, reader: str) -> NodeView:
         """Return what this node holds under `key`."""

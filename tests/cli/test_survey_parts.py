@@ -14,7 +14,10 @@ from asynclock._inspect.layout import PARTS, KeyRef
 from asynclock._inspect.monitor import Monitor, _seen_node
 from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import Survey, _escaped, _KeyScan, _Known, _queues
+from asynclock._nodes.cluster.node import ClusterNode
 from asynclock._nodes.replies import Failure
+from asynclock._nodes.script import Command
+from asynclock._nodes.server import ServerNode
 from asynclock._primitives.kind import StateView
 
 # ---- queues --------------------------------------------------------------------------------------
@@ -94,6 +97,32 @@ def test_which_reply_is_an_error_of_the_node(key: KeyRef, reply: Any, error: str
     assert list(one.queues) == ([key] if key is QUEUE and error is None else [])
     assert not one.views
     assert not one.states
+
+
+class NoPrimaries(ClusterNode):
+    """A Cluster that answers, but whose primaries are not known, before or after."""
+
+    def __init__(self, reply: Any) -> None:
+        self.address = "cluster n0"
+        self._reply = reply
+
+    @property
+    def shards(self) -> tuple[ServerNode, ...]:
+        return ()
+
+    def ask(self, command: Command, sink: Any, index: int, *, arm: bool = False) -> None:
+        sink.on_reply(index, self._reply)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"), [([[None]], "its primaries are not known"), (AWAY, "no answer")]
+)
+async def test_a_cluster_without_a_known_primary_is_not_listed_as_empty(
+    reply: Any, error: str
+) -> None:
+    one = _KeyScan(NoPrimaries(reply), _Known("p:", None))
+    await one.run()
+    assert one.error == error
 
 
 def test_a_state_that_is_gone_is_no_state() -> None:

@@ -229,6 +229,29 @@ async def test_a_dropped_lease_is_lost_at_the_end_of_its_ttl_and_once(on: Nodes)
 
 
 @virtual
+async def test_a_lease_that_an_observer_releases_is_not_ended_again(on: Nodes) -> None:
+    """Both end at one moment, and the loss of one makes an eager task release the other."""
+    engine, ended = on.locks._engine, []
+    release = engine.release
+
+    def count(grant: Any, *args: Any, **options: Any) -> Any:
+        ended.append(grant.spec.name)
+        return release(grant, *args, **options)
+
+    def release_second(_: events.Event) -> None:
+        with pytest.raises(StopIteration):
+            second.release().send(None)
+
+    first, second = [await on.locks.lock(name, renew=False).acquire() for name in "ab"]
+    engine.release = count  # type: ignore[method-assign]
+    on.locks.observe(release_second)
+    await asyncio.sleep(TTL)
+    assert first.lost_reason
+    assert second.lost_reason
+    assert ended == ["a", "b"]
+
+
+@virtual
 async def test_each_renewal_tells_what_is_left(on: Nodes) -> None:
     seen: list[events.Event] = []
     on.locks.observe(seen.append)
