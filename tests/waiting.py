@@ -40,6 +40,28 @@ async def until(
         raise TimeoutError(f"not within {timeout:g} s: {what or condition}") from None
 
 
+async def becomes(
+    read: Callable[[], Any], wanted: object, *, timeout: float = PATIENCE, every: float = 0.005
+) -> None:
+    """Look until `read`, a function or a coroutine function, returns `wanted`.
+
+    Raises TimeoutError, saying what it returned instead.
+    """
+    found = None
+
+    async def same() -> bool:
+        nonlocal found
+        found = read()
+        if inspect.isawaitable(found):
+            found = await found
+        return bool(found == wanted)
+
+    try:
+        await until(same, timeout=timeout, every=every)
+    except TimeoutError:
+        raise TimeoutError(f"not within {timeout:g} s: {found!r} is not {wanted!r}") from None
+
+
 def until_in_thread(condition: Callable[[], object], *, timeout: float = PATIENCE) -> None:
     """Look until `condition` holds, as `until` does, in a test without an event loop."""
     end = time.monotonic() + timeout

@@ -39,8 +39,7 @@ async def hand_over(here: asynclock.LockManager, there: asynclock.LockManager) -
     async with here.lock("a", timeout=20) as lease:
         await lease.extend()
         waiter = asyncio.create_task(fence(there))
-        while not there.statistics().refused:
-            await asyncio.sleep(0.01)
+        await until(lambda: there.statistics().refused, "the waiter is refused")
     assert await waiter > lease.fence
 
 

@@ -16,12 +16,13 @@ import trustme
 
 from asynclock._primitives.kinds import SCRIPTS
 from asynclock.cli.doctor.findings import Severity
-from asynclock.testing import LocalServer, make_certificates, until
+from asynclock.testing import LocalServer, make_certificates
 from asynclock.testing.plugin import StartServers
 from asynclock.testing.servers.tls import Certificates
 from asynclock.testing.topology import REPLICATION, follow, in_sync
 from tests.able_servers import server_with_tls
 from tests.access.test_acl import minimal
+from tests.waiting import until
 
 from .conftest import PATIENCE, Program
 from .test_doctor import at, codes
@@ -261,9 +262,7 @@ async def test_what_it_advises_outlives_a_restart(program: Program, tmp_path: Pa
     file.write_text(settings[0] + "appendfsync everysec\ntimeout 30\n")
     server = subprocess.Popen([binary, str(file)], stdout=subprocess.DEVNULL)
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not socket.exists():
-                await asyncio.sleep(0.02)
+        await until(socket.exists, "the server listens")
         program.use([f"unix://{socket}"])
         before = await program("doctor", "--json", "--watch", "0.2")
         (names,) = codes(before.out).values()

@@ -13,6 +13,7 @@ from asynclock._inspect.survey import KEYS_PER_SCAN
 from asynclock._primitives import fair, readwrite
 from asynclock.testing import LocalServer
 from tests import patient
+from tests.waiting import until
 
 from .conftest import PATIENCE, Program
 from .schema import check
@@ -282,9 +283,7 @@ async def test_events_latches_and_barriers(
         await locks.latch("done", 5).count_down(2)
         waiting = asyncio.ensure_future(locks.barrier("door", 3).wait())
         lease = await locks.lock("held").acquire()
-        async with asyncio.timeout(PATIENCE):
-            while await locks.barrier("door", 3).waiting() < 1:
-                await asyncio.sleep(0.02)
+        await until(locks.barrier("door", 3).waiting, "somebody is at the door")
         await asynclock_nodes[0].command(
             "HSET", "asynclock:odd:#latch", "accepted", 1, "value", "?"
         )
@@ -317,9 +316,7 @@ async def test_events_latches_and_barriers(
 
 
 async def _tells(node: LocalServer, key: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await node.command("EXISTS", key):
-            await asyncio.sleep(0.02)
+    await until(lambda: node.command("EXISTS", key), f"{key} is there")
 
 
 async def test_release(program: Program, asynclock_nodes: list[LocalServer]) -> None:

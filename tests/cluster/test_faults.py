@@ -4,7 +4,6 @@ it checked. The seed is printed; it fixes what is broken in which order, not the
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -23,6 +22,7 @@ from asynclock.testing import Event, FaultProxy, History, LocalServer, check, st
 from tests.able_servers import need_clock_jumps
 from tests.cluster.nemesis import Nemesis
 from tests.cluster.worker import Orders
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -181,16 +181,17 @@ async def play(
 
 async def _traffic(stage: Stage) -> None:
     """Wait until clients lock: only then they know the nodes, and guards have facts."""
-    async with asyncio.timeout(60):
-        while not (stage.folder / "history.jsonl").exists() or not stage.history():
-            await asyncio.sleep(0.05)
+    await until(
+        lambda: (stage.folder / "history.jsonl").exists() and stage.history(),
+        "the clients lock",
+        timeout=60,
+    )
 
 
 async def ended(stage: Stage) -> None:
     """The proxies live in this loop: it must turn until the clients have ended."""
-    async with asyncio.timeout(60):
-        while any(client.poll() is None for client in stage.clients):
-            await asyncio.sleep(0.05)
+    clients = stage.clients
+    await until(lambda: all(one.poll() is not None for one in clients), "all ended", timeout=60)
 
 
 def judge(stage: Stage, window: float = WINDOW) -> None:

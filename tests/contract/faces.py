@@ -6,7 +6,6 @@ the library. Whatever passes here on one face must pass on all.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 from asynclock.testing import LocalServer, memory_node
 from asynclock.testing.plugin import StartServers
+from tests.waiting import becomes
 
 KEYS_GONE_WITHIN = 10.0
 """Seconds that releases may take on a loaded machine."""
@@ -44,9 +44,11 @@ class Face:
 
     async def empty(self, *allowed: str) -> None:
         """Wait until only keys with these endings are left: other keys must not go by expiring."""
-        async with asyncio.timeout(KEYS_GONE_WITHIN):
-            while {key for key in await self.keys() if not key.endswith(allowed or ("\0",))}:
-                await asyncio.sleep(0.02)
+
+        async def others() -> set[str]:
+            return {key for key in await self.keys() if not key.endswith(allowed or ("\0",))}
+
+        await becomes(others, set(), timeout=KEYS_GONE_WITHIN, every=0.02)
 
 
 Setting = Callable[[StartServers], contextlib.AbstractAsyncContextManager[Face]]

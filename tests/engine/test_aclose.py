@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,7 +15,7 @@ import asynclock
 from asynclock._background import wait_out
 from asynclock.testing import FaultProxy, LocalServer, Replicated, until
 from tests import patient
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, becomes
 
 Close = Callable[[asynclock.LockManager], Awaitable[None]]
 
@@ -68,9 +69,13 @@ async def test_interrupted_it_leaves_nothing(
     assert not lease.held
     for node in asynclock_nodes:
         assert await node.command("EXISTS", "asynclock:a") == 0
-        async with asyncio.timeout(5):  # the server closes its side in a turn of its own
-            while len((await node.command("CLIENT", "LIST")).splitlines()) > 1:
-                await asyncio.sleep(0.01)
+        # The server closes its side in a turn of its own.
+        await becomes(partial(clients, node), 1, timeout=5)
+
+
+async def clients(node: LocalServer) -> int:
+    """Number of connections to a server, ours included."""
+    return len((await node.command("CLIENT", "LIST")).splitlines())
 
 
 async def test_cancelled_it_says_so(asynclock_nodes: list[LocalServer]) -> None:

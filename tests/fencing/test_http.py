@@ -35,6 +35,7 @@ from asynclock.fencing import (
 from asynclock.fencing.aiohttp import fence_middleware
 from asynclock.fencing.fastapi import require_fence
 from tests.fencing import page
+from tests.waiting import until
 
 ON_ANY_MACHINE = settings(
     deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
@@ -151,8 +152,7 @@ async def serving(app: FastAPI | web.Application) -> AsyncIterator[str]:
             return
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         task = asyncio.create_task(server.serve([listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.started, "the server listens")
         yield address
         server.should_exit = True
         await task

@@ -12,6 +12,7 @@ from psycopg import AsyncConnection, IsolationLevel
 
 from asynclock.fencing import FenceStamp, StaleFenceError
 from tests.fencing import page
+from tests.waiting import until
 
 HERE = "tests/fencing/test_postgresql.py"
 
@@ -41,8 +42,7 @@ async def rows(db: AsyncConnection, query: str) -> list[Any]:
 
 async def blocked(db: AsyncConnection, backend: int) -> None:
     """Until that backend waits for another's lock."""
-    while not (await rows(db, f"SELECT unnest(pg_blocking_pids({backend}))")):
-        await asyncio.sleep(0.01)
+    await until(lambda: rows(db, f"SELECT unnest(pg_blocking_pids({backend}))"), "it is blocked")
 
 
 async def test_a_row_keeps_the_highest_fence(db: AsyncConnection, shown: dict[str, Any]) -> None:

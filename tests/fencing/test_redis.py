@@ -16,6 +16,7 @@ from asynclock.fencing import FencedRedis, FenceStamp, StaleFenceError
 from asynclock.testing import LocalServer, all_servers
 from asynclock.testing.plugin import StartServers
 from tests.fencing import page
+from tests.waiting import until
 
 SEEN = "asynclock:seen:orders:42:#seen"
 PATIENCE = 40  # the clients' default of 5 s is not much on a busy machine
@@ -179,13 +180,15 @@ async def test_wrong_use_is_told_at_the_call(client: Redis, server: LocalServer)
 class ClusterNode(LocalServer):
     _with_bus = True  # a cluster's node needs the port 10000 above its own as well
 
+    async def serves(self) -> bool:
+        return "cluster_state:ok" in str(await self.command("CLUSTER", "INFO"))
+
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[RedisCluster]:
     async with ClusterNode(args=("--cluster-enabled", "yes")) as node:
         await node.command("CLUSTER", "ADDSLOTS", *range(16384))
-        while "cluster_state:ok" not in str(await node.command("CLUSTER", "INFO")):
-            await asyncio.sleep(0.02)
+        await until(node.serves, "the cluster serves")
         async with RedisCluster.from_url(node.url, socket_timeout=PATIENCE) as client:
             yield client
 

@@ -109,8 +109,7 @@ class _Elsewhere(threading.Thread):
         async with patient.connect(*self._urls, restart_guard=False) as locks:
             async with locks.lock("a").acquire(timeout=15):
                 self.holds.set()
-                while not self.leave.is_set():
-                    await asyncio.sleep(0.01)
+                await until(self.leave.is_set, "the thread may leave")
 
 
 def _validity_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

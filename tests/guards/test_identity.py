@@ -15,7 +15,7 @@ from asynclock.testing.plugin import StartServers
 from tests import patient
 from tests.engine.virtual_nodes import Nodes, virtual_single
 from tests.guards.conftest import Connect
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, becomes, until
 
 
 def _twice(port: int) -> list[str]:
@@ -104,9 +104,11 @@ async def test_a_primary_that_was_a_replica_for_a_moment(
         await primary.command("CONFIG", "RESETSTAT")
         proxy.delay(0.0, 1.0)
         asked = asyncio.create_task(locks.lock("a").try_acquire())
-        async with asyncio.timeout(10):
-            while "cmdstat_eval" not in await primary.command("INFO", "commandstats"):
-                await asyncio.sleep(0.005)
+
+        async def executed() -> bool:
+            return "cmdstat_eval" in await primary.command("INFO", "commandstats")
+
+        await until(executed, "the server executes the request", timeout=10)
         await primary.command("REPLICAOF", "NO", "ONE")  # before the refusal arrives
         proxy.heal()
         with pytest.raises(asynclock.AsyncLockError, match="READONLY"):
@@ -170,9 +172,8 @@ async def test_an_evicting_server_is_an_error_under_strict(
         await locks.lock("a").acquire(timeout=5)
     await server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     await server.command("CLIENT", "KILL", "TYPE", "normal")
-    async with asyncio.timeout(10):  # fixed without a new manager
-        while locks.nodes()[0].state != "up":
-            await asyncio.sleep(0.005)
+    # It is fixed without a new manager.
+    await becomes(lambda: locks.nodes()[0].state, "up", timeout=10)
     async with locks.lock("a").acquire(timeout=5) as lease:
         assert lease.held
 

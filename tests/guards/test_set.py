@@ -14,7 +14,7 @@ from asynclock.fleet import Fleet
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, becomes, until
 
 QUICK = {"ttl": 2.0, "max_ttl": 2.0, "node_timeout": 0.5, "restart_guard": False}
 
@@ -168,9 +168,7 @@ async def test_a_node_that_forgot_is_told_again(
     for forget in (a.flush, lambda: a.restart(keep_data=False), lambda: a.command("DEL", key)):
         before = await a.command("HGETALL", key)
         await forget()
-        async with asyncio.timeout(10):
-            while await a.command("HGET", key, "name") != f"{a.host}:{a.port}":
-                await asyncio.sleep(0.01)
+        await becomes(lambda: a.command("HGET", key, "name"), f"{a.host}:{a.port}", timeout=10)
         assert before
         assert await a.command("HGET", key, "value") == await b.command("HGET", key, "value")
 

@@ -23,6 +23,7 @@ import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests import patient
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 PACKAGES = ("redlock@5.0.0-beta.2", "redis-semaphore@5.6.2", "ioredis@5.4.1")
@@ -185,8 +186,7 @@ async def test_ours_waits_for_theirs_and_is_woken(server: LocalServer, name: str
     async with PEERS[name](server, KEY) as peer, ours(server) as locks:
         assert await peer.acquire()
         waiter = asyncio.create_task(_held(locks))
-        while not locks.statistics().refused:
-            await asyncio.sleep(0.01)
+        await until(lambda: locks.statistics().refused, "the waiter is refused")
         assert not waiter.done()
         await peer.release()
         await asyncio.wait_for(waiter, TTL / 2)  # long before their ttl

@@ -16,6 +16,7 @@ import asynclock
 from asynclock._nodes.endpoint import Endpoint, PlainSettings, Seeds
 from asynclock._nodes.spelling import check_arguments
 from asynclock.testing import make_certificates
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,7 @@ async def test_a_handshake_of_tls_is_only_named_as_long_as_it_goes_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel connects, nobody answers
         end = Endpoint.of(f"rediss://127.0.0.1:{server.getsockname()[1]}")
         opening = asyncio.ensure_future(end.open(asyncio.Protocol))
-        async with asyncio.timeout(30):
-            while "TLS handshake within 2 s" not in end.late(2.0).cause:
-                await asyncio.sleep(0.005)
+        await until(lambda: "TLS handshake within 2 s" in end.late(2.0).cause)
         opening.cancel()
         await asyncio.wait([opening])
         again = asyncio.ensure_future(end.open(asyncio.Protocol))

@@ -15,6 +15,7 @@ from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from asynclock.testing import FaultProxy, LocalServer, until
 from tests import patient
+from tests.waiting import becomes
 
 
 def connect(*urls: str, **settings: float) -> asynclock.LockManager:
@@ -121,9 +122,7 @@ async def test_a_release_that_is_answered_late_by_a_forgetful_node_is_healed(
         await node.freeze()
         await lease.release()
         await node.thaw()
-        async with asyncio.timeout(20):
-            while await node.command("EXISTS", "asynclock:a"):
-                await asyncio.sleep(0.02)
+        await becomes(lambda: node.command("EXISTS", "asynclock:a"), 0, timeout=20)
 
 
 async def test_connections_heal(asynclock_nodes: list[LocalServer]) -> None:
@@ -166,16 +165,12 @@ async def test_releases_are_owed_to_a_node_that_was_away(
         urls = [proxy.url, *(other.url for other in asynclock_nodes[1:])]
         async with connect(*urls, ttl=120, max_ttl=120) as locks:
             lease = await locks.lock("a").acquire()
-            async with asyncio.timeout(10):
-                while not await node.command("EXISTS", "asynclock:a"):
-                    await asyncio.sleep(0.01)
+            await becomes(lambda: node.command("EXISTS", "asynclock:a"), 1, timeout=10)
             proxy.partition()
             assert await lease.release() is True
             assert await node.command("EXISTS", "asynclock:a") == 1
             proxy.heal()
-            async with asyncio.timeout(10):
-                while await node.command("EXISTS", "asynclock:a"):
-                    await asyncio.sleep(0.02)
+            await becomes(lambda: node.command("EXISTS", "asynclock:a"), 0, timeout=10)
 
 
 async def test_garbage_ends_the_connection_not_the_manager(

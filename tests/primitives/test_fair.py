@@ -130,9 +130,7 @@ async def test_a_waiter_that_leaves_the_queue_of_a_free_lock_wakes_other_process
     locks = connect_to([server])
     await put(server, 1, "first:there", 600_000)
     patient = asyncio.create_task(hold(locks.fair_lock("a")))
-    async with asyncio.timeout(PATIENCE):
-        while locks.statistics().refused < 1:
-            await asyncio.sleep(0.01)
+    await until(lambda: locks.statistics().refused, "the waiter is refused")
     await leave(server, "first:there")
     assert (await asyncio.wait_for(patient, PATIENCE)).held
 

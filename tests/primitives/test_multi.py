@@ -120,16 +120,14 @@ async def test_cancelled_at_each_await_it_keeps_no_name(face: Face, connect: Con
 
     async with anyio.create_task_group() as group:
         group.start_soon(inside)
-        while len(here.leases()) < len(names):
-            await asyncio.sleep(0.005)
+        await until(lambda: len(here.leases()) == len(names), "it has all")
         group.cancel_scope.cancel()
     assert here.leases() == ()
 
     other = await there.lock("d").acquire(timeout=PATIENCE)
     async with anyio.create_task_group() as group:
         group.start_soon(inside)
-        while len(here.leases()) < len(names) - 1:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(here.leases()) == len(names) - 1, "it has all but one")
         group.cancel_scope.cancel()
     assert here.leases() == ()
     await other.release()

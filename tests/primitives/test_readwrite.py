@@ -15,7 +15,7 @@ from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, becomes, until
 
 
 async def test_readers_share_and_writers_do_not(connect: Connect) -> None:
@@ -90,9 +90,7 @@ async def test_a_writer_that_gives_up_lets_readers_in(
     await until(lambda: there.statistics().refused > before, "the writer is refused")
     writer.cancel()
     await asyncio.gather(writer, return_exceptions=True)
-    async with asyncio.timeout(PATIENCE):
-        while (late := await here.rwlock("cfg").read().try_acquire()) is None:
-            await asyncio.sleep(0.01)
+    late = await until(here.rwlock("cfg").read().try_acquire, "a reader is let in")
     await late.release()
     await reader.release()
     await face.empty()
@@ -117,12 +115,10 @@ async def test_a_writer_that_wins_takes_its_ticket_back_everywhere(
     await reads.command("PEXPIRE", "asynclock:cfg:#readers", 60_000)
     if late:
         await reads.freeze()
-    async with locks.rwlock("cfg").write().acquire(timeout=PATIENCE), asyncio.timeout(PATIENCE):
+    async with locks.rwlock("cfg").write().acquire(timeout=PATIENCE):
         await reads.thaw()
-        while not await executed(reads, "zrevrange") or await reads.command(
-            "EXISTS", "asynclock:cfg:#phases"
-        ):
-            await asyncio.sleep(0.01)
+        await until(lambda: executed(reads, "zrevrange"), "the attempt is executed")
+        await becomes(lambda: reads.command("EXISTS", "asynclock:cfg:#phases"), 0)
 
 
 async def executed(server: LocalServer, command: str) -> bool:

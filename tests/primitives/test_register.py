@@ -22,7 +22,7 @@ from tests.able_servers import need_clock_jumps
 from tests.contract.faces import Face
 from tests.engine.virtual_nodes import Nodes, virtual
 from tests.primitives.conftest import Connect
-from tests.waiting import PATIENCE, in_virtual_time, sleeps, until
+from tests.waiting import PATIENCE, becomes, in_virtual_time, sleeps, until
 
 
 async def test_event(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +156,7 @@ async def test_barrier(connect: Connect) -> None:
             asyncio.create_task(locks.barrier("start", 4).wait())
             for locks in [*managers, managers[0]][:3]
         ]
-        async with asyncio.timeout(PATIENCE):
-            while await managers[0].barrier("start", 4).waiting() != 3:
-                await asyncio.sleep(0.01)
+        await becomes(managers[0].barrier("start", 4).waiting, 3)
         assert not any(task.done() for task in waiting)
         last = await managers[1].barrier("start", 4).wait()
         rounds.append([*await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE), last])
@@ -175,12 +173,9 @@ async def test_barrier_counts_nobody_who_left(face: Face, connect: Connect) -> N
         await barrier.wait(timeout=0.1)
     assert await barrier.waiting() == 0
     cancelled = asyncio.create_task(barrier.wait())
-    async with asyncio.timeout(PATIENCE):
-        while await barrier.waiting() != 1:
-            await asyncio.sleep(0.01)
-        cancelled.cancel()
-        while await barrier.waiting() != 0:
-            await asyncio.sleep(0.01)
+    await becomes(barrier.waiting, 1)
+    cancelled.cancel()
+    await becomes(barrier.waiting, 0)
     alone = asyncio.create_task(barrier.wait())
     await sleeps(locks)
     assert not alone.done()
@@ -196,15 +191,13 @@ async def test_barrier_counts_nobody_who_crashed(connect: Connect) -> None:
     crashing, locks, other = connect(ttl=ttl), connect(ttl=ttl), connect(ttl=ttl)
     crashed = asyncio.create_task(crashing.barrier("start", 3).wait())
     barrier = locks.barrier("start", 3)
+    await becomes(barrier.waiting, 1)
     async with asyncio.timeout(PATIENCE):
-        while await barrier.waiting() != 1:
-            await asyncio.sleep(0.01)
         await crashing.aclose()
         alive = asyncio.create_task(barrier.wait())
         await sleeps(locks)
         begun = time.monotonic()
-        while await other.barrier("start", 3).waiting() != 1:
-            await asyncio.sleep(0.02)
+        await becomes(other.barrier("start", 3).waiting, 1)
         await asyncio.sleep(begun + ttl + 0.1 - time.monotonic())
         assert await barrier.waiting() == 1, "who lives says so again"
         second = asyncio.create_task(other.barrier("start", 3).wait())

@@ -11,7 +11,7 @@ from asynclock._engine.round import UNNOTICED
 from asynclock._nodes.acks import Acks
 from asynclock.testing import Replicated, find_server
 from tests.replicated.conftest import Connect
-from tests.waiting import PATIENCE, refused, renew_now, until
+from tests.waiting import becomes, refused, renew_now, until
 
 
 async def left(group: Replicated) -> list[str]:
@@ -66,9 +66,7 @@ async def test_all_means_all_and_says_how_many_were_missing(
     other = await enough.lock("c").acquire(timeout=20)
     assert await other.release()
     # What was granted and not acknowledged is given back at once, not when its ttl ends.
-    async with asyncio.timeout(PATIENCE):
-        while await left(group) != ["asynclock:a"]:
-            await asyncio.sleep(0.02)
+    await becomes(lambda: left(group), ["asynclock:a"])
 
 
 async def test_a_refusal_needs_no_acknowledgement(group: Replicated, connect: Connect) -> None:

@@ -15,7 +15,7 @@ from tests.access.test_acl import minimal
 from tests.replicated.conftest import Connect
 from tests.replicated.test_acks import calls
 from tests.replicated.topologies import Topologies
-from tests.waiting import PATIENCE
+from tests.waiting import becomes
 
 
 @pytest_asyncio.fixture
@@ -75,9 +75,11 @@ LONG: dict[str, Any] = {"ttl": 60, "max_ttl": 60}
 async def none_saved(locks: asynclock.LockManager, cause: str) -> None:
     with pytest.raises(asynclock.QuorumUnavailableError, match=cause):
         await locks.lock("a").try_acquire()
-    async with asyncio.timeout(PATIENCE):  # given back, long before its ttl is over
-        while (await locks.inspect("a")).owner is not None:
-            await asyncio.sleep(0.02)
+
+    async def owner() -> str | None:
+        return (await locks.inspect("a")).owner
+
+    await becomes(owner, None)  # it is given back, long before its ttl is over
 
 
 async def test_what_is_not_saved_is_no_grant(saving: Replicated, connect: Connect) -> None:

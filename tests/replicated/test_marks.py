@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -26,7 +25,7 @@ from asynclock.testing.topology import in_sync
 from asynclock.testing.topology.replicated import follow
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies
-from tests.waiting import refused
+from tests.waiting import becomes, refused
 
 T = TypeVar("T")
 TTL = 1.0
@@ -215,7 +214,5 @@ async def test_a_primary_that_was_replaced_meanwhile_is_new_again(
     await second.command("REPLICAOF", first.host, first.port)
     await first.command("REPLICAOF", "NO", "ONE")
     elders.primary = first
-    async with asyncio.timeout(20):
-        while [node.state for node in watcher.nodes()] != ["quarantined"]:
-            await asyncio.sleep(0.02)
+    await becomes(lambda: [node.state for node in watcher.nodes()], ["quarantined"], timeout=20)
     await elders.repair()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
+from functools import partial
 
 import pytest
 
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer, all_servers, why_no_clock_jumps
 from tests.able_servers import need_clock_jumps
+from tests.waiting import becomes
 
 BINARIES = all_servers()
 
@@ -30,9 +31,7 @@ async def lag(server: LocalServer) -> float:
 
 async def shows(server: LocalServer, ahead: float) -> None:
     """Wait until the server's clock is ahead by that much; Valkey 9 reads it once in a while."""
-    async with asyncio.timeout(10):
-        while abs(await lag(server) - ahead) > 5:
-            await asyncio.sleep(0.01)
+    await becomes(partial(lag, server), pytest.approx(ahead, abs=5), timeout=10)
 
 
 async def uptime(server: LocalServer) -> int:
