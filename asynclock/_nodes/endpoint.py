@@ -30,6 +30,10 @@ _PLAIN = re.compile(
     r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])?(:(?P<port>[0-9]{1,5}))?(/(?P<db>[0-9]*))?"
 )
 """The usual form of a URL, which is parsed without redis-py."""
+_SEVERAL = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<hosts>[^/?#]*)(?P<path>[^?#]*)(\?(?P<query>[^#]*))?"
+)
+"""A URL with several hosts. Newer Pythons' `urlsplit` refuses an IPv6 address behind a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,18 +237,16 @@ class Seeds:
 
     def __init__(self, url: str, *, port: int) -> None:
         self.shown = redacted(url)
-        try:
-            parts = urlsplit(url.strip())
-        except ValueError:
-            parts = urlsplit("")
-        if parts.fragment or not parts.scheme:
+        parts = _SEVERAL.fullmatch(url.strip())
+        if parts is None:
             raise ConfigurationError(f"{self.shown} is not a Redis address")
-        self.scheme, _, self.kind = parts.scheme.partition("+")
-        login, at, hosts = parts.netloc.rpartition("@")
+        scheme: str = parts["scheme"].lower()
+        self.scheme, _, self.kind = scheme.partition("+")
+        login, at, hosts = parts["hosts"].rpartition("@")
         reject_port_zero(hosts, self.shown)
         self._login = login + at
-        self.path = unquote(parts.path.strip("/"))
-        self.query = dict(parse_qsl(parts.query))
+        self.path = unquote(parts["path"].strip("/"))
+        self.query = dict(parse_qsl(parts["query"] or ""))
         self._hosts = [host.strip() for host in hosts.split(",") if host.strip()]
         self._port = port
         if not self._hosts:

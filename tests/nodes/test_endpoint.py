@@ -194,6 +194,14 @@ async def test_hosts_of_a_url_share_its_login_its_path_and_its_settings() -> Non
     assert await nobody.credentials() == ()
 
 
+async def test_a_bracket_in_a_password_of_several_hosts_is_no_address() -> None:
+    """`urlsplit` takes it for one, and so, in newer Pythons, an IPv6 address behind a host."""
+    ends = Seeds("redis+cluster://u:p[@a,[::1]:7", port=6379).endpoints()
+    assert [end.address for end in ends] == ["a:6379", "[::1]:7"]
+    for end in ends:
+        assert await end.credentials() == ("u", "p[")
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
