@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,14 @@ async def browse(folder: Path) -> AsyncIterator[Page]:
     found = binaries()
     assert found
     port = ReservedPort()
+    # A short path, because the browser's socket in it must have one, and nothing stays in /tmp.
+    scratch = tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True)
     process = subprocess.Popen(
         [found[1], f"--port={port.number}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env={**os.environ, "HOME": str(folder)},
+        env={**os.environ, "HOME": str(folder), "TMPDIR": scratch.name},
     )
     try:
         base = f"http://127.0.0.1:{port.number}"
@@ -107,6 +110,7 @@ async def browse(folder: Path) -> AsyncIterator[Page]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.to_thread(process.wait, 30)
+        scratch.cleanup()
         port.release()
 
 
