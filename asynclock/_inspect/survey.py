@@ -155,13 +155,15 @@ class _KeyScan:
         await asyncio.gather(*(self._scan(server) for server in servers))
 
     async def _primaries(self, cluster: ClusterNode) -> Sequence[Node]:
+        cause = "its primaries are not known"
         if not cluster.shards:
             # Any command with a key waits until the slots are known, for one node timeout.
             key = lock_key(self._prefix, self._known.name or "any")
             reply = await ask(cluster, Command(OWNERS, (key, counter(key)), ("inspect",)))
-            if not cluster.shards:
-                failed = isinstance(reply, Failure)
-                self.error = reply.cause if failed else "its primaries are not known"
+            if isinstance(reply, Failure):
+                cause = reply.cause
+        if not cluster.shards:
+            self.error = cause
         return cluster.shards
 
     def view(self, key: KeyRef, reader: str) -> NodeView:
