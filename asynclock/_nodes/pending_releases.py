@@ -138,8 +138,7 @@ class PendingReleases:
         pending.cancel_timer()
         del self._kept[pending.command.undoes]
         if not self._kept and self._idle is not None:
-            if not self._idle.done():
-                self._idle.set_result(None)
+            self._idle.set_result(None)
             self._idle = None
 
     def _forget_late(self, late: dict[Word, float]) -> None:

@@ -189,8 +189,6 @@ class SentinelNode(WatchedNode):
                 self.doubt = f"it is not confirmed as the primary: {why_unready(error).cause}"
                 pause = RETRY_GAP
                 continue
-            if link is not self._link:
-                continue
             if not view.agrees(self._current):
                 link.close("the Sentinels name another primary")
                 continue

@@ -11,6 +11,7 @@ from tests.conftest import Connect
 from tests.contract.faces import Face
 from tests.contract.kinds import CASES, FEW, MUTEX, Kind
 from tests.contract.matrix import RARE, case, played
+from tests.patient import lasting
 
 face = played({name: face for name, (face, _) in CASES.items()})
 
@@ -53,7 +54,9 @@ def connect(face: Face, connecting: Connect) -> Connect:
     """Managers on the face's addresses."""
 
     def make(**options: Any) -> asynclock.LockManager:
-        return connecting(*face.addresses, **{"restart_guard": False, **face.options, **options})
+        return connecting(
+            *face.addresses, **{"restart_guard": False, **face.options, **lasting(options)}
+        )
 
     return make
 

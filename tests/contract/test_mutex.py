@@ -16,6 +16,7 @@ from asynclock._primitives import lock, readwrite, semaphore
 from tests.contract.conftest import Connect
 from tests.contract.faces import Face
 from tests.contract.kinds import Kind
+from tests.patient import LASTING
 from tests.waiting import PATIENCE, refused, renew_now, until, waits
 
 
@@ -23,7 +24,7 @@ async def test_one_at_a_time(connect: Connect, of: Kind) -> None:
     here, there = connect(), connect()
     async with of(here) as lease:
         assert lease.held
-        assert 0 < lease.remaining() <= 10
+        assert 0 < lease.remaining() <= LASTING
         assert await refused(of(there))
         if not of.reentrant:
             assert await refused(of(here))
@@ -36,7 +37,7 @@ async def test_one_at_a_time(connect: Connect, of: Kind) -> None:
 
 
 async def test_nothing_is_left_behind(face: Face, connect: Connect, of: Kind) -> None:
-    async with of(connect(ttl=60, max_ttl=60)) as lease:
+    async with of(connect()) as lease:
         assert any("a" in key for key in await face.keys())
     assert lease.lost_reason is None
     await face.empty()  # a release needs the answers of a quorum only
@@ -46,7 +47,7 @@ async def test_fences_rise(connect: Connect, of: Kind) -> None:
     managers = connect(), connect()
     fences = []
     for number in range(8):
-        async with of(managers[number % 2]) as lease:
+        async with of(managers[number % 2], timeout=PATIENCE) as lease:
             fences.append(lease.fence)
     assert fences == sorted(set(fences))
 
@@ -76,7 +77,7 @@ async def test_timeout_says_who_has_it(connect: Connect, of: Kind) -> None:
     assert error.name in of.names
     assert (error.owner, error.holder) == (lease.owner, "billing")
     assert error.remaining is not None
-    assert 0 < error.remaining <= 10
+    assert 0 < error.remaining <= LASTING
     assert error.retry_after == error.remaining
 
 
@@ -298,7 +299,7 @@ async def test_inspect(connect: Connect, of: Kind) -> None:
         # Of several names that are locked one by one, each has a fence of its own.
         assert found.fence == getattr(lease, "fences", {}).get("a", lease.fence)
         assert found.remaining is not None
-        assert 0 < found.remaining <= 10
+        assert 0 < found.remaining <= LASTING
 
 
 async def test_a_dead_holders_lock_is_free_after_its_ttl(connect: Connect, of: Kind) -> None:
@@ -313,7 +314,7 @@ async def test_a_dead_holders_lock_is_free_after_its_ttl(connect: Connect, of: K
 
 
 async def test_closing_ends_what_is_held(face: Face, connect: Connect, of: Kind) -> None:
-    locks = connect(ttl=60, max_ttl=60)
+    locks = connect()
     lease = await of(locks).acquire()
     other = asyncio.create_task(_hold(of(locks)))
     await until(lambda: locks.statistics().waiting == 1, "the other task waits")

@@ -220,6 +220,19 @@ async def test_free_slots_are_tried_at_once_and_then_with_pauses(on: Nodes) -> N
 
 
 @virtual
+async def test_a_slot_that_is_named_after_the_timeout_is_not_tried(on: Nodes) -> None:
+    """The call was refused, and is counted so."""
+    counts = on.locks._engine.counts
+    before = counts.attempts
+    slots = [replace(UNQUEUED, part=str(number)) for number in range(2)]
+    slots[0].choose_slot = lambda *_: slots[1]
+    with answered(replace(HELD, slots=(b"01",), took=1.2)) as asked:
+        found, _ = await error_of(ask(on, spec=slots[0], timeout=0.6))
+    assert found is asynclock.AcquireTimeoutError
+    assert (len(asked), counts.attempts - before, counts.refused) == (1, 1, 1)
+
+
+@virtual
 async def test_refusals_and_split_votes_are_counted(on: Nodes) -> None:
     """Without a queue, rivals whose votes were split ask again over a longer time."""
     counts, spread = on.locks._engine.counts, on.locks._engine.spread

@@ -90,6 +90,30 @@ async def test_after_a_standstill_a_silent_node_has_one_node_timeout_more(
         await link.closed
 
 
+async def test_after_a_short_standstill_a_silent_node_has_as_much_time_more(
+    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, loop = asynclock_nodes[0], asyncio.get_running_loop()
+    link = await greet(Endpoint.from_url(node.url), Listener(), 1.0, 60.0)
+    armed: list[float] = []
+    arm = link._arm
+    try:
+        assert not isinstance(await link.ask(PING), Failure)
+        await node.freeze()
+        monkeypatch.setattr(link, "_arm", lambda seconds: (armed.append(seconds), arm(seconds)))
+        asked, began = asyncio.ensure_future(link.ask(PING)), loop.time()
+        await asyncio.sleep(0)
+        time.sleep(1.2)  # noqa: ASYNC251 - the standstill
+        late = loop.time() - began - 1.0
+        async with asyncio.timeout(30):
+            assert isinstance(await asked, Failure)
+        assert armed[0] == pytest.approx(late, abs=0.3)  # of a node timeout of 1.0
+    finally:
+        await node.thaw()
+        link.close("the test is over")
+        await link.closed
+
+
 async def test_a_peer_that_goes_away_while_it_was_behind_ends_the_link_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

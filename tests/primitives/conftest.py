@@ -11,6 +11,7 @@ import asynclock
 from asynclock.testing import LocalServer
 from tests.contract.faces import Face
 from tests.contract.matrix import faces
+from tests.patient import lasting
 
 
 class Connect(Protocol):
@@ -21,15 +22,7 @@ class Connect(Protocol):
     ) -> asynclock.LockManager: ...
 
 
-TTL = 120.0
-"""Seconds; far longer than any test, so that no key goes by expiring."""
-
 face = faces(("1-up", "5-up", "5-dead", "5-frozen"))
-
-
-def ttls(settings: dict[str, Any]) -> dict[str, float]:
-    """The ttl of managers whose test names none."""
-    return {} if {"ttl", "max_ttl"} & settings.keys() else {"ttl": TTL, "max_ttl": TTL}
 
 
 @pytest.fixture
@@ -37,8 +30,8 @@ def connect_to(connecting: Callable[..., asynclock.LockManager]) -> Connect:
     """Managers on servers that the test names."""
 
     def make(servers: Sequence[LocalServer] = (), **settings: Any) -> asynclock.LockManager:
-        usual: dict[str, Any] = {"restart_guard": False, **ttls(settings)}
-        return connecting(*(server.url for server in servers), **{**usual, **settings})
+        urls = (server.url for server in servers)
+        return connecting(*urls, **{"restart_guard": False, **lasting(settings)})
 
     return make
 
