@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary
 
 from fastapi import FastAPI, routing
 from starlette.applications import Starlette
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Mount
 from starlette.websockets import WebSocket
 
+from ..errors import ConfigurationError
 from ..fencing._naming import check_template
 from ._problems import schema_of
 
@@ -22,6 +23,9 @@ Name = str | Callable[[Request], str] | Callable[[WebSocket], str]
 names: WeakKeyDictionary[Callable[..., Any], Name] = WeakKeyDictionary()
 """The lock name of each dependency that `Locked` made."""
 
+decorated: WeakKeyDictionary[Callable[..., Any], ReferenceType[Callable[..., Any]]]
+decorated = WeakKeyDictionary()
+"""For each function that `locked` decorates, the function with the lock."""
 
 ADDERS = ("add_api_route", "add_api_websocket_route", "include_router", "mount")
 """The methods of a router that every way to add a route ends up calling."""
@@ -57,6 +61,26 @@ def check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> No
             for name in _names_of(route.dependant):
                 if isinstance(name, str):
                     check_template(name, variables, f"route {route.path_format}")
+
+
+def check_order(routes: Sequence[BaseRoute]) -> None:
+    """Raise ConfigurationError if `locked` stands above a route, which then takes no lock."""
+    paths = dict(_endpoints(routes))
+    for endpoint, path in paths.items():
+        with_lock = decorated.get(endpoint)
+        if with_lock is not None and with_lock() not in paths:
+            raise ConfigurationError(
+                f"route {path} takes no lock: put @locked below the route's decorator, directly "
+                f"above {endpoint.__name__}"
+            )
+
+
+def _endpoints(routes: Sequence[BaseRoute]) -> Iterator[tuple[Callable[..., Any], str]]:
+    for route in _flat(routes):
+        if _is_mount(route):
+            yield from _endpoints(_below(route))
+        elif getattr(route, "dependant", None) is not None:
+            yield route.dependant.call, route.path_format
 
 
 def mounted(routes: Sequence[BaseRoute]) -> Iterator[Starlette]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
@@ -116,6 +117,7 @@ def _surround(app: FastAPI, source: Source) -> None:
 
     def build_around() -> ASGIApp:
         _routes.check_names(app.routes)
+        _routes.check_order(app.routes)
         for inner in _routes.mounted(app.routes):
             if AsyncLockError not in inner.exception_handlers:
                 _answer_errors(inner, source)
@@ -221,11 +223,14 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
 def locked(
     name: Name, **settings: Unpack[RouteSettings]
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Decorate an endpoint that needs no lease, like `Locked`; put this below the route.
+    """Decorate an endpoint that needs no lease; put this below the route's decorator.
 
         @app.post("/orders/{order_id}/ship")
         @locked("orders:{order_id}", timeout=2)
         async def ship(order_id: int) -> None: ...
+
+    Above the route's decorator it has no effect, so an application with such a route raises
+    ConfigurationError when it starts. A `def` endpoint is refused at once: use `Locked`.
 
     Args:
         name: as for `Locked`.
@@ -254,6 +259,7 @@ def locked(
             return await function(*args, **kwargs)
 
         wrapper.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]  # functions have it, their type doesn't say
+        _routes.decorated[function] = weakref.ref(wrapper)
         return wrapper
 
     return decorate

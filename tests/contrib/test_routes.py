@@ -59,6 +59,30 @@ def test_an_endpoint_that_takes_more_by_name_is_decorated() -> None:
     assert kinds[-1] is inspect.Parameter.VAR_KEYWORD
 
 
+def test_a_lock_above_the_route_is_refused_when_the_application_starts() -> None:
+    app, inner = app_with_locks(), FastAPI()
+    app.mount("/inner", inner)
+
+    @locked("orders:{order_id}")
+    @inner.post("/orders/{order_id}")
+    async def ship(order_id: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="directly above ship"), TestClient(app):
+        pass
+
+
+def test_a_function_may_be_served_with_a_lock_and_without() -> None:
+    app = app_with_locks()
+
+    async def ship(order_id: int) -> int:
+        return order_id
+
+    app.post("/orders/{order_id}")(locked("orders:{order_id}")(ship))
+    app.post("/dry-runs/{order_id}")(ship)
+    with TestClient(app) as client:
+        assert client.post("/orders/42").json() == client.post("/dry-runs/42").json() == 42
+
+
 def test_a_lock_of_a_dependency_is_checked_and_described() -> None:
     app, wrong = app_with_locks(), app_with_locks()
 
