@@ -29,7 +29,7 @@ def main() -> None:
             "  pip install 'asynclock[cli]'",
             file=sys.stderr,
         )
-        status = 69
+        status = 64  # as for a wrong setting: a retry doesn't help
     # The work is done: from here on ignore interruptions.
     _let_ctrl_c_end_us()
     try:

@@ -60,7 +60,7 @@ def test_a_missing_module_is_the_extra_only_if_the_extra_brings_it(
     monkeypatch.setattr(_start, "start", fail(ModuleNotFoundError("no rich", name="rich.live")))
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 69
+    assert ended.value.code == 64
     assert "pip install 'asynclock[cli]'" in capsys.readouterr().err
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from asynclock.cli.run.child import Child
 from asynclock.cli.run.group import Group
 from asynclock.testing import LocalServer
 
-from .conftest import PATIENCE, Program, alive, environment, until
+from .conftest import PATIENCE, ROOT, Program, alive, environment, until
 
 ASYNCLOCK = (sys.executable, "-m", "asynclock")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="zombies are looked up in /proc")
@@ -355,3 +357,37 @@ guardian.close()
 def test_the_guardian_gets_no_signal_of_our_terminal() -> None:
     program = [sys.executable, "-c", AWAY]
     assert subprocess.run(program, env=environment(), check=False, timeout=60).returncode == 0
+
+
+# ---- cron ----------------------------------------------------------------------------------------
+
+
+async def test_the_crontab_of_the_page_runs_the_job_on_one_host(
+    program: Program, tmp_path: Path, asynclock_nodes: list[LocalServer]
+) -> None:
+    """The second host is late: its cron begins when the job of the first has already ended."""
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    (line,) = re.findall(r"^0 3 \* \* \* (.*report\.sh.*)$", page, re.MULTILINE)
+    job = tmp_path / "report.sh"
+    job.write_text("#!/bin/sh\necho done >> jobs\n")
+    job.chmod(0o755)
+    line = line.replace("/opt/tools/bin/asynclock", f"{sys.executable} -m asynclock")
+    line = line.replace(r"\%", "%").replace("sleep 10", "read end")  # the test ends the sleep
+    program.use(asynclock_nodes)
+    env = environment(ASYNCLOCK_CONFIG=str(program.config))
+    start = functools.partial(
+        asyncio.create_subprocess_shell,
+        line,
+        cwd=tmp_path,
+        env=env,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    first = await start()
+    await until(lambda: first.returncode is not None or (tmp_path / "jobs").exists())
+    late = await start()
+    _, said = await asyncio.wait_for(late.communicate(), PATIENCE)
+    await asyncio.wait_for(first.communicate(b"\n"), PATIENCE)
+    assert (late.returncode, first.returncode) == (75, 0)
+    assert said.startswith(b"asynclock: ")
+    assert (tmp_path / "jobs").read_text() == "done\n"

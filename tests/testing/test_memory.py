@@ -139,6 +139,15 @@ async def _expecting_loss(scenario: object) -> float:
     return loop.time() - began
 
 
+def test_a_real_node_is_refused_in_virtual_time() -> None:
+    async def scenario() -> None:
+        async with asynclock.connect("redis://localhost:1") as locks:
+            await locks.lock("orders:42", timeout=1.0).acquire()
+
+    with pytest.raises(asynclock.QuorumUnavailableError, match="use memory:// nodes"):
+        run_virtual(scenario())
+
+
 def test_waiting_for_ever_is_noticed() -> None:
     async def scenario() -> None:
         await asyncio.get_running_loop().create_future()

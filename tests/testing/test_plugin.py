@@ -115,12 +115,12 @@ def announce(folder: Path) -> Path:
 
 
 def printed() -> str:
-    """The test on the page, marked as the page says."""
+    """The test on the page."""
     page = ROOT / "docs" / "testing.md"
     (block,) = [
         one for one in python_blocks(page) if one.shown_by and "test_plugin" in one.shown_by
     ]
-    return f"@pytest.mark.asyncio\n{block.text}\n"
+    return block.text
 
 
 @MODES

@@ -45,6 +45,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Set a timer; each takes a little time, or `while now < deadline` would never end."""
         return super().call_at(max(when, self.now + _GRAIN), callback, *args, context=context)
 
+    async def create_connection(self, *_address: object, **_options: object) -> Any:
+        """Refuse with OSError, which the link reports as the cause of its failure."""
+        raise OSError("run_virtual has no network: use memory:// nodes")
+
     def _process_events(self, _events: list[Any]) -> None:
         """Do nothing: there are no events from outside."""
 
