@@ -301,8 +301,6 @@ def cluster(session: nox.Session) -> None:
 @nox.session
 def floor(session: nox.Session) -> None:
     """Break the locks' scripts on purpose; with the pure rules, which are a test, CI's share."""
-    if not (shutil.which("redis-server") or shutil.which("valkey-server")):
-        session.skip("no redis-server on this machine")
     command = ["-m", "tests.mutation", "--area", "scripts", "--floor", "0.95"]
     Environment(session).run("python", *command, "--jobs", "2", "--skip-baseline")
 
@@ -531,3 +529,11 @@ def bench_install(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """All scenarios, asynclock beside its peers: `nox -s bench -- --help`."""
     Environment(session).run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session(default=False)
+def everyday(session: nox.Session) -> None:
+    """Play the everyday scenes for asynclock and its peers; arguments choose scenes by title."""
+    environment = Environment(session)
+    environment.run("python", "-m", "benchmarks", "install", "redis-py", "pottery")
+    environment.run("python", "-m", "tests.everyday", *session.posargs)

@@ -1,7 +1,6 @@
-"""``python -m tests.everyday``: the everyday scenes of all systems side by side, as a table.
+"""``nox -s everyday``: the everyday scenes of all systems side by side, as a table.
 
-A peer runs in its environment of the benchmarks (``nox -s bench-install``), or in this interpreter
-if that has its packages.
+A peer runs in its environment of the benchmarks, or in this interpreter if that has its packages.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tests.everyday.stage import Looped, Stage, stage
 
 Play = Callable[[Stage], Awaitable[Looped | dict[str, float]]]
 COLUMNS = (("asynclock", 1), ("redis-py", 1), ("asynclock", 3), ("pottery", 3))
-"""pottery is the fastest Redlock of the Python peers that lets no process starve."""
+"""pottery has the fastest Redlock for many workers on three nodes (`bars workers`)."""
 
 PACE = (
     "{per_second:.0f} a second; least {least_share:.2f} of a fair share;"
@@ -128,7 +127,7 @@ async def cell(scene: Scene, who: str, nodes: int) -> str:
 
 async def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.everyday", description=__doc__)
+    parser = argparse.ArgumentParser(prog="nox -s everyday --", description=__doc__)
     parser.add_argument("scene", nargs="*", help="only scenes whose title contains one of these")
     chosen = parser.parse_args().scene
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())
