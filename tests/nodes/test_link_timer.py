@@ -97,10 +97,15 @@ async def test_after_a_short_standstill_a_silent_node_has_as_much_time_more(
     link = await greet(Endpoint.from_url(node.url), Listener(), 1.0, 60.0)
     armed: list[float] = []
     arm = link._arm
+
+    def noting(seconds: float) -> None:
+        armed.append(seconds)
+        arm(seconds)
+
     try:
         assert not isinstance(await link.ask(PING), Failure)
         await node.freeze()
-        monkeypatch.setattr(link, "_arm", lambda seconds: (armed.append(seconds), arm(seconds)))
+        monkeypatch.setattr(link, "_arm", noting)
         asked, began = asyncio.ensure_future(link.ask(PING)), loop.time()
         await asyncio.sleep(0)
         time.sleep(1.2)  # noqa: ASYNC251 - the standstill
