@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from fastapi import FastAPI, routing
 from starlette.applications import Starlette
@@ -23,9 +24,9 @@ Name = str | Callable[[Request], str] | Callable[[WebSocket], str]
 names: WeakKeyDictionary[Callable[..., Any], Name] = WeakKeyDictionary()
 """The lock name of each dependency that `Locked` made."""
 
-decorated: WeakKeyDictionary[Callable[..., Any], ReferenceType[Callable[..., Any]]]
-decorated = WeakKeyDictionary()
-"""For each function that `locked` decorates, the function with the lock."""
+_with_lock: WeakKeyDictionary[Callable[..., Any], WeakSet[Callable[..., Any]]]
+_with_lock = WeakKeyDictionary()
+"""For each function that `locked` decorates, the functions with a lock that it made."""
 
 ADDERS = ("add_api_route", "add_api_websocket_route", "include_router", "mount")
 """The methods of a router that every way to add a route ends up calling."""
@@ -64,15 +65,34 @@ def check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> No
 
 
 def check_order(routes: Sequence[BaseRoute]) -> None:
-    """Raise ConfigurationError if `locked` stands above a route, which then takes no lock."""
-    paths = dict(_endpoints(routes))
+    """Raise ConfigurationError if `locked` stands above a route, which then takes no lock.
+
+    An application may serve a function both with a lock and without.
+    """
+    paths = {
+        endpoint: path for endpoint, path in _endpoints(routes) if inspect.isfunction(endpoint)
+    }
+    served = {function for endpoint in paths for function in _layers(endpoint)}
     for endpoint, path in paths.items():
-        with_lock = decorated.get(endpoint)
-        if with_lock is not None and with_lock() not in paths:
+        if endpoint in _with_lock and served.isdisjoint(_with_lock[endpoint]):
             raise ConfigurationError(
                 f"route {path} takes no lock: put @locked below the route's decorator, directly "
                 f"above {endpoint.__name__}"
             )
+
+
+def note_lock(function: Callable[..., Any], with_lock: Callable[..., Any]) -> None:
+    """Note for `check_order` that `locked` made `with_lock` of `function`."""
+    for layer in _layers(function):
+        _with_lock.setdefault(layer, WeakSet()).add(with_lock)
+
+
+def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Yield `function` and those that decorators have wrapped in it."""
+    layer: Any = function
+    while inspect.isfunction(layer):
+        yield layer
+        layer = getattr(layer, "__wrapped__", None)
 
 
 def _endpoints(routes: Sequence[BaseRoute]) -> Iterator[tuple[Callable[..., Any], str]]:
@@ -125,7 +145,7 @@ def _flat(routes: Iterable[BaseRoute]) -> Iterator[Any]:
 
 
 def _names_of(dependant: Any) -> Iterator[Name]:
-    if dependant.call in names:
+    if inspect.isfunction(dependant.call) and dependant.call in names:
         yield names[dependant.call]
     for inner in dependant.dependencies:
         yield from _names_of(inner)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
@@ -229,8 +228,9 @@ def locked(
         @locked("orders:{order_id}", timeout=2)
         async def ship(order_id: int) -> None: ...
 
-    Above the route's decorator it has no effect, so an application with such a route raises
-    ConfigurationError when it starts. A `def` endpoint is refused at once: use `Locked`.
+    Above the route's decorator it has no effect. An application that serves the function only
+    without this lock raises ConfigurationError when it starts. A `def` endpoint is refused at
+    once: use `Locked`.
 
     Args:
         name: as for `Locked`.
@@ -259,7 +259,7 @@ def locked(
             return await function(*args, **kwargs)
 
         wrapper.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]  # functions have it, their type doesn't say
-        _routes.decorated[function] = weakref.ref(wrapper)
+        _routes.note_lock(function, wrapper)
         return wrapper
 
     return decorate

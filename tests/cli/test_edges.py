@@ -70,7 +70,7 @@ def test_the_page_needs_an_extra_of_its_own(
     words = ["serve", "--node", "redis://localhost"]
     missing = ModuleNotFoundError("no uvicorn", name="uvicorn")
     monkeypatch.setattr(serve, "_serve", fail(missing))
-    assert start(words) == Status.UNREACHABLE
+    assert start(words) == Status.USAGE
     assert "pip install 'asynclock[cli,dashboard]'" in capsys.readouterr().err
     monkeypatch.setattr(serve, "_serve", fail(ModuleNotFoundError("no yaml", name="yaml")))
     with pytest.raises(ModuleNotFoundError, match="no yaml"):

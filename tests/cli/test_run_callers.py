@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -367,27 +367,17 @@ async def test_the_crontab_of_the_page_runs_the_job_on_one_host(
 ) -> None:
     """The second host is late: its cron begins when the job of the first has already ended."""
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    (line,) = re.findall(r"^0 3 \* \* \* (.*report\.sh.*)$", page, re.MULTILINE)
-    job = tmp_path / "report.sh"
-    job.write_text("#!/bin/sh\necho done >> jobs\n")
+    (line,) = re.findall(r"^0 3 \* \* \* \S+/asynclock (.*report\.sh.*)$", page, re.MULTILINE)
+    job, done = tmp_path / "report.sh", tmp_path / "done"
+    job.write_text(f"#!/bin/sh\necho once >> {done}\nexit 7\n")
     job.chmod(0o755)
-    line = line.replace("/opt/tools/bin/asynclock", f"{sys.executable} -m asynclock")
-    line = line.replace(r"\%", "%").replace("sleep 10", "read end")  # the test ends the sleep
+    # The test says when the sleep is over.
+    words = shlex.split(line.replace("./report.sh", str(job)).replace("sleep 10", "read end"))
     program.use(asynclock_nodes)
-    env = environment(ASYNCLOCK_CONFIG=str(program.config))
-    start = functools.partial(
-        asyncio.create_subprocess_shell,
-        line,
-        cwd=tmp_path,
-        env=env,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    first = await start()
-    await until(lambda: first.returncode is not None or (tmp_path / "jobs").exists())
-    late = await start()
-    _, said = await asyncio.wait_for(late.communicate(), PATIENCE)
+    first = await program.start(*words, stdin=subprocess.PIPE)
+    await until(lambda: first.returncode is not None or done.exists())
+    late = await program(*words)
     await asyncio.wait_for(first.communicate(b"\n"), PATIENCE)
-    assert (late.returncode, first.returncode) == (75, 0)
-    assert said.startswith(b"asynclock: ")
-    assert (tmp_path / "jobs").read_text() == "done\n"
+    assert (late.status, first.returncode) == (75, 7)
+    assert late.err.startswith("asynclock: ")
+    assert done.read_text() == "once\n"

@@ -305,5 +305,5 @@ def test_serve_says_that_the_port_is_taken() -> None:
 def test_serve_says_which_extra_it_needs() -> None:
     hide = "import sys; sys.modules['uvicorn'] = None"
     done = serve_wrongly("--node", "redis://127.0.0.1:1", before=hide)
-    assert done.returncode == 69
+    assert done.returncode == 64
     assert "pip install 'asynclock[cli,dashboard]'" in done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import httpx
@@ -59,11 +61,23 @@ def test_an_endpoint_that_takes_more_by_name_is_decorated() -> None:
     assert kinds[-1] is inspect.Parameter.VAR_KEYWORD
 
 
-def test_a_lock_above_the_route_is_refused_when_the_application_starts() -> None:
+def passed_on(function: Any) -> Any:
+    """A decorator of somebody else."""
+
+    @functools.wraps(function)
+    async def passing(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    return passing
+
+
+@pytest.mark.parametrize("between", [lambda function: function, passed_on])
+def test_a_lock_above_the_route_is_refused_when_the_application_starts(between: Any) -> None:
     app, inner = app_with_locks(), FastAPI()
     app.mount("/inner", inner)
 
     @locked("orders:{order_id}")
+    @between
     @inner.post("/orders/{order_id}")
     async def ship(order_id: int) -> None: ...
 
@@ -71,16 +85,35 @@ def test_a_lock_above_the_route_is_refused_when_the_application_starts() -> None
         pass
 
 
-def test_a_function_may_be_served_with_a_lock_and_without() -> None:
+@pytest.mark.parametrize("above", [lambda function: function, passed_on])
+def test_a_function_may_be_served_with_a_lock_and_without(above: Any) -> None:
     app = app_with_locks()
 
     async def ship(order_id: int) -> int:
         return order_id
 
-    app.post("/orders/{order_id}")(locked("orders:{order_id}")(ship))
+    app.post("/orders/{order_id}")(above(locked("orders:{order_id}")(ship)))
     app.post("/dry-runs/{order_id}")(ship)
+    other_lock = locked("others:{order_id}")(ship)  # for another application
     with TestClient(app) as client:
         assert client.post("/orders/42").json() == client.post("/dry-runs/42").json() == 42
+    assert other_lock is not ship
+
+
+def test_an_endpoint_may_be_any_callable() -> None:
+    @dataclass
+    class Ship:
+        """Has no hash, because it can be equal to others."""
+
+        answer: int
+
+        async def __call__(self, order_id: int) -> int:
+            return self.answer + order_id
+
+    app = app_with_locks()
+    app.post("/orders/{order_id}")(Ship(1))
+    with TestClient(app) as client:
+        assert client.post("/orders/42").json() == 43
 
 
 def test_a_lock_of_a_dependency_is_checked_and_described() -> None:

@@ -4,7 +4,7 @@ Beside other tests the machine is busy, so there the bounds count: what woke the
 exchanges of a plain connection a start takes, which share of the time the name was in use. Bounds
 on seconds are wide there, and tight where these tests run one by one (`nox -s nightly`).
 Where a peer can do the same, it runs too; a peer is held only to what it promises itself.
-`python -m tests.everyday` prints the figures of all systems side by side.
+`nox -s everyday` prints the figures of all systems side by side.
 """
 
 from __future__ import annotations

@@ -139,9 +139,10 @@ async def _expecting_loss(scenario: object) -> float:
     return loop.time() - began
 
 
-def test_a_real_node_is_refused_in_virtual_time() -> None:
+@pytest.mark.parametrize("url", ["redis://localhost:1", "unix:///nowhere/redis.sock"])
+def test_a_real_node_is_refused_in_virtual_time(url: str) -> None:
     async def scenario() -> None:
-        async with asynclock.connect("redis://localhost:1") as locks:
+        async with asynclock.connect(url) as locks:
             await locks.lock("orders:42", timeout=1.0).acquire()
 
     with pytest.raises(asynclock.QuorumUnavailableError, match="use memory:// nodes"):

@@ -51,7 +51,7 @@ def serve(
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         say("the page needs an extra; install it with pip install 'asynclock[cli,dashboard]'")
-        return Status.UNREACHABLE
+        return Status.USAGE
 
 
 async def _serve(settings: Settings, port: int, token: str | None) -> int:
