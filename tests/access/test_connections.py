@@ -116,13 +116,13 @@ async def test_tls_with_a_stranger_is_refused(
 
 async def comes_to_say(locks: asynclock.LockManager, words: str) -> None:
     """The first attempts on a busy machine may fail for another reason: there is no connection."""
-    said = ""
-    async with asyncio.timeout(PATIENCE):
-        while not re.search(words, said):
-            with pytest.raises(asynclock.AsyncLockError) as caught:
-                await locks.lock("a").try_acquire()
-            said = str(caught.value)
-            await asyncio.sleep(0.01)
+
+    async def says() -> bool:
+        with pytest.raises(asynclock.AsyncLockError) as caught:
+            await locks.lock("a").try_acquire()
+        return re.search(words, str(caught.value)) is not None
+
+    await until(says, f"the error says {words!r}", every=0.01)
 
 
 async def test_tls_to_a_plain_port_is_a_guess_in_the_cause(

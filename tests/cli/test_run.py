@@ -14,6 +14,7 @@ import pytest
 
 from asynclock.testing import LocalServer
 from tests import patient
+from tests.waiting import until_in_thread
 
 from .conftest import PATIENCE, Program, alive, connected, environment, until
 
@@ -175,10 +176,7 @@ def test_killed_before_it_says_more_to_the_guardian_it_leaves_no_child(tmp_path:
     ended = subprocess.run(program, env=environment(), check=False, timeout=PATIENCE)
     assert ended.returncode == -signal.SIGKILL
     pids = [int(word) for word in file.read_text().split()]
-    deadline = time.monotonic() + PATIENCE
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, "a process of the command goes on"
-        time.sleep(0.02)
+    until_in_thread(lambda: not any(map(alive, pids)), timeout=PATIENCE)
 
 
 async def _held(node: LocalServer) -> bool:

@@ -10,7 +10,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from asynclock.cli.run.child import Child
 from asynclock.cli.run.group import Group
 from asynclock.testing import LocalServer
+from tests.waiting import until_in_thread
 
 from .conftest import PATIENCE, ROOT, Program, alive, environment, until
 
@@ -310,9 +310,7 @@ def test_a_process_that_starts_during_a_scan_counts(monkeypatch: pytest.MonkeyPa
             if alive(parent):
                 assert leader.stdin is not None
                 print(file=leader.stdin, flush=True)
-                deadline = time.monotonic() + PATIENCE
-                while alive(parent) and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                until_in_thread(lambda: not alive(parent), timeout=PATIENCE)
             return found
 
         monkeypatch.setattr(os, "listdir", list_before_the_fork)

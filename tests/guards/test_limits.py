@@ -17,9 +17,8 @@ from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
 from tests.guards.conftest import Connect
+from tests.waiting import PATIENCE, until
 
-PATIENCE = 30.0
-"""Seconds within which quarantines of one second are over on any machine."""
 GUARDED = {"ttl": 0.6, "max_ttl": 1.0, "node_timeout": 0.25}
 BACK = 600.0
 
@@ -38,11 +37,13 @@ async def fence_of(connect: Connect, servers: list[LocalServer]) -> int:
 async def all_vote(connect: Connect, servers: list[LocalServer]) -> None:
     """Wait until a new client would count every node."""
     locks = connect(*(server.url for server in servers), **GUARDED)
-    async with asyncio.timeout(PATIENCE):
-        while {node.state for node in locks.nodes()} != {"up"}:
-            with contextlib.suppress(asynclock.QuorumUnavailableError):
-                await locks.inspect("b")
-            await asyncio.sleep(0.05)
+
+    async def all_up() -> bool:
+        with contextlib.suppress(asynclock.QuorumUnavailableError):
+            await locks.inspect("b")
+        return {node.state for node in locks.nodes()} == {"up"}
+
+    await until(all_up, "all nodes vote", every=0.05)
     await locks.aclose()
 
 
