@@ -273,7 +273,6 @@ UNMEASURED = [
     "tests/packaging",
     "tests/simulation",
     "tests/test_layers.py",
-    "tests/test_mutation_table.py",
     "tests/typing",
 ]
 
@@ -298,13 +297,6 @@ def cluster(session: nox.Session) -> None:
     Environment(session).pytest("-n", "4", "-m", "cluster and not nightly", "tests/cluster")
 
 
-@nox.session
-def floor(session: nox.Session) -> None:
-    """Break the locks' scripts on purpose; with the pure rules, which are a test, CI's share."""
-    command = ["-m", "tests.mutation", "--area", "scripts", "--floor", "0.95"]
-    Environment(session).run("python", *command, "--jobs", "2", "--skip-baseline")
-
-
 @nox.session(default=False)
 def containers(session: nox.Session) -> None:
     """The same contract over containers, where an engine answers."""
@@ -316,7 +308,7 @@ def nightly(session: nox.Session) -> None:
     """The long runs: hours rather than minutes. Each part runs, even if one before it fails.
 
     The parts: the tests marked nightly; all everyday scenes one by one, so with tight bounds on
-    their times; the session `mutation`. With arguments, only the first.
+    their times. With arguments, only the first.
     """
     marked = partial(Environment(session).pytest, "-m", "nightly", "--timeout", "0")
     if session.posargs:
@@ -325,7 +317,6 @@ def nightly(session: nox.Session) -> None:
     parts: dict[str, Callable[[], object]] = {
         "nightly tests": partial(marked, f"--ignore={EVERYDAY}"),
         "everyday scenes": partial(Environment(session).pytest, EVERYDAY),
-        "mutation": partial(mutation, session),
     }
     failed = [name for name, part in parts.items() if fails(part)]
     if failed:
@@ -339,13 +330,6 @@ def fails(part: Callable[[], object]) -> bool:
     except nox.command.CommandFailed:
         return True
     return False
-
-
-@nox.session(default=False)
-def mutation(session: nox.Session) -> None:
-    """Break the library on purpose, a change at a time, and see that its tests fail."""
-    command = ["-m", "tests.mutation", "--report", "docs/mutations.md", "--jobs", "2"]
-    Environment(session).run("python", *command, *session.posargs)
 
 
 # ------------------------------------------------------------------ docs, package, demo
