@@ -6,13 +6,11 @@ them, and the log too if the fault is on our side.
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from .. import _settings
 from .._engine.reports import NodeHealth
@@ -25,7 +23,6 @@ from ..errors import (
     NotAcquiredError,
     QuorumUnavailableError,
 )
-from ..fencing._naming import fields_of, fill_in
 from ..fencing.stamp import StaleFenceError
 from ..manager import LockManager
 from ._pace import Pace
@@ -38,8 +35,6 @@ KEY = "asynclock"
 
 Contended = Literal[409, 423]
 """The status for a lock that another holder has: Conflict, or Locked (RFC 4918)."""
-
-T = TypeVar("T")
 
 
 class UnusableNameError(ConfigurationError):
@@ -121,17 +116,11 @@ class RouteSettings(LockSettings, total=False):
     held its locks)."""
 
 
-def declared(name: object, settings: dict[str, Any]) -> tuple[Pace, dict[str, Any]]:
+def declared(settings: dict[str, Any]) -> tuple[Pace, dict[str, Any]]:
     """Return the advice of a route and the settings of its lock, checked without a manager.
 
     Raises ConfigurationError, or TypeError for a setting that does not exist.
     """
-    if isinstance(name, str):
-        fields_of(name)
-    elif not callable(name) or any(map(inspect.iscoroutinefunction, (name, name.__call__))):
-        raise ConfigurationError(
-            f"a lock name is a template or a function of the request (not async), not {name!r}"
-        )
     pace = Pace(settings.pop("retry_after", None))
     if wrong := settings.keys() - LockSettings.__annotations__.keys():
         raise _settings.unknown(wrong)
@@ -141,14 +130,14 @@ def declared(name: object, settings: dict[str, Any]) -> tuple[Pace, dict[str, An
     return pace, settings
 
 
-def name_for(
-    template: str | Callable[[T], str],
-    request: T,
-    variables: Mapping[str, object],
-    locks: LockManager,
-) -> str:
-    """Return the name of the lock for a request. Raises UnusableNameError if it isn't possible."""
-    name = template(request) if callable(template) else fill_in(template, variables)
+def usable(name: object, locks: LockManager) -> str:
+    """Return `name` as the name of a lock.
+
+    Raises UnusableNameError if no lock can have it, and ConfigurationError if it is no text.
+    """
+    if not isinstance(name, str):
+        text = f"the function that names a lock must return a str, not {type(name).__name__}"
+        raise ConfigurationError(text)
     try:
         return locks.lock(name).name  # with default settings, so only the name can be wrong
     except ConfigurationError as error:

@@ -11,23 +11,21 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from fastapi import FastAPI, routing
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.routing import BaseRoute, Mount
-from starlette.websockets import WebSocket
 
 from ..errors import ConfigurationError
 from ..fencing._naming import check_template
 from ._problems import schema_of
 
-Name = str | Callable[[Request], str] | Callable[[WebSocket], str]
-
-names: WeakKeyDictionary[Callable[..., Any], Name] = WeakKeyDictionary()
+names: WeakKeyDictionary[Callable[..., Any], object] = WeakKeyDictionary()
 """The lock name of each dependency that `Locked` made."""
 
 _with_lock: WeakKeyDictionary[Callable[..., Any], WeakSet[Callable[..., Any]]]
 _with_lock = WeakKeyDictionary()
 """For each function that `locked` decorates, the functions with a lock that it made."""
 
+BY_DEPENDENCY = ", and Depends(function) with a function that takes what an endpoint may take"
+"""How to name a lock after values that the path doesn't have; the end of an error's sentence."""
 ADDERS = ("add_api_route", "add_api_websocket_route", "include_router", "mount")
 """The methods of a router that every way to add a route ends up calling."""
 
@@ -61,7 +59,7 @@ def check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> No
         elif getattr(route, "dependant", None) is not None:
             for name in _names_of(route.dependant):
                 if isinstance(name, str):
-                    check_template(name, variables, f"route {route.path_format}")
+                    check_template(name, variables, f"route {route.path_format}", BY_DEPENDENCY)
 
 
 def check_order(routes: Sequence[BaseRoute]) -> None:
@@ -144,7 +142,7 @@ def _flat(routes: Iterable[BaseRoute]) -> Iterator[Any]:
     return flatten(routes)
 
 
-def _names_of(dependant: Any) -> Iterator[Name]:
+def _names_of(dependant: Any) -> Iterator[object]:
     if inspect.isfunction(dependant.call) and dependant.call in names:
         yield names[dependant.call]
     for inner in dependant.dependencies:

@@ -30,11 +30,11 @@ from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
-from ..fencing._naming import check_template
+from ..fencing._naming import check_name, check_template, fill_in
 from ..manager import LockManager
 from . import _problems
 from ._pace import Holds
-from ._problems import Contended, RouteSettings, declared, health_of, name_for, problem_of
+from ._problems import Contended, RouteSettings, declared, health_of, problem_of, usable
 from ._source import Source
 from ._while_present import WhilePresent
 
@@ -244,7 +244,8 @@ def locked(
             found the lock held (default: the time that this route recently held locks, at most the
             rest of the holder's lease).
     """
-    pace, given = declared(name, {**settings})
+    check_name(name)
+    pace, given = declared({**settings})
 
     def decorate(
         handler: Callable[[S, Lease], Awaitable[web.StreamResponse]],
@@ -253,7 +254,8 @@ def locked(
         async def wrapper(first: S) -> web.StreamResponse:
             request = first.request if isinstance(first, web.View) else first
             locks = locks_of(request)
-            lock = locks.lock(name_for(name, request, request.match_info, locks), **given)
+            wanted = name(request) if callable(name) else fill_in(name, request.match_info)
+            lock = locks.lock(usable(wanted, locks), **given)
             with WhilePresent(request) as scope:
                 try:
                     lease = await lock.acquire()

@@ -22,7 +22,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
 
 try:
-    from fastapi import Depends, FastAPI
+    from fastapi import Depends, FastAPI, params
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.requests import HTTPConnection
@@ -37,14 +37,13 @@ from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
-from ..fencing._path_values import path_values
+from ..fencing._path_values import Name, namer
 from ..fencing.fastapi import FenceRefused
 from ..manager import LockManager
 from . import _problems, _routes
 from ._disconnect import PRESENCE, CancelOnDisconnect, Presence
 from ._middleware import AnswerErrors
-from ._problems import Contended, RouteSettings, declared, health_of, name_for, problem_of
-from ._routes import Name
+from ._problems import Contended, RouteSettings, declared, health_of, problem_of, usable
 from ._source import Source
 
 __all__ = ["Locked", "Locks", "health", "lifespan", "locked", "locks_of", "setup"]
@@ -173,7 +172,9 @@ Locks = Annotated[LockManager, Depends(locks_of)]
 """The annotation of a parameter that gets the manager: `async def handler(locks: Locks)`."""
 
 
-def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 - as `Depends`
+def Locked(  # noqa: N802 - as `Depends`
+    name: Name | params.Depends, **settings: Unpack[RouteSettings]
+) -> Any:
     """Make a dependency that holds the mutex `name` while the endpoint's function runs.
 
         async def ship(order_id: int, lease: Annotated[Lease, Locked("orders:{order_id}")])
@@ -186,19 +187,22 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
     cancelled either: the request waits for their end.
 
     Args:
-        name: a template for the path parameters, or a function of the request. A parameter has
-            the type that the route declares: with `order_id: int`, 042 and 42 are one name. Making
-            a route whose path doesn't fit the template raises ConfigurationError.
+        name: a template for the path parameters, a function of the request, or
+            `Depends(function)` with a function, async or not, that returns the name and takes what
+            an endpoint may take: a body, a query, other dependencies. A parameter has the type
+            that the route declares: with `order_id: int`, 042 and 42 are one name. Making a route
+            whose path doesn't fit the template raises ConfigurationError.
         settings: those of `LockManager.lock`, and `retry_after`: seconds to advise a client that
             found the lock held (default: the time that this route recently held locks, at most the
             rest of the holder's lease).
     """
-    pace, given = declared(name, {**settings})
+    source: Any = name if isinstance(name, params.Depends) else Depends(namer(name))
+    pace, given = declared({**settings})
 
-    async def hold(connection: HTTPConnection, locks: Locks) -> AsyncIterator[Lease]:
-        variables = {} if callable(name) else path_values(connection)
-        wanted = name_for(cast(Any, name), connection, variables, locks)
-        lock = locks.lock(wanted, **given)
+    async def hold(
+        connection: HTTPConnection, locks: Locks, wanted: Any = source
+    ) -> AsyncIterator[Lease]:
+        lock = locks.lock(usable(wanted, locks), **given)
         presence = connection.scope.get(PRESENCE)
         if isinstance(presence, Presence):
             presence.insist()
@@ -220,7 +224,7 @@ def Locked(name: Name, **settings: Unpack[RouteSettings]) -> Any:  # noqa: N802 
 
 
 def locked(
-    name: Name, **settings: Unpack[RouteSettings]
+    name: Name | params.Depends, **settings: Unpack[RouteSettings]
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Decorate an endpoint that needs no lease; put this below the route's decorator.
 

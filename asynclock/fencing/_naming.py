@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import string
 from collections.abc import Collection, Mapping
 
 from ..errors import ConfigurationError
+
+
+def check_name(name: object, others: str = "") -> None:
+    """Raise ConfigurationError unless `name` is a template or a plain function of the request.
+
+    `others` says what else the caller accepts.
+    """
+    if isinstance(name, str):
+        fields_of(name)
+    elif not callable(name) or any(map(inspect.iscoroutinefunction, (name, name.__call__))):
+        raise ConfigurationError(
+            "a lock name is a template or a function of the request (not async)"
+            f"{others}, not {name!r}"
+        )
 
 
 def fill_in(template: str, variables: Mapping[str, object]) -> str:
@@ -35,14 +50,19 @@ def fields_of(template: str) -> frozenset[str]:
     return names
 
 
-def check_template(template: str, variables: Collection[str], route: str) -> None:
-    """Raise ConfigurationError if the path of `route` lacks a variable of the template."""
+def check_template(template: str, variables: Collection[str], route: str, others: str = "") -> None:
+    """Raise ConfigurationError if the path of `route` lacks a variable of the template.
+
+    `others` says how else the lock can be named, beside a function of the request.
+    """
     for missing in sorted(fields_of(template) - set(variables)):
-        raise ConfigurationError(f"{route}: {_missing(template, repr(missing), variables)}")
+        text = f"{route}: {_missing(template, repr(missing), variables)}{others}"
+        raise ConfigurationError(text)
 
 
 def _missing(template: str, name: object, variables: Collection[str]) -> ConfigurationError:
+    known = f" ({', '.join(map(repr, sorted(variables)))})" if variables else ""
     return ConfigurationError(
-        f"the lock name {template!r} needs {name}, but the route has {sorted(variables)}; "
-        "a function of the request can also name the lock"
+        f"the lock name {template!r} needs {name}, which is no variable of the path{known}; a "
+        "function of the request can also name the lock"
     )

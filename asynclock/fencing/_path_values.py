@@ -1,4 +1,4 @@
-"""The variables of a FastAPI route's path, with the values that the route's function gets.
+"""The name of a FastAPI route's lock, made from the values that the route's function gets.
 
 A client may write one value in many ways: 42, 042, +42 and 42.0 are all the same `order_id: int`.
 A lock's name made from what the client wrote would be another lock for each of them.
@@ -6,11 +6,31 @@ A lock's name made from what the client wrote would be another lock for each of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, cast
 
 from fastapi.encoders import jsonable_encoder
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
+from starlette.websockets import WebSocket
+
+from ._naming import check_name, fill_in
+
+Name = str | Callable[[Request], str] | Callable[[WebSocket], str]
+
+
+def namer(name: Name) -> Callable[[HTTPConnection], Awaitable[str]]:
+    """Return the dependency that names the lock of a request by a template or a function.
+
+    Raises ConfigurationError if `name` is neither.
+    """
+    check_name(name, ", or Depends(function)")
+
+    async def name_of(connection: HTTPConnection) -> str:
+        if isinstance(name, str):
+            return fill_in(name, path_values(connection))
+        return cast(Callable[[HTTPConnection], str], name)(connection)
+
+    return name_of
 
 
 def path_values(connection: HTTPConnection) -> dict[str, object]:

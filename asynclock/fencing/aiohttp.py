@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from ._naming import fill_in
+from ._naming import check_name, fill_in
 from .headers import FenceHeaderError, check_fence, refusal
 from .stamp import StaleFenceError
 from .store import FenceStore
@@ -34,6 +34,7 @@ def fence_middleware(
         name: a template for the route's variables, or a function of the request, which returns None
             if the request needs no lock.
     """
+    check_name(name)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:

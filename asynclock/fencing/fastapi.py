@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Request, params
 
-from ._naming import fill_in
-from ._path_values import path_values
+from ._path_values import namer
 from .headers import FenceHeaderError, check_fence, refusal
 from .stamp import FenceStamp, StaleFenceError
 from .store import FenceStore
@@ -25,7 +25,7 @@ class FenceRefused(HTTPException):
 
 
 def require_fence(
-    store: FenceStore, name: str | Callable[[Request], str]
+    store: FenceStore, name: str | Callable[[Request], str] | params.Depends
 ) -> Callable[[Request], Awaitable[FenceStamp]]:
     """Make a dependency for handlers that act under the lock `name`.
 
@@ -41,15 +41,28 @@ def require_fence(
     Args:
         store: remembers the highest fence of each lock.
         name: a template for the route's path parameters, which have the types that the route
-            declares, or a function of the request.
+            declares, a function of the request, or `Depends(function)` with a function that
+            takes what an endpoint may take, and returns the name.
     """
 
-    async def dependency(request: Request) -> FenceStamp:
-        expected = name(request) if callable(name) else fill_in(name, path_values(request))
+    async def check(request: Request, expected: str) -> FenceStamp:
         try:
             return await check_fence(request.headers, store, expected)
         except (FenceHeaderError, StaleFenceError) as error:
             status, body = refusal(error)
             raise FenceRefused(status, body) from error
+
+    if isinstance(name, params.Depends):
+        source: Any = name
+
+        async def of_dependency(request: Request, expected: Any = source) -> FenceStamp:
+            return await check(request, expected)
+
+        return of_dependency
+
+    name_of = namer(name)
+
+    async def dependency(request: Request) -> FenceStamp:
+        return await check(request, await name_of(request))
 
     return dependency

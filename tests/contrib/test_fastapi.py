@@ -76,8 +76,8 @@ async def test_entered_in_one_task_and_left_in_another(asynclock_nodes: list[Loc
     async with asynclock.connect(*(n.url for n in asynclock_nodes), **PATIENT) as locks:
         app = FastAPI()
         app.state.asynclock = locks
-        scope = {"type": "http", "app": app, "path_params": {"order_id": 42}, "state": {}}
-        generator = hold(Request(scope), locks)
+        scope = {"type": "http", "app": app, "state": {}}
+        generator = hold(Request(scope), locks, "orders:42")
         lease = await asyncio.create_task(anext(generator))
         assert lease.held
         with pytest.raises(StopAsyncIteration):

@@ -228,8 +228,8 @@ def test_a_template_that_lacks_a_variable_says_what_else_can_name_the_lock() -> 
     with pytest.raises(ConfigurationError) as caught:
         check_template("{shop}:{order}", {"shop", "user"}, "PUT /x")
     assert str(caught.value) == (
-        "PUT /x: the lock name '{shop}:{order}' needs 'order', but the route has "
-        "['shop', 'user']; a function of the request can also name the lock"
+        "PUT /x: the lock name '{shop}:{order}' needs 'order', which is no variable of the path "
+        "('shop', 'user'); a function of the request can also name the lock"
     )
 
 

@@ -279,7 +279,7 @@ async def test_the_name_may_be_a_function_of_the_request() -> None:
 async def test_a_template_that_does_not_fit_the_route_is_a_clear_error() -> None:
     dependency = require_fence(MemoryFenceStore(), "orders:{order}")
     request = Request({"type": "http", "headers": [], "path_params": {"order_id": "42"}})
-    with pytest.raises(ConfigurationError, match=r"needs 'order'.*\['order_id'\]"):
+    with pytest.raises(ConfigurationError, match=r"needs 'order'.*\('order_id'\)"):
         await dependency(request)
 
 

@@ -120,6 +120,16 @@ async def free(order_id: int) -> int:
     return order_id
 
 
+def name_of(order_id: int) -> str:
+    return f"orders:{order_id}"
+
+
+@app.post("/named")
+@for_fastapi.locked(Depends(name_of), timeout=2)
+async def named(order_id: int) -> int:
+    return order_id
+
+
 @app.websocket("/orders/{order_id}")
 async def socket(
     socket: WebSocket, lease: Annotated[Lease, for_fastapi.Locked(lambda ws: str(ws.url))]
