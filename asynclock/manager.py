@@ -269,7 +269,8 @@ class LockManager:
     async def aclose(self) -> None:
         """Release all leases, then end every connection and task; a second call does nothing.
 
-        Tasks that still hold a lease lose it; waiting tasks get ConfigurationError. This waits at
+        Tasks that still hold a lease lose it; waiting tasks get ConfigurationError. The calling
+        task is not interrupted: it learns of a loss when it uses or leaves its lease. This waits at
         most three node timeouts for the nodes to execute the releases. A cancellation takes effect
         after the work is done. In a forked child this does nothing. Raises ConfigurationError in
         another event loop than the one that used the manager.

@@ -136,8 +136,11 @@ class LeaseState:
         if self._loss is not None and not self._loss.done():
             self._loss.set_result(None)
         if reason is not None and self._options.interrupt:
+            # The task that closes the manager ends its own lease, and goes on after that.
+            closer = asyncio.current_task() if self._engine.closed else None
             for body in self._bodies if self._body is None else (self._body, *self._bodies):
-                body.interrupt()
+                if body.task is not closer:
+                    body.interrupt()
 
     def _was_lost(self, reason: str) -> None:
         """Count and report the loss that the replies to the release show."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -71,3 +72,58 @@ async def test_closing_wakes_all_who_wait(kind: str, n: int) -> None:
             with pytest.raises(asynclock.ConfigurationError):
                 await waiting
             assert _clock.now() - closed < 0.1
+
+
+HELD: dict[str, Callable[[asynclock.LockManager], Any]] = {
+    **WAITED_FOR,
+    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
+    "several": lambda locks: locks.semaphore("a", 3).several(2),
+    "election": lambda locks: locks.election("a").campaign(),
+}
+
+
+async def hold(locks: asynclock.LockManager, kind: str) -> AsyncIterator[Any]:
+    async with HELD[kind](locks) as held:
+        yield held
+
+
+@pytest.mark.parametrize("kind", HELD)
+@in_virtual_time
+async def test_a_task_that_closes_the_manager_goes_on(kind: str) -> None:
+    """The task left a generator inside a lock, so its own lease ends with the manager."""
+    async with asynclock.connect(f"memory://own-{kind}") as locks:
+        async for _held in (kept := hold(locks, kind)):
+            break
+    await asyncio.sleep(1)
+    assert not _held.held
+    await kept.aclose()
+
+
+@pytest.mark.parametrize("kind", HELD)
+@in_virtual_time
+async def test_the_exit_tells_a_task_that_closed_the_manager_of_the_loss(kind: str) -> None:
+    locks, done = asynclock.connect(f"memory://stack-{kind}"), False
+    with pytest.raises(asynclock.LeaseLostError):
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(HELD[kind](locks))
+            await locks.aclose()
+            await asyncio.sleep(1)
+            done = True
+    assert done
+
+
+@pytest.mark.parametrize("kind", HELD)
+@in_virtual_time
+async def test_a_close_interrupts_the_bodies_of_other_tasks(kind: str) -> None:
+    locks, entered = asynclock.connect(f"memory://other-{kind}"), asyncio.Event()
+
+    async def body() -> None:
+        async with HELD[kind](locks):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(body())
+    await entered.wait()
+    await locks.aclose()
+    with pytest.raises(asynclock.LeaseLostError):
+        await task
