@@ -11,7 +11,7 @@ from ._background import Background
 from ._engine.context import EngineSettings
 from ._engine.engine import Engine
 from ._nodes.acks import Acks
-from ._nodes.deployment import NodeAddress, make_nodes, naming, record_key
+from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._primitives.kinds import SCRIPTS
@@ -74,6 +74,7 @@ def connect(
     longest = defaults.max_ttl
     replicas, listeners = Acks.of(acks, durable), Observers(observers)
     guard = _settings.restart_guard(restart_guard)
+    record_key, witness_key = own_keys(nodes, prefix)
     settings = NodeSettings(
         node_timeout=defaults.node_timeout,
         max_ttl=longest,
@@ -81,7 +82,8 @@ def connect(
         guard_first=len(nodes) > 1,
         clock_guard=bool(clock_guard),
         disks_kept=guard == "disk",
-        record_key=record_key(nodes, prefix) if set_guard else "",
+        record_key=record_key if set_guard else "",
+        witness_key=witness_key,
     )
     engine_settings = EngineSettings(
         defaults.node_timeout,

@@ -25,6 +25,8 @@ PRIMARY: Final = "primary"
 """Kind of the key of the mark that names the current primary; derived from the prefix alone."""
 SET: Final = "set"
 """Kind of the key of the record of the fleet's set of nodes; derived from the prefix alone."""
+WITNESS: Final = "witness"
+"""Kind of the key that shows whether a node has kept its keys; derived from the prefix alone."""
 
 
 def lock_key(prefix: str, name: str) -> str:

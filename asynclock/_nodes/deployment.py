@@ -22,6 +22,7 @@ from .script import Script
 from .sentinel import SentinelNode, Service
 from .server import ServerNode
 from .spelling import check_arguments, spelled
+from .witness import WITNESS_KEY
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -77,9 +78,11 @@ def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int]:
     return prefix + HASH_TAG, 1
 
 
-def record_key(addresses: Sequence[object], prefix: str) -> str:
-    """Return the key of the record of the fleet's set; "" on a Cluster, which keeps none."""
-    return "" if any(map(is_cluster, addresses)) else prefix + RECORD_KEY
+def own_keys(addresses: Sequence[object], prefix: str) -> tuple[str, str]:
+    """Return the keys of the fleet's record and of the witness; both "" on a Cluster."""
+    if any(map(is_cluster, addresses)):
+        return "", ""
+    return prefix + RECORD_KEY, prefix + WITNESS_KEY
 
 
 def _node(

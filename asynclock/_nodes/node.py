@@ -33,6 +33,8 @@ class NodeSettings:
     """Whether the operator promises that no node loses its disk, or runs without it."""
     record_key: str = ""
     """The key of the record of the fleet's set of nodes; "" if nodes are not compared with it."""
+    witness_key: str = ""
+    """The key of the witness; "" on a Cluster, which has no other database to flush."""
 
 
 class Node(Protocol):

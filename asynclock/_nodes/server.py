@@ -9,13 +9,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from .. import _clock, _forks
 from .._rules.nodeset import Kept
-from .._rules.trust import Facts
+from .._rules.trust import FLUSHED, REPLACED, UNSEEN, Facts
 from ..events import Observers
-from . import record
+from . import record, witness
 from .handshake import why_unready
 from .heartbeat import Reading, leave_replica, watch
 from .link import Link
@@ -124,6 +125,8 @@ class ServerNode(ServerRequests):
         if accepted:
             self._log.connected()
         self.on_state()
+        if accepted:
+            self._look(REPLACED)
         self._send_waiting(link)
         if known is not None and accepted:
             self.on_wake(None)  # the last connection's push requests are lost
@@ -159,13 +162,41 @@ class ServerNode(ServerRequests):
     def _read_record(self, link: NodeLink) -> None:
         caching, reading = record.reading(self.settings.record_key)
         link.send(caching, NOBODY, 0)
-        link.send(reading, _Record(self, link), 0)
+        link.send(reading, _Reply(link, self._keeps, self.read_record), 0)
 
-    def keeps(self, reply: Any) -> None:
-        """Take the reply to a reading of the record."""
-        if self.trust.facts is not None:
+    def _keeps(self, reply: Any) -> None:
+        if self.trust.facts is not None and not isinstance(reply, Failure):
             self.trust.facts = replace(self.trust.facts, kept=record.kept(reply))
             self.on_connect(self)
+
+    # the witness
+
+    def _flushed(self) -> None:
+        """Note that a database was flushed: find out whether it was ours."""
+        if not self.settings.witness_key:
+            self._forgot(self.trust.forgot(_clock.now(), FLUSHED))
+        elif self.trust.witness == b"":
+            self._forgot(self.trust.forgot(_clock.now(), UNSEEN))
+        else:
+            self._look_again(FLUSHED)
+
+    def _look_again(self, cause: str) -> None:
+        self.trust.doubt(_clock.now())
+        self._look(cause)
+
+    def _look(self, cause: str) -> None:
+        """Ask whether the node has kept its keys; this is known before any later reply counts."""
+        key = self.settings.witness_key
+        if self._link is not None and key and self.settings.restart_guard:
+            saw, again = partial(self._saw, cause), partial(self._look_again, cause)
+            self._link.send(witness.question(key), _Reply(self._link, saw, again), 0)
+
+    def _saw(self, cause: str, reply: Any) -> None:
+        self._forgot(self.trust.saw(witness.read(reply), _clock.now(), cause))
+
+    def _forgot(self, seconds: float) -> None:
+        if seconds:
+            self._log.quarantined(seconds)
 
     def forked(self) -> None:
         """In a forked child: never dial again."""
@@ -202,8 +233,7 @@ class ServerNode(ServerRequests):
             return
         if push[1] is None:
             if self.settings.restart_guard:
-                cause = "its keys were flushed {ago}"
-                self._log.quarantined(self.trust.forgot(_clock.now(), cause))
+                self._flushed()
             self.read_record()
             self.on_wake(None)
             return
@@ -247,20 +277,26 @@ class ServerNode(ServerRequests):
         return "" if self.lack is None else self.lack.cause
 
 
-class _Record:
-    """Takes the reply to a reading of the record."""
+class _Reply:
+    """Takes a reply that must be known before later replies count."""
 
-    __slots__ = ("_link", "_node")
+    __slots__ = ("_again", "_link", "_take")
 
-    def __init__(self, node: ServerNode, link: NodeLink) -> None:
-        self._node = node
+    def __init__(
+        self, link: NodeLink, take: Callable[[Any], None], again: Callable[[], None]
+    ) -> None:
         self._link = link
+        self._take = take
+        self._again = again
 
     def on_reply(self, _index: int, reply: Any) -> None:
-        """Pass the record on. If the node is slow, read again; only the next answers count then."""
-        if not isinstance(reply, Failure):
-            self._node.keeps(reply)
+        """Pass a reply or the server's error on. If the node is slow, ask `again`.
+
+        Only the answers to requests behind that one count then.
+        """
+        if not isinstance(reply, Failure) or reply.code:
+            self._take(reply)
         elif self._link.stalled_since:
-            self._node.read_record()
-        elif not reply.code:
-            self._link.close("its record of the fleet's nodes can't be read")
+            self._again()
+        else:
+            self._link.close("it does not tell what it keeps")

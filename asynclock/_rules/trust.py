@@ -21,6 +21,11 @@ RATE = 0.001
 """Maximum drift of two healthy clocks, in seconds per second: twice NTP's slew limit (500 ppm)."""
 
 
+FLUSHED = "its keys were flushed {ago}"
+REPLACED = "its keys were flushed, or replaced by others, since the last connection"
+UNSEEN = "a database of its server was flushed, perhaps the one with its keys"
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a node reports about itself when a connection opens; None where it does not."""
@@ -80,6 +85,7 @@ class Trust:
         "remembers_from",
         "renews_from",
         "votes_from",
+        "witness",
     )
 
     def __init__(self, max_ttl: float) -> None:
@@ -95,6 +101,8 @@ class Trust:
         self.remembers_from = -inf
         """The moment since which the node has kept all its keys."""
         self.last_reply = 0.0
+        self.witness: bytes | None = None
+        """The text of the witness when it was last read; None before, b"" if it can't be read."""
         self._low = self._high = self._as_of = self._sent = 0.0
 
     # restarts
@@ -117,6 +125,7 @@ class Trust:
         age = self._age(facts, silent if known is not None else inf)
         if not kept:
             self.remembers_from = now - age + facts.lag
+            self.witness = None  # the guards below judge what this process may lack
         free = known is None and not guard_first
         # A replica has no vote: what it may have forgotten is judged once it is a primary.
         if kept or free or facts.replica or not guard:
@@ -179,8 +188,18 @@ class Trust:
         self.remembers_from = now
         return self.quarantine(now, quarantine(self.max_ttl), cause)
 
+    def saw(self, witness: bytes, now: float, cause: str) -> float:
+        """Take in the witness, b"" if it can't be read; return the seconds without a vote.
+
+        These are 0 unless it is another one than before; `cause` says how the keys were lost then.
+        """
+        known, self.witness = self.witness, witness
+        if not known or witness == known:
+            return 0.0
+        return self.forgot(now, cause if witness else UNSEEN)
+
     def doubt(self, now: float) -> None:
-        """Discard replies to requests that were sent before `now`: the record has changed."""
+        """Discard replies to requests that were sent before `now`."""
         self.votes_from = max(self.votes_from, now)
         self.renews_from = max(self.renews_from, now)
 

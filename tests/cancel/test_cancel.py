@@ -53,7 +53,12 @@ class Stage:
 
     async def keys(self) -> set[str]:
         found = [await server.command("KEYS", "*") for server in self.servers]
-        return {key for keys in found for key in keys if not key.endswith((":#fence", ":#primary"))}
+        return {
+            key
+            for keys in found
+            for key in keys
+            if not key.endswith((":#fence", ":#primary", ":#witness"))
+        }
 
 
 @contextlib.asynccontextmanager

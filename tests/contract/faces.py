@@ -40,7 +40,7 @@ class Face:
     async def keys(self) -> set[str]:
         """Lock keys that are left anywhere (counters stay by design)."""
         found = {key for keys in await self.command("KEYS", "*") for key in keys}
-        return {key for key in found if not key.endswith((":#fence", ":#primary"))}
+        return {key for key in found if not key.endswith((":#fence", ":#primary", ":#witness"))}
 
     async def empty(self, *allowed: str) -> None:
         """Wait until only keys with these endings are left: other keys must not go by expiring."""

@@ -31,7 +31,9 @@ async def lock_keys(nodes: list[LocalServer]) -> list[str]:
     for node in nodes:
         if node.alive and not node.frozen:
             keys: Any = await node.command("KEYS", "asynclock:*")
-            found += [key for key in keys if not key.endswith((":#fence", ":#primary"))]
+            found += [
+                key for key in keys if not key.endswith((":#fence", ":#primary", ":#witness"))
+            ]
     return found
 
 

@@ -255,7 +255,7 @@ async def renewed(locks: asynclock.LockManager, times: int) -> bool:
 
 async def lock_keys(server: LocalServer) -> set[str]:
     found = await server.command("KEYS", "*")
-    return {key for key in found if not key.endswith((":#fence", ":#value"))}
+    return {key for key in found if not key.endswith((":#fence", ":#value", ":#witness"))}
 
 
 async def has(server: LocalServer, keys: set[str]) -> bool:

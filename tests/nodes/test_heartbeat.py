@@ -51,6 +51,7 @@ def test_a_link_is_looked_at_seldom() -> None:
     async def idle() -> None:
         async with asynclock.connect(MemoryEndpoint("a", node), max_ttl=MAX_TTL) as locks:
             await locks.ready()
+            await asyncio.sleep(0.1)  # for what it asks at first
             answer = node.answer
 
             def note(client: object, words: tuple[bytes, ...]) -> object:

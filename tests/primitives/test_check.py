@@ -36,7 +36,7 @@ async def take_away(face: Face) -> None:
     """Delete all locks behind the library's back, as an operator may."""
     for server in face.well:
         for key in await server.command("KEYS", "*"):
-            if not key.endswith((":#fence", ":#primary")):
+            if not key.endswith((":#fence", ":#primary", ":#witness")):
                 await server.command("DEL", key)
 
 

@@ -16,7 +16,7 @@ from tests.waiting import becomes, refused, renew_now, until
 
 async def left(group: Replicated) -> list[str]:
     keys = await group.primary.command("KEYS", "*")
-    return [key for key in keys if not key.endswith((":#fence", ":#primary"))]
+    return [key for key in keys if not key.endswith((":#fence", ":#primary", ":#witness"))]
 
 
 async def calls(group: Replicated, command: str) -> int:
