@@ -181,6 +181,7 @@ QUICK = [
     "tests/engine/test_reservation.py",
     "tests/engine/test_queue.py",
     "tests/fencing/test_stamp.py",
+    "tests/mutation",
     "tests/nodes/test_bad_input.py",
     "tests/nodes/test_shapes.py",
     "tests/primitives/test_synchronized.py",
@@ -281,7 +282,10 @@ def measured(environment: Environment) -> None:
     """Run all ordinary tests, and hold the statements and branches they take against a floor."""
     few = [f"--ignore={path}" for path in UNMEASURED]
     environment.run("coverage", "erase")
-    environment.pytest("-n", WORKERS, "-m", ORDINARY, *few, under=("coverage", "run"))
+    # Which lines each test runs tells which tests are played for a mutant.
+    recording = ["-p", "tests.mutation.recording"]
+    under = ("coverage", "run")
+    environment.pytest("-n", WORKERS, "-m", ORDINARY, *recording, *few, under=under)
     environment.run("coverage", "combine", "-q")
     environment.run("coverage", "report")
     environment.pytest("-n", WORKERS, "-m", ORDINARY, *UNMEASURED)
@@ -297,6 +301,21 @@ def cluster(session: nox.Session) -> None:
     Environment(session).pytest("-n", "4", "-m", "cluster and not nightly", "tests/cluster")
 
 
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """Break the library on purpose, and see that its tests fail: what changed last, then a draw.
+
+    Arguments choose something else: `nox -s mutation -- --help`. The session of the oldest Python
+    must have run before, because it records which tests run which lines.
+    """
+    play = partial(Environment(session).run, "python", "-m", "tests.mutation")
+    if session.posargs:
+        play(*session.posargs)
+        return
+    play("--changed", "--seconds", "60")
+    play("--seconds", "180")
+
+
 @nox.session(default=False)
 def containers(session: nox.Session) -> None:
     """The same contract over containers, where an engine answers."""
@@ -308,7 +327,7 @@ def nightly(session: nox.Session) -> None:
     """The long runs: hours rather than minutes. Each part runs, even if one before it fails.
 
     The parts: the tests marked nightly; all everyday scenes one by one, so with tight bounds on
-    their times. With arguments, only the first.
+    their times; an hour of mutants, others each night. With arguments, only the first.
     """
     marked = partial(Environment(session).pytest, "-m", "nightly", "--timeout", "0")
     if session.posargs:
@@ -317,6 +336,7 @@ def nightly(session: nox.Session) -> None:
     parts: dict[str, Callable[[], object]] = {
         "nightly tests": partial(marked, f"--ignore={EVERYDAY}"),
         "everyday scenes": partial(Environment(session).pytest, EVERYDAY),
+        "mutants": partial(Environment(session).run, "python", "-m", "tests.mutation", "--night"),
     }
     failed = [name for name, part in parts.items() if fails(part)]
     if failed:

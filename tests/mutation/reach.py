@@ -1,0 +1,111 @@
+"""Which tests can notice a mutant: those that run its lines, the fastest first."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.mutation.mutant import ROOT, Mutant
+from tests.mutation.recording import REACH
+
+MISSING = "nothing was recorded yet: run `nox -s tests-3.11` first, all of it"
+
+
+class Reach:
+    """What the session that measures coverage recorded."""
+
+    def __init__(self, path: Path = REACH) -> None:
+        if not path.exists():
+            raise SystemExit(MISSING)
+        with gzip.open(path, "rt") as file:
+            found = json.load(file)
+        self.seconds: dict[str, float] = {}
+        self._sets: dict[str, list[tuple[frozenset[int], list[str]]]] = defaultdict(list)
+        tests: list[list[str]] = [[] for _ in found["sets"]]
+        for test, seconds, sets in found["tests"]:
+            self.seconds[test] = seconds
+            for number in sets:
+                tests[number].append(test)
+        for (file, lines), ran in zip(found["sets"], tests, strict=True):
+            self._sets[file].append((frozenset(lines), ran))
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """Return the tests that can notice a mutant: first the fastest case of each function."""
+        if mutant.file.endswith(".lua"):
+            direct, found = set(self._of_script(mutant.file)), set(self._users(mutant.file))
+        elif mutant.place.runs_at_import:
+            direct, found = set(), self._at(mutant.file, _inside_functions(mutant.file))
+        else:
+            direct, found = set(), self._at(mutant.file, mutant.place.lines)
+        cases: Counter[str] = Counter()
+        ranked = []
+        for test in sorted(found | direct, key=lambda one: (self.seconds[one], one)):
+            function = test.partition("[")[0]
+            ranked.append((test not in direct, cases[function], self.seconds[test], test))
+            cases[function] += 1
+        return [test for *_, test in sorted(ranked)]
+
+    def _at(self, file: str, lines: Iterable[int]) -> set[str]:
+        wanted = frozenset(lines)
+        return {test for ran, tests in self._sets[file] if ran & wanted for test in tests}
+
+    def _users(self, script: str) -> Iterator[str]:
+        """The tests that run a function of a module that loads a script."""
+        for module in loaders(script):
+            yield from self._at(module, _inside_functions(module))
+
+    def _of_script(self, script: str) -> Iterator[str]:
+        """The tests in files that import a module that loads a script."""
+        names = [module.removesuffix(".py").rpartition("/") for module in loaders(script)]
+        imports = [
+            rf"^from {folder.replace('/', '.')}(?:\.{name} import | import .*\b{name}\b)"
+            for folder, _, name in names
+        ]
+        for file in {test.partition("::")[0] for test in self.seconds}:
+            if re.search("|".join(imports), (ROOT / file).read_text("utf-8"), re.MULTILINE):
+                yield from (test for test in self.seconds if test.startswith(f"{file}::"))
+
+
+@cache
+def _inside_functions(file: str) -> frozenset[int]:
+    tree = ast.parse((ROOT / file).read_bytes())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = (node for node in ast.walk(tree) if isinstance(node, functions))
+    return frozenset(
+        line for node in bodies for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+    )
+
+
+@cache
+def loaders(script: str) -> list[str]:
+    """Return the modules that load a script: they name it, or a constant that has its name."""
+    trees = {path: ast.parse(path.read_bytes()) for path in (ROOT / script).parent.glob("*.py")}
+    assigned = [
+        (path, statement)
+        for path, tree in trees.items()
+        for statement in tree.body
+        if isinstance(statement, (ast.Assign, ast.AnnAssign))
+    ]
+    names, found = {Path(script).name}, set()
+    for _ in range(3):  # a constant, in a tuple, that a module loads
+        for path, statement in assigned:
+            if statement.value is None or not names & _words(statement.value):
+                continue
+            if isinstance(statement.value, ast.Call):
+                found.add(str(path.relative_to(ROOT)))
+            elif isinstance(statement.value, (ast.Constant, ast.Tuple)):
+                names |= _words(statement) - _words(statement.value)
+    return sorted(found)
+
+
+def _words(node: ast.AST) -> set[str]:
+    """Return the constants that are named in some code, and its texts."""
+    nodes = list(ast.walk(node))
+    names = {one.id for one in nodes if isinstance(one, ast.Name) and one.id.isupper()}
+    return names | {str(one.value) for one in nodes if isinstance(one, ast.Constant)}

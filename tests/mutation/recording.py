@@ -1,0 +1,136 @@
+"""Records which lines of the library each test runs: `pytest -p tests.mutation.recording`.
+
+It takes them from the coverage that is measured anyway, after each test, and gives them back in the
+end. Contexts of coverage itself would be a row for each test and branch: hundreds of megabytes. A
+program that a test starts writes a file of its own, whose name has the test's mark.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import time
+from base64 import b64decode, b64encode
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import coverage
+import pytest
+
+from tests.mutation.mutant import ROOT
+
+FOLDER = ROOT / ".nox"
+REACH = FOLDER / "reach.json.gz"
+PARTS = "reach-*.json"
+OF_PROGRAMS = "COVERAGE_PROCESS_CONFIG"
+"""The variable with the settings of coverage in programs that tests start."""
+LOW = (1 << 28) - 1
+"""Coverage packs the two lines of a branch into one number, 28 bits each."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start to record in a process that runs tests."""
+    if coverage.Coverage.current() is not None:
+        config.pluginmanager.register(Recorder(config), "reach")
+
+
+class Recorder:
+    """What the tests of one process ran."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._worker = getattr(config, "workerinput", {}).get("workerid", "")
+        self._joins = not self._worker
+        measured = coverage.Coverage.current()
+        assert measured is not None
+        self._data: dict[str, set[int]] = measured._collector.data  # type: ignore[union-attr,assignment]
+        self._of_programs = json.loads(b64decode(os.environ[OF_PROGRAMS]))
+        self._all: dict[str, set[int]] = defaultdict(set)
+        self._seconds: dict[str, float] = {}
+        self._lines: dict[str, dict[str, set[int]]] = {}
+        if self._joins:
+            for old in FOLDER.glob(PARTS):
+                old.unlink()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._drain()
+        named = {**self._of_programs, "data_file": str(FOLDER / f"coverage.{mark(item.nodeid)}")}
+        os.environ[OF_PROGRAMS] = b64encode(json.dumps(named).encode()).decode()
+        began = time.monotonic()
+        result = yield
+        self._seconds[item.nodeid] = time.monotonic() - began
+        self._lines[item.nodeid] = self._drain()
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Iterator[None]:
+        self._drain()
+        for file, pairs in self._all.items():
+            self._data.setdefault(file, set()).update(pairs)
+        part = {"seconds": self._seconds, "lines": _listed(self._lines)}
+        (FOLDER / f"reach-{self._worker}.json").write_text(json.dumps(part))
+        result = yield
+        if self._joins:  # the workers have ended
+            join()
+        return result
+
+    def _drain(self) -> dict[str, set[int]]:
+        """Take what was recorded since the last call."""
+        found = {}
+        for file, live in list(self._data.items()):
+            if pairs := live.copy():
+                live.difference_update(pairs)
+                self._all[file] |= pairs
+                found[_relative(file)] = {pair & LOW for pair in pairs} - {0}
+        return found
+
+
+def mark(test: str) -> str:
+    """Return what the files of a test's programs have in their names."""
+    return "t" + hashlib.md5(test.encode()).hexdigest()[:12]
+
+
+def _relative(file: str) -> str:
+    return os.path.relpath(file, ROOT)
+
+
+def _listed(lines: dict[str, dict[str, set[int]]]) -> dict[str, dict[str, list[int]]]:
+    return {
+        test: {file: sorted(found) for file, found in files.items()}
+        for test, files in lines.items()
+    }
+
+
+def join() -> None:
+    """Join what the workers and the programs of tests left, and write it for the mutants."""
+    seconds: dict[str, float] = {}
+    ran: dict[str, dict[str, Iterable[int]]] = {}
+    for part in FOLDER.glob(PARTS):
+        found = json.loads(part.read_text())
+        seconds |= found["seconds"]
+        ran |= found["lines"]
+        part.unlink()
+    for test, file, lines in _of_programs({mark(test): test for test in ran}):
+        ran[test][file] = {*ran[test].get(file, ()), *lines}
+    sets: dict[tuple[str, tuple[int, ...]], int] = {}
+    tests: list[Any] = []
+    for test, files in sorted(ran.items()):
+        keys = ((file, tuple(sorted(lines))) for file, lines in files.items())
+        tests.append([test, round(seconds[test], 3), [sets.setdefault(k, len(sets)) for k in keys]])
+    with gzip.open(REACH, "wt", compresslevel=3) as out:
+        json.dump({"sets": list(sets), "tests": tests}, out)
+
+
+def _of_programs(tests: dict[str, str]) -> Iterator[tuple[str, str, list[int]]]:
+    for path in FOLDER.glob("coverage.t*"):
+        test = tests.get(path.name.split(".")[1], "")
+        data = coverage.CoverageData(str(path))
+        with suppress(coverage.CoverageException):  # a program that was killed while it wrote
+            data.read()
+            for file in data.measured_files() if test else ():
+                yield test, _relative(file), data.lines(file) or []
+        data.close()

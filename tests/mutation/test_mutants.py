@@ -1,0 +1,143 @@
+"""The generator: each operator's mutants, each a change of one place that its language reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutation import lua, population, python, score
+from tests.mutation.mutant import OPERATORS, Mutant
+from tests.mutation.reach import loaders
+
+PYTHON = b'''\
+"""A module."""
+
+
+class Shop:
+    """Has a counter."""
+
+    async def sell(self, n: int, *, price: float = 0.5) -> int:
+        """Sell some."""
+        # \xc3\xbc: positions are bytes
+        if n < 1 and not self.closed:
+            raise ValueError("n is too small")
+        self.sold += n
+        names = [one for one in self.names if one]
+        return await self.take(n, price=price) + len(names)
+'''
+LUA = b"""\
+-- a comment with 1 == 2
+local function take(KEYS)
+  local n = tonumber(redis.call('GET', KEYS[1]) or 0)
+  if n < 1 and not closed then return {0, ''} end
+  redis.call('DECR', KEYS[1])
+  left = n - 1
+  return {1, 'ok',
+    left}
+end
+return take(KEYS)
+"""
+CHANGES = {
+    "python": {
+        "condition": {("n < 1 and not self.closed", "False"), ("one", "True")},
+        "comparison": {("<", "<=")},
+        "boolean": {("and", "or"), ("not", "")},
+        "constant": {("0.5", "1.5"), ("1", "2")},
+        "statement": {
+            ('raise ValueError("n is too small")', "pass"),
+            ("self.sold += n", "pass"),
+            ("return await self.take(n, price=price) + len(names)", "pass"),
+        },
+        "part": {
+            ("n < 1 and ", ""),
+            (" and not self.closed", ""),
+            (", price=price", ""),
+            (" + len(names)", ""),
+        },
+    },
+    "lua": {
+        "condition": {("n < 1 and not closed", "false")},
+        "comparison": {("<", "<=")},
+        "boolean": {("and", "or"), ("or", "and"), ("not", "")},
+        "constant": {("1", "2"), ("''", "'x'"), ("'GET'", "''")},
+        "statement": {
+            ("return {0, ''}", ""),
+            ("redis.call('DECR', KEYS[1])", ""),
+            ("left = n - 1", ""),
+            ("return {1, 'ok',\n    left}", ""),
+            ("return take(KEYS)", ""),
+        },
+        "part": {("- 1", ""), ("or 0", ""), (", KEYS[1]", "")},
+    },
+}
+
+
+def made(language: str) -> list[Mutant]:
+    if language == "lua":
+        return list(lua.mutants("shop.lua", LUA))
+    return python.mutants("shop.py", PYTHON)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("language", CHANGES)
+def test_an_operator_makes_its_mutants(language: str, operator: str) -> None:
+    found = {(one.old, one.new.strip()) for one in made(language) if one.operator == operator}
+    wanted = CHANGES[language][operator]
+    assert wanted <= found
+
+
+@pytest.mark.parametrize("language", CHANGES)
+def test_a_mutant_changes_one_place_and_leaves_all_other_lines(language: str) -> None:
+    source, compiles = (LUA, lua.compiles) if language == "lua" else (PYTHON, python.compiles)
+    mutants = made(language)
+    assert len({one.name for one in mutants}) == len(mutants)
+    for one in mutants:
+        changed = one.apply(source)
+        assert changed != source
+        assert compiles(changed), one
+        assert changed.startswith(source[: one.start])
+        assert changed.endswith(source[one.end :])
+        assert one.old in source.splitlines()[one.line - 1].decode() + one.old
+        assert source.splitlines()[one.line - 1].decode().strip().startswith("--") is False
+
+
+def test_it_knows_the_function_and_the_lines_of_the_statement() -> None:
+    places = {one.old: one.place for one in made("python")}
+    assert places["self.sold += n"].function == "Shop.sell"
+    assert list(places["<"].lines) == [10]
+    assert (places["<"].runs_at_import, places["0.5"].runs_at_import) == (False, True)
+    functions = {one.old: one.place.function for one in made("lua")}
+    assert (functions["<"], functions["return take(KEYS)"]) == ("take", "")
+
+
+def test_texts_for_people_types_and_docstrings_stay() -> None:
+    changed = {one.old for one in made("python") if one.operator == "constant"}
+    assert changed == {"0.5", "1"}
+
+
+def test_almost_all_mutants_of_the_library_compile() -> None:
+    file = "asynclock/_engine/attempt.py"
+    found = population.mutants(file)
+    assert len(found) > 100
+    assert sum(population.compiles(one) for one in found[::10]) > 0.9 * len(found[::10])
+
+
+@pytest.mark.parametrize(
+    ("script", "module"),
+    [("lock.lua", "lock"), ("prelude.lua", "multi"), ("phases.lua", "readwrite")],
+)
+def test_a_script_is_found_by_the_module_that_loads_it(script: str, module: str) -> None:
+    assert f"asynclock/_primitives/{module}.py" in loaders(f"asynclock/_primitives/{script}")
+    assert loaders("asynclock/fencing/guard.lua") == ["asynclock/fencing/redis.py"]
+
+
+def test_a_draw_may_miss_as_many_as_chance_explains() -> None:
+    assert score.most_survivors(0, 0.9) == 0
+    assert score.most_survivors(10, 1.0) == 0
+    assert 10 < score.most_survivors(100, 0.9) < 25
+    assert 100 < score.most_survivors(1000, 0.9) < 135
+
+
+def test_what_is_accepted_can_happen() -> None:
+    for one in score.acceptances():
+        assert any(one.covers(mutant) for mutant in population.mutants(one.file)), one
+        assert one.reason
