@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from functools import partial
 from typing import Any
@@ -59,11 +60,8 @@ class Acquire(LocalAcquire):
             waiter = self._join(queue)
             try:
                 turn = yield from waiter
-            except GeneratorExit:
-                engine.soon(partial(self._leave, queue, waiter))
-                raise
             except BaseException:
-                self._leave(queue, waiter)
+                engine.clean_up(partial(self._leave, queue, waiter))
                 raise
             if turn is None:
                 raise self._too_long(queue)
@@ -86,35 +84,39 @@ class Acquire(LocalAcquire):
 
     def _ask(self, queue: LocalQueue[Grant] | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""
-        engine, first, kept = self._engine, None, None
+        engine, lease, first, kept = self._engine, None, None, None
         owed = queue is not None and queue.kept is not None
         try:
-            if engine.closed:
-                raise refusals.closed()
             if owed and queue is not None:
                 kept = queue.take_kept(_clock.now())
             left = None
             if self._deadline is not None:  # the nodes get the time for one answer in any case
                 latest = max(self._deadline, self._started + engine.settings.node_timeout)
                 left = latest - _clock.now()
-            if self._spec.batched and kept is None and (left is None or left > 0):
+            in_time = (left is None or left > 0) and not engine.closed
+            if self._spec.batched and kept is None and in_time:
                 yield from self._first(left)
                 lease = self._won_in_batch(queue)
-                if lease is not None:
-                    owed = False
-                    return lease
-                first = self._alone()
-                first.conclude()
-            lease = yield from self._contend(queue, first, kept).__await__()
-            owed = False
-            return lease
-        finally:
-            if owed:  # the release woke no waiter, and perhaps no request since then woke one
-                engine.pass_on(self._spec)
-            if queue is not None:
-                queue.asking -= 1
-                if queue.waiters or not queue.grants:
-                    engine.next_in_line(queue)
+                if lease is None:
+                    first = self._alone()
+                    first.conclude()
+            if lease is None:
+                lease = yield from self._contend(queue, first, kept).__await__()
+        except BaseException:
+            engine.clean_up(partial(self._give_up, queue, owed=owed))
+            raise
+        if queue is not None:
+            queue.asking -= 1
+            if queue.waiters:
+                engine.next_in_line(queue)
+        return lease
+
+    def _give_up(self, queue: LocalQueue[Grant] | None, *, owed: bool) -> None:
+        if owed:  # the release woke no waiter, and perhaps no request since then woke one
+            self._engine.pass_on(self._spec)
+        if queue is not None:
+            queue.asking -= 1
+            self._engine.next_in_line(queue)
 
     def _first(self, left: float | None) -> Generator[Any, Any, None]:
         """Ask once, together with all others of this tick, and wait for the verdict."""
@@ -127,16 +129,20 @@ class Acquire(LocalAcquire):
         try:
             yield from self._future
         except BaseException:
-            if self in engine.deciding:
-                self._abandon()
+            engine.clean_up(partial(self._withdraw, timer))
             raise
-        finally:
-            engine.asking -= 1
-            if timer is not None:
-                timer.cancel()
-            closed = engine.deciding.pop(self, None) is None
-        if closed:
+        engine.asking -= 1
+        if timer is not None:
+            timer.cancel()
+        if engine.deciding.pop(self, None) is None:
             raise refusals.closed()
+
+    def _withdraw(self, timer: asyncio.TimerHandle | None) -> None:
+        self._engine.asking -= 1
+        if timer is not None:
+            timer.cancel()
+        if self._engine.deciding.pop(self, None) is not None:
+            self._abandon()
 
     async def _contend(
         self, queue: LocalQueue[Grant] | None, first: Attempt | None, kept: float | None

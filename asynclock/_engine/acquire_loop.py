@@ -127,8 +127,11 @@ class AcquireLoop:
                     spec = await self._wait_for_others(attempt)
             raise refusals.closed()
         finally:
-            engine.loops.pop(self, None)
-            self.leave()
+            engine.clean_up(self._end)
+
+    def _end(self) -> None:
+        self._engine.loops.pop(self, None)
+        self.leave()
 
     async def _attempt(self, spec: LockSpec) -> Attempt:
         engine = self._engine

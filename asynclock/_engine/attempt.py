@@ -97,13 +97,15 @@ class Attempt(Tally):
             else:
                 await self._verdict(limit)
         except BaseException:
-            self.abandon()
-            self.leave_queue()
+            self._context.clean_up(self._withdraw)
             raise
-        finally:
-            # If the manager was closed in the meantime, this attempt was abandoned already.
-            closed = deciding.pop(self, None) is None
-        return self.conclude(closed=closed)
+        # If the manager was closed in the meantime, this attempt was abandoned already.
+        return self.conclude(closed=deciding.pop(self, None) is None)
+
+    def _withdraw(self) -> None:
+        self._context.deciding.pop(self, None)
+        self.abandon()
+        self.leave_queue()
 
     def take_over(
         self,

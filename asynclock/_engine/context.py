@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -148,6 +149,17 @@ class Context:
         if self.multiplexer.loop is not None:
             with contextlib.suppress(RuntimeError):
                 self.multiplexer.loop.call_soon_threadsafe(act)
+
+    def clean_up(self, act: Callable[[], object]) -> None:
+        """Call `act` now; if the calling coroutine is being closed, in the next round of the loop.
+
+        A coroutine may be closed in any thread, or where no loop runs, and must send nothing there.
+        Call this where its exception is handled, or in `finally`.
+        """
+        if isinstance(sys.exception(), GeneratorExit):
+            self.soon(act)
+        else:
+            act()
 
     def close(self) -> None:
         """Refuse every later call, and send a release for each vote that is under way."""

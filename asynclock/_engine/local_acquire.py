@@ -112,7 +112,7 @@ class LocalAcquire(Request):
         try:
             if engine.closed:
                 raise refusals.closed()
-            await self._prepare(queue, grant)
+            await self._prepare(grant)
             lease = self._take_over(grant, 0.0)
             if lease is None:
                 engine.release(grant)
@@ -120,10 +120,10 @@ class LocalAcquire(Request):
                     raise refusals.too_long_here(self._spec.name, grant)
                 queue.asking += 1
         finally:
-            engine.next_in_line(queue)
+            engine.clean_up(partial(engine.next_in_line, queue))
         return lease
 
-    async def _prepare(self, queue: LocalQueue[Grant], grant: Grant) -> None:
+    async def _prepare(self, grant: Grant) -> None:
         engine, options = self._engine, self._options
         try:
             if not grant.fences or options.handoff == "strict":
@@ -133,12 +133,8 @@ class LocalAcquire(Request):
             if grant.valid_until - _clock.now() < grant.ttl / 2:
                 extended = engine.extend_now(grant)
                 await asyncio.wait((extended,), timeout=self._left())
-        except GeneratorExit:
-            # The call may be closed in any thread, or where no loop runs: send nothing here.
-            engine.soon(partial(self._give_back, queue, grant))
-            raise
         except BaseException:
-            engine.release(grant)
+            engine.clean_up(partial(engine.release, grant))
             raise
 
     def _left(self) -> float | None:

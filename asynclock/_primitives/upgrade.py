@@ -85,7 +85,7 @@ async def downgrade(engine: Engine, writer: Lease, read: LockSpec, options: Leas
         writer._options = replace(writer._options, handoff=False)
         ours = await writer._release(wait=True)
     except BaseException:
-        reader._let_go()
+        engine.clean_up(reader._let_go)
         raise
     if not ours:
         reader._let_go()

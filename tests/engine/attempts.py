@@ -107,6 +107,7 @@ def around(*barriers: Failure | None, size: int = 3) -> tuple[Peers, Any]:
     context = SimpleNamespace(
         multiplexer=peers,
         deciding={},
+        clean_up=lambda act: act(),
         retention=5000,
         settings=SimpleNamespace(node_timeout=1.0),
         counts=SimpleNamespace(write_backs=0),

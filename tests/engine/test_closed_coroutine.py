@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import asynclock
+from asynclock._nodes.link import Link
 from asynclock.testing import LocalServer, lose
 from asynclock.testing import until as found
 from tests import patient
 from tests.waiting import PATIENCE, until
 
+Body = Callable[[asynclock.LockManager], Coroutine[Any, Any, None]]
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a"),
     "reentrant": lambda locks: locks.reentrant_lock("a"),
@@ -33,7 +36,7 @@ def connect(nodes: list[LocalServer], kind: str = "", **settings: Any) -> asyncl
 async def nothing_left(locks: asynclock.LockManager, nodes: list[LocalServer]) -> None:
     async def free() -> bool:
         keys = [key for node in nodes for key in await node.command("KEYS", "*")]
-        return all(key.endswith((":#fence", ":#witness")) for key in keys)
+        return all(key.endswith((":#fence", ":#value", ":#witness")) for key in keys)
 
     await found(free, "no key is left")
     assert locks.leases() == ()
@@ -89,6 +92,85 @@ async def test_closed_in_any_step(asynclock_nodes: list[LocalServer], kind: str)
         else:
             pytest.fail("the body never ends")
         await nothing_left(locks, asynclock_nodes)
+
+
+async def downgraded(locks: asynclock.LockManager) -> None:
+    lock = locks.rwlock("a")
+    async with lock.write() as writer, await lock.downgrade(writer):
+        pass
+
+
+async def upgraded(locks: asynclock.LockManager) -> None:
+    lock = locks.rwlock("a")
+    async with lock.read() as reader, lock.upgrade(reader):
+        pass
+
+
+def entered(make: Callable[[asynclock.LockManager], Any]) -> Body:
+    async def body(locks: asynclock.LockManager) -> None:
+        async with make(locks):
+            await asyncio.sleep(0)
+
+    return body
+
+
+BODIES: dict[str, Body] = {
+    **{kind: entered(make) for kind, make in LOCKS.items()},
+    "strict": entered(lambda locks: locks.lock("a", handoff="strict")),
+    "fair": entered(lambda locks: locks.fair_lock("a")),
+    "slot": entered(lambda locks: locks.semaphore("a", 1)),
+    "several": entered(lambda locks: locks.semaphore("a", 2).several(2)),
+    "read": entered(lambda locks: locks.rwlock("a").read()),
+    "write": entered(lambda locks: locks.rwlock("a").write()),
+    "campaign": entered(lambda locks: locks.election("a").campaign()),
+    "downgrade": downgraded,
+    "upgrade": upgraded,
+}
+
+
+async def driven(coroutine: Any, steps: int) -> bool:
+    """Drive a coroutine; return whether it made so many steps before it ended or waited long."""
+    for _ in range(steps):
+        try:
+            awaited = coroutine.send(None)
+        except StopIteration:
+            return False
+        if awaited is not None:
+            awaited._asyncio_future_blocking = False
+            if not (await asyncio.wait([awaited], timeout=0.05))[0]:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("kind", BODIES)
+async def test_closed_in_another_thread_in_any_step(
+    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch, kind: str, taken: bool
+) -> None:
+    """As the garbage collector may do it: that thread sends nothing. `taken`: by another client."""
+    threads: set[int] = set()
+    send = Link.send
+
+    def noted(link: Link, *args: Any, **options: Any) -> None:
+        threads.add(threading.get_ident())
+        send(link, *args, **options)
+
+    monkeypatch.setattr(Link, "send", noted)
+    async with connect(asynclock_nodes, kind) as locks, connect(asynclock_nodes, kind) as others:
+        rival = BODIES["read" if kind == "upgrade" else kind](others)
+        while taken and not others.leases():
+            await driven(rival, 1)
+        asyncio.get_running_loop().set_debug(True)  # it refuses what another thread sends
+        more, steps = True, 1
+        while more:
+            coroutine = BODIES[kind](locks)
+            more, steps = await driven(coroutine, steps), steps + 1
+            await asyncio.to_thread(coroutine.close)
+            await until(lambda: not locks.leases() and not locks.statistics().waiting)
+        assert steps > 2
+        await driven(rival, 30)
+        await nothing_left(locks, asynclock_nodes)
+    assert threads == {threading.get_ident()}
 
 
 async def test_closed_while_it_takes_a_lease_over(asynclock_nodes: list[LocalServer]) -> None:
