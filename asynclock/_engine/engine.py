@@ -149,19 +149,15 @@ class Engine(Keeper):
         queue, nodes = grant.queue, self.multiplexer
         if queue is not None:
             queue.free(grant)
-        spec = grant.spec
         release = Release(self, grant, _clock.now(), lease=lease, kept=kept)
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
-        if spec.batched and not kept:
+        if grant.spec.batched and not kept:
             batch_release(self, release, joined=queue is not None and queue.asking > 0)
         else:
             nodes.deliver(release.command(), release, nodes.everyone)
         if kept:  # write it now: the caller's task doesn't wait, and may block the loop
             nodes.write()
-        if nodes.wakeups.watched:  # servers send no push for changes by our own connection
-            for key in spec.watched:
-                nodes.wakeups.wake(key)
         return release
 
     def _pass_on_soon(self, queue: LocalQueue[Grant], grant: Grant) -> None:

@@ -65,6 +65,7 @@ class Message:
         args += [owner for _, owner in acquires]
         command = BatchCommand(self._script, keys, args, partial(self._singles, releases, acquires))
         command.unlimited = bool(releases)
+        command.wakes = [keys[0] for keys in released]
         command.give_up_at = self._give_up_at
         return command
 

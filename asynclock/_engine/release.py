@@ -72,7 +72,9 @@ class Release:
     def command(self) -> Command:
         """Build the command for this name alone."""
         more: tuple[Word, ...] = WAKE_NOBODY if self.kept else ()
-        return self.spec.release(self.owner, self._grant.asked_since, self._until, more)
+        command = self.spec.release(self.owner, self._grant.asked_since, self._until, more)
+        command.wakes = self.spec.watched
+        return command
 
     def agreed(self, nodes: int) -> None:
         """Count a quorum of nodes that have released the name and on which nobody waits."""

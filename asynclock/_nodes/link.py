@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import Context
 from typing import Any, Protocol, cast
 
@@ -39,6 +39,11 @@ _MORE = object()
 
 class LinkListener(Protocol):
     """Gets the events of the whole connection."""
+
+    watched_keys: Collection[str]
+    """The keys that tasks of this process watch."""
+    on_wake: Callable[[str | None], None]
+    """Called with a key that a command of our own changes."""
 
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Take the node's clock from a script's reply; called before the sink gets the reply."""
@@ -106,6 +111,9 @@ class Link(asyncio.Protocol):
             self._in_flight.append((sink, index, self._sent, command))
         finally:
             self._busy = False
+        if command.wakes and self.listener.watched_keys:
+            for key in command.wakes:
+                self.listener.on_wake(key)
         if now and self.before_write is not None:
             self.before_write()
         if now or len(self._out) == WRITE_AT:

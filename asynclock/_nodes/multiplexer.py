@@ -77,6 +77,7 @@ class Multiplexer:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the first use; no other loop may use this."""
         for index, node in enumerate(self.nodes):
+            node.watched_keys = self.wakeups.watched
             node.on_wake = partial(self.wakeups.wake, node=index)
             node.on_connect = self._check
             node.on_jump = self._jumped
@@ -122,9 +123,9 @@ class Multiplexer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     await asyncio.gather(*(node.settle() for node in self.nodes))
-            await asyncio.gather(*(node.finish() for node in self.nodes))
-        finally:
+        finally:  # also if all tasks are cancelled meanwhile
             self._set_guard.close()
+            await asyncio.gather(*(node.finish() for node in self.nodes))
 
     async def state_change(self) -> None:
         """Wait until the state of a node may have changed."""

@@ -6,7 +6,7 @@ Each request gets a reply or a Failure. A node connects and reconnects by itself
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +40,8 @@ class NodeSettings:
 class Node(Protocol):
     """One voter: a server, the present primary of a group, or a Cluster."""
 
+    watched_keys: Collection[str]
+    """The keys that tasks of this process watch."""
     on_wake: Callable[[str | None], None]
     """Called with a key that changed, or None if all keys may have changed."""
     on_connect: Callable[[Node], None]

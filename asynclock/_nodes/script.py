@@ -57,6 +57,7 @@ class Command:
         "script",
         "sourced",
         "unlimited",
+        "wakes",
     )
     asked_since: float
     """For a release or a leave: when the first node was asked for the lease, or was told of the
@@ -81,6 +82,10 @@ class Command:
         """Whether the command carries the script's source instead of its SHA-1."""
         self.unlimited: bool = False
         """Whether a link with MAX_IN_FLIGHT unanswered commands still takes this one."""
+        self.wakes: Sequence[str] = ()
+        """The keys that this changes and that tasks of this process may watch. When a link sends
+        the command, it wakes them: a server sends no push for a change of our own, but forgets that
+        it was to send one. A request that they send then is executed after the change."""
         self.packed: bytes = pack("EVALSHA", script.sha, len(keys), *keys, *args)
 
     @classmethod
@@ -91,6 +96,7 @@ class Command:
         command.keys, command.args, command.op = keys, words, words[0]
         command.retry_until = command.give_up_at = command.numbered_at = 0.0
         command.sourced = command.unlimited = False
+        command.wakes = ()
         command.packed = pack(*words)
         return command
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -46,6 +46,7 @@ class ServerNode(ServerRequests):
     ) -> None:
         super().__init__(address, settings, observers)
         self.round_trip: float | None = None
+        self.watched_keys: Collection[str] = ()
         self.on_wake: Callable[[str | None], None] = lambda _key: None
         self.on_connect: Callable[[Node], None] = lambda _node: None
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
@@ -58,7 +59,11 @@ class ServerNode(ServerRequests):
     # the connection
 
     async def keep(self) -> None:
-        """Keep a link open until cancelled; run this in one task."""
+        """Keep a link open until cancelled; run this in one task.
+
+        Only after `finish` does the end of this task end the link. The end of an event loop cancels
+        all tasks together, and what the other ones release then still goes out on the link.
+        """
         failures = rejections = 0
         _forks.tell_child(self)
         try:
@@ -80,7 +85,7 @@ class ServerNode(ServerRequests):
                 else:
                     await watch(self, link, self.poll_record)
         finally:
-            if self._link is not None:
+            if self._finished and self._link is not None:
                 self._link.close(LEFT)
             self._finished = True  # the end of this node is no fault to report
             self._log.close()

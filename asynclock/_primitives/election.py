@@ -193,9 +193,7 @@ class Election:
         # or forgot it. The weak reference lets us notice that the program has dropped the term.
         term = reference()
         if term is not None and term.held:
-            nodes = self._engine.multiplexer
-            nodes.broadcast(self._publication(term), NOBODY)
-            nodes.wakeups.wake(self._value_key)
+            self._engine.multiplexer.broadcast(self._publication(term), NOBODY)
             loop = asyncio.get_running_loop()
             term._timer = loop.call_later(self._options.ttl, self._tell, reference)
 
@@ -203,14 +201,15 @@ class Election:
         """Store the value of `term` on the nodes; return whether a quorum stored it."""
         nodes = self._engine.multiplexer
         replies = await ask_all(self._engine, self._publication(term), enough=nodes.quorum)
-        nodes.wakeups.wake(self._value_key)
         took = [r for r in replies.values() if not isinstance(r, Failure) and r[0] == GRANTED]
         return len(took) >= nodes.quorum
 
     def _publication(self, term: Term) -> Command:
         keys = (self._spec.keys[0], self._value_key)
         args = ("publish", term.lease.owner, term._record(), ms(VALUE_TTLS * self._options.ttl))
-        return Command(SCRIPT, keys, args)
+        command = Command(SCRIPT, keys, args)
+        command.wakes = (self._value_key,)
+        return command
 
     async def leader(self) -> Leader | None:
         """Return the leader that a quorum names; None without one, or if too few nodes answered.

@@ -133,7 +133,6 @@ class Register:
                 words = (number, by, ms(self._keep), value or "")
                 round_ = await self._ask(patience, "accept", *words, chosen=chosen)
                 if len(round_.granted) >= nodes.quorum:
-                    nodes.wakeups.wake(self.key)  # servers send no push for our own changes
                     return value
             number = max(number, round_.promised)
             if round_.outage:
@@ -213,7 +212,7 @@ class Register:
             not_after = nodes.not_after(now + 2 * engine.settings.node_timeout)
             args = (number, by, keep, not_after, *value)
         command = Command(SCRIPT, (self.key,), (op, *args))
-        command.numbered_at = chosen
+        command.numbered_at, command.wakes = chosen, (self.key,) if args else ()
         # Only the replies to these two contain the stored value.
         told = op in ("read", "prepare")
         since = now - validity.quarantine(self._keep) if told else inf

@@ -22,7 +22,7 @@ from asynclock._nodes.script import Command
 from asynclock._nodes.server import CONNECTION_INHERITED, LEFT, LONGEST_DIAL
 from asynclock._rules.trust import Facts
 from asynclock.events import NodeDown, NodeQuarantined, NodeUp
-from tests.nodes.by_hand import CLOCK, MAX_TTL, NODE_TIMEOUT, OLD, Answers, by_hand
+from tests.nodes.by_hand import CLOCK, MAX_TTL, NODE_TIMEOUT, OLD, Answers, by_hand, release
 from tests.waiting import in_virtual_time, until
 
 PING = Command.plain("PING")
@@ -293,13 +293,27 @@ async def test_leaving_is_no_outage_and_answers_all_that_waits(
     caplog.set_level(logging.DEBUG, "asynclock.nodes")
     async with by_hand() as hand:
         link = await hand.comes()
-    assert link.causes == [LEFT]
+        await hand.node.finish()
+    assert link.causes == ["closed"]
     waiting = Answers()
     async with by_hand() as other:
         other.node.ask(PING, waiting, 0)
     assert waiting.found == [Failure(LEFT)]
     assert [type(event) for event in hand.events + other.events] == [NodeUp]
     assert not caplog.records
+
+
+@in_virtual_time
+async def test_a_task_that_is_cancelled_leaves_the_link_to_the_releases_of_others() -> None:
+    async with by_hand() as hand:
+        link = await hand.comes()
+    answers = Answers()
+    hand.node.deliver(release("a", 0.0, 1.0), answers, 0)
+    assert not link.causes
+    assert len(link.sent) == 1
+    link.end(Failure("gone"))
+    hand.node.ask(PING, answers, 0)
+    assert answers.found == [Failure(LEFT)]
 
 
 @in_virtual_time

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ... import _clock
 from ..._rules.trust import Trust
@@ -60,6 +60,7 @@ class ClusterNode:
         self.rejected: Failure | None = None
         self.lack: Failure | None = None
         self.random: Callable[[], float] = random.random
+        self.watched_keys: Collection[str] = ()
         self.on_wake: Callable[[str | None], None] = lambda _key: None
         self.on_connect: Callable[[Node], None] = lambda _node: None
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
@@ -233,7 +234,7 @@ class ClusterNode:
     # the events of its servers
 
     def _equip(self, node: WatchedNode) -> None:
-        node.on_wake = lambda key: self.on_wake(key)
+        node.watched_keys, node.on_wake = self.watched_keys, lambda key: self.on_wake(key)
         node.on_jump = self._shard_jumped
         node.on_state = lambda: self.on_state()
         node.on_connect = self._shard_connected
