@@ -7,14 +7,15 @@ import contextlib
 import importlib
 import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import ConfigurationError
+from .dialing import Found, first_to_answer, look_up
 from .redaction import harmless, redacted
-from .replies import Failure, no_connection
+from .replies import NO_CONNECTION, Failure
 from .spelling import check_shape, in_our_words, reject_port_zero
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 L = TypeVar("L", bound=asyncio.Protocol)
 
+LOOK_UP, CONNECT, TLS, LOGIN = "look-up", "connect", "TLS", "login"
+LATE = {
+    LOOK_UP: "the look-up of {host} has no result within {seconds:g} s",
+    CONNECT: NO_CONNECTION,
+    TLS: "no answer to the TLS handshake within {seconds:g} s: does this port speak TLS?",
+    LOGIN: "no answer to the login within {seconds:g} s",
+}
+"""For each phase of an attempt to connect: what is said if it takes too long."""
 
 _PLAIN = re.compile(
     r"redis://((?P<user>[^:@/?#\s]*)(:(?P<password>[^:@/?#\s]*))?@)?"
@@ -64,7 +73,9 @@ class Endpoint:
 
     _said: tuple[str, ...] = ()
     _tls: ssl.SSLContext | None = None
-    _in_tls = False
+    _found: Sequence[Found] = ()
+    phase: str = CONNECT
+    """What an attempt to connect is waiting for."""
 
     def __init__(self, connection: Any, like: Iterable[Endpoint] = ()) -> None:
         self._settings = connection
@@ -172,38 +183,42 @@ class Endpoint:
             cause = in_our_words(harmless(error))
         raise ConfigurationError(f"{shown} has a wrong setting: {cause}")
 
+    async def look_up(self) -> None:
+        """Find out the addresses of the host. Raises OSError.
+
+        The time that it takes is no part of an attempt to connect: a look-up goes on, whatever its
+        result is late for. Otherwise one that takes longer than an attempt would never end.
+        """
+        if self.path is None and self.port:
+            self.phase = LOOK_UP
+            self._found = await look_up(self.host, self.port)
+
     async def open(self, make: Callable[[], L]) -> L:
-        """Open a connection with the protocol that `make` returns. Raises OSError."""
+        """Open a connection, after `look_up`, with the protocol that `make` makes. Raises OSError.
+
+        If this is cancelled, the socket is closed; `make` is called once it is open.
+        """
         loop = asyncio.get_running_loop()
-        self._in_tls = False
-
-        def made() -> L:
-            # asyncio makes the protocol between the connection and the handshake of TLS; uvloop
-            # makes it before both.
-            self._in_tls = self._tls is not None and isinstance(loop, asyncio.BaseEventLoop)
-            return make()
-
-        # If create_connection is cancelled, it closes its socket; `make` is called once it is open.
+        self.phase = CONNECT
         if self.path is not None:
             _, link = await loop.create_unix_connection(make, self.path)
             return link
+        sock = await first_to_answer(self._found)
         context = self.tls()
-        _, link = await loop.create_connection(
-            made,
-            self.host,
-            self.port,
-            ssl=context,
-            server_hostname=self.host if context is not None else None,
-        )
-        self._in_tls = False
+        name = None
+        if context is not None:
+            self.phase, name = TLS, self.host
+        _, link = await loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
         return link
 
     def late(self, seconds: float) -> Failure:
-        """Return why `open`, or what follows it, did not end within `seconds`."""
-        if self._in_tls:
-            text = f"no answer to the TLS handshake within {seconds:g} s: does this port speak TLS?"
-            return Failure(text)
-        return no_connection(seconds)
+        """Return why `open`, or what is before or behind it, did not end within `seconds`."""
+        return Failure(LATE[self.phase].format(host=self.host, seconds=seconds))
+
+    @property
+    def trouble(self) -> str:
+        """What an error of `look_up` or `open` means; its text follows."""
+        return f"can't look up {self.host}" if self.phase == LOOK_UP else "can't connect"
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS context that redis-py would use, or None for a plain connection."""

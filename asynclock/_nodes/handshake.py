@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
@@ -18,7 +17,8 @@ from typing import Any
 from .. import _clock
 from .._rules.trust import Facts
 from . import record
-from .endpoint import Endpoint
+from .dialing import reason
+from .endpoint import LOGIN, Endpoint
 from .info import read_facts
 from .link import Link, LinkListener
 from .patience import Patience
@@ -66,9 +66,7 @@ async def dial(
 
     With a `record_key`, the facts contain what the node keeps of the record of the fleet's set.
     """
-    async with _opening(endpoint, limit) as opened:
-        link = await endpoint.open(lambda: Link(listener, limit))
-        opened.append(link)
+    async with _opening(endpoint, listener, limit) as link:
         known = await _introduce(link, endpoint, scripts, record_key)
         link.answer_within(node_timeout)
     return link, known
@@ -78,50 +76,41 @@ async def greet(
     endpoint: Endpoint, listener: LinkListener, node_timeout: float, limit: float
 ) -> Link:
     """Open a link that is only logged in, for a server that only reports the roles of others."""
-    async with _opening(endpoint, limit) as opened:
-        link = await endpoint.open(lambda: Link(listener, limit))
-        opened.append(link)
+    async with _opening(endpoint, listener, limit) as link:
         await _log_in(link, endpoint, await _credentials(endpoint))
         link.answer_within(node_timeout)
     return link
 
 
 @contextlib.asynccontextmanager
-async def _opening(endpoint: Endpoint, limit: float) -> AsyncIterator[list[Link]]:
-    """Limit the time of a handshake, and close the links that it opened if it fails."""
-    opened: list[Link] = []
+async def _opening(endpoint: Endpoint, listener: LinkListener, limit: float) -> AsyncIterator[Link]:
+    """Open a link, limit the time of the handshake, and close the link if it fails."""
+    link: Link | None = None
     try:
+        await endpoint.look_up()
         async with asyncio.timeout(None) as scope:
             patience = Patience(limit, lambda: scope.reschedule(0.0))  # now
             try:
-                yield opened
+                link = await endpoint.open(lambda: Link(listener, limit))
+                endpoint.phase = LOGIN
+                yield link
             finally:
                 patience.cancel()
-    except TimeoutError:
-        _drop(opened)
-        raise HandshakeError(endpoint.late(limit)) from None
-    except OSError as error:
-        _drop(opened)
-        cause, refused = f"can't connect: {_reason(error)}", refused_certificate(error)
-        if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
-            cause = f"{cause}: does this port speak TLS?"
-        code = NO_TRUST if refused else ""
-        raise HandshakeError(Failure(cause, permanent=refused, code=code)) from None
-    except BaseException:
-        _drop(opened)
+    except BaseException as error:
+        if link is not None:
+            link.close("the handshake failed")
+        if isinstance(error, TimeoutError):
+            raise HandshakeError(endpoint.late(limit)) from None
+        if isinstance(error, OSError):
+            raise HandshakeError(_refused_connection(endpoint, error)) from None
         raise
 
 
-def _reason(error: OSError) -> str:
-    # asyncio replaces the system's text by "Connect call failed".
-    if isinstance(error, ConnectionError) and error.errno:
-        return os.strerror(error.errno)
-    return error.strerror or str(error) or type(error).__name__
-
-
-def _drop(opened: list[Link]) -> None:
-    for link in opened:
-        link.close("the handshake failed")
+def _refused_connection(endpoint: Endpoint, error: OSError) -> Failure:
+    cause, refused = f"{endpoint.trouble}: {reason(error)}", refused_certificate(error)
+    if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
+        cause = f"{cause}: does this port speak TLS?"
+    return Failure(cause, permanent=refused, code=NO_TRUST if refused else "")
 
 
 async def _credentials(endpoint: Endpoint) -> Sequence[str]:
@@ -141,6 +130,8 @@ async def _log_in(
     answer, *answers = await asyncio.gather(*map(link.ask, (hello, *select, *questions)))
     if isinstance(answer, Failure) and answer.code == "WRONGPASS" and endpoint.rotates:
         answer = replace(answer, permanent=False)  # the next password may be right
+    if isinstance(answer, Failure) and not (answer.code or link.closed.done()):
+        answer = endpoint.late(link.timeout)
     if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS):
         answer = replace(answer, cause=answer.cause + _wants_tls(link, endpoint))
     _accept(answer, [word for word in login if word and word != "default"][-1:])

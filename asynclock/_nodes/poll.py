@@ -19,7 +19,7 @@ from .gather import Gather
 from .handshake import greet
 from .link import Link
 from .node import Node, NodeSettings
-from .replies import Failure
+from .replies import Failure, told_by
 from .script import Command
 from .server import ServerNode
 
@@ -29,7 +29,7 @@ SILENT = Failure("no answer yet")
 async def poll(
     servers: Iterable[Node], questions: Sequence[Command], patience: float
 ) -> list[list[Any]]:
-    """Return each server's answers, in the order of the questions.
+    """Return each server's answers, in the order of the questions; a failure names its server.
 
     Once a majority has answered, the others get `patience` seconds.
     """
@@ -39,7 +39,15 @@ async def poll(
         server.ask(question, replies, index)
     await replies.complete
     found = [replies.found.get(index, SILENT) for index in range(each * len(asked))]
-    return [found[i : i + each] for i in range(0, len(found), each)]
+    return [
+        [_named(server, reply) for reply in found[first : first + each]]
+        for server, first in zip(asked, range(0, len(found), each), strict=True)
+    ]
+
+
+def _named(server: Node, reply: Any) -> Any:
+    answered = reply is not SILENT and isinstance(reply, Failure)
+    return told_by(server.address, reply) if answered else reply
 
 
 def source_node(endpoint: Endpoint, settings: NodeSettings) -> ServerNode:
@@ -49,4 +57,6 @@ def source_node(endpoint: Endpoint, settings: NodeSettings) -> ServerNode:
         return await greet(endpoint, node, settings.node_timeout, limit), Facts()
 
     unguarded = replace(settings, restart_guard=False, record_key="")
-    return ServerNode(endpoint.address, open_link, unguarded, Observers())
+    node = ServerNode(endpoint.address, open_link, unguarded, Observers())
+    node.late = endpoint.late
+    return node

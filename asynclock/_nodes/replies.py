@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 READONLY = "READONLY"
@@ -37,9 +37,17 @@ class Failure:
     """The moment from which the node votes again, if a guard keeps it from voting; otherwise 0."""
 
 
+NO_CONNECTION = "no connection within {seconds:g} s"
+
+
 def no_connection(seconds: float) -> Failure:
     """Return the Failure of a connection that is not there after that many seconds."""
-    return Failure(f"no connection within {seconds:g} s")
+    return Failure(NO_CONNECTION.format(seconds=seconds))
+
+
+def told_by(address: str, failure: Failure) -> Failure:
+    """Return the failure of one server of several, with its address."""
+    return replace(failure, cause=f"{address}: {failure.cause}")
 
 
 class Sink(Protocol):

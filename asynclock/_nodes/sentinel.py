@@ -29,7 +29,7 @@ from .handshake import HandshakeError, why_unready
 from .node import NodeLink
 from .poll import poll, source_node
 from .primary import PrimaryDialer
-from .replies import Failure, no_connection
+from .replies import Failure, told_by
 from .roster import MARGIN, Heirs, Term
 from .script import Command
 from .server import ServerNode
@@ -145,22 +145,28 @@ class SentinelNode(WatchedNode):
         await asyncio.gather(*(sentinel.finish() for sentinel in self._sentinels))
 
     async def _open(self, _node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
-        asked, self.late = _clock.now(), no_connection
+        asked, self.late = _clock.now(), _nobody_named
         view = await self._ask_sentinels()
         endpoint = self._service.data.at(view.host, view.port)
-        self.late = endpoint.late
+        self.late = lambda seconds: told_by(endpoint.address, endpoint.late(seconds))
         self._known.counted(view.known)
         # If the address is dead, the Sentinels may soon name another: ask again rather than wait.
         patience = min(limit, 2 * self.settings.node_timeout)
-        link, facts = await self._primaries.dial(
-            endpoint,
-            self,
-            patience,
-            self._known,
-            replicas=view.replicas,
-            term=view.epoch,
-            window=view.silence + MARGIN,
-        )
+        try:
+            link, facts = await self._primaries.dial(
+                endpoint,
+                self,
+                patience,
+                self._known,
+                replicas=view.replicas,
+                term=view.epoch,
+                window=view.silence + MARGIN,
+            )
+        except HandshakeError as error:
+            raise HandshakeError(told_by(endpoint.address, error.failure)) from None
+        if _clock.now() - asked > POLL:  # the look-up of its name took long
+            asked = _clock.now()
+            await self._still(view, link)
         if self._current is None or view.primary != self._current.primary:
             _log.info("%s: the primary is %s:%d", self.address, view.host, view.port)
             if self._primaries.acks.wanted == "all":
@@ -174,6 +180,18 @@ class SentinelNode(WatchedNode):
             term = Term(self._primaries.mark, process, view.epoch, keeps=False)
         complete = self._heirs.met(facts, term, view.epoch, facts.lag)
         return link, replace(facts, complete=complete)
+
+    async def _still(self, view: SentinelView, link: NodeLink) -> None:
+        """Raise HandshakeError, and close the link, if the Sentinels name another primary now."""
+        try:
+            named = await self._ask_sentinels()
+        except BaseException:
+            link.close("the handshake failed")
+            raise
+        if not named.agrees(view):
+            end = Failure("the Sentinels name another primary")
+            link.close(end.cause)
+            raise HandshakeError(end)
 
     async def _look_after(self) -> None:
         pause = POLL
@@ -234,6 +252,10 @@ def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelVi
     cause = f"{len(views)} of {len(answers)} Sentinels answered ({causes})"
     hopeless = len(failures) == len(answers) and all(one.permanent for one in failures)
     raise HandshakeError(Failure(cause, permanent=hopeless))
+
+
+def _nobody_named(seconds: float) -> Failure:
+    return Failure(f"the Sentinels have named no primary within {seconds:g} s")
 
 
 def told(window: float, link: NodeLink) -> str:

@@ -152,4 +152,4 @@ async def test_a_dead_primary_is_not_waited_for_long(monkeypatch: pytest.MonkeyP
         await asyncio.sleep(10)
         # As a source, it is dialled for two seconds each time.
         assert opened - before >= 14
-        assert "c0:7000: no connection within 0.5 s" in locks.nodes()[0].cause
+        assert "c0:7000: no answer to the login within 0.5 s" in locks.nodes()[0].cause

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._nodes.endpoint import Endpoint
+from asynclock._nodes.endpoint import TLS, Endpoint
 from tests.engine.virtual_nodes import seconds_until, start
 from tests.nodes.test_cluster_in_time import LONG, kept
 from tests.nodes.test_cluster_redirects import met
@@ -80,7 +80,7 @@ async def test_a_new_primary_that_answers_no_tls_is_reported_like_that(
 
     async def silent(self: Endpoint, make: Callable[[], Any]) -> Any:
         if self.host == "spare":
-            self._in_tls = True
+            self.phase = TLS
             await asyncio.sleep(100)
         return await opens(self, make)
 

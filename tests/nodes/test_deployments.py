@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,10 +12,19 @@ from redis.asyncio.connection import RedisSSLContext
 
 import asynclock
 from asynclock import _clock
+from asynclock._nodes import endpoint
+from asynclock._nodes.endpoint import Endpoint
 from asynclock.testing.memory import MemoryEndpoint
 from asynclock.testing.memory.keyspace import ReplyError
 from tests.engine.virtual_nodes import Way
-from tests.nodes.virtual_servers import Server, VirtualCluster, VirtualService, name_on, reach
+from tests.nodes.virtual_servers import (
+    Server,
+    VirtualCluster,
+    VirtualService,
+    known,
+    name_on,
+    reach,
+)
 from tests.nodes.virtual_servers import connect as connect_cluster
 from tests.waiting import in_virtual_time, renew_now, until
 
@@ -127,16 +136,29 @@ async def test_a_node_has_its_timeout_also_on_a_connection_that_took_longer(
         assert _clock.now() - began == pytest.approx(0.25, abs=0.05)
 
 
+def mute(patch: pytest.MonkeyPatch, speaking: Mapping[str, Server] | None = None) -> None:
+    """Let every host take connections and then be silent, except for those that are `speaking`."""
+
+    async def taken(_found: object) -> None:
+        pass
+
+    async def some(make: Callable[[], Any], *, server_hostname: str, **_more: Any) -> Any:
+        server = (speaking or {}).get(server_hostname)
+        if server is None:
+            await asyncio.Event().wait()
+        return None, await server.open(make)
+
+    patch.setattr(Endpoint, "look_up", known)
+    patch.setattr(endpoint, "first_to_answer", taken)
+    patch.setattr(asyncio.get_running_loop(), "create_connection", some)
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 @in_virtual_time
 async def test_a_port_that_does_not_speak_tls_is_told_from_a_server_that_is_down(
     monkeypatch: pytest.MonkeyPatch, acks: int
 ) -> None:
-    async def mute(make: Callable[[], asyncio.Protocol], *_: Any, **_settings: Any) -> Any:
-        make()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", mute)
+    mute(monkeypatch)
     locks = asynclock.connect("rediss://h", acks=acks, **SETTINGS)
     with pytest.raises(asynclock.QuorumUnavailableError, match="does this port speak TLS"):
         await locks.lock("a").try_acquire()  # which waits for as long as the first attempt
@@ -299,13 +321,7 @@ async def test_a_primary_behind_sentinels_that_does_not_speak_tls_is_told_from_o
     monkeypatch.undo()
     speaking = {one.host: one for one in service.sentinels}
 
-    async def some(make: Callable[[], asyncio.Protocol], host: str, *_: Any, **_more: Any) -> Any:
-        if host not in speaking:
-            make()
-            await asyncio.Event().wait()
-        return None, await speaking[host].open(make)
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", some)
+    mute(monkeypatch, speaking)
     locks = asynclock.connect(service.url.replace("redis", "rediss"), **SETTINGS)
     with pytest.raises(asynclock.QuorumUnavailableError, match="does this port speak TLS"):
         await locks.lock("a").try_acquire()

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis.asyncio
@@ -14,6 +15,7 @@ from redis.credentials import CredentialProvider
 
 import asynclock
 from asynclock._nodes.endpoint import Endpoint, PlainSettings, Seeds
+from asynclock._nodes.handshake import HandshakeError, greet
 from asynclock._nodes.spelling import check_arguments
 from asynclock.testing import make_certificates
 from tests.waiting import until
@@ -152,6 +154,7 @@ async def test_a_handshake_of_tls_is_only_named_as_long_as_it_goes_on() -> None:
     """It is over when the connection is open, and has not begun when the next one is opened."""
     with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel connects, nobody answers
         end = Endpoint.of(f"rediss://127.0.0.1:{server.getsockname()[1]}")
+        await end.look_up()
         opening = asyncio.ensure_future(end.open(asyncio.Protocol))
         await until(lambda: "TLS handshake within 2 s" in end.late(2.0).cause)
         opening.cancel()
@@ -166,15 +169,21 @@ async def test_a_handshake_of_tls_is_only_named_as_long_as_it_goes_on() -> None:
 async def test_what_comes_after_a_handshake_of_tls_has_nothing_to_do_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def connected(make: Callable[[], asyncio.Protocol], *_: Any, **_settings: Any) -> Any:
-        protocol = make()
+    async def connected(make: Callable[[], Any], *, sock: socket.socket, **_settings: Any) -> Any:
+        sock.close()
         assert "TLS" in end.late(2.0).cause
-        return None, protocol
+        return None, make()
 
-    end = Endpoint.of("rediss://h")
-    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connected)
-    await end.open(asyncio.Protocol)
-    assert "TLS" not in end.late(2.0).cause
+    async def silent(*_: Any) -> Any:
+        assert end.late(2.0).cause == "no answer to the login within 2 s"
+        raise OSError("it ends")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        end = Endpoint.of(f"rediss://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connected)
+        monkeypatch.setattr(Endpoint, "credentials", silent)
+        with pytest.raises(HandshakeError):
+            await greet(end, Mock(), 1.0, 1.0)
 
 
 # ---- several hosts in one URL

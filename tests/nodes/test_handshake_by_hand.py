@@ -74,6 +74,9 @@ class Place(Endpoint):
         self.replies = {**USUAL, **replies}
         self.talk: Any = None
 
+    async def look_up(self) -> None:
+        pass
+
     async def open(self, make: Callable[[], P]) -> P:
         protocol = make()
         self.talk = Talk(protocol, self.replies)

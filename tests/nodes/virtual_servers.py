@@ -254,7 +254,12 @@ def reach(patch: pytest.MonkeyPatch, servers: Sequence[Server]) -> None:
             raise ConnectionRefusedError(f"nobody at {self.address}")
         return await server.open(make, server.way)
 
+    patch.setattr(Endpoint, "look_up", known)
     patch.setattr(Endpoint, "open", by_address)
+
+
+async def known(_self: Endpoint) -> None:
+    """Look nothing up: no name of a test has an address."""
 
 
 def connect(cluster: VirtualCluster, **settings: Any) -> asynclock.LockManager:

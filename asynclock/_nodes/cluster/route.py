@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from ... import _clock
 from ..acks import UNSUPPORTED
 from ..node import NodeSettings
 from ..record import CACHING
-from ..replies import NOBODY, Failure, Sink
+from ..replies import NOBODY, Failure, Sink, told_by
 from ..script import GRANTED, Command, Word
 from ..server import ServerNode
 from ..voting import quarantined
@@ -30,11 +29,6 @@ VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
 HOLDING: Final = frozenset({"extend", "raise"})
 """Operations of an owner that has the lock already."""
 NEVER = Failure("given up before it was executed")
-
-
-def told_by(shard: ServerNode, failure: Failure) -> Failure:
-    """Return an error of one server for an answer of the whole cluster."""
-    return replace(failure, cause=f"{shard.address}: {failure.cause}")
 
 
 class Cluster(Protocol):
@@ -162,7 +156,7 @@ class RoutedCommand:
         self._shard, self._sent = shard, now
         obstacle = shard.obstacle(now) if self._command.op in VOTES else None
         if obstacle is not None:
-            self._answer(told_by(shard, obstacle))
+            self._answer(told_by(shard.address, obstacle))
             return
         if self._arm and shard.tracking:
             shard.ask(CACHING, NOBODY, 0)
@@ -183,7 +177,7 @@ class RoutedCommand:
         if operation in VOTES and shard.lack is not None:
             shard.note(None)
         if operation in VOTES and reply[0] == GRANTED and self._sent < shard.trust.votes_from:
-            reply = told_by(shard, quarantined(shard))
+            reply = told_by(shard.address, quarantined(shard))
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")
         self._answer(reply)
@@ -194,7 +188,7 @@ class RoutedCommand:
             cluster.look_again()
             if failure.code and self._command.op in VOTES:
                 shard.note(failure)
-            self._answer(told_by(shard, failure))
+            self._answer(told_by(shard.address, failure))
         elif self._released:
             self._answer(NEVER)
         elif not self._left or _clock.now() >= self.until:
