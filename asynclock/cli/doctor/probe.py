@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -263,6 +264,10 @@ async def _second_connection(found: Probe) -> None:
 
 class NullListener:
     """The owner of a link that needs nothing but replies."""
+
+    def __init__(self) -> None:
+        self.watched_keys: Collection[str] = ()
+        self.on_wake: Callable[[str | None], None] = lambda _key: None
 
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Ignore the clock: the probe reads clocks itself."""
