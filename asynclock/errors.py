@@ -25,8 +25,9 @@ class NotAcquiredError(AsyncLockError):
 
     `holder` is the holder's label, `owner` its random id, `remaining` the seconds that its lease
     has left without renewal; each is None if no node reported it. `retry_after` is a good pause
-    before another try, in seconds. `votes` has the number of nodes by vote: "granted", "refused"
-    and "unknown" (no answer).
+    before another try, in seconds: an estimate from the recent holds of the name and the number of
+    waiters, at random between half of it and all, and never more than `remaining`. `votes` has the
+    number of nodes by vote: "granted", "refused" and "unknown" (no answer).
     """
 
     def __init__(
@@ -38,12 +39,15 @@ class NotAcquiredError(AsyncLockError):
         holder: str | None = None,
         remaining: float | None = None,
         votes: Mapping[str, int] | None = None,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message, name=name)
         self.owner = owner
         self.holder = holder
         self.remaining = remaining
-        self.retry_after: float = 1.0 if remaining is None else max(remaining, 0.0)
+        if retry_after is None:
+            retry_after = 1.0 if remaining is None else max(remaining, 0.0)
+        self.retry_after: float = retry_after
         self.votes: dict[str, int] = dict(votes or {})
 
 

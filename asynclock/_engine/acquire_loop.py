@@ -284,7 +284,7 @@ class AcquireLoop:
             return refusals.outage(self.unanswered)
         if self.contended is not None:
             return (refusals.refused if self._once else refusals.too_long)(self.contended)
-        return refusals.out_of_time(self._spec.name)
+        return refusals.out_of_time(self._engine, self._spec)
 
     # between two attempts
 

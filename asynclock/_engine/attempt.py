@@ -16,7 +16,7 @@ from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.replies import Failure
 from .._nodes.script import FAILED, GRANTED, REFUSED, Word
 from .._nodes.voting import quarantined
-from .._rules import validity
+from .._rules import pace, validity
 from .._rules.quorum import Verdict
 from .context import Context
 from .left import Left, leave
@@ -145,8 +145,27 @@ class Attempt(Tally):
             enough = self.missing <= 0 and not untold
             self.ticket.settle(list(self._told.values()), self._rank, enough=enough)
             self.ticket.unsettled |= untold
+        if self.refusals:
+            self._remember()
         self.abandon(self.ticket)
         return False
+
+    def _remember(self) -> None:
+        """Note what the refusals tell about how long the name is held."""
+        now, spec, ticket = _clock.now(), self.spec, self.ticket
+        known = self._context.paces.of(spec.pace_key)
+        if spec.queue and spec.permits == 1 and not spec.phased:
+            known.seen(self.holder, now - pace.age(self.remaining, self._ttl), now)
+        else:
+            known.seen_many(now)
+        if ticket is not None:
+            known.waits(ticket.id, ticket.rank, now)
+
+    def retry_after(self) -> float:
+        """Return the seconds after which another try makes sense, for a vote lost to others."""
+        known, random = self._context.paces.of(self.spec.pace_key), self._context.random()
+        ahead = 0 if self.ticket is None else self.ticket.rank
+        return known.pause(ahead, random, permits=self.spec.permits, remaining=self.remaining)
 
     def ask(self, *, armed: bool) -> None:
         """Send the request to every node that may vote."""

@@ -18,6 +18,7 @@ from .. import _clock
 from .._background import Background
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.voting import Readiness
+from .._rules.pace import Paces
 from .._rules.pacing import Spread
 from .._rules.validity import longest_outage
 from ..errors import ConfigurationError, QuorumUnavailableError
@@ -90,6 +91,8 @@ class Context:
         self.observers: Observers = observers
         self.counts: Counts = Counts()
         self.spread: Spread = Spread()
+        self.paces: Paces = Paces()
+        """What is known of the holds of names that were refused lately."""
         self._generator = random.Random()
         self.random: Callable[[], float] = self._generator.random
         self.entropy: Callable[[int], bytes] = os.urandom

@@ -59,7 +59,7 @@ class LocalAcquire(Request):
             queues[spec.queue_key] = queue
         elif self._once:
             if queue.full:
-                raise refusals.held_here(spec.name, queue.grants[0])
+                raise refusals.held_here(self._engine, queue)
             return None
         return queue
 
@@ -82,12 +82,11 @@ class LocalAcquire(Request):
         return waiter
 
     def _too_long(self, queue: LocalQueue[Grant]) -> AsyncLockError:
-        if queue.grants:
-            return refusals.too_long_here(self._spec.name, queue.grants[0])
         unanswered = None if queue.search is None else queue.search.unanswered
-        if unanswered is not None:  # nobody has it: the task that asks gets too few votes
+        if unanswered is not None and not queue.grants:
+            # Nobody has it: the task that asks gets too few votes.
             return refusals.outage(unanswered)
-        return refusals.too_long_here(self._spec.name, None)
+        return refusals.too_long_here(self._engine, queue)
 
     def _leave(self, queue: LocalQueue[Grant], waiter: Waiter[Grant]) -> None:
         # Cancelled or closed just after our turn came: pass the turn on, if the options match.
@@ -117,7 +116,7 @@ class LocalAcquire(Request):
             if lease is None:
                 engine.release(grant)
                 if self._left() == 0:
-                    raise refusals.too_long_here(self._spec.name, grant)
+                    raise refusals.too_long_here(engine, queue)
                 queue.asking += 1
         finally:
             engine.clean_up(partial(engine.next_in_line, queue))

@@ -14,7 +14,10 @@ from ..errors import (
     UnsupportedDeploymentError,
 )
 from .attempt import Attempt
+from .context import Context
 from .grant import Grant
+from .local_queue import LocalQueue
+from .spec import LockSpec
 from .vote import Vote
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
@@ -71,37 +74,56 @@ def _contended(kind: type[NotAcquiredError], text: str, attempt: Attempt) -> Not
             "refused": ballot.refused,
             "unknown": ballot.unknown,
         },
+        retry_after=attempt.retry_after(),
     )
 
 
-def out_of_time(name: str) -> NotAcquiredError:
+def out_of_time(context: Context, spec: LockSpec) -> NotAcquiredError:
     """Return the error for a timeout that left the nodes no time to answer.
 
     The time went into waiting for the turn, or for an earlier one of several names.
     """
-    text = f"the timeout for {name!r} ended before the nodes could answer"
-    return AcquireTimeoutError(text, name=name)
+    pace = context.paces.of(spec.pace_key)
+    return AcquireTimeoutError(
+        f"the timeout for {spec.name!r} ended before the nodes could answer",
+        name=spec.name,
+        retry_after=pace.pause(pace.rank, context.random(), permits=spec.permits),
+    )
 
 
-def held_here(name: str, grant: Grant) -> NotAcquiredError:
+def held_here(context: Context, queue: LocalQueue[Grant]) -> NotAcquiredError:
     """Return the error for try_acquire when this process itself has the name."""
-    return _in_this_process(NotAcquiredError, f"{name!r} is held by this process", name, grant)
+    return _in_this_process(NotAcquiredError, "is held by this process", context, queue)
 
 
-def too_long_here(name: str, grant: Grant | None) -> NotAcquiredError:
+def too_long_here(context: Context, queue: LocalQueue[Grant]) -> NotAcquiredError:
     """Return the error for a timeout in the local queue."""
-    text = f"{name!r} was not free in time; other tasks of this process hold it or wait for it"
-    return _in_this_process(AcquireTimeoutError, text, name, grant)
+    text = "was not free in time; other tasks of this process hold it or wait for it"
+    return _in_this_process(AcquireTimeoutError, text, context, queue)
 
 
 def _in_this_process(
-    kind: type[NotAcquiredError], text: str, name: str, grant: Grant | None
+    kind: type[NotAcquiredError], text: str, context: Context, queue: LocalQueue[Grant]
 ) -> NotAcquiredError:
-    if grant is None:
-        return kind(text, name=name)
-    left = max(0.0, grant.valid_until - _clock.now())
-    owner = grant.owner
-    return kind(text, name=name, owner=owner, holder=label(owner), remaining=left)
+    now, owner, remaining, ahead = _clock.now(), None, None, len(queue.waiters)
+    pace = context.paces.of(queue.key)
+    if queue.grants:
+        grant = queue.grants[0]
+        owner, remaining = grant.owner, max(0.0, grant.valid_until - now)
+        if queue.permits == 1:
+            pace.seen(grant.fence, grant.held_since, now)
+        else:
+            pace.seen_many(now)
+    else:
+        ahead += pace.rank + 1  # a task of this process asks the nodes
+    return kind(
+        f"{queue.name!r} {text}",
+        name=queue.name,
+        owner=owner,
+        holder=label(owner),
+        remaining=remaining,
+        retry_after=pace.pause(ahead, context.random(), permits=queue.permits, remaining=remaining),
+    )
 
 
 def already_held(name: str) -> AlreadyHeldError:

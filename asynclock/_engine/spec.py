@@ -62,6 +62,11 @@ class LockSpec:
     waits: tuple[Word, ...] = field(init=False)
     """Arguments of a first acquire whose caller waits if it is refused."""
 
+    @property
+    def pace_key(self) -> QueueKey:
+        """What identifies the holds of this lock; the gate of a semaphore has its own."""
+        return self.queue_key or self.name
+
     def __post_init__(self) -> None:
         queue = (self.queue,) if self.queue else ()
         self.all_keys = (*self.keys, *queue, *self.neighbours)

@@ -73,6 +73,7 @@ def _conflict(name: str, error: NotAcquiredError) -> NotAcquiredError:
         holder=error.holder,
         remaining=error.remaining,
         votes=error.votes,
+        retry_after=error.retry_after,
     )
 
 

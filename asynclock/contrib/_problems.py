@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .. import _settings
+from .._engine.lease import Lease
 from .._engine.reports import NodeHealth
+from .._primitives.lock import Lock
 from .._primitives.settings import LockSettings
 from ..errors import (
     AlreadyHeldError,
@@ -25,7 +27,6 @@ from ..errors import (
 )
 from ..fencing.stamp import StaleFenceError
 from ..manager import LockManager
-from ._pace import Pace
 
 _log = logging.getLogger("asynclock.web")
 
@@ -112,22 +113,32 @@ class RouteSettings(LockSettings, total=False):
     """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
 
     retry_after: float | None
-    """Seconds to advise a client that found the lock held (default: how long this route recently
-    held its locks)."""
+    """Seconds to advise a client that found the lock held (default: those of the error)."""
 
 
-def declared(settings: dict[str, Any]) -> tuple[Pace, dict[str, Any]]:
-    """Return the advice of a route and the settings of its lock, checked without a manager.
+def declared(settings: dict[str, Any]) -> tuple[float | None, dict[str, Any]]:
+    """Return the `retry_after` of a route and the settings of its lock, checked without a manager.
 
     Raises ConfigurationError, or TypeError for a setting that does not exist.
     """
-    pace = Pace(settings.pop("retry_after", None))
+    given = settings.pop("retry_after", None)
+    retry_after = _settings.optional_seconds(given, "retry_after", zero=True)
     if wrong := settings.keys() - LockSettings.__annotations__.keys():
         raise _settings.unknown(wrong)
     for setting in ("ttl", "timeout", "max_hold"):
         _settings.optional_seconds(settings.get(setting), setting, zero=setting == "timeout")
     _settings.handoff(settings.get("handoff", True))
-    return pace, settings
+    return retry_after, settings
+
+
+async def acquired(lock: Lock, retry_after: float | None) -> Lease:
+    """Acquire the lock of a route; `retry_after`: what a refusal advises, if the route says so."""
+    try:
+        return await lock.acquire()
+    except NotAcquiredError as error:
+        if retry_after is not None:
+            error.retry_after = retry_after
+        raise
 
 
 def usable(name: object, locks: LockManager) -> str:

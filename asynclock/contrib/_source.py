@@ -11,7 +11,6 @@ from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
 from ..errors import ConfigurationError
 from ..manager import LockManager
-from ._pace import Holds
 from ._problems import Contended, checked
 
 Nodes: TypeAlias = "Sequence[NodeAddress | LockManager]"
@@ -25,7 +24,6 @@ class Source:
 
     def __init__(self, nodes: Nodes, settings: ConnectSettings, contended: Contended = 409) -> None:
         self._runs = 0  # several if test clients overlap
-        self.holds = Holds()
         self._take(nodes, settings, contended)
 
     def replace(self, nodes: Nodes, settings: ConnectSettings, contended: Contended) -> None:
@@ -53,10 +51,6 @@ class Source:
         self._runs += 1
         try:
             async with given or connect(*self._addresses, **self._settings) as locks:
-                locks.observe(self.holds.note)
-                try:
-                    yield locks
-                finally:
-                    locks.unobserve(self.holds.note)
+                yield locks
         finally:
             self._runs -= 1

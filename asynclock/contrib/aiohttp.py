@@ -25,16 +25,22 @@ try:
 except ImportError as _missing:
     raise ImportError(f"{_missing}: pip install asynclock[aiohttp]") from _missing
 
-from .. import _clock
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
-from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
+from ..errors import AsyncLockError, ConfigurationError
 from ..fencing._naming import check_name, check_template, fill_in
 from ..manager import LockManager
 from . import _problems
-from ._pace import Holds
-from ._problems import Contended, RouteSettings, declared, health_of, problem_of, usable
+from ._problems import (
+    Contended,
+    RouteSettings,
+    acquired,
+    declared,
+    health_of,
+    problem_of,
+    usable,
+)
 from ._source import Source
 from ._while_present import WhilePresent
 
@@ -43,12 +49,10 @@ __all__ = ["LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems
 LOCKS: web.AppKey[LockManager] = web.AppKey("asynclock", LockManager)
 """The application's key for its manager."""
 _SOURCE: web.AppKey[Source] = web.AppKey("asynclock_source", Source)
-_HOLDS: web.AppKey[Holds] = web.AppKey("asynclock_holds", Holds)
 _SOCKET: Any = "asynclock_socket"
 """The request's key for its WebSocket."""
 if hasattr(web, "RequestKey"):  # later versions warn about keys that are texts
     _SOCKET = web.RequestKey("asynclock_socket", web.WebSocketResponse)
-T = TypeVar("T")
 S = TypeVar("S", bound=web.Request | web.View)
 """The argument of a handler: the request, or the view of a method."""
 Name = str | Callable[[web.Request], str]
@@ -118,7 +122,7 @@ def _cleanup_context(
             _check_order(app, outermost)
         _check_names(app.router.routes())
         async with source.run() as locks:
-            app[LOCKS], app[_HOLDS] = locks, source.holds
+            app[LOCKS] = locks
             yield
 
     return run
@@ -182,8 +186,6 @@ def _problems_of(source: Source | _Fixed) -> Middleware:
         try:
             return await handler(request)
         except AsyncLockError as error:
-            if holds := _lookup(request, _HOLDS):
-                holds.advise(error)
             problem = problem_of(error, source.contended)
             socket = request.get(_SOCKET)
             if isinstance(socket, web.WebSocketResponse):
@@ -212,16 +214,10 @@ def locks_of(request: web.Request) -> LockManager:
     Args:
         request: any request that this application, or one inside it, serves.
     """
-    if (locks := _lookup(request, LOCKS)) is None:
-        raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
-    return locks
-
-
-def _lookup(request: web.Request, key: web.AppKey[T]) -> T | None:
     for app in reversed(request.match_info.apps):
-        if key in app:
-            return app[key]
-    return None
+        if LOCKS in app:
+            return app[LOCKS]
+    raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
 
 
 def locked(
@@ -241,11 +237,10 @@ def locked(
         name: a template for the route's variables, or a function of the request. Adding a route
             whose path doesn't fit the template raises ConfigurationError.
         settings: those of `LockManager.lock`, and `retry_after`: seconds to advise a client that
-            found the lock held (default: the time that this route recently held locks, at most the
-            rest of the holder's lease).
+            found the lock held (default: those of the error, an estimate).
     """
     check_name(name)
-    pace, given = declared({**settings})
+    retry_after, given = declared({**settings})
 
     def decorate(
         handler: Callable[[S, Lease], Awaitable[web.StreamResponse]],
@@ -257,17 +252,8 @@ def locked(
             wanted = name(request) if callable(name) else fill_in(name, request.match_info)
             lock = locks.lock(usable(wanted, locks), **given)
             with WhilePresent(request) as scope:
-                try:
-                    lease = await lock.acquire()
-                except NotAcquiredError as error:
-                    pace.advise(error)
-                    raise
-                entered = _clock.now()
-                try:
-                    async with lease:
-                        return await handler(first, lease)
-                finally:
-                    pace.held(_clock.now() - entered)
+                async with await acquired(lock, retry_after) as lease:
+                    return await handler(first, lease)
             if scope.cancelled_caught:
                 return web.Response(status=CLIENT_GONE, reason="Client Closed Request")
             raise RuntimeError("the handler was left without an answer")

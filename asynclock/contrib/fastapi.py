@@ -32,18 +32,25 @@ try:
 except ImportError as _missing:
     raise ImportError(f"{_missing}: pip install asynclock[fastapi]") from _missing
 
-from .. import _clock
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
-from ..errors import AsyncLockError, ConfigurationError, NotAcquiredError
+from ..errors import AsyncLockError, ConfigurationError
 from ..fencing._path_values import Name, namer
 from ..fencing.fastapi import FenceRefused
 from ..manager import LockManager
 from . import _problems, _routes
 from ._disconnect import PRESENCE, CancelOnDisconnect, Presence
 from ._middleware import AnswerErrors
-from ._problems import Contended, RouteSettings, declared, health_of, problem_of, usable
+from ._problems import (
+    Contended,
+    RouteSettings,
+    acquired,
+    declared,
+    health_of,
+    problem_of,
+    usable,
+)
 from ._source import Source
 
 __all__ = ["Locked", "Locks", "health", "lifespan", "locked", "locks_of", "setup"]
@@ -93,7 +100,6 @@ def setup(
 
 def _answer_errors(app: Starlette, source: Source) -> None:
     async def answer(connection: HTTPConnection, error: Exception) -> ASGIApp:
-        source.holds.advise(cast(AsyncLockError, error))
         return _response(connection, cast(AsyncLockError, error), source.contended)
 
     async def refuse(_: HTTPConnection, error: FenceRefused) -> ASGIApp:
@@ -193,11 +199,10 @@ def Locked(  # noqa: N802 - as `Depends`
             that the route declares: with `order_id: int`, 042 and 42 are one name. Making a route
             whose path doesn't fit the template raises ConfigurationError.
         settings: those of `LockManager.lock`, and `retry_after`: seconds to advise a client that
-            found the lock held (default: the time that this route recently held locks, at most the
-            rest of the holder's lease).
+            found the lock held (default: those of the error, an estimate).
     """
     source: Any = name if isinstance(name, params.Depends) else Depends(namer(name))
-    pace, given = declared({**settings})
+    retry_after, given = declared({**settings})
 
     async def hold(
         connection: HTTPConnection, locks: Locks, wanted: Any = source
@@ -206,18 +211,8 @@ def Locked(  # noqa: N802 - as `Depends`
         presence = connection.scope.get(PRESENCE)
         if isinstance(presence, Presence):
             presence.insist()
-        entered: float | None = None
-        try:
-            async with lock as lease:
-                entered = _clock.now()
-                yield lease
-        except NotAcquiredError as error:
-            if entered is None:
-                pace.advise(error)
-            raise
-        finally:
-            if entered is not None:
-                pace.held(_clock.now() - entered)
+        async with await acquired(lock, retry_after) as lease:
+            yield lease
 
     _routes.names[hold] = name
     return Depends(hold, scope="function")

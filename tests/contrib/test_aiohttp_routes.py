@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Awaitable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-import asynclock
-from asynclock import Lease, LockManager
+from asynclock import Lease
 from asynclock.contrib.aiohttp import LOCKS, cleanup_context, locked, problems, setup
 from asynclock.errors import ConfigurationError
 from asynclock.testing import busy, lose
-from tests.waiting import in_virtual_time
 
 NUMBERS = itertools.count()
 
@@ -88,47 +84,6 @@ async def test_the_middleware_alone_answers_with_its_status(status: Any) -> None
         answer = await client.get("/42")
         assert (answer.status, (await answer.json(content_type=None))["status"]) == (status,) * 2
         assert answer.headers["Cache-Control"] == "no-store"
-
-
-class Matched(dict[str, str]):
-    """The variables of a route, and the applications around it."""
-
-    def __init__(self, locks: LockManager, **variables: str) -> None:
-        super().__init__(variables)
-        self.apps = ({LOCKS: locks},)
-
-
-def request_for(locks: LockManager, name: str) -> Any:
-    """Return a request of a client that stays."""
-    transport = SimpleNamespace(is_closing=lambda: False)
-    return SimpleNamespace(match_info=Matched(locks, name=name), headers={}, transport=transport)
-
-
-@in_virtual_time
-async def test_a_route_does_not_count_the_time_that_it_waits_as_a_hold() -> None:
-    """A client should come back after a hold, and not after a hold and all waits before it."""
-
-    @locked("{name}", timeout=5.0)
-    async def work(request: web.Request, lease: Lease) -> web.Response:
-        await asyncio.sleep(0.5)
-        return web.Response()
-
-    node = address()
-    async with asynclock.connect(node) as locks, asynclock.connect(node) as others:
-        await locks.ready(voting=True)
-        held = await others.lock("a").acquire()
-        waiting = asyncio.create_task(_answer(work(request_for(locks, "a"))))
-        await asyncio.sleep(4.0)
-        await held.release()
-        assert (await waiting).status == 200
-        async with others.lock("b"):
-            with pytest.raises(asynclock.AcquireTimeoutError) as caught:
-                await work(request_for(locks, "b"))
-    assert caught.value.retry_after == pytest.approx(0.5, abs=0.1)
-
-
-async def _answer(asked: Awaitable[web.StreamResponse]) -> web.StreamResponse:
-    return await asked
 
 
 async def test_a_socket_that_was_closed_for_a_loss_is_no_error(

@@ -9,7 +9,6 @@ import pytest
 
 from asynclock import NodeHealth, NotAcquiredError, QuorumUnavailableError
 from asynclock.contrib._disconnect import AHEAD, Presence
-from asynclock.contrib._pace import Pace
 from asynclock.contrib._problems import health_of, problem_of
 
 
@@ -44,20 +43,6 @@ def test_health_says_what_each_node_does(up: int) -> None:
     assert (first["node"], first["state"], first["round_trip"]) == ("a", "up", 0.002)
     assert (second["node"], second["state"]) == ("b", "quarantined")
     assert (second["cause"], second["votes_in"]) == ("it restarted", 1.235)
-
-
-def test_advice_follows_the_routes_own_holds() -> None:
-    pace, error = Pace(None), NotAcquiredError("held", name="a")
-    error.retry_after = 60.0
-    pace.advise(error)
-    assert error.retry_after == 1.0
-    error.retry_after = 0.3  # so long, at most, does the holder have it
-    pace.advise(error)
-    assert error.retry_after == 0.3
-    pace.held(0.2)
-    pace.held(0.1)
-    pace.advise(error)
-    assert error.retry_after == pytest.approx(0.18)  # the longest hold, which fades
 
 
 async def test_a_listener_reads_only_so_much_ahead() -> None:

@@ -212,7 +212,8 @@ def test_a_fault_of_ours_is_logged_with_its_place(
     assert "test_a_fault_of_ours" in caplog.text
 
 
-async def test_another_lock_that_is_refused_in_the_handler_advises_nothing_for_this_one() -> None:
+async def test_a_refusal_in_the_handler_says_itself_when_to_come_back() -> None:
+    """The `retry_after` of the route is for its own lock."""
     app = FastAPI()
     setup(app, "memory://")
 
@@ -225,7 +226,7 @@ async def test_another_lock_that_is_refused_in_the_handler_advises_nothing_for_t
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answers = [await client.get("/") for _ in range(2)]
     assert [one.status_code for one in answers] == [409, 409]
-    assert [one.headers["retry-after"] for one in answers] == ["1", "1"]
+    assert [one.headers["retry-after"] for one in answers] == ["7", "7"]
 
 
 async def test_a_mounted_application_keeps_its_own_answer_to_errors() -> None:

@@ -15,7 +15,7 @@ from asynclock import LockManager
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib import fastapi as for_fastapi
 from asynclock.contrib._source import Source
-from asynclock.errors import ConfigurationError, NotAcquiredError
+from asynclock.errors import ConfigurationError
 
 
 async def assert_it_can_run_again(source: Source) -> None:
@@ -43,17 +43,11 @@ async def test_after_a_start_that_failed_setup_may_be_called(
 
 @pytest.mark.parametrize("error", [ValueError, ConfigurationError])
 async def test_an_application_that_ends_with_an_error_has_ended(error: type[Exception]) -> None:
-    """Its manager, which others may go on using, tells it nothing more."""
     locks = asynclock.connect("memory://source-a")
     source = Source((locks,), {})
     with pytest.raises(error, match="at the end"):
         async with source.run():
             raise error("at the end")
-    async with locks, locks.lock("a"):
-        pass
-    refused = NotAcquiredError("held", name="a", remaining=9.0)
-    source.holds.advise(refused)
-    assert refused.retry_after == 1.0, "it knows nothing of the hold"
     await assert_it_can_run_again(source)
 
 

@@ -14,6 +14,7 @@ from asynclock._engine.ticket import Ticket
 from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives import lock
+from asynclock._rules.pace import Paces
 
 TTL = 10.0
 SPEC = lock.spec("p:", "a")
@@ -108,6 +109,8 @@ def around(*barriers: Failure | None, size: int = 3) -> tuple[Peers, Any]:
         multiplexer=peers,
         deciding={},
         clean_up=lambda act: act(),
+        paces=Paces(),
+        random=lambda: 0.5,
         retention=5000,
         settings=SimpleNamespace(node_timeout=1.0),
         counts=SimpleNamespace(write_backs=0),

@@ -13,12 +13,14 @@ from asynclock import _clock
 from asynclock._engine import refusals
 from asynclock._engine.grant import Grant
 from asynclock._engine.inspection import Inspection, NodeView, whole
+from asynclock._engine.local_queue import LocalQueue
 from asynclock._engine.spec import LockSpec, ms
 from asynclock._engine.vote import Vote
 from asynclock._engine.waiters import SCRIPT, Waiter
 from asynclock._nodes.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure
 from asynclock.errors import UnsupportedDeploymentError
+from tests.engine.attempts import around
 from tests.engine.virtual_nodes import KEY, TTL, Nodes, start, virtual
 from tests.waiting import until
 
@@ -249,15 +251,18 @@ def test_only_who_waited_is_told_of_a_timeout() -> None:
     """Events, and callers that treat a TimeoutError, tell the two apart."""
     ballot = SimpleNamespace(claims={1: 5}, refused=2, unknown=0)
     facts = {"holder": THEIRS, "remaining": 3.0, "ballot": ballot, "spec": spec()}
+    facts["retry_after"] = lambda: 0.5
     attempt = cast("Any", SimpleNamespace(**facts))
     assert type(refusals.refused(attempt)) is asynclock.NotAcquiredError
     assert type(refusals.too_long(attempt)) is asynclock.AcquireTimeoutError
     assert refusals.refused(attempt).votes == {"granted": 1, "refused": 2, "unknown": 0}
-    late = refusals.out_of_time("a")
+    _, context = around()
+    late = refusals.out_of_time(context, spec())
     assert (type(late), late.name) == (asynclock.AcquireTimeoutError, "a")
-    assert type(refusals.too_long_here("a", None)) is asynclock.AcquireTimeoutError
-    grant = Grant(spec(), OURS, 1, 1.0, _clock.now() - 5, (0,), 0.0, None)
-    here = refusals.held_here("a", grant)
+    queue = LocalQueue[Grant]("a", "p:a", 1, 0.0)
+    assert type(refusals.too_long_here(context, queue)) is asynclock.AcquireTimeoutError
+    queue.grants.append(Grant(spec(), OURS, 1, 1.0, _clock.now() - 5, (0,), 0.0, None))
+    here = refusals.held_here(context, queue)
     assert (type(here), here.remaining) == (asynclock.NotAcquiredError, 0.0)
 
 

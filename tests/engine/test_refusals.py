@@ -9,9 +9,12 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock._engine import refusals
+from asynclock._engine.grant import Grant
+from asynclock._engine.local_queue import LocalQueue
 from asynclock._engine.refusals import OUTCOMES, is_owner_id, label
 from asynclock._nodes.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure
+from tests.engine.attempts import SPEC, around
 from tests.engine.test_grants import won
 from tests.engine.test_tally import FOR_EVER, Asked
 from tests.waiting import in_virtual_time
@@ -32,7 +35,7 @@ def lost() -> Asked:
 
 def carried(error: Any) -> dict[str, Any]:
     """What a refusal carries."""
-    names = ("name", "owner", "holder", "remaining", "votes")
+    names = ("name", "owner", "holder", "remaining", "votes", "retry_after")
     return {name: getattr(error, name) for name in names}
 
 
@@ -58,36 +61,40 @@ def test_a_refusal_by_others_carries_all_that_the_nodes_said(
         "holder": "web 1",
         "remaining": 4.0,
         "votes": {"granted": 1, "refused": 3, "unknown": 1},
+        "retry_after": 0.25,
     }
 
 
 @in_virtual_time
 async def test_a_refusal_by_this_process_carries_how_long_its_lease_lasts() -> None:
-    grant = won()
+    grant, queue, context = won(), LocalQueue[Grant]("a", "p:a", 1, 0.0), around()[1]
     grant.owner = OWNER
-    for left, remaining in ((4.0, 4.0), (-1.0, 0.0)):
-        grant.valid_until = _clock.now() + left
+    queue.grants.append(grant)
+    for left, remaining, pause in ((4.0, 4.0, 1.5), (-1.0, 0.0, 0.0)):
+        grant.valid_until, grant.held_since = _clock.now() + left, _clock.now() - 2.0
         known = {
             "name": "a",
             "owner": OWNER,
             "holder": "web 1",
             "remaining": pytest.approx(remaining),
             "votes": {},
+            "retry_after": pytest.approx(pause),
         }
-        here = refusals.held_here("a", grant)
+        here = refusals.held_here(context, queue)
         assert (type(here), str(here)) == (
             asynclock.NotAcquiredError,
             "'a' is held by this process",
         )
         assert carried(here) == known
-        assert carried(refusals.too_long_here("a", grant)) == known
-    unknown = refusals.too_long_here("a", None)
+        assert carried(refusals.too_long_here(context, queue)) == known
+    unknown = refusals.too_long_here(around()[1], LocalQueue[Grant]("a", "p:a", 1, 0.0))
     assert type(unknown) is asynclock.AcquireTimeoutError
-    assert carried(unknown) == {**dict.fromkeys(known), "name": "a", "votes": {}}
+    facts = {"name": "a", "votes": {}, "retry_after": 1.5}  # a hold of 1 s, and one that asks
+    assert carried(unknown) == {**dict.fromkeys(known), **facts}
 
 
 def test_a_timeout_before_any_answer_and_a_wait_for_oneself_name_the_lock() -> None:
-    late, own = refusals.out_of_time("a"), refusals.already_held("a")
+    late, own = refusals.out_of_time(around()[1], SPEC), refusals.already_held("a")
     assert type(late) is asynclock.AcquireTimeoutError
     assert str(late) == "the timeout for 'a' ended before the nodes could answer"
     assert type(own) is asynclock.AlreadyHeldError

@@ -46,6 +46,9 @@ class Asked(Tally):
 
     def on_raise_reply(self, index: int, reply: Any) -> None: ...
 
+    def retry_after(self) -> float:
+        return 0.25
+
 
 def test_too_few_answers_are_an_outage() -> None:
     attempt = Asked()
