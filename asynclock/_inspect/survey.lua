@@ -6,7 +6,7 @@ for i = 1, #KEYS, 2 do
   local holder = redis.pcall('GET', KEYS[i])
   if type(holder) == 'table' then holder = false end
   local counter = redis.pcall('GET', KEYS[i + 1])
-  counter = type(counter) == 'string' and tonumber(counter) or 0
+  counter = type(counter) == 'string' and #counter <= 16 and tonumber(string.match(counter, '^%d+$')) or 0
   found[#found + 1] = {holder, redis.call('PTTL', KEYS[i]), counter}
 end
 return found

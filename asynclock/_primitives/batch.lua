@@ -44,9 +44,10 @@ if op == 'batch' then
     end
     if reply and reply.ok then
       local before = call('SET', KEYS[counter + i], text, 'PX', keep, 'GET')
+      local value = before and tonumber(before) or not before and now - FLOOR_BEHIND
       if type(before) == 'table' then
         reply = before
-      elseif (tonumber(before) or now - FLOOR_BEHIND) < fence then
+      elseif value and value >= 0 and value < fence then
         reply = fence
       else
         reply = safely(fence_above, before, KEYS[counter + i], fence, ARGV[6])

@@ -7,6 +7,7 @@ if op == 'publish' then
   redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
   return {1, now}
 else
-  return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]),
-    tonumber(redis.call('GET', KEYS[3])) or 0, redis.call('GET', KEYS[2]), now}
+  local counter = counter_at(KEYS[3])
+  if type(counter) == 'table' then return counter end
+  return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), counter, redis.call('GET', KEYS[2]), now}
 end

@@ -60,6 +60,9 @@ class Latch:
     async def count_down(self, by: int = 1, *, timeout: float | None = None) -> int:
         """Count down by `by`, at most to 0, and return what remains.
 
+        Two callers may get the same number, 0 as well, because a call that has to ask the nodes
+        again returns what remains by then. So don't choose one of them by it: use a lock.
+
         Raises QuorumUnavailableError if too few nodes answered for `timeout` seconds. After that
         error or a cancellation the call may have counted or not. Raises ConfigurationError if
         others use the name with another count.

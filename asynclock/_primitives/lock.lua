@@ -60,7 +60,7 @@ local function acquire(KEYS, ARGV)
       if free or may_find(value) then wake(queue) end
       next_one = waiter or ''
     end
-    return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), next_one, now}
+    return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), next_one)
   end
 
   local taken, free, left = slots(KEYS)
@@ -94,10 +94,10 @@ local function release(KEYS, ARGV) -- the key is deleted
   return {1, wake(queue), now}
 end
 
-if won then -- by uncontended.lua, but the floor was of no use, or not above the counter
+if won then -- by uncontended.lua, but the floor was of no use, or not above the counter, or that is damaged
   local fence = before == nil and next_fence(KEYS[2], ARGV[4], ARGV[6])
     or fence_above(before, KEYS[2], tonumber(ARGV[4]), ARGV[6])
-  return {1, fence, waiter, now}
+  return granted(fence, waiter)
 elseif op == 'acquire' then
   return acquire(KEYS, ARGV)
 elseif op == 'release' then

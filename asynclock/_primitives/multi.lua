@@ -24,7 +24,9 @@ end
 local function highest_counter()
   local highest = 0
   for i = 2, #KEYS, 2 do
-    highest = math.max(highest, tonumber(redis.call('GET', KEYS[i])) or 0)
+    local counter = counter_at(KEYS[i])
+    if type(counter) == 'table' then return counter end
+    highest = math.max(highest, counter)
   end
   return highest
 end
@@ -50,6 +52,7 @@ if op == 'acquire' then
       return redis.call('GET', KEYS[i])
     end
     fences[i] = next_fence(KEYS[i + 1], ARGV[4], ARGV[6])
+    if type(fences[i]) == 'table' then return fences[i] end
     fence = math.max(fence, fences[i])
   end
   for i = 1, #KEYS, 2 do
@@ -58,6 +61,7 @@ if op == 'acquire' then
   return {1, fence, now}
 elseif op == 'raise' then
   local counter, fence = highest_counter(), tonumber(ARGV[3])
+  if type(counter) == 'table' then return counter end
   if not all_ours(1, #KEYS, ARGV[2]) or counter > fence then return {0, counter, now} end
   for i = 2, #KEYS, 2 do keep_fence(KEYS[i], fence, ARGV[4]) end
   return {1, counter, now}

@@ -5,7 +5,8 @@
 -- check   owner                                 {1 = the owner has the lock | 0, now}
 -- inspect                                       {holder | false, pttl, counter, now}
 if op == 'raise' then
-  local counter, fence = tonumber(redis.call('GET', KEYS[2])) or 0, tonumber(ARGV[3])
+  local counter, fence = counter_at(KEYS[2]), tonumber(ARGV[3])
+  if type(counter) == 'table' then return counter end
   if redis.call('GET', KEYS[1]) ~= ARGV[2] or counter > fence then return {0, counter, now} end
   keep_fence(KEYS[2], fence, ARGV[4])
   return {1, counter, now}
@@ -25,5 +26,6 @@ elseif op == 'extend' then
 elseif op == 'check' then
   return {redis.call('GET', KEYS[1]) == ARGV[2] and 1 or 0, now}
 end
-return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]),
-  tonumber(redis.call('GET', KEYS[2])) or 0, now}
+local counter = counter_at(KEYS[2])
+if type(counter) == 'table' then return counter end
+return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), counter, now}

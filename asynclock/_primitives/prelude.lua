@@ -39,12 +39,38 @@ local function least(floor, retention)
   return fence, floor, time_to_keep(fence, retention)
 end
 
--- The fence above the counter's value `before`, which was overwritten with `fence`.
+-- Returns an error that names the key if this is no number of ours, as after a change by hand. From
+-- 2^53 on two numbers in a row may be equal, so the next number must still be below that.
+local function damaged(text, key)
+  local number = tonumber(text)
+  if number and number >= 0 and number < 9007199254740991 and number % 1 == 0 then return nil end
+  return {err = 'WRONGTYPE ' .. key .. ' must keep a whole number from 0 to 2^53 - 2'}
+end
+
+-- Returns the counter's value, 0 if there is none, or an error that names the key.
+local function counter_at(key)
+  local text = redis.call('GET', key)
+  return text and (damaged(text, key) or tonumber(text)) or 0
+end
+
+-- The fence above the counter's value `before`, which was overwritten with `fence`; or an error that
+-- names the key. Then the damaged value is put back, because a missing one would count as an old one.
 local function fence_above(before, key, fence, retention)
-  before = tonumber(before) or now - FLOOR_BEHIND
+  local failure = before and damaged(before, key)
+  if failure then
+    redis.call('SET', key, before, 'PX', retention)
+    return failure
+  end
+  before = tonumber(before or now - FLOOR_BEHIND)
   if before < fence then return fence end
   keep_fence(key, before + 1, retention)
   return before + 1
+end
+
+-- The reply to an acquire that was granted with this fence, unless that is an error.
+local function granted(fence, next_one)
+  if type(fence) == 'table' then return fence end
+  return {1, fence, next_one, now}
 end
 
 -- Stores and returns the counter's next value, which is at least floor. The floor is nearly always

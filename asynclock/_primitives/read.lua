@@ -53,7 +53,7 @@ if op == 'acquire' then
     if head then leave(queue, ticket) end
     redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms)
     keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3]))
-    return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), '', now}
+    return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), '')
   end
   if patience > 0 then wait(ticket, patience) end
   local woken = wake_next(lock, queue, KEYS[1])
@@ -62,7 +62,8 @@ if op == 'acquire' then
 elseif op == 'raise' then
   -- If other readers have raised the counter past our fence, take the raise all the same: no writer
   -- got in while we read here, so no writer has a fence above ours (docs/decisions/0015).
-  local counter, fence = tonumber(redis.call('GET', KEYS[2])) or 0, tonumber(ARGV[3])
+  local counter, fence = counter_at(KEYS[2]), tonumber(ARGV[3])
+  if type(counter) == 'table' then return counter end
   if not reads(KEYS[1], ARGV[2]) then return {0, counter, now} end
   keep_fence(KEYS[2], math.max(counter, fence), ARGV[4])
   return {1, counter, now}
@@ -92,6 +93,7 @@ elseif op == 'leave' then
 elseif op == 'check' then
   return {reads(KEYS[1], ARGV[2]) and 1 or 0, now}
 else
-  return {redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ms, '+inf', 'WITHSCORES'),
-    tonumber(redis.call('GET', KEYS[2])) or 0, now}
+  local counter = counter_at(KEYS[2])
+  if type(counter) == 'table' then return counter end
+  return {redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ms, '+inf', 'WITHSCORES'), counter, now}
 end

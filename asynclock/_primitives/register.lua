@@ -6,6 +6,8 @@
 --         both also {0, promised, now}: a higher number came first | {-1, now}: too late
 -- read, inspect                          {1, accepted, value | false, pttl, now}: read is a vote
 local state = redis.call('HMGET', KEYS[1], 'promised', 'by', 'accepted', 'value')
+local failure = damaged(state[1] or 0, KEYS[1]) or damaged(state[3] or 0, KEYS[1])
+if failure then return failure end
 local promised, accepted = tonumber(state[1]) or 0, tonumber(state[3]) or 0
 if op == 'read' or op == 'inspect' then
   return {1, accepted, state[4], redis.call('PTTL', KEYS[1]), now}

@@ -61,7 +61,7 @@ if op == 'acquire' then
       head = first(queue)
     end
     redis.call('SET', lock, owner, 'PX', ARGV[3])
-    return {1, next_fence(KEYS[2], ARGV[4], ARGV[6]), head or '', now}
+    return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), head or '')
   end
   if ms > 0 then
     number = join(queue, ticket, ms, reader and AHEAD or numbered(ticket, number, floor), floor)

@@ -129,7 +129,7 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
         ("(quiet or call('PTTL', KEYS[queue + i]) == -2)", "true"),
         ("call('PTTL', KEYS[releases + i]) ~= -2 then", "false then"),
         ("local late, queue = too_late()", "local late, queue = false"),
-        ("(tonumber(before) or now - FLOOR_BEHIND) < fence then", "true then"),
+        ("value and value >= 0 and value < fence then", "true then"),
         ("SET', KEYS[counter + i], text, 'PX', keep,", "SET', KEYS[counter + i], text,"),
         ("keep = least(ARGV[4], ARGV[6])", "keep = tonumber(ARGV[4]), ARGV[4], ARGV[6]"),
         ("if reply ~= 1 then odd = 1 end", ""),
