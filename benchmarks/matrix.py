@@ -27,7 +27,7 @@ from .scenarios import (
     waiters,
 )
 from .systems import ON_ONE_NAME, System
-from .votes import failing, quitter, together
+from .votes import failing, quitter, together, zones
 from .workers import (
     elections,
     managers,
@@ -110,6 +110,7 @@ SCENARIOS = {
     "elections": _looping(elections, "least_share", (1, 3), (16,), kinds=("election",)),
     "phases": _looping(phases, "least_turns", (1, 3), (8,), kinds=("read", "write")),
     "together": _looping(together, "one_percent", (5,), (16,), tries=True),
+    "zones": _looping(zones, "one_percent", (3, 5), (3, 5), tries=True),
     "quitter": _looping(quitter, "late_ms", (1, 5), (2,)),
     "frozen": Scenario(frozen, "wait_p99_ms", (5,), (10,), least_nodes=3),
     "slow": Scenario(slow, "wait_p99_ms", (5,), (10,), least_nodes=3),
@@ -152,6 +153,7 @@ TELLS = {
     "phases": "Whether writers and readers of one name both get their turns.",
     "together": "How often a free name stays free although many asked for it, because their votes"
     " were split.",
+    "zones": "The same where each process has one node beside it: then each asks that one first.",
     "quitter": "How long a name stays unused when the waiter whose turn it is has died.",
     "frozen": "What callers notice while one of the nodes hangs.",
     "slow": "What callers notice while one of the nodes is slow.",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
 
 from asynclock.testing import FaultProxy, LocalServer
 
@@ -21,6 +23,8 @@ from .workers import READY_SECONDS, Plan, figures, run
 
 JITTER = 0.005
 """Maximum delay of a link in each direction (seconds)."""
+ZONE = 0.003
+"""Delay of a link between zones in each direction (seconds)."""
 GAP = 0.12
 """Seconds from one round to the next: all have decided long before, unless the machine is busy."""
 KEPT = 20
@@ -28,15 +32,26 @@ KEPT = 20
 
 Links = Sequence[Sequence[FaultProxy]]
 """For each process its links to all nodes."""
+Delays = Callable[[Links, Sequence[float]], Coroutine[Any, Any, None]]
+"""Sets the delays of the links, for the moments at which all processes ask."""
 
 
 async def together(round_: Round) -> Sample:
     """All processes call try_acquire on a free name at one moment, over links with jitter."""
+    return await _at_once(round_, _shake)
+
+
+async def zones(round_: Round) -> Sample:
+    """The same where each process has one node beside it, and the others are further away."""
+    return await _at_once(round_, _spread)
+
+
+async def _at_once(round_: Round, delays: Delays) -> Sample:
     async with jittery(round_.nodes.servers, round_.case.tasks) as links:
         workers = await round_.workers(round_.case.tasks)
         opening = zip(workers, links, strict=True)
         await asyncio.gather(*(round_.open(w, [link.url for link in own]) for w, own in opening))
-        sample = await race(workers, links, round_.name, round_.settings.votes)
+        sample = await race(workers, links, round_.name, round_.settings.votes, delays)
     # They have been connected to links that are gone.
     await asyncio.gather(*(worker.end() for worker in workers))
     return sample
@@ -52,13 +67,31 @@ async def jittery(servers: Sequence[LocalServer], processes: int) -> AsyncIterat
         ]
 
 
-async def race(workers: Sequence[Remote], links: Links, name: str, turns: int) -> Sample:
+async def _shake(links: Links, moments: Sequence[float]) -> None:
+    """Give each link another delay shortly before each moment."""
+    chance = random.Random(22)
+    for moment in moments:
+        await asyncio.sleep(moment - GAP / 10 - time.monotonic())
+        for link in itertools.chain(*links):
+            link.delay(chance.uniform(0, JITTER), chance.uniform(0, JITTER))
+
+
+async def _spread(links: Links, _moments: Sequence[float]) -> None:
+    """Leave one node beside each process."""
+    for number, own in enumerate(links):
+        for index, link in enumerate(own):
+            link.delay(0.0 if index == number % len(own) else ZONE)
+
+
+async def race(
+    workers: Sequence[Remote], links: Links, name: str, turns: int, delays: Delays = _shake
+) -> Sample:
     """Let all workers try at once, `turns` times, each time for a name that is new."""
     asks = (worker.ask("warm", name=f"{name}:warm:{n}") for n, worker in enumerate(workers))
     await asyncio.gather(*asks)
     start = time.monotonic() + 0.5
     moments = [start + GAP * turn for turn in range(turns)]
-    shaking = asyncio.create_task(_shake([link for own in links for link in own], moments))
+    shaking = asyncio.create_task(delays(links, moments))
     patience = turns * GAP + 60
     asks = (w.ask("race", patience, name=name, moments=moments, kept=KEPT) for w in workers)
     replies = await asyncio.gather(*asks)
@@ -67,15 +100,6 @@ async def race(workers: Sequence[Remote], links: Links, name: str, turns: int) -
     # The worker of Node.js counts no errors: there a refused try is an error, too.
     counts = {what: sum(reply.get(what, 0) for reply in replies) for what in ("errors", "late")}
     return {**outcome([reply["won"] for reply in replies]), **counts}
-
-
-async def _shake(links: Sequence[FaultProxy], moments: Sequence[float]) -> None:
-    """Give each link another delay shortly before each moment."""
-    chance = random.Random(22)
-    for moment in moments:
-        await asyncio.sleep(moment - GAP / 10 - time.monotonic())
-        for link in links:
-            link.delay(chance.uniform(0, JITTER), chance.uniform(0, JITTER))
 
 
 def outcome(won: Sequence[Sequence[bool]]) -> Sample:

@@ -12,7 +12,8 @@ import asyncio
 from .. import _clock
 from .._nodes.script import Command
 from .._nodes.wakeup import Watch
-from .._rules import validity
+from .._rules import pacing, validity
+from .._rules.settling import SETTLING, Owners
 from ..errors import AsyncLockError
 from ..events import Contended, SplitVote, Voted
 from . import refusals
@@ -36,13 +37,16 @@ class AcquireLoop:
     """Asks the nodes for one task; call `run` once."""
 
     __slots__ = (
+        "_asked",
         "_barge",
         "_deadline",
         "_engine",
         "_hops",
         "_once",
         "_outage_since",
+        "_owners",
         "_pauses",
+        "_settled",
         "_spec",
         "_ticket",
         "_ttl",
@@ -69,14 +73,19 @@ class AcquireLoop:
         self._ttl = ttl
         self._deadline = deadline
         self._once = once
+        self._asked = asked
         self._until = FOREVER
         """The latest moment for an answer: the deadline, but at least a node timeout from now."""
         if deadline is not None:
             self._until = max(deadline, asked + engine.settings.node_timeout)
         elif once:
             self._until = asked + engine.settings.node_timeout
-        # The first attempt that is refused leaves a ticket; a try_acquire only after a split vote.
+        # The first attempt that is refused leaves a ticket. Without a queue, or in a try_acquire,
+        # only a split vote makes one.
         self._ticket: Ticket | None = None
+        self._owners: Owners = Owners(engine.multiplexer.quorum, engine.settings.node_timeout)
+        self._settled = 0
+        """Number of attempts with a ticket that neither won nor met a holder."""
         self._waits = () if once else spec.waits
         self._barge = barge
         self._watch: Watch | None = None
@@ -153,7 +162,7 @@ class AcquireLoop:
         # first one of a try_acquire has none: the links know better whether our loop was busy.
         if self._deadline is None and not (self._once and self.refused):
             return None
-        left = self._until - now
+        left = self._answer_by() - now
         if left <= 0:
             raise self._out_of_time()
         return left if left < WHOLE * self._engine.settings.node_timeout else None
@@ -164,11 +173,20 @@ class AcquireLoop:
         """Wait until it is time for the next attempt and return the spec to ask for."""
         engine = self._engine
         self._outage_since, self.contended, self.unanswered = None, attempt, None
+        ends = self._once or self._late()
+        if ends or not self._waits:
+            spec = await self._settle(attempt)
+            if spec is not None:
+                return spec
+            if ends:
+                raise (refusals.refused if self._once else refusals.too_long)(attempt)
+            self._leave_queue()
         other = self._elsewhere(attempt)
         if other is not None and self._hops < MAX_SLOT_HOPS and _clock.now() < self._until:
             self._hops += 1
             return other
-        self._note_refusal(attempt)
+        if self._waits:
+            self._note_refusal(attempt)
         if other is not None:
             # There is a free slot, but rivals competed with us for it: back off at random.
             engine.spread.split()
@@ -181,7 +199,9 @@ class AcquireLoop:
         if self._arm(attempt):
             return self._spec
         await self._pause(attempt)
-        if self._late():
+        if self._late() and (
+            self._yields(attempt) or _clock.now() >= self._answer_by(settling=True)
+        ):
             raise refusals.too_long(attempt)
         return self._spec
 
@@ -216,28 +236,38 @@ class AcquireLoop:
         engine.counts.refused += 1
         if attempt.split:
             engine.counts.split_votes += 1
-            if not self._spec.queue:  # in a queue, the order of tickets prevents the next split
-                engine.spread.split()
             if engine.observers:
                 engine.observers(SplitVote(name))
         if engine.observers:
             holder = refusals.label(attempt.holder)
             engine.observers(Contended(name, holder, attempt.remaining))
-        if self._once and not self._settles(attempt):
-            raise refusals.refused(attempt)
-        self._forbid_waiting_for_ourselves(attempt)
-        if self._late():
-            raise refusals.too_long(attempt)
+        if not self._once:
+            self._forbid_waiting_for_ourselves(attempt)
 
-    def _settles(self, attempt: Attempt) -> bool:
-        # After a split vote nobody has the name, so try_acquire asks again: the order of tickets
-        # decides. That fails only if the nodes name different readers, each with a quorum.
-        spec = self._spec
-        if not spec.queue or spec.phased or attempt.held or _clock.now() >= self._until:
-            return False
-        if self._ticket is None and (attempt.split or attempt.undecided):
-            self._ticket = Ticket(spec, self._engine.new_owner(), _clock.now())
-        return self._ticket is not None
+    async def _settle(self, attempt: Attempt) -> LockSpec | None:
+        """Take a ticket if nobody has the name, and return what to ask for at once.
+
+        Returns None if somebody has it, and there is no other slot, or if the time is over.
+        """
+        now = _clock.now()
+        yields = self._yields(attempt)
+        other = self._elsewhere(attempt) if yields else None
+        if other is not None and self._hops < MAX_SLOT_HOPS and now < self._answer_by():
+            self._hops += 1
+            return other
+        self._note_refusal(attempt)
+        left = self._answer_by(settling=True) - now
+        if yields or left <= 0:
+            return None
+        if self._ticket is None:
+            self._ticket = Ticket(self._spec, self._engine.new_owner(), now, staying=True)
+        # The first attempts with a ticket tell the nodes our number; later ones win only once
+        # others have given way.
+        if self._settled and not self._ticket.unsettled:
+            pause = pacing.without_push(self._settled, None, self._engine.random())
+            await asyncio.sleep(min(pause, self._engine.settings.node_timeout / 4, left))
+        self._settled += 1
+        return attempt.spec
 
     def _forbid_waiting_for_ourselves(self, attempt: Attempt) -> None:
         # The local queue doesn't know of conflicts between reader and writer or of several names,
@@ -249,6 +279,20 @@ class AcquireLoop:
         alone = not (spec.shared and engine.renewals.shares(spec, task))
         if not alone or (lease is not None and lease._inside(task)):
             raise refusals.already_held(spec.name)
+
+    def _yields(self, attempt: Attempt) -> bool:
+        # Whether somebody has the name, or a waiter whose ticket goes first will ask until somebody
+        # has it. Once others may count on our ticket like that, only the former.
+        if not self._settled and attempt.reserved and not attempt.ballot.claims:
+            return True
+        return self._owners.has_one(attempt.owners, attempt.started, _clock.now())
+
+    def _answer_by(self, *, settling: bool = False) -> float:
+        # The latest moment for an answer; a split vote may be settled after the deadline.
+        if settling or self._settled:
+            patience = SETTLING * self._engine.settings.node_timeout
+            return max(self._until, self._asked + patience)
+        return self._until
 
     def _late(self) -> bool:
         return self._deadline is not None and _clock.now() >= self._deadline
@@ -295,9 +339,13 @@ class AcquireLoop:
 
     def leave(self) -> None:
         """Give up the place in the queue; a second call does nothing."""
-        nodes, ticket = self._engine.multiplexer, self._ticket
         if self._watch is not None:
             self._watch.close()
+        self._leave_queue()
+
+    def _leave_queue(self) -> None:
+        ticket, self._ticket, self._settled = self._ticket, None, 0
+        self._owners.forget()
         if ticket is not None:
+            nodes = self._engine.multiplexer
             leave(nodes, self._spec, ticket.id, ticket.since, ticket.asked)
-            self._ticket = None

@@ -249,7 +249,7 @@ class Attempt(Tally):
             self._conclude()
             if index not in ballot.claims:
                 self._take_back((index,))
-        elif ballot.verdict is not VOTE_OPEN and not (self.spec.queue and self.incomplete):
+        elif ballot.verdict is not VOTE_OPEN and not self.incomplete:
             self._conclude()
 
     def on_raise_reply(self, index: int, reply: Any) -> None:

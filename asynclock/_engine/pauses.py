@@ -35,8 +35,6 @@ class Pauses:
         """Wait until it is time for the next attempt; `rank` waiters go before this one."""
         engine = self._engine
         listening = watch is not None and not attempt.outage and engine.multiplexer.tracks()
-        if not self._spec.queue:
-            listening = listening and not attempt.split
         expecting = listening and self.expecting
         pause = self._length(attempt, rank, listening=expecting)
         self._made += 1
@@ -66,9 +64,7 @@ class Pauses:
     def _length(self, attempt: Attempt, rank: int, *, listening: bool) -> float:
         random = self._engine.random()
         remaining = None if attempt.outage else attempt.remaining
-        if attempt.split and not listening:
-            pause = self._engine.spread.width * random
-        elif listening:
+        if listening:
             pause = pacing.until_expiry(remaining, random)
         else:
             pause = pacing.without_push(self._made, remaining, random, rank=rank)

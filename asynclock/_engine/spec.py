@@ -47,7 +47,7 @@ class LockSpec:
     """Called after a refusal to choose another slot of the name to try at once."""
     ticket_ttl: float = 0.0
     """Seconds the nodes remember a refused waiter's ticket. The waiter asks again within half of
-    that and removes the ticket when it stops. Unused without a queue."""
+    that and removes the ticket when it stops."""
 
     shared: str = ""
     """First key of the holders that share the name; such a holder may not wait to have it alone."""
@@ -56,7 +56,8 @@ class LockSpec:
     phased: bool = False
     """Whether readers and writers take turns in the queue; then a release reads all keys."""
     queue: str = ""
-    """Key of the queue in which the nodes keep the waiters in order; "" if they keep none."""
+    """Key of the queue in which the nodes keep the waiters in order. "" for several names: then
+    the script finds the queue of each, and a call takes a ticket only after a split vote."""
     all_keys: tuple[str, ...] = field(init=False)
     """The keys of an acquire."""
     waits: tuple[Word, ...] = field(init=False)
@@ -106,8 +107,11 @@ class LockSpec:
         return Command(self.script, self.all_keys, ("pass",))
 
     def ticket_key(self, ticket: str) -> str:
-        """Return the key of a ticket; it changes when the ticket's turn comes."""
-        return derived(self.queue, ticket)
+        """Return the key of a ticket; it changes when the ticket's turn comes.
+
+        Of several names each has a queue, so there the nodes reply with keys.
+        """
+        return derived(self.queue, ticket) if self.queue else ticket
 
     def write_back(self, owner: str, fence: int, retention: int) -> Command:
         """Build the command that raises the counter to `fence` if `owner` has the name."""

@@ -72,24 +72,27 @@ class Tally(Vote):
         if free:
             self.reserved.append(self.refusals[-1][1])
             self._wake(index, holder)
-        if self.spec.phased:
+        if more and type(more[-1]) is list:  # the tickets that were woken
             for ticket in more.pop():
                 self._wake(index, ticket)
         self.slot_votes += tuple(more)
 
     @property
     def missing(self) -> int:
-        """How many nodes must still grant or refuse, so that each quorum has one that did."""
+        """How many nodes must still grant or refuse for a quorum of such replies.
+
+        Then each quorum has a node that did, and all owners that have the name can be known.
+        """
         ballot = self.ballot
-        return len(self._nodes) - ballot.quorum + 1 - len(ballot.claims) - ballot.refused
+        return ballot.quorum - len(ballot.claims) - ballot.refused
 
     @property
     def incomplete(self) -> bool:
         """Whether too few nodes have granted or refused so far, and others may still do so.
 
         Where just a quorum of the nodes is up, the first refusal loses the vote. The attempt waits
-        for the other replies all the same: a ticket needs a quorum's numbers, and one refusal does
-        not show that somebody has the name.
+        for the other replies all the same: a ticket needs a quorum's numbers, and fewer refusals
+        do not show that somebody has the name.
         """
         return 0 < self.missing <= self._open.bit_count()
 
@@ -120,20 +123,18 @@ class Tally(Vote):
         return len(self.ballot.claims) > 0 and not self.held
 
     @property
-    def undecided(self) -> bool:
-        """Whether the refusals name no owner with a quorum and no waiter that goes first.
-
-        A rival may get refusals before its own grants, so such refusals don't mean that it lost.
-        """
-        return not self.reserved and not self.held
-
-    @property
     def held(self) -> bool:
         """Whether one owner has a quorum, as far as the nodes have said."""
+        owners = self.owners
+        return max(map(owners.count, owners), default=0) >= self.ballot.quorum
+
+    @property
+    def owners(self) -> list[str]:
+        """For each node that refused because the name is taken: the owner that it named."""
         owners = [owner for _, owner in self.refusals]
         for ticket in self.reserved:
             owners.remove(ticket)
-        return max(map(owners.count, owners), default=0) >= self.ballot.quorum
+        return owners
 
     @property
     def remaining(self) -> float | None:

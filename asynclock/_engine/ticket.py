@@ -18,6 +18,8 @@ from .spec import LockSpec, ms
 
 PATIENCE = 2.0
 """Seconds after which a silent waiter counts as dead, so that the next one may go."""
+STAYING = -1
+"""The number of a ticket that has none yet and waits even if another slot is free."""
 WOKEN = b"go"
 """Value of the key of a ticket to which a node has left the name."""
 
@@ -27,12 +29,12 @@ class Ticket:
 
     __slots__ = ("_live", "_spec", "asked", "id", "number", "rank", "since", "unsettled")
 
-    def __init__(self, spec: LockSpec, ident: str, since: float) -> None:
+    def __init__(self, spec: LockSpec, ident: str, since: float, *, staying: bool = False) -> None:
         self.id: str = ident
         self.since: float = since
         """The moment before which no node had it."""
-        self.number: int = 0
-        """The number that the nodes were told; 0 until enough of them have named one."""
+        self.number: int = STAYING if staying else 0
+        """The number that the nodes were told; below 1 until enough of them have named one."""
         self.rank: int = 0
         """Number of waiters before us, on the node with the fewest."""
         self.unsettled: bool = False
@@ -58,7 +60,7 @@ class Ticket:
     def settle(self, told: list[int], rank: int, *, enough: bool) -> None:
         """Take the numbers that the nodes gave; if `enough`, each quorum has one of them."""
         self.rank = rank
-        if not self.number and enough and told:
+        if self.number <= 0 and enough and told:
             self.number = max(told)
         self.unsettled = any(number != self.number for number in told) and self.number > 0
 
@@ -96,5 +98,4 @@ def woken(spec: LockSpec, reply: Any) -> list[str]:
     if type(reply) is not list or len(reply) <= 2 or not reply[1]:
         return []
     found = reply[1] if type(reply[1]) is list else [reply[1]]
-    texts = [one.decode("utf-8", "replace") for one in found]
-    return [spec.ticket_key(text) for text in texts] if spec.queue else texts  # of several names
+    return [spec.ticket_key(one.decode("utf-8", "replace")) for one in found]

@@ -3,7 +3,8 @@
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention [ms [ticket number [barge]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;
---         if refused, the ticket (the owner if not given) waits for ms (0: it leaves no ticket)
+--         if refused, the ticket (the owner if not given) waits for ms (0: it leaves no ticket);
+--         not if another slot is free, unless its number is -1: it has none yet
 --   {1, fence, first, now} | {-1, now} | {0, left, holder, number, rank, free, now}
 --         first: the first ticket that still waits, '' for none; it was woken if a slot is free
 --         left, holder: of the lock; if free is 1 the lock is free, and these are the first ticket's
@@ -64,7 +65,7 @@ local function acquire(KEYS, ARGV)
   end
 
   local taken, free, left = slots(KEYS)
-  if ours and free then
+  if ours and free and number >= 0 then
     number = 0 -- the other slot is ours for the asking: no need to wait
   elseif ms == 0 then
     number = 0

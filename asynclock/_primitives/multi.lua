@@ -1,12 +1,18 @@
 -- Several mutexes as one: all or none, with one fence for all. The keys are those of each mutex.
--- queue.lua goes before this: a release wakes the first waiter of each name. This itself doesn't
--- queue: it takes the names when all are free, even if others wait for one of them.
+-- queue.lua goes before this: a release wakes the first waiter of each name. Without a ticket this
+-- takes the names when all are free, even if others wait for one of them; with a ticket, which only
+-- rivals take whose votes were split, it must be the first in the queue of each name.
 -- KEYS: lock, counter for each name; in extend one such group per owner
--- acquire owner ttl floor not_after retention   {1, fence, now} | {0, pttl, holder, now} | {-1, now}
+-- acquire owner ttl floor not_after retention [ms ticket number]
+--   {1, fence, now} | {-1, now} | {0, left, holder, number, 0, free, woken, now}
+--         left: of the lock that is taken for longest; holder: of the first name that is taken. If
+--         free is 1 none is taken, and these are those of a ticket that goes before ours
+--         number: of our ticket (0: it doesn't wait here); woken: the keys of tickets that were woken
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per group, 1 = all extended
--- release owner                                 {1 | 0, woken, now}: 1 = the owner had all;
---                                               woken: the keys of the tickets that were woken
+-- release owner [keep [ticket ms number]]       {1 | 0, woken, now}: 1 = the owner had all
+--         with a ticket: the attempt failed, but its ticket goes on waiting
+-- leave   ticket                                {1, woken, now}: the ticket waits no more
 -- check   owner                                 {1 | 0, now}: 1 = the owner has all
 local function holders(first, last)
   local locks = {}
@@ -31,17 +37,63 @@ local function highest_counter()
   return highest
 end
 
+-- Does one thing with the queue of each name, and returns the keys of the tickets that it woke. Stops
+-- at a queue of another type, and returns the error.
+local function each_queue(act)
+  local woken = {}
+  for i = 1, #KEYS, 2 do
+    local queue = derived(KEYS[i], 'queue')
+    local wrong = mistyped(queue)
+    if wrong then return wrong end
+    local ticket = act(queue, KEYS[i])
+    if ticket and ticket ~= '' then woken[#woken + 1] = derived(queue, ticket) end
+  end
+  return woken
+end
+
+-- Puts the ticket into all queues, with the same number: then two calls that want several names have
+-- the same order wherever they meet.
+local function join_all(ticket, ms, number, floor)
+  if number <= 0 then
+    each_queue(function(queue)
+      local stored = tonumber(redis.call('ZSCORE', queue, ticket))
+      local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
+      number = math.max(number, floor, stored or (last or 0) + 1)
+    end)
+  end
+  each_queue(function(queue) join(queue, ticket, ms, number, floor) end)
+  return number
+end
+
+-- Wakes the first ticket where the lock is free.
+local function wake_if_free(queue, lock)
+  return redis.call('PTTL', lock) == -2 and wake(queue)
+end
+
 if op == 'acquire' then
   if too_late() then return {-1, now} end
-  local owner, blocker, longest = ARGV[2], nil, -1
+  local owner, holder, left, free = ARGV[2], nil, -1, 0
   local before = holders(1, #KEYS)
-  for i, holder in ipairs(before) do
-    if holder and holder ~= owner then
-      local left = redis.call('PTTL', KEYS[2 * i - 1])
-      if not blocker or left > longest then blocker, longest = holder, left end
+  for i, other in ipairs(before) do
+    if other and other ~= owner then
+      holder, left = holder or other, math.max(left, redis.call('PTTL', KEYS[2 * i - 1]))
     end
   end
-  if blocker then return {0, longest, blocker, now} end
+  local ms, ticket, number = tonumber(ARGV[7] or 0), ARGV[8], tonumber(ARGV[9] or 0)
+  local woken = {}
+  if ms > 0 then
+    local floor = tonumber(ARGV[4])
+    number = join_all(ticket, ms, number, floor < 0 and now or floor)
+    woken = each_queue(function(queue, lock)
+      local head = first(queue)
+      if head == ticket then return end
+      if not holder then holder, left, free = head, redis.call('PTTL', derived(queue, head)), 1 end
+      return wake_if_free(queue, lock)
+    end)
+    if woken.err then return woken end
+  end
+  if holder then return {0, left, holder, number, 0, free, woken, now} end
+  if ms > 0 then each_queue(function(queue) leave(queue, ticket) end) end
   local fence, fences = 0, {}
   for i = 1, #KEYS, 2 do
     -- MGET also returns nil for a key of another type, which must not be overwritten: then SET NX
@@ -79,6 +131,12 @@ elseif op == 'extend' then
   return {table.concat(marks), now}
 elseif op == 'check' then
   return {all_ours(1, #KEYS, ARGV[2]) and 1 or 0, now}
+elseif op == 'leave' then
+  local woken = each_queue(function(queue, lock)
+    leave(queue, ARGV[2])
+    return wake_if_free(queue, lock)
+  end)
+  return woken.err and woken or {1, woken, now}
 else -- release: delete the keys that the owner still has, even if others have expired
   local locks, ours = {}, {}
   for i = 1, #KEYS, 2 do locks[#locks + 1] = KEYS[i] end
@@ -86,6 +144,7 @@ else -- release: delete the keys that the owner still has, even if others have e
     if holder == ARGV[2] then ours[#ours + 1] = locks[i] end
   end
   if #ours > 0 then redis.call('DEL', unpack(ours)) end
+  if ARGV[4] and #ours > 0 then join_all(ARGV[4], ARGV[5], tonumber(ARGV[6]), now) end
   local woken, failure = {}, nil
   for _, lock in ipairs(ours) do
     local queue = derived(lock, 'queue')

@@ -13,6 +13,7 @@ from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease
 from .._engine.options import LeaseOptions
 from .._engine.spec import LockSpec
+from .._engine.ticket import PATIENCE
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script
 from ..errors import ConfigurationError
@@ -105,6 +106,7 @@ class MultiLock(Acquirable[MultiLease]):
             tuple(one for key in keys for one in MUTEX.keys(key)),
             queue_key=tuple(keys),
             watched=tuple(keys),
+            ticket_ttl=PATIENCE,
         )
         super().__init__(engine, whole, options, timeout)
         self._specs = self._parts if prefix.endswith(HASH_TAG) else [whole]

@@ -8,7 +8,6 @@ own key, and then releases that key: at no moment is the name without either (do
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from functools import partial
 
@@ -53,15 +52,10 @@ async def _pass(
     engine: Engine, gate: LockSpec, options: LeaseOptions, timeout: float | None
 ) -> Lease:
     """Return the lease on the gate. Raises NotAcquiredError at once if another reader has it."""
-    options, until = LeaseOptions(options.ttl), _clock.now() + (timeout or 0.0)
-    while True:
-        try:
-            return await Acquire(engine, gate, options, timeout, once=True)
-        except NotAcquiredError as error:
-            split = error.votes.get("refused", 0) < engine.multiplexer.quorum
-            if not split or (timeout is not None and _clock.now() >= until):
-                raise _conflict(gate.name, error) from None
-        await asyncio.sleep(engine.spread.width * engine.random())
+    try:
+        return await Acquire(engine, gate, LeaseOptions(options.ttl), timeout, once=True)
+    except NotAcquiredError as error:
+        raise _conflict(gate.name, error) from None
 
 
 def _conflict(name: str, error: NotAcquiredError) -> NotAcquiredError:

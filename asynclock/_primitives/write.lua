@@ -6,7 +6,8 @@
 --         if refused, the ticket waits for ms (0: it leaves no ticket)
 --   {1, fence, first, now} | {-1, now} | {0, left, holder, number, 0, free, {ticket...}, now}
 --         first: the first ticket that still waits, '' for none
---         left, holder: of the lock or a reader; if free is 1, these are the first ticket's
+--         left: of the lock or the last reader; holder: of the lock, or the reader that expires
+--         first; if free is 1, these are the first ticket's
 --         number: of our ticket (0: it doesn't wait here); then the tickets that were woken
 -- release owner [keep [ticket ms number]]   {1 | 0, {ticket...}, now}: the tickets that were woken
 --         keep 1: wakes nobody, because the owner's process asks again or sends pass; its turn
@@ -17,15 +18,16 @@
 -- pass             {1, {ticket...}, now}: this process doesn't ask again
 local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
 
--- The number that the waiter has settled on, or the one that we gave, or a new one: the floor,
--- which all nodes were sent alike, unless other writers have that already.
+-- The number that the waiter has settled on, or the one that we gave, or a new one: the floor in ms,
+-- which all nodes were sent alike, unless other writers have that already. In µs it would be above
+-- the numbers of readers from the year 2096 on.
 local function numbered(ticket, number, floor)
   if number > 0 then return number end
   local stored = tonumber(redis.call('ZSCORE', queue, ticket))
   if stored then return stored end
   local others = redis.call('ZRANGEBYSCORE', queue, FIRST, '(' .. LATER, 'WITHSCORES')
   local last = tonumber(others[#others]) or 0
-  return math.min(math.max(floor, FIRST, last + 1), LATER - 1)
+  return math.max(math.floor(floor / 1000), FIRST, last + 1)
 end
 
 if op == 'acquire' then
@@ -47,12 +49,12 @@ if op == 'acquire' then
   if holder and holder ~= owner then
     left = redis.call('PTTL', lock)
   else
-    -- The reader with the latest expiry, unless it has expired.
-    local last = redis.call('ZREVRANGE', readers, 0, reader and 1 or 0, 'WITHSCORES')
-    local at = last[1] == reader and 3 or 1
-    holder = nil
-    if last[at] and tonumber(last[at + 1]) * 1000 > now then
-      holder, left = last[at], math.ceil(last[at + 1] - now / 1000)
+    -- Name the reader that expires first: nearly always all nodes know the same one.
+    redis.call('ZREMRANGEBYSCORE', readers, '-inf', math.floor(now / 1000))
+    local known = redis.call('ZRANGE', readers, 0, 1)
+    holder = known[known[1] == reader and 2 or 1]
+    if holder then
+      left = math.ceil(redis.call('ZREVRANGE', readers, 0, 0, 'WITHSCORES')[2] - now / 1000)
     end
   end
   if ours and not holder then

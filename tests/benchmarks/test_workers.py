@@ -94,6 +94,7 @@ def test_a_run_of_every_scenario_with_processes(
     monkeypatch.setitem(SYSTEMS["asynclock"].options, "node_timeout", 1.0)  # for a busy machine
     out = tmp_path / "out"
     names = "workers2 workers0 managers pauses permits elections phases quitter together".split()
+    names.append("zones")
     chosen = "--system=asynclock --nodes=1 --tasks=4".split()
     assert main(["run", *names, *chosen, *TINY, f"--out={out}"]) == 0
     measured = Results.from_json(out.with_suffix(".json").read_text())
@@ -110,7 +111,8 @@ def test_a_run_of_every_scenario_with_processes(
         assert 0 < figure(name, "wait_p99_ms") <= figure(name, "longest_wait_ms")
     for name in ("workers2", "workers0", "managers", "elections", "together"):
         assert figure(name, "violations") == 0
-    assert figure("together", "one_percent") == 100  # one node has no split votes
+    for name in ("together", "zones"):
+        assert figure(name, "one_percent") == 100  # one node has no split votes
     assert figure("quitter", "late_ms") > 0
 
 

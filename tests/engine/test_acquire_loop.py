@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -12,6 +13,7 @@ from asynclock import _clock
 from asynclock._engine.acquire_loop import WHOLE, AcquireLoop
 from asynclock._engine.vote import CUT
 from asynclock._nodes.replies import Failure
+from asynclock._rules.settling import SETTLING
 from asynclock._rules.validity import longest_outage
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, virtual
 from tests.engine.votes import (
@@ -152,20 +154,27 @@ async def test_a_turn_that_comes_when_the_time_is_over_asks_nobody(on: Nodes) ->
 
 
 @virtual
-async def test_a_try_that_asks_twice_has_one_node_timeout(on: Nodes) -> None:
-    with answered(replace(SPLIT, took=0.4), WON) as asked:
-        call = asyncio.ensure_future(ask(on, once=True))
-        await asyncio.sleep(0.5)
-        on.locks._engine.multiplexer.wakeups.wake(None)
-        assert (await call).won
-    assert asked[1].limit == pytest.approx(NODE_TIMEOUT - 0.5)
-    with answered(replace(SPLIT, took=NODE_TIMEOUT + 0.1)) as asked:
-        found, _ = await error_of(ask(on, once=True))
-    assert (found, len(asked)) == (asynclock.NotAcquiredError, 1)
-    with answered(SPLIT):
-        found, took = await error_of(ask(on, once=True))
-    assert found is asynclock.NotAcquiredError
-    assert took == pytest.approx(NODE_TIMEOUT)
+async def test_a_split_vote_is_settled_within_a_few_node_timeouts(on: Nodes) -> None:
+    """Asked again at once, and then with pauses that are no longer than an answer may take."""
+    patience = SETTLING * NODE_TIMEOUT
+    for settings in ({"once": True}, {"timeout": 0.0}, {"timeout": 0.3}):
+        began = _clock.now()
+        with answered(replace(SPLIT, took=1.5), WON) as asked:
+            assert (await ask(on, **settings)).won  # type: ignore[arg-type]
+        assert [one.at - began for one in asked] == [0.0, 1.5]
+        assert asked[1].limit == pytest.approx(patience - 1.5)
+        with answered(replace(SPLIT, took=patience + 0.1)) as asked:
+            found, _ = await error_of(ask(on, **settings))  # type: ignore[arg-type]
+        assert issubclass(found, asynclock.NotAcquiredError)
+        assert len(asked) == 1
+        changing = [Vote((7, f"x{n}", f"y{n}"), took=0.01) for n in range(900)]
+        with answered(*changing) as asked:
+            found, took = await error_of(ask(on, **settings))  # type: ignore[arg-type]
+        assert issubclass(found, asynclock.NotAcquiredError)
+        assert took == pytest.approx(patience)
+        pauses = [b.at - a.at for a, b in pairwise(asked[1:])]
+        assert max(pauses) <= NODE_TIMEOUT / 4 + 0.01
+        assert len(asked) < 40
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,22 @@ from asynclock._engine import acquire_loop
 from asynclock._engine.acquire_loop import MAX_SLOT_HOPS, AcquireLoop
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.spec import LockSpec
+from asynclock._rules.settling import STEADY
 from tests.engine.batches import listen
 from tests.engine.test_queue import line_up
-from tests.engine.virtual_nodes import TTL, Nodes, start, virtual
-from tests.engine.votes import HELD, OUT, QUEUED, SPLIT, UNQUEUED, WON, answered, ask, error_of
+from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, start, virtual
+from tests.engine.votes import (
+    HELD,
+    OUT,
+    QUEUED,
+    SPLIT,
+    UNQUEUED,
+    WON,
+    Vote,
+    answered,
+    ask,
+    error_of,
+)
 
 
 @virtual
@@ -114,12 +126,15 @@ async def test_a_try_that_asks_again_and_meets_a_holder_is_refused_at_once(on: N
 
 
 @virtual
-async def test_a_try_among_readers_asks_once(on: Nodes) -> None:
-    """The nodes may name different readers, each of which has a quorum."""
-    phased = replace(QUEUED, phased=True)
-    with answered(replace(SPLIT, slots=([],))) as asked:
-        found, _ = await error_of(ask(on, spec=phased, once=True))
-    assert (found, len(asked)) == (asynclock.NotAcquiredError, 1)
+async def test_a_try_gives_up_once_an_owner_has_had_a_node_for_too_long_for_an_attempt(
+    on: Nodes,
+) -> None:
+    """The nodes may name different readers, each of which has a quorum; or a node is down."""
+    for vote in (SPLIT, Vote(("x", "y", "z")), Vote((7, "x", OUT.answers[0]))):
+        with answered(vote):
+            found, took = await error_of(ask(on, once=True))
+        assert found is asynclock.NotAcquiredError
+        assert STEADY * NODE_TIMEOUT <= took <= (STEADY + 0.3) * NODE_TIMEOUT
 
 
 @virtual
@@ -234,18 +249,15 @@ async def test_a_slot_that_is_named_after_the_timeout_is_not_tried(on: Nodes) ->
 
 @virtual
 async def test_refusals_and_split_votes_are_counted(on: Nodes) -> None:
-    """Without a queue, rivals whose votes were split ask again over a longer time."""
-    counts, spread = on.locks._engine.counts, on.locks._engine.spread
-    before, width = counts.attempts, spread.width
+    counts = on.locks._engine.counts
+    before = counts.attempts
     with answered(HELD, SPLIT, HELD, WON) as asked:
         await ask(on, spec=UNQUEUED)
     assert counts.attempts - before == len(asked) == 4
     assert (counts.refused, counts.split_votes) == (3, 1)
-    assert spread.width == 2 * width
     with answered(SPLIT, WON):
         await ask(on)
     assert counts.split_votes == 2
-    assert spread.width == 2 * width, "in a queue, tickets settle who goes first"
 
 
 @virtual

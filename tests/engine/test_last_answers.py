@@ -75,14 +75,6 @@ async def test_a_try_asks_no_more_when_its_node_timeout_is_over(on: Nodes) -> No
 
 
 @virtual
-async def test_a_try_at_a_name_without_a_queue_asks_once(on: Nodes) -> None:
-    """No order of tickets could settle a split vote there."""
-    with answered(SPLIT) as asked:
-        found = await error_of(ask(on, spec=UNQUEUED, once=True))
-    assert (found, len(asked)) == ((asynclock.NotAcquiredError, 0.0), 1)
-
-
-@virtual
 async def test_a_try_keeps_the_place_that_it_took_after_a_split_vote(on: Nodes) -> None:
     """A new one each time would be behind all others each time."""
     made: list[Ticket] = []
@@ -90,8 +82,8 @@ async def test_a_try_keeps_the_place_that_it_took_after_a_split_vote(on: Nodes) 
     class Noted(Ticket):
         __slots__ = ()
 
-        def __init__(self, *told: Any) -> None:
-            super().__init__(*told)
+        def __init__(self, *told: Any, **more: Any) -> None:
+            super().__init__(*told, **more)
             made.append(self)
 
     with answered(SPLIT) as asked, pytest.MonkeyPatch.context() as patch:

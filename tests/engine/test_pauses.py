@@ -44,8 +44,8 @@ def manager(*, tracks: bool = True, nodes: int = 1, random: float = 0.5) -> Any:
     )
 
 
-def attempt(remaining: float | None = 1.0, *, outage: bool = False, split: bool = False) -> Any:
-    return SimpleNamespace(outage=outage, split=split, remaining=remaining)
+def attempt(remaining: float | None = 1.0, *, outage: bool = False) -> Any:
+    return SimpleNamespace(outage=outage, remaining=remaining)
 
 
 def pausing(
@@ -83,22 +83,19 @@ async def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later(
 
 
 @pytest.mark.parametrize(
-    ("tracks", "outage", "queue", "split", "listens"),
+    ("tracks", "outage", "queue", "listens"),
     [
-        (True, False, True, False, True),
-        (False, False, True, False, False),
-        (True, True, True, False, False),
-        (True, False, True, True, True),
-        (True, False, False, False, True),
-        (True, False, False, True, False),
+        (True, False, True, True),
+        (False, False, True, False),
+        (True, True, True, False),
+        (True, False, False, True),
     ],
 )
 async def test_a_push_is_waited_for_where_one_can_come(
-    *, tracks: bool, outage: bool, queue: bool, split: bool, listens: bool
+    *, tracks: bool, outage: bool, queue: bool, listens: bool
 ) -> None:
-    """After a split vote without a queue nobody holds the name, so nobody will release it."""
     engine, watch = manager(tracks=tracks), Watched(called=False)
-    lost = attempt(0.01, outage=outage, split=split)
+    lost = attempt(0.01, outage=outage)
     await pausing(engine, queue=queue).wait(lost, watch, 0)  # type: ignore[arg-type]
     assert (len(watch.asked) > 0) is listens
     assert engine.counts.wakeups == {"expiry" if listens else "pacing": 1}
@@ -121,12 +118,6 @@ async def test_an_outage_says_nothing_of_the_holder() -> None:
         await pauses.wait(attempt(None), None, 0)
     pause = await took(pauses.wait(attempt(0.001, outage=True), None, 0))
     assert pause == pytest.approx(pacing.without_push(9, None, 0.5))
-
-
-@in_virtual_time
-async def test_after_a_split_vote_rivals_spread_out() -> None:
-    pauses = pausing(manager(tracks=False), queue=False)
-    assert await took(pauses.wait(attempt(None, split=True), None, 0)) == pytest.approx(WIDTH / 2)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,7 +88,7 @@ async def test_nothing_new_and_no_answer_wake_nobody() -> None:
 
 
 def test_whom_a_reply_woke() -> None:
-    several: Any = SimpleNamespace(queue="")
+    several = replace(SPEC, queue="")
     assert woken(SPEC, [1, b"mine", 99]) == [MINE]
     assert woken(SPEC, [1, [b"mine", b"other"], 99]) == [MINE, SPEC.ticket_key("other")]
     assert woken(several, [1, [b"p:a:#queue:#x"], 99]) == ["p:a:#queue:#x"]

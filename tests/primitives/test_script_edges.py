@@ -38,7 +38,7 @@ async def test_without_a_floor_the_nodes_clock_gives_the_number(server: Server) 
     assert (await wait(server, "t1", floor=-1))[3] == server.now()
     await server.node.command("DEL", "q")
     await server.call(*WRITE, "acquire", "holder", TTL, 5, 0, DAY)
-    assert (await server.acquire(*WRITE, "me", TTL, "t2", 0, floor=-1))[3] == server.now()
+    assert (await server.acquire(*WRITE, "me", TTL, "t2", 0, floor=-1))[3] == server.now() // 1000
     await server.node.command("DEL", "q")
     await server.call(lock.SCRIPT, KEYS, "release", "holder", 0, "t3", TTL, 0)
     found = await server.node.command("ZRANGE", "q", 0, -1, "WITHSCORES")
@@ -67,10 +67,10 @@ async def test_a_writer_that_only_asks_has_no_number(server: Server) -> None:
 
 async def test_a_number_that_others_agreed_on_replaces_ours_before_we_look(server: Server) -> None:
     """Else the first waiter of the name is refused where it is not the first."""
-    for kind, key in ((None, "l"), (WRITE, "w")):
+    for kind, key, unit in ((None, "l", 1), (WRITE, "w", 1000)):
         script, keys = kind or (lock.SCRIPT, KEYS)
         for owner, ticket, floor in (("holder", "t0", 5), ("b", "t2", 7), ("a", "t1", 9)):
-            await server.acquire(script, keys, owner, TTL, ticket, 0, floor=floor)
+            await server.acquire(script, keys, owner, TTL, ticket, 0, floor=floor * unit)
         await server.node.command("DEL", key)
         reply = await server.acquire(script, keys, "a", TTL, "t1", 6)
         assert (reply[0], reply[2]) == (1, "t2")

@@ -21,12 +21,55 @@ async def wait(server: Server, name: str, ticket: str) -> None:
 
 
 @pytest.mark.parametrize("longest", ["a", "b", "c"])
-async def test_a_refusal_names_who_has_a_name_for_the_longest(server: Server, longest: str) -> None:
+async def test_a_refusal_names_who_has_the_first_name_and_when_all_are_free(
+    server: Server, longest: str
+) -> None:
     for name in "abc":
         ms = 9000 if name == longest else 1000
         await server.node.command("SET", name, f"holder of {name}", "PX", ms)
     reply = await server.acquire(multi.SCRIPT, "a ac b bc c cc", "me")
-    assert reply == [0, 9000, f"holder of {longest}"]
+    assert reply == [0, 9000, "holder of a", 0, 0, 0, []]
+
+
+async def test_who_takes_places_in_several_queues_has_one_number_and_goes_in_order(
+    server: Server,
+) -> None:
+    """And is let in only where it is the first in each queue."""
+    queues = ["a:#queue", "b:#queue"]
+    await server.node.command("SET", "b", "holder", "PX", TTL)
+    await server.acquire(lock.SCRIPT, "b bc b:#queue", "one", TTL, "t1", 0, floor=70)
+    reply = await server.acquire(multi.SCRIPT, TWO, "me", TTL, "mine", -1, floor=9)
+    assert reply == [0, TTL, "holder", 71, 0, 0, []], "taken, and not only waited for"
+    assert [await server.order(queue) for queue in queues] == [["mine"], ["t1", "mine"]]
+    await server.node.command("DEL", "b")
+    reply = await server.acquire(multi.SCRIPT, TWO, "me", TTL, "mine", 71)
+    assert reply == [0, TTL, "t1", 71, 0, 1, ["b:#queue:#t1"]]
+    assert await server.get("b:#queue:#t1") == "go"
+    reply = await server.acquire(multi.SCRIPT, TWO, "me", TTL, "mine", 40)
+    assert reply[0] == 1, "its own number brings it to the front"
+    assert [await server.order(queue) for queue in queues] == [[], ["t1"]]
+    assert await server.call(multi.SCRIPT, TWO, "release", "me", 0, "mine", TTL, 99) == [
+        1,
+        ["a:#queue:#mine", "b:#queue:#t1"],
+    ]
+    assert [await server.order(queue) for queue in queues] == [["mine"], ["t1", "mine"]]
+    await server.acquire(lock.SCRIPT, "a ac a:#queue", "other", TTL, "t2", 100)
+    left = await server.call(multi.SCRIPT, TWO, "leave", "mine")
+    assert left == [1, ["a:#queue:#t2", "b:#queue:#t1"]]
+    assert [await server.order(queue) for queue in queues] == [["t2"], ["t1"]]
+
+
+@pytest.mark.parametrize("what", ["acquire", "leave"])
+async def test_a_queue_of_another_type_is_named_by_who_takes_a_place(
+    server: Server, what: str
+) -> None:
+    await server.node.command("SET", "b:#queue", "text")
+    with pytest.raises(Exception, match=r"WRONGTYPE b:#queue must be a sorted set"):
+        if what == "acquire":
+            await server.acquire(multi.SCRIPT, TWO, "me", TTL, "mine", -1)
+        else:
+            await server.call(multi.SCRIPT, TWO, "leave", "mine")
+    assert [await server.get(name) for name in "ab"] == [None, None]
 
 
 async def test_the_counters_below_the_fence_are_kept_as_long_as_the_others(server: Server) -> None:

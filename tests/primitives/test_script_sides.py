@@ -107,8 +107,8 @@ async def test_all_readers_that_waited_for_a_writer_have_their_turn(server: Serv
     await write(server, "first")
     for owner in ("one", "two", "three"):
         await read(server, owner, 5000)
-    await write(server, "second", floor=9)
-    await write(server, "third", floor=9)
+    await write(server, "second", floor=9000)
+    await write(server, "third", floor=9000)
     released = await server.call(*WRITE, "release", "first")
     assert [released[0], sorted(released[1])] == [1, ["one's", "three's", "two's"]]
     found = await scores(server)
@@ -217,13 +217,16 @@ async def test_writers_have_numbers_of_their_own(server: Server) -> None:
     await write(server, "holder")
     assert await write(server, "w1", floor=0) == [0, TTL, "holder", 2, 0, 0, []]
     assert (await write(server, "w2", floor=0))[3] == 3
-    assert (await write(server, "w3", floor=90))[3] == 90
+    assert (await write(server, "w3", floor=90_999))[3] == 90
     await read(server, "reader")
-    assert (await write(server, "w4", floor=9))[3] == 91, "readers' numbers are no writers'"
-    assert (await write(server, "w2", floor=95))[3] == 3
-    assert (await write(server, "w2", TTL, 50, floor=95))[3] == 50
+    assert (await write(server, "w4", floor=9000))[3] == 91, "readers' numbers are no writers'"
+    assert (await write(server, "w2", floor=95_000))[3] == 3
+    assert (await write(server, "w2", TTL, 50, floor=95_000))[3] == 50
     assert list(await scores(server)) == ["w1's", "w2's", "w3's", "w4's", "reader's"]
-    assert (await write(server, "w5", floor=10**17))[3] == LATER - 1
+    assert (await write(server, "w5", floor=LATER))[3] == LATER // 1000, "in the year 2096"
+    assert (await write(server, "w6", floor=LATER))[3] == LATER // 1000 + 1
+    assert list(await scores(server))[-3:] == ["w5's", "w6's", "reader's"]
+    assert await server.call(*WRITE, "leave", "w6's") == [1, []]
     assert await write(server, "w6", 0) == [0, TTL, "holder", 0, 0, 0, []]
     assert "w6's" not in await scores(server)
 
@@ -232,7 +235,7 @@ async def test_a_writer_learns_who_reads_and_for_how_long(server: Server) -> Non
     await server.call(*READ, "acquire", "short", 1000, 5, 0, DAY)
     await server.call(*READ, "acquire", "long", 9000, 5, 0, DAY)
     reply = await write(server, "writer")
-    assert (reply[0], reply[2], reply[5]) == (0, "long", 0)
+    assert (reply[0], reply[2], reply[5]) == (0, "short", 0), "all nodes name the same one"
     assert 8998 <= reply[1] <= 9001
     server.node.jump_clock(10)
     assert (await write(server, "writer"))[0] == 1
@@ -240,7 +243,7 @@ async def test_a_writer_learns_who_reads_and_for_how_long(server: Server) -> Non
 
 async def test_a_writer_at_a_name_that_is_left_to_another_wakes_that_one(server: Server) -> None:
     await write(server, "holder")
-    await write(server, "first", 9000, floor=9)
+    await write(server, "first", 9000, floor=9000)
     await free(server)
     assert await write(server, "second") == [0, 9000, "first's", 10, 0, 1, ["first's"]]
     assert await server.get("q:#first's") == "go"
@@ -261,7 +264,7 @@ async def test_a_writer_never_wakes_itself(server: Server) -> None:
 
 async def test_a_writer_keeps_its_place_on_a_node_that_forgot_it(server: Server) -> None:
     await write(server, "holder")
-    await write(server, "second", floor=9)
+    await write(server, "second", floor=9000)
     await free(server)
     reply = await write(server, "first", TTL, 5)
     assert (reply[0], reply[2]) == (1, "second's")
@@ -341,7 +344,7 @@ async def test_a_writers_ticket_that_has_expired_keeps_no_reader_out(server: Ser
 async def test_a_writers_attempt_that_failed_elsewhere_keeps_its_place(server: Server) -> None:
     await write(server, "me")
     await read(server, "one")
-    await write(server, "second", floor=9)
+    await write(server, "second", floor=9000)
     reply = await server.call(*WRITE, "release", "me", 0, "me's", 3000, 5)
     assert reply == [1, ["me's"]]
     assert list(await scores(server)) == ["me's", "second's", "one's"], "and no turn has ended"

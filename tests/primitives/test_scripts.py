@@ -183,7 +183,7 @@ class ReadersAndWriter(Machine):
 
     def wait_to_write(self, ticket: str, number: int, floor: int) -> None:
         last = max((n for n in self.writing.values() if n != self.AHEAD), default=0)
-        self.writing[ticket] = number or self.writing.get(ticket) or max(floor, last + 1, 2)
+        self.writing[ticket] = number or self.writing.get(ticket) or max(floor // 1000, last + 1, 2)
         self.woken.discard(ticket)
 
     def end_turn(self) -> None:

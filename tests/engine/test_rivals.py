@@ -1,0 +1,158 @@
+"""Rivals for a free name: among calls that don't wait exactly one wins. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._rules.settling import SETTLING
+from asynclock.testing import run_virtual
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from tests.engine.virtual_nodes import Way
+
+NODE_TIMEOUT = 0.4
+FAR = NODE_TIMEOUT / 4
+"""The longest way to a node: a quarter of the node timeout, and as much back."""
+Locks = asynclock.LockManager
+KINDS: dict[str, tuple[int, Callable[[Locks, int], Any]]] = {
+    "lock": (1, lambda locks, _: locks.lock("a").try_acquire()),
+    "lock, timeout 0": (1, lambda locks, _: locks.lock("a").acquire(timeout=0)),
+    "reentrant lock": (1, lambda locks, _: locks.reentrant_lock("a").try_acquire()),
+    "fair lock": (1, lambda locks, _: locks.fair_lock("a").try_acquire()),
+    "election": (1, lambda locks, _: locks.election("a").campaign(timeout=0)),
+    "write": (1, lambda locks, _: locks.rwlock("a").write().try_acquire()),
+    "several names": (1, lambda locks, _: locks.multi_lock("a", "b").try_acquire()),
+    "one permit": (1, lambda locks, _: locks.semaphore("a", 1).try_acquire()),
+    "two permits": (2, lambda locks, _: locks.semaphore("a", 2).try_acquire()),
+    "several permits": (1, lambda locks, _: locks.semaphore("a", 3).several(2).try_acquire()),
+}
+"""How many may win, and the call."""
+
+
+def near_one(number: int, nodes: int, _chance: random.Random) -> list[float]:
+    """Each client has one node beside it, as in zones."""
+    return [0.0 if index == number % nodes else FAR for index in range(nodes)]
+
+
+def anywhere(_number: int, nodes: int, chance: random.Random) -> list[float]:
+    return [chance.choice((0.0, chance.uniform(0, FAR), FAR)) for _ in range(nodes)]
+
+
+async def race(
+    size: int,
+    rivals: int,
+    call: Callable[[Locks, int], Any],
+    delays: Callable[[int, int, random.Random], list[float]] = near_one,
+    *,
+    seed: int = 0,
+    fail: str = "",
+) -> tuple[int, float]:
+    """Let all rivals try; return how many have won, and how long the last one took."""
+    chance = random.Random(seed)
+    nodes = [MemoryNode(str(index)) for index in range(size)]
+    async with AsyncExitStack() as stack:
+        clients = []
+        for number in range(rivals):
+            ways = [Way() for _ in nodes]
+            places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, ways, strict=True)]
+            options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
+            locks = await stack.enter_async_context(asynclock.connect(*places, **options))
+            locks._engine.random = random.Random(seed * 100 + number).random
+            await locks.ready()
+            for way, seconds in zip(ways, delays(number, size, chance), strict=True):
+                way.seconds = seconds
+            clients.append(locks)
+        if fail:
+            getattr(nodes[-1], fail)()
+        began = _clock.now()
+        calls = (call(locks, number) for number, locks in enumerate(clients))
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        took = _clock.now() - began
+        errors = [one for one in found if isinstance(one, Exception)]
+        assert all(isinstance(one, asynclock.NotAcquiredError) for one in errors), errors
+        won = [one for one in found if one is not None and one not in errors]
+        for one in won:
+            await (one.resign() if isinstance(one, asynclock.Term) else one.release())
+    for node in nodes[: -1 if fail else None]:
+        keys = await node.command("KEYS", "*:#*")
+        left = [key for key in keys if not key.endswith(("#fence", "#value"))]
+        assert not left, "nobody waits any more"
+    return len(won), took
+
+
+@pytest.mark.parametrize(("size", "fail"), [(3, ""), (5, ""), (3, "kill"), (5, "freeze")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_rivals_that_try_at_once_one_wins(kind: str, size: int, fail: str) -> None:
+    """Whatever the latencies, up to a quarter of the node timeout."""
+    most, call = KINDS[kind]
+    for seed, (rivals, delays) in enumerate(
+        [(size, near_one), (3, anywhere), (5, anywhere), (6, anywhere)]
+    ):
+        won, took = run_virtual(race(size, rivals, call, delays, seed=seed, fail=fail))
+        assert won == most, f"seed {seed}"
+        assert took <= (SETTLING + 1) * NODE_TIMEOUT
+
+
+MIXED: dict[str, Callable[[Locks, int], Any]] = {
+    "readers and writers": lambda locks, number: (
+        locks.rwlock("a").read() if number % 2 else locks.rwlock("a").write()
+    ).try_acquire(),
+    "names in a ring": lambda locks, number: locks.multi_lock(
+        "abc"[number % 3], "abc"[(number + 1) % 3]
+    ).try_acquire(),
+    "one name and several": lambda locks, number: (
+        locks.multi_lock("a", "b") if number % 2 else locks.lock("a")
+    ).try_acquire(),
+    "one permit and several": lambda locks, number: (
+        locks.semaphore("a", 3).several(2) if number % 2 else locks.semaphore("a", 3)
+    ).try_acquire(),
+}
+
+
+@pytest.mark.parametrize(("size", "fail"), [(3, ""), (5, "kill")])
+@pytest.mark.parametrize("kind", MIXED)
+def test_of_rivals_of_several_sorts_at_least_one_wins(kind: str, size: int, fail: str) -> None:
+    for seed, delays in enumerate((near_one, anywhere, anywhere)):
+        won, took = run_virtual(race(size, 5, MIXED[kind], delays, seed=seed, fail=fail))
+        assert won >= 1, f"seed {seed}"
+        assert took <= (SETTLING + 1) * NODE_TIMEOUT
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_that_somebody_has_is_refused_after_one_round_trip(kind: str, size: int) -> None:
+    async def play() -> None:
+        nodes = [MemoryNode(str(index)) for index in range(size)]
+        ways = [Way() for _ in nodes]
+        options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
+        places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, ways, strict=True)]
+        async with asynclock.connect(*places, **options) as holder:
+            held = [await KINDS[kind][1](holder, 0)]
+            if kind == "two permits":
+                held.append(await KINDS[kind][1](holder, 0))
+            async with asynclock.connect(*places, **options) as locks:
+                await locks.ready()
+                for way in ways:
+                    way.seconds = FAR
+                began = _clock.now()
+                assert await locks.lock("other").try_acquire()
+                trip = _clock.now() - began
+                began = _clock.now()
+                try:
+                    assert await KINDS[kind][1](locks, 1) is None
+                except asynclock.AcquireTimeoutError:
+                    assert "timeout" in kind or kind == "election"
+                # Of several slots each is looked at.
+                trips = {"two permits": 2, "several permits": 4}.get(kind, 1)
+                assert _clock.now() - began <= trips * trip + 0.001
+                for way in ways:
+                    way.seconds = 0.0
+
+    run_virtual(play())
