@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import ConfigurationError
-from .dialing import Found, first_to_answer, look_up
+from .dialing import Found, connected_by, first_to_answer, look_up
 from .redaction import harmless, redacted
 from .replies import NO_CONNECTION, Failure
 from .spelling import check_shape, in_our_words, reject_port_zero
@@ -73,18 +73,28 @@ class Endpoint:
 
     _said: tuple[str, ...] = ()
     _tls: ssl.SSLContext | None = None
+    _own: Callable[[], Any] | None = None
+    """Makes a connection of the user's own class; None for the classes of redis-py."""
     _found: Sequence[Found] = ()
     phase: str = CONNECT
     """What an attempt to connect is waiting for."""
 
-    def __init__(self, connection: Any, like: Iterable[Endpoint] = ()) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        like: Iterable[Endpoint] = (),
+        own: Callable[[], Any] | None = None,
+    ) -> None:
         self._settings = connection
+        self._own = own
         self.path: str | None = getattr(connection, "path", None) or None
         self.host: str = getattr(connection, "host", "localhost")
         self.port: int = int(getattr(connection, "port", 6379))
         self.db: int = int(connection.db or 0)
         # The TLS context is made now, because loading the authorities may take longer than a node
         # timeout. Nodes with the same TLS settings share it: each one blocks the loop for 30 ms.
+        if own is not None:
+            return  # the connections of the user's class know themselves whether they use TLS
         self._said = _tls_settings(connection)
         same = (other._tls for other in like if self._said and other._said == self._said)
         self._tls = next(same, None) or _tls_context(connection)
@@ -97,7 +107,7 @@ class Endpoint:
 
     def at(self, host: str, port: int) -> Endpoint:
         """Return the same settings for another server of the same deployment."""
-        other = Endpoint(self._settings)
+        other = Endpoint(self._settings, own=self._own)
         other.host, other.port, other.path = host, port, None
         return other
 
@@ -123,8 +133,10 @@ class Endpoint:
             # A client of redis-py 5 turns the check off by itself, so that says nothing.
             word = redis.VERSION[0] > 5
             shown = repr(type(node).__name__)
+            _reject_fake(node)
             return cls.of_pool(node.connection_pool, shown, like, may_skip_name=word)
         if isinstance(node, redis.Redis):
+            _reject_fake(node)
             raise ConfigurationError(
                 "this redis.Redis is a synchronous client: pass its URL, or a redis.asyncio.Redis; "
                 "locks for code without asyncio are in asynclock.blocking"
@@ -173,12 +185,17 @@ class Endpoint:
         """
         from redis.exceptions import RedisError
 
-        try:
+        def made() -> AbstractConnection:
             connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
             skip = pool.connection_kwargs.get("ssl_check_hostname") is False
             if not (skip and may_skip_name):
                 _check_name(connection)
-            return cls(connection, like)
+            return connection
+
+        try:
+            connection = made()
+            ours = type(connection).__module__.startswith("redis.")
+            return cls(connection, like, None if ours else made)
         except (ValueError, TypeError, OSError, RedisError) as error:
             cause = in_our_words(harmless(error))
         raise ConfigurationError(f"{shown} has a wrong setting: {cause}")
@@ -189,7 +206,7 @@ class Endpoint:
         The time that it takes is no part of an attempt to connect: a look-up goes on, whatever its
         result is late for. Otherwise one that takes longer than an attempt would never end.
         """
-        if self.path is None and self.port:
+        if self.path is None and self.port and self._own is None:
             self.phase = LOOK_UP
             self._found = await look_up(self.host, self.port)
 
@@ -200,6 +217,8 @@ class Endpoint:
         """
         loop = asyncio.get_running_loop()
         self.phase = CONNECT
+        if self._own is not None:
+            return await connected_by(self._own(), self.host, self.port, make)
         if self.path is not None:
             _, link = await loop.create_unix_connection(make, self.path)
             return link
@@ -227,7 +246,12 @@ class Endpoint:
     @property
     def plain(self) -> bool:
         """Whether this is an address of TCP without TLS; a node in memory has no port."""
-        return self.path is None and self._tls is None and self.port > 0
+        return not (self.path or self._tls or self._own) and self.port > 0
+
+    @property
+    def opaque(self) -> bool:
+        """Whether a class of the user makes the connections, so that nobody else can."""
+        return self._own is not None
 
     @property
     def rotates(self) -> bool:
@@ -248,6 +272,15 @@ class Endpoint:
         if len(found) == 1 or not found[0]:
             return ("default", str(found[-1] or ""))
         return (str(found[0]), str(found[1] or ""))
+
+
+def _reject_fake(client: Any) -> None:
+    made_by = getattr(client.connection_pool, "connection_class", type(client)).__module__
+    if made_by.partition(".")[0] == "fakeredis":
+        raise ConfigurationError(
+            f"{type(client).__name__} has no connection that locks can use: for tests without a "
+            'server, write asynclock.connect("memory://")'
+        )
 
 
 def _check_name(connection: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import _clock
 from .._rules.trust import Facts
+from ..errors import ConfigurationError
 from . import record
 from .dialing import reason
 from .endpoint import LOGIN, Endpoint
@@ -103,6 +104,8 @@ async def _opening(endpoint: Endpoint, listener: LinkListener, limit: float) -> 
             raise HandshakeError(endpoint.late(limit)) from None
         if isinstance(error, OSError):
             raise HandshakeError(_refused_connection(endpoint, error)) from None
+        if isinstance(error, ConfigurationError):
+            raise HandshakeError(Failure(str(error), permanent=True)) from None
         raise
 
 

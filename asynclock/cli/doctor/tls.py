@@ -25,7 +25,8 @@ _VERIFY = {
 
 async def diagnose(endpoint: Endpoint) -> str | None:
     """Connect once more; return the fault of TLS, None if the failure has another reason."""
-    return None if endpoint.path else await asyncio.to_thread(_look, endpoint)
+    unseen = endpoint.path or endpoint.opaque
+    return None if unseen else await asyncio.to_thread(_look, endpoint)
 
 
 def _look(endpoint: Endpoint) -> str | None:
