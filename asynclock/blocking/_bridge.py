@@ -59,7 +59,8 @@ class Bridge:
         Args:
             work: makes the awaitable, in the event loop.
             undo: undoes a result that comes after the thread was interrupted (KeyboardInterrupt).
-            ends: whether `work` ends something, and so runs to its end even then.
+            ends: whether `work` ends something. Once the loop has such a call, that runs to its end
+                before this raises what interrupted the thread.
         """
         self.asynchronous()
         self._used = True
@@ -74,6 +75,14 @@ class Bridge:
         """
         self.asynchronous()
         _loop.background().start(work, *args)
+
+    def finish(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run `work`, which ends what this thread had when it was interrupted, and may be repeated.
+
+        Waits for a bounded time. Does nothing in a child that was forked after the first use.
+        """
+        if self.used_here:
+            _loop.background().finish(work)
 
     def drop(self, box: list[Any]) -> None:
         """Empty `box` in the event loop, unless this process was forked."""

@@ -7,12 +7,12 @@ holds gets AlreadyHeldError, and can nest a reentrant one.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import contextvars
 import os
+import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
@@ -25,15 +25,55 @@ EXIT_LIMIT = 5.0
 """Maximum seconds that the exit of the process, or an interrupted call, waits for the loop."""
 
 
+class Outcome(Generic[T]):
+    """What the loop has done for a thread, which waits for that with a plain lock.
+
+    A Future waits with a Condition. An exception of a signal handler can leave that locked, and
+    then the loop stands still when it has the result. Or it leaves it unlocked, and RuntimeError
+    ("cannot release un-acquired lock") takes the place of the exception.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: BaseException | None = None
+        self._value: T | None = None
+        self._lock = threading.Lock()
+        """Free once this is done."""
+        self._lock.acquire()
+
+    def succeed(self, value: T) -> None:
+        """End with `value`. Runs in the thread of the loop, once."""
+        self._value, self.done = value, True
+        self._lock.release()
+
+    def fail(self, error: BaseException) -> None:
+        """End with `error`, unless this has ended. Runs in the thread of the loop."""
+        if not self.done:
+            self.error, self.done = error, True
+            self._lock.release()
+
+    def wait(self, limit: float = -1) -> None:
+        """Wait for the end, at most `limit` seconds. Runs in the calling thread."""
+        if not self.done:
+            self._lock.acquire(timeout=limit)
+
+    def result(self) -> T:
+        """Wait for the end, and return the value or raise the error."""
+        self.wait()
+        if self.error is not None:
+            raise self.error
+        return cast("T", self._value)
+
+
 class Call(Generic[T]):
     """One call of a thread; its work runs with the thread's context variables."""
 
     def __init__(
         self,
         work: Callable[[], Awaitable[T]],
-        undo: Callable[[T], Awaitable[object]] | None,
+        undo: Callable[[T], Awaitable[object]] | None = None,
         *,
-        ends: bool,
+        ends: bool = False,
     ) -> None:
         self._work = work
         self._undo = undo
@@ -43,7 +83,7 @@ class Call(Generic[T]):
         self._scope: anyio.CancelScope | None = None
         self._abandoned = False
         self._context = contextvars.copy_context()
-        self.outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self.outcome: Outcome[T] = Outcome()
 
     async def run(self) -> None:
         # Not in a new task with its own context, because the thread's task identifies its holds.
@@ -56,26 +96,24 @@ class Call(Generic[T]):
                 if self._abandoned and self._undo is not None:
                     with anyio.CancelScope(shield=True):
                         await self._undo(value)
-                self.outcome.set_result(value)
+                self.outcome.succeed(value)
         except BaseException as error:  # also an exit or a cancellation: the caller's task goes on
-            if not self.outcome.done():
-                self.outcome.set_exception(error)
+            self.outcome.fail(error)
         finally:
             for variable, token in tokens:
                 variable.reset(token)
-            if not self.outcome.done():
-                self.outcome.set_exception(ConfigurationError("the call was abandoned"))
+            self.outcome.fail(ConfigurationError("the call was abandoned"))
 
     def abandon(self, tasks: Background) -> None:
         """Cancel the call, or undo its result: its thread no longer waits. Runs in the loop."""
         self._abandoned = True
-        if self.outcome.done():
-            if self._undo is not None and self.outcome.exception() is None:
+        if self.outcome.done:
+            if self._undo is not None and self.outcome.error is None:
                 tasks.spawn(_awaited(self._undo(self.outcome.result())), "asynclock: undo a call")
         elif self._scope is not None:
             self._scope.cancel()
         else:
-            self.outcome.set_exception(ConfigurationError("the call was abandoned"))
+            self.outcome.fail(ConfigurationError("the call was abandoned"))
 
 
 async def _awaited(work: Awaitable[object]) -> None:
@@ -85,48 +123,13 @@ async def _awaited(work: Awaitable[object]) -> None:
 class Caller:
     """A thread's end of its task in the loop; the task ends when the thread drops this."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tasks: Background) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._tasks = tasks
         self._pid = os.getpid()
-        self._calling = False
         self.calls: asyncio.Queue[Call[Any] | None] = asyncio.Queue()
         """What the task is to run; None ends it."""
-
-    def call(self, call: Call[T]) -> T:
-        inside = self._calling
-        if inside and not call.ends:
-            raise ConfigurationError(
-                "this call interrupts another call of its thread, as a signal handler does: there "
-                "only release and close can be called"
-            )
-        # An interruption may come between any two lines, and must leave neither call behind.
-        try:
-            self._calling = True
-            self._loop.call_soon_threadsafe(self._begin, call, inside)
-            return call.outcome.result()
-        except BaseException as error:
-            if not call.outcome.done() or call.outcome.exception() is not error:
-                # The call has not failed: this thread was interrupted.
-                self._loop.call_soon_threadsafe(self._abandon, call, inside)
-                with contextlib.suppress(Exception):
-                    call.outcome.result(EXIT_LIMIT)
-            raise
-        finally:
-            self._calling = inside
-
-    def _begin(self, call: Call[Any], inside: bool) -> None:
-        call.begun = True
-        if inside:  # not behind the call that it interrupts
-            self._tasks.spawn(call.run(), "asynclock: a call of a signal handler")
-        else:
-            self.calls.put_nowait(call)
-
-    def _abandon(self, call: Call[Any], inside: bool) -> None:
-        if not call.ends:
-            call.abandon(self._tasks)
-        elif not call.begun:
-            self._begin(call, inside)
+        self.calling = False
+        """Whether the thread waits for a call."""
 
     def __del__(self) -> None:
         if self._pid != os.getpid():

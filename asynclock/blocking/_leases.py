@@ -14,6 +14,7 @@ from .._primitives.protocols import AnyLease
 from .._primitives.reentrant import ReentrantLease as AsyncReentrantLease
 from ..errors import AsyncLockError
 from ._bridge import Bridge
+from ._endings import Block, noticed
 
 _log = logging.getLogger("asynclock")
 
@@ -26,11 +27,13 @@ class Lease:
     the process may use the lease; in a forked child its methods raise ConfigurationError.
     """
 
-    __slots__ = ("__weakref__", "_lease", "_manager")
+    __slots__ = ("__weakref__", "_lease", "_manager", "_with")
 
     def __init__(self, manager: Bridge, lease: AnyLease) -> None:
         self._manager = manager
         self._lease = lease
+        self._with: object = None
+        """Set while a `with` is to be watched."""
 
     def __repr__(self) -> str:
         return f"<blocking {self._lease!r}>"
@@ -98,7 +101,21 @@ class Lease:
         A second call sends and awaits nothing, and returns the same, as far as that is known yet.
         `asynclock.Lease.release` says when this waits for the nodes.
         """
-        return self._manager.call(self._lease.release, ends=True)
+        try:
+            return self._manager.call(self._lease.release, ends=True)
+        except BaseException:
+            self._finish()
+            raise
+
+    def _finish(self) -> None:
+        """Release for a thread that was interrupted, unless that has been done."""
+        self._with = None
+        self._manager.finish(self._lease.release)
+
+    def _begin(self, block: Block, end: Callable[[], None]) -> Self:
+        """Begin the body; call `end` if the `with` is over without the end of its body."""
+        self._with = block.watch(end)
+        return self
 
     def on_lost(self, callback: Callable[[Self], object]) -> None:
         """Call `callback` with this lease in another thread when the lease is lost.
@@ -119,14 +136,25 @@ class Lease:
 
     def __enter__(self) -> Self:
         try:
-            self._manager.call(self._lease.__aenter__)
-        except (AsyncLockError, RuntimeError):
+            block = Block(self)
+            refusal = self._manager.call(self._enter)
+            if refusal is None:
+                return self._begin(block, self._finish)
+        except AsyncLockError:
             raise
         except BaseException:  # interrupted: the body doesn't begin, so nothing else releases it
             self.release()
             raise
-        return self
+        raise refusal
 
+    async def _enter(self) -> RuntimeError | None:
+        try:
+            await self._lease.__aenter__()
+        except RuntimeError as error:  # a handler may raise a RuntimeError, too
+            return error
+        return None
+
+    @noticed
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -135,13 +163,19 @@ class Lease:
     ) -> None:
         if kind is not None and self._manager.inherited:
             return  # in a forked child: don't replace the exception that ends the body's copy
-        self._manager.call(lambda: self._lease.__aexit__(kind, error, trace), ends=True)
+        try:
+            self._manager.call(lambda: self._lease.__aexit__(kind, error, trace), ends=True)
+            self._with = None
+        except BaseException:
+            self._finish()
+            raise
 
     def __del__(self) -> None:
         # Drop the last reference in the loop: the end of a lease changes objects of the loop.
-        last = [self._lease]
-        del self._lease
-        self._manager.drop(last)
+        if hasattr(self, "_lease"):  # else its making was interrupted
+            last = [self._lease]
+            del self._lease
+            self._manager.drop(last)
 
 
 class MultiLease(Lease):

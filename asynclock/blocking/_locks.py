@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Never, TypeVar
 
@@ -13,6 +14,7 @@ from .._primitives.base import UNSET, Timeout
 from .._primitives.protocols import AnyLock
 from ..manager import LockManager as AsyncLockManager
 from ._bridge import Bridge
+from ._endings import Block, noticed
 from ._leases import Lease, wrapped
 
 L = TypeVar("L", bound=Lease)
@@ -74,15 +76,17 @@ class Acquirable(Generic[L]):
 
     def obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> Any:
         # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
-        thread, lease, entry = threading.get_ident(), None, None
+        block = Block(self)
+        lease, entry = None, None
         try:
             lease = self._manager.call(work, undo=_release)
             if lease is None:
                 return None
             found: L = wrapped(self._manager, lease)
             if enter:
-                entry = thread, found
+                entry = threading.get_ident(), found
                 self._entered.append(entry)
+                return found._begin(block, partial(self._cut, entry))
             return found  # noqa: TRY300 - still inside: an interruption here must release it
         except BaseException:
             if lease is not None:
@@ -95,27 +99,46 @@ class Acquirable(Generic[L]):
     def __enter__(self) -> L:
         return self._acquire(UNSET, enter=True)
 
+    @noticed
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._leave().__exit__(kind, error, trace)
+        entry = None
+        try:
+            for entry in self._innermost_first():
+                if self._forget(entry):
+                    break
+            else:
+                raise RuntimeError(f"{self!r} is not entered")  # noqa: TRY301 - nothing is held
+            entry[1].__exit__(kind, error, trace)
+        except BaseException:
+            for left in [entry] if entry else self._innermost_first()[:1]:
+                self._cut(left)
+            raise
 
-    def _leave(self) -> L:
-        """Return the lease that this thread entered last, and count it as left.
+    def _innermost_first(self) -> list[tuple[int, L]]:
+        """Return what this thread entered, the last first, and then what others did.
 
-        If this thread entered none, a generator was entered in another thread: then return the
-        lease that was entered first.
+        A generator that was entered in another thread has only the latter.
         """
         thread, entered = threading.get_ident(), list(self._entered)
-        ours = [entry for entry in reversed(entered) if entry[0] == thread]
-        for entry in (*ours, *entered):
-            with contextlib.suppress(ValueError):  # another thread was faster
-                self._entered.remove(entry)
-                return entry[1]
-        raise RuntimeError(f"{self!r} is not entered")
+        return [one for one in reversed(entered) if one[0] == thread] + entered
+
+    def _forget(self, entry: tuple[int, L]) -> bool:
+        """Count a block as left; return False if that has been done, by another thread."""
+        try:
+            self._entered.remove(entry)
+        except ValueError:
+            return False
+        return True
+
+    def _cut(self, entry: tuple[int, L]) -> None:
+        """End a block whose thread was interrupted at its end, unless it has ended."""
+        self._forget(entry)
+        entry[1]._finish()
 
 
 class Lock(Acquirable[Lease]):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
-import contextvars
 import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from anyio.from_thread import BlockingPortal
+import anyio
 
 from .._background import Background
 from ..errors import ConfigurationError
-from ._calls import EXIT_LIMIT, Call, Caller
+from ._calls import EXIT_LIMIT, Call, Caller, Outcome
 
 T = TypeVar("T")
 
@@ -28,19 +27,25 @@ class BackgroundLoop:
     """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
-        self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._started: Outcome[None] = Outcome()
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self._callers = threading.local()
         self.ends = False
         """Whether the process ends: the leases have been released, or that can't be done."""
         self.over = False
         """Whether nothing is served any more."""
-        self._waiting: set[concurrent.futures.Future[Any]] = set()
+        self._waiting: set[Outcome[Any]] = set()
         self.tasks = Background()
-        self.portal: BlockingPortal
         self.loop: asyncio.AbstractEventLoop
-        self._thread.start()
+        # In another thread, because `start` waits with a Condition (see Outcome).
+        _thread.start_new_thread(self._start, ())
         self._started.result()
+
+    def _start(self) -> None:
+        try:
+            self._thread.start()
+        except BaseException as error:
+            self._started.fail(error)
 
     def _run(self) -> None:
         try:
@@ -50,11 +55,10 @@ class BackgroundLoop:
                 finally:
                     self.over = True
                     for outcome in tuple(self._waiting):
-                        if not outcome.done():
-                            outcome.set_exception(_ended())
+                        outcome.fail(_ended())
         except BaseException as error:
-            if not self._started.done():
-                self._started.set_exception(error)
+            if not self._started.done:
+                self._started.fail(error)
             elif not (self.ends and isinstance(error, RuntimeError)):
                 raise
             # Else the process ends, and since Python 3.12 it starts no thread then. An event loop
@@ -77,11 +81,13 @@ class BackgroundLoop:
 
     async def _serve(self) -> None:
         self._main = asyncio.current_task()
-        async with BlockingPortal() as self.portal:
-            self._started.set_result(None)
-            while not self.over:
-                with _no_cancellation():
-                    await self.portal.sleep_until_stopped()
+        self._stop = asyncio.Event()
+        with anyio.CancelScope():  # anyio imports its parts now, where no fork can come between
+            await asyncio.sleep(0)
+        self._started.succeed(None)
+        while not self.over:
+            with _no_cancellation():
+                await self._stop.wait()
 
     def call(
         self,
@@ -106,24 +112,59 @@ class BackgroundLoop:
                 "it. In async code use asynclock.connect() and `async with`, or call the blocking "
                 "code in another thread: await asyncio.to_thread(...)"
             )
+        caller = self._caller()
+        inside = caller.calling
+        if inside and not ends:
+            raise ConfigurationError(
+                "this call interrupts another call of its thread, as a signal handler does: there "
+                "only release and close can be called"
+            )
         call = Call(work, undo, ends=ends)
-        self._waiting.add(call.outcome)
+        # Not behind the call that this one interrupts.
+        begin = self._spawn if inside else caller.calls.put_nowait
+        # An interruption may come between any two lines, and must leave neither call behind.
         try:
-            self._check()  # after the addition: the loop ends in the other order
-            return self._caller().call(call)
-        finally:
-            self._waiting.discard(call.outcome)
+            try:
+                caller.calling = True
+                self._waiting.add(call.outcome)
+                self._check()  # after the addition: the loop ends in the other order
+                self.loop.call_soon_threadsafe(self._begin, call, begin)
+                return call.outcome.result()
+            finally:
+                caller.calling = inside
+                self._waiting.discard(call.outcome)
+        except BaseException as error:
+            if error is not call.outcome.error and not self.over:  # this thread was interrupted
+                self.loop.call_soon_threadsafe(self._interrupted, call, begin)
+                call.outcome.wait(EXIT_LIMIT)
+            raise
 
     def _caller(self) -> Caller:
         try:
             caller: Caller = self._callers.caller
         except AttributeError:
-            caller = Caller(self.loop, self.tasks)
-            # Each call brings its own context variables; those of the first must not stay.
-            start = self.portal.start_task_soon
-            contextvars.Context().run(start, self._serve_caller, caller.calls)
+            self._check()
+            caller = Caller(self.loop)
+            self.loop.call_soon_threadsafe(self._serve_calls, caller.calls)
             self._callers.caller = caller
         return caller
+
+    def _begin(self, call: Call[Any], begin: Callable[[Call[Any]], None]) -> None:
+        if not call.begun:
+            call.begun = True
+            begin(call)
+
+    def _interrupted(self, call: Call[Any], begin: Callable[[Call[Any]], None]) -> None:
+        if call.ends:
+            self._begin(call, begin)
+        else:
+            call.abandon(self.tasks)
+
+    def _spawn(self, call: Call[Any]) -> None:
+        self.tasks.spawn(call.run(), "asynclock: a call of a thread")
+
+    def _serve_calls(self, calls: asyncio.Queue[Call[Any] | None]) -> None:
+        self.tasks.spawn(self._serve_caller(calls), "asynclock: the calls of a thread")
 
     async def _serve_caller(self, calls: asyncio.Queue[Call[Any] | None]) -> None:
         # A cancellation ends the call that it reaches, and between two calls nothing. It comes from
@@ -138,7 +179,15 @@ class BackgroundLoop:
     def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Start `work`, which must not raise, without waiting for it."""
         self._check()
-        self.portal.start_task_soon(work, *args)
+        self.loop.call_soon_threadsafe(self._spawn, Call(lambda: work(*args)))
+
+    def finish(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run `work`, which ends what an interrupted thread had; wait at most `EXIT_LIMIT` s."""
+        call = Call(work, ends=True)
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            self.loop.call_soon_threadsafe(self._spawn, call)
+            if threading.current_thread() is not self._thread:
+                call.outcome.wait(EXIT_LIMIT)
 
     def _check(self) -> None:
         if self.over:
@@ -149,7 +198,11 @@ class BackgroundLoop:
         self.ends = self.over = True
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             self.loop.call_soon_threadsafe(self._begin_end, tuple(last))
-        self._thread.join(EXIT_LIMIT)
+        try:
+            self._thread.join(EXIT_LIMIT)
+        except BaseException:  # interrupted
+            self._thread.join(EXIT_LIMIT)
+            raise
         if self._thread.is_alive():
             _log.warning(
                 "the event loop of the blocking locks has not ended in %g s (does an observer "
@@ -162,7 +215,7 @@ class BackgroundLoop:
 
     async def _end(self, last: Iterable[Callable[[], Awaitable[object]]]) -> None:
         await asyncio.gather(*(work() for work in last), return_exceptions=True)
-        await self.portal.stop(True)
+        self._stop.set()
 
 
 def _ended() -> ConfigurationError:

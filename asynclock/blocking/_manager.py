@@ -13,10 +13,12 @@ from .._engine.inspection import Inspection
 from .._engine.reports import NodeHealth, Statistics
 from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
+from ..errors import AsyncLockError
 from ..events import Observer
 from ..manager import LockManager as AsyncLockManager
 from . import _loop
 from ._catalogue import Catalogue
+from ._endings import Block, noticed
 from ._leases import Lease
 
 T = TypeVar("T")
@@ -45,6 +47,8 @@ class LockManager(Catalogue):
 
     def __init__(self, locks: AsyncLockManager) -> None:
         super().__init__(locks)
+        self._with: object = None
+        """Set while a `with` is to be watched."""
         _managers.add(self)
 
     if not TYPE_CHECKING:  # or type checkers would accept any attribute
@@ -105,13 +109,31 @@ class LockManager(Catalogue):
 
         At the exit of the process all managers are closed; later calls do nothing either.
         """
-        if self.used_here and not _loop.process_ends():
-            self.call(lambda: self._locks.aclose(), ends=True)
+        try:
+            if self.used_here and not _loop.process_ends():
+                self.call(self._locks.aclose, ends=True)
+        except BaseException:
+            self._finish()
+            raise
+
+    def _finish(self) -> None:
+        """Close for a thread that was interrupted."""
+        self._with = None
+        self.finish(self._locks.aclose)
 
     def __enter__(self) -> LockManager:
-        self.run(lambda locks: locks.__aenter__())
+        block = Block(self)
+        try:
+            self.run(lambda locks: locks.__aenter__())
+            self._with = block.watch(self._finish)
+        except AsyncLockError:
+            raise
+        except BaseException:  # interrupted
+            self.close()
+            raise
         return self
 
+    @noticed
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -119,6 +141,7 @@ class LockManager(Catalogue):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        self._with = None
 
 
 def _soon(

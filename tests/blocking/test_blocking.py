@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 import asynclock
 from asynclock import blocking
+from asynclock.blocking import _calls
 from asynclock.errors import ConfigurationError
 from asynclock.testing import History, LocalServer, check
 from tests.waiting import until_in_thread as until
@@ -327,14 +328,14 @@ def test_interrupted_when_the_lock_has_just_come_nothing_is_held(
     call: Callable[[blocking.LockManager], object],
 ) -> None:
     locks.statistics()
-    result = Future.result
+    result = _calls.Outcome.result
 
-    def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
-        result(future, timeout)
+    def interrupted(outcome: _calls.Outcome[Any]) -> Any:
+        result(outcome)
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Future, "result", interrupted)
+    monkeypatch.setattr(_calls.Outcome, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
         call(locks)
     assert others.lock("a").acquire(timeout=20).release()

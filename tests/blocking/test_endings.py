@@ -304,7 +304,7 @@ def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
     background: _loop.BackgroundLoop,
 ) -> None:
     """The last leases and threads of a process are dropped in any order."""
-    caller = _calls.Caller(background.loop, background.tasks)
+    caller = _calls.Caller(background.loop)
     background.stop()
     assert background.loop.is_closed()
     caller.__del__()

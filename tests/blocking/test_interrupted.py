@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -36,14 +35,14 @@ def others() -> Iterator[blocking.LockManager]:
 
 
 def interrupt_after(wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt the next call once `wait` has ended, a function of the call's future."""
+    """Interrupt the next call once `wait` has ended, a function of the call's outcome."""
 
-    def interrupted(future: Future[Any], _timeout: float | None = None) -> Any:
+    def interrupted(outcome: _calls.Outcome[Any]) -> Any:
         monkeypatch.undo()
-        wait(future)
+        wait(outcome)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Future, "result", interrupted)
+    monkeypatch.setattr(_calls.Outcome, "result", interrupted)
 
 
 class Cut(list[Any]):
@@ -86,7 +85,7 @@ def test_an_interrupted_try_that_got_nothing_has_nothing_to_undo(
     caplog.set_level(logging.ERROR)
     with others.lock("a") as lease:
         locks.statistics()
-        interrupt_after(lambda future: future.exception(PATIENCE), monkeypatch)
+        interrupt_after(lambda outcome: outcome.wait(PATIENCE), monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             locks.lock("a").try_acquire()
         assert locks.lock("a").try_acquire() is None
@@ -99,7 +98,7 @@ def test_an_interrupted_question_and_release_take_place(
 ) -> None:
     lease = locks.lock("a").acquire()
     for call in (locks.statistics, lease.release):
-        interrupt_after(lambda future: future.exception(PATIENCE), monkeypatch)
+        interrupt_after(lambda outcome: outcome.wait(PATIENCE), monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             call()
     assert others.lock("a").acquire(timeout=PATIENCE).release()
@@ -132,7 +131,7 @@ def test_interrupted_before_the_loop_has_seen_the_call_it_never_begins(
     assert background.call(nothing) == "served"
     monkeypatch.setattr(background.loop, "call_soon_threadsafe", interrupted)
     with pytest.MonkeyPatch.context() as limits, pytest.raises(KeyboardInterrupt):
-        limits.setattr(_calls, "EXIT_LIMIT", PATIENCE)
+        limits.setattr(_loop, "EXIT_LIMIT", PATIENCE)
         began = time.monotonic()
         background.call(work)
     assert time.monotonic() - began < PATIENCE, "it waited for a call that never begins"
@@ -176,7 +175,7 @@ def test_an_interrupted_change_of_sides_leaves_no_writer(
 ) -> None:
     here, there = locks.rwlock("a"), others.rwlock("a")
     before = here.read().acquire() if change == "upgrade" else here.write().acquire()
-    interrupt_after(lambda future: future.exception(PATIENCE), monkeypatch)
+    interrupt_after(lambda outcome: outcome.wait(PATIENCE), monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         getattr(here, change)(before)
     if change == "upgrade":
@@ -184,6 +183,26 @@ def test_an_interrupted_change_of_sides_leaves_no_writer(
         assert there.read().acquire(timeout=PATIENCE).release()
         before.release()
     assert there.write().acquire(timeout=PATIENCE).release()
+
+
+def test_an_interrupted_exit_of_the_process_ends_what_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    background, served = _loop.BackgroundLoop(), []
+    join = threading.Thread.join
+
+    async def work() -> None:
+        await asyncio.sleep(0.2)
+        served.append("served")
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.setattr(threading.Thread, "join", join)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        background.stop([work])
+    assert served
 
 
 # ---- what stays ----------------------------------------------------------------------------------
@@ -245,7 +264,7 @@ def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> Non
         await asyncio.sleep(0)
         return int(calls.qsize())
 
-    ours, inherited = (_calls.Caller(background.loop, background.tasks) for _ in range(2))
+    ours, inherited = (_calls.Caller(background.loop) for _ in range(2))
     inherited._pid = -1
     left = [ours], [inherited]
     del ours, inherited
@@ -322,7 +341,7 @@ def test_a_loop_that_breaks_is_told_of_except_at_the_exit(
     class Broken(_loop.BackgroundLoop):
         async def _serve(self) -> None:
             self.ends = ends
-            self._started.set_result(None)
+            self._started.succeed(None)
             raise error
 
     monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_value))
