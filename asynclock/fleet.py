@@ -194,13 +194,13 @@ class Fleet:
         if clients is None:
             raise ConfigurationError(
                 "no node shows its clients (CLIENT LIST), so some may still use other nodes: "
-                "log in as a user that may list them, or use force"
+                "log in as a user that may list them, or use force (--force)"
             )
-        others = [repr(client.label) for client in clients if client.uses in sets]
+        others = [repr(client.label) for client in clients if client.uses in sets and client.holds]
         if others:
             raise ConfigurationError(
                 f"{len(others)} connected clients still use other nodes: {', '.join(others[:20])}; "
-                "start them with the right nodes first, or use force"
+                "start them with the right nodes first, or use force (--force)"
             )
 
     async def _fit(self, new: Node) -> None:

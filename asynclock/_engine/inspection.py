@@ -13,10 +13,7 @@ from .._nodes.script import Command
 from .context import Context
 from .refusals import is_owner_id, label
 from .spec import LockSpec
-from .waiters import Waiter, in_order, question
-
-CLOCKS = range(10**15, 2**53)
-"""Fences that come from a clock, in µs since 1970: others began at 1 or were made up."""
+from .waiters import CLOCKS, Waiter, in_order, question
 
 
 @dataclass(frozen=True, slots=True)

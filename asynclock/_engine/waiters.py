@@ -12,6 +12,10 @@ from .refusals import label
 from .ticket import WOKEN
 
 SCRIPT = Script.load(__package__, "waiters.lua")
+LATER: Final = 4e15
+"""The number of a reader that waits, less its milliseconds since 1970 (_primitives/phases.lua)."""
+CLOCKS: Final = range(10**15, 2**53)
+"""Numbers that come from a node's clock, in µs since 1970: others began at 1 or were made up."""
 MOST_WAITERS: Final = 1000
 """Maximum number of waiters that are read of one queue: at most about a millisecond of a server."""
 
@@ -28,6 +32,12 @@ class Waiter:
     """The id of the place: the owner id with which the waiter asked first."""
     woken: bool
     """Whether a node has told the waiter that its turn has come."""
+
+    since: float | None = None
+    """When it began to wait, in seconds since 1970 by the clocks of the nodes; None if they can't
+    tell, as for a reader that goes next."""
+    shared: bool = False
+    """Whether it waits to read, together with others."""
 
     @property
     def label(self) -> str | None:
@@ -46,13 +56,25 @@ def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:
     Nodes may have different numbers for a waiter that has just come. It settles on the highest.
     """
     answers = [reply for reply in replies if type(reply) is list]
-    found: dict[bytes, list[tuple[float, bool]]] = {}
+    found: dict[bytes, list[tuple[float, bool, float]]] = {}
     for reply in answers:
-        for ticket, number, value in reply:
-            found.setdefault(ticket, []).append((float(number), value == WOKEN))
+        for ticket, place, value, number in reply:
+            found.setdefault(ticket, []).append((float(place), value == WOKEN, float(number)))
     enough = majority(len(answers))
     kept = [(max(on)[0], ticket, on) for ticket, on in found.items() if len(on) >= enough]
     return tuple(
-        Waiter(ticket.decode("utf-8", "replace"), any(woken for _, woken in on))
+        Waiter(
+            ticket.decode("utf-8", "replace"),
+            any(woken for _, woken, _ in on),
+            min(filter(None, (_moment(number) for *_, number in on)), default=None),
+            any(number < 0 or number >= LATER for *_, number in on),
+        )
         for _, ticket, on in sorted(kept)
     )
+
+
+def _moment(number: float) -> float | None:
+    """Return the node's time at which a ticket got its number, in seconds since 1970."""
+    if number >= LATER:
+        return (number - LATER) / 1000
+    return number / 1_000_000 if int(number) in CLOCKS else None

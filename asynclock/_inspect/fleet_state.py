@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from .._rules.nodeset import NOTHING, Kept, Names, NodeSet
 from ..manager import LockManager
 from .survey import ask
 
+TOOL = re.compile(r".+:\d+:(serve|top|inspect)")
+"""The labels of the tools that hold no lock."""
 CLIENTS = Command.plain("CLIENT", "LIST", "TYPE", "NORMAL")
 
 
@@ -44,6 +47,11 @@ class Client:
     """Untrusted text."""
     uses: str
     """"old" or "new" (the sets of a step), "same" without a step, or "other"."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the client may hold a lock; `serve`, `top` and `inspect` never do."""
+        return TOOL.fullmatch(self.label) is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import re
+from collections import Counter, deque
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from .. import _clock
 from .._access import node_access
@@ -15,12 +18,15 @@ from .._nodes.replies import Failure
 from .._nodes.script import Command
 from ..manager import LockManager
 from .health import Trouble, trouble
-from .survey import Survey, ask, survey
+from .survey import Survey, ask, in_slices, survey
 from .views import Agreement
 
 NEARLY_EXPIRED = 0.5
 """Seconds: a lease that vanished with less than this left (and one interval) has run out."""
 INFO = Command.plain("INFO")
+_DATABASE, _KEYS = re.compile(r"db\d+"), re.compile(r"keys=(\d+)")
+MOST_ENDED = 10_000
+"""Maximum number of ended leases that are kept."""
 
 
 @dataclass
@@ -30,6 +36,35 @@ class SeenLease:
     found: Inspection
     first_seen: float
     last_seen: float
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """How far the nodes agree on it."""
+        return Agreement.of(self.found)
+
+    @cached_property
+    def holder(self) -> str | None:
+        """The label of the owner that most nodes name."""
+        view = self.agreement.leading
+        return view.holder if view else None
+
+    @cached_property
+    def text(self) -> str:
+        """Name, part and holder in lower case, to search in."""
+        return f"{self.found.name}\0{self.found.part}\0{self.holder or ''}".casefold()
+
+
+class Ended(NamedTuple):
+    """A lease that has ended, with its times in seconds since 1970 by the clocks of the nodes."""
+
+    name: str
+    kind: str
+    part: str
+    holder: str | None
+    since: float
+    until: float
+    how: str
+    """"released" or "ran out"."""
 
 
 @dataclass
@@ -42,6 +77,8 @@ class SeenNode:
     watched: str
     """Number of keys that clients watch, by the server's own count; each waiter watches some."""
     clients: str
+    keys: int = 0
+    """Number of keys in all databases of the server."""
 
 
 class Monitor:
@@ -53,6 +90,8 @@ class Monitor:
         self.nodes: list[SeenNode] = []
         self.counts: Counter[str] = Counter()
         """"acquired", "released" and "ran out" since the start."""
+        self.ended: deque[Ended] = deque(maxlen=MOST_ENDED)
+        """The leases that ended, the last one last."""
         self.trouble: Trouble | None = None
         self.survey: Survey = Survey([])
         self._refreshed = False
@@ -61,28 +100,41 @@ class Monitor:
         """Ask all nodes once more."""
         found = self.survey = await survey(node_access(locks))
         if len(found.errors) < len(locks.nodes()):
-            self._compare(found, _clock.now())
+            await self._compare(found, _clock.now())
         replies = await asyncio.gather(*(ask(node, INFO) for node in node_access(locks).nodes))
         self.nodes = list(map(_seen_node, locks.nodes(), replies))
         self.trouble = trouble(locks.nodes())
         self._refreshed = True
 
-    def _compare(self, found: Survey, now: float) -> None:
-        before, self.leases = self.leases, {}
-        for one in found.held:
-            view = Agreement.of(one).leading
+    async def _compare(self, found: Survey, now: float) -> None:
+        before, leases = {**self.leases}, {}
+        async for one in in_slices(found.held):
+            seen = SeenLease(one, now, now)
+            view = seen.agreement.leading
             key = (one.name, one.part, (view.owner if view else None) or "")
             known = before.pop(key, None)
-            self.leases[key] = SeenLease(one, known.first_seen if known else now, now)
-            if known is None and self._refreshed:
+            leases[key] = seen
+            if known is not None:
+                seen.first_seen = known.first_seen
+                seen.text = known.text  # of the same owner
+            elif self._refreshed:
                 self.counts["acquired"] += 1
+        self.leases = leases
         for lease in before.values():
             left = (lease.found.remaining or 0.0) - (now - lease.last_seen)
-            self.counts["ran out" if left < NEARLY_EXPIRED else "released"] += 1
+            how = "ran out" if left < NEARLY_EXPIRED else "released"
+            self.counts[how] += 1
+            self._note_end(lease, now - lease.first_seen, how)
+
+    def _note_end(self, lease: SeenLease, seen: float, how: str) -> None:
+        found, holder, until = lease.found, lease.holder, _clock.wall()
+        since = until - seen if found.since is None else min(found.since, until)
+        self.ended.append(Ended(found.name, found.kind, found.part, holder, since, until, how))
 
 
 def _seen_node(health: NodeHealth, reply: object) -> SeenNode:
     info = parse_info(reply)
     cause = health.cause or (reply.cause if isinstance(reply, Failure) else "")
     watched, clients = (info.get(key, "") for key in ("tracking_total_keys", "connected_clients"))
-    return SeenNode(health, cause, watched, clients)
+    counts = (_KEYS.match(value) for name, value in info.items() if _DATABASE.fullmatch(name))
+    return SeenNode(health, cause, watched, clients, sum(int(one[1]) for one in counts if one))

@@ -7,9 +7,9 @@ longer than one of them takes. KEYS, which blocks a server until it has seen eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from .._engine.inspection import Inspection, NodeView
 from .._engine.waiters import Waiter, in_order
@@ -18,7 +18,7 @@ from .._nodes.cluster.node import ClusterNode
 from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure
 from .._nodes.script import Command, Script
-from .._primitives.kind import Held, Queue, State, StateView
+from .._primitives.kind import Held, Queue, State, StateView, owner_view
 from ..errors import QuorumUnavailableError
 from .access import NodeAccess
 from .layout import KeyRef
@@ -28,6 +28,9 @@ KEYS_PER_SCAN = 250
 """Number of keys per SCAN: about 50 µs of a server's time."""
 LOCKS_PER_COMMAND = 50
 """Number of locks per command that asks for their owners: about as long."""
+SLICE = 250
+"""Number of leases that are read without a pause: a few milliseconds of an application's loop."""
+Item = TypeVar("Item")
 OWNERS = Script.load(__package__, "survey.lua")
 _COUNTER = counter("").encode()
 
@@ -42,10 +45,14 @@ class Survey:
     """Node -> why it could not be asked."""
     waiting: dict[str, tuple[Waiter, ...]] = field(default_factory=dict)
     """Name -> who waits for it, first one first; no name for which nobody waits."""
+    queues: dict[tuple[str, str], tuple[Waiter, ...]] = field(default_factory=dict)
+    """Name and kind -> who waits, as `waiting`."""
     without_vote: dict[str, str] = field(default_factory=dict)
     """Node -> why it has no vote, although it answers."""
     states: list[SharedState] = field(default_factory=list)
     """Events, latches and barriers, sorted by name and kind."""
+    keys: int = 0
+    """Number of keys under the prefix, on the node with most of them."""
 
     def shortfall(self, nodes: int) -> str:
         """Return why the survey can't be complete: too few of the nodes answered. Else ""."""
@@ -59,19 +66,19 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
     known = _Known(access.prefix, name)
     scans = [_KeyScan(node, known) for node in access.nodes]
     await asyncio.gather(*(scan.run() for scan in scans))
-    found = set().union(*(scan.views for scan in scans))
     queues = _queues(scans)
-    held = [
-        Inspection(
-            key.name,
-            tuple([scan.view(key, reader) for scan in scans]),
-            access.quorum,
-            key.kind,
-            key.shown,
-            waiting=queues.get((key.name, key.kind), ()),
-        )
-        for key, reader in sorted(found)
-    ]
+    named: dict[str, set[tuple[KeyRef, str]]] = {}
+    for scan in scans:
+        async for view in in_slices(scan.views):
+            named.setdefault(view[0].name, set()).add(view)
+    held = []
+    async for one in in_slices(sorted(named)):
+        for key, reader in sorted(named[one]):
+            views = tuple([scan.view(key, reader) for scan in scans])
+            waiters = queues.get((key.name, key.kind), ())
+            held.append(
+                Inspection(key.name, views, access.quorum, key.kind, key.shown, waiting=waiters)
+            )
     waiting: dict[str, tuple[Waiter, ...]] = {}
     for (waited, _), waiters in queues.items():
         waiting[waited] = (*waiting.get(waited, ()), *waiters)
@@ -81,7 +88,9 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
         for key in sorted({key for scan in scans for key in scan.states})
         if isinstance(part := key.part, State)
     ]
-    return Survey(held, errors, waiting, states=states)
+    return Survey(
+        held, errors, waiting, queues, states=states, keys=max(scan.keys for scan in scans)
+    )
 
 
 def _queues(scans: Sequence[_KeyScan]) -> dict[tuple[str, str], tuple[Waiter, ...]]:
@@ -114,6 +123,14 @@ def ask(node: Node, command: Command) -> asyncio.Future[Any]:
     return answer.future
 
 
+async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """Yield `items`, and let other tasks run after each few of them: there may be 100,000."""
+    for number, item in enumerate(items):
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
+        yield item
+
+
 class _Known(dict[bytes, KeyRef | None]):
     """What each key stands for, None for a key to skip; read once, because all nodes have it."""
 
@@ -124,7 +141,7 @@ class _Known(dict[bytes, KeyRef | None]):
         """The only name to look for; None for all names."""
 
     def __missing__(self, raw: bytes) -> KeyRef | None:
-        key = None if raw.endswith(_COUNTER) else KeyRef.parse(self.prefix, raw)
+        key = KeyRef.parse(self.prefix, raw)
         if key is not None and self.name is not None and key.name != self.name:
             key = None
         self[raw] = key
@@ -142,6 +159,8 @@ class _KeyScan:
         """The waiters in each queue, or the Failure of a user who may not read them."""
         self.states: dict[KeyRef, StateView] = {}
         self.error: str | None = None
+        self.keys = 0
+        """Number of keys under the prefix."""
         self._known = known
         self._prefix, name = known.prefix, known.name
         begin = self._prefix if name is None else lock_key(self._prefix, name)
@@ -184,6 +203,7 @@ class _KeyScan:
                 self.error = reply.cause
                 return
             cursor, keys = reply
+            self.keys += len(keys)
             page = self._page(server, cursor) if cursor != b"0" else None
             await self._read(server, set(keys))
 
@@ -195,7 +215,7 @@ class _KeyScan:
         locks: list[tuple[KeyRef, str]] = []
         others: list[KeyRef] = []
         for raw in keys:
-            key = self._known[raw]
+            key = None if raw.endswith(_COUNTER) else self._known[raw]
             if key is None:
                 continue
             if key.part.single:
@@ -221,7 +241,7 @@ class _KeyScan:
                 continue
             for (key, _), one in zip(batch, reply, strict=True):
                 if one[0] is not None:
-                    self._record(key, one)
+                    self.views[key, ""] = owner_view(self.node.address, *one)
 
     def _record(self, key: KeyRef, reply: Any) -> None:
         part = key.part
@@ -233,8 +253,7 @@ class _KeyScan:
                 self.error = reply.cause
         elif isinstance(part, Held):
             for view in part.views(self.node.address, reply):
-                reader = "" if part.single else view.owner or ""
-                self.views[key, reader] = view
+                self.views[key, view.owner or ""] = view
         else:
             state = StateView.parse(self.node.address, reply)
             if state.value is not None:

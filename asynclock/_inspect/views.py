@@ -77,6 +77,12 @@ class Agreement(NamedTuple):
     def of(cls, found: Inspection) -> Agreement:
         """Count the views of all nodes."""
         size, quorum = len(found.nodes), found.quorum
+        first = found.nodes[0]
+        for view in found.nodes:
+            if view.owner != first.owner or view.remaining is None:
+                break
+        else:  # nearly all leases
+            return cls(size, first, size, True, 1, 0, 0, False, False)
         naming = [view for view in found.nodes if view.owner is not None]
         owners = [view.owner for view in naming]
         different = len(set(owners))
@@ -105,15 +111,19 @@ class Agreement(NamedTuple):
     @property
     def note(self) -> str:
         """What is unusual about the lease."""
+        unknown = f"unknown: {self.size - self.silent} of {self.size} nodes answered"
+        missing = f"not on {self.missing} of {self.size} nodes"
+        notes = [unknown * self.undecided, self.odd, missing * bool(self.missing)]
+        return ", ".join(filter(None, notes))
+
+    @property
+    def odd(self) -> str:
+        """What is wrong about the lease, whatever nodes are silent or were away."""
         notes = []
-        if self.undecided:
-            notes.append(f"unknown: {self.size - self.silent} of {self.size} nodes answered")
-        elif self.owners and not self.held:
+        if self.owners and not self.held and not self.undecided:
             notes.append("no quorum")
         if self.owners > 1:
             notes.append("nodes disagree")
-        if self.missing:
-            notes.append(f"not on {self.missing} of {self.size} nodes")
         if self.endless:
             notes.append("a key without ttl")
         return ", ".join(notes)

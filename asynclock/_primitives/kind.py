@@ -66,10 +66,14 @@ class Held(Part):
 
     def views(self, node: str, reply: Any) -> Iterator[NodeView]:
         """Yield the owner that `node` names in its reply, if there is one."""
-        owner, pttl, fence = reply[:3]
-        if owner is not None:
-            left = pttl / 1000 if pttl >= 0 else None
-            yield NodeView(node, owner.decode("utf-8", "replace"), left, fence)
+        if reply[0] is not None:
+            yield owner_view(node, *reply[:3])
+
+
+def owner_view(node: str, owner: bytes, pttl: int, fence: int) -> NodeView:
+    """Return what `node` says of a lock, by its owner, its ttl in ms and its counter."""
+    left = pttl / 1000 if pttl >= 0 else None
+    return NodeView(node, owner.decode("utf-8", "replace"), left, fence)
 
 
 @dataclass(frozen=True, slots=True)

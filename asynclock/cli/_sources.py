@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,10 @@ class Settings:
         """The prefix of each key."""
         return str(self.options.get("prefix", "asynclock:"))
 
+    def look(self, tool: str, **more: Any) -> LockManager:
+        """Make a manager for a tool that holds no lock; its label tells that to `nodes finish`."""
+        return self.connect(label=f"{socket.gethostname()}:{os.getpid()}:{tool}", **more)
+
     def connect(self, **more: Any) -> LockManager:
         """Make a manager; a None in `more` leaves the setting alone. Raises ConfigurationError."""
         given = {key: value for key, value in more.items() if value is not None}
@@ -67,8 +72,12 @@ def load(
     *,
     prefix: str | None = None,
     node_timeout: float | None = None,
+    **more: Any,
 ) -> Settings:
-    """Combine options, environment and file to settings. Raises ConfigurationError."""
+    """Combine options, environment and file to settings. Raises ConfigurationError.
+
+    `more` are further settings of `connect`, None for those that were not given.
+    """
     named = tuple(url for one in node or () for url in split(one))
     from_file: dict[str, Any] = {}
     if config is not None:
@@ -84,7 +93,7 @@ def load(
             f"with --config or ${CONFIG}"
         )
     options = {key: value for key, value in from_file.items() if key != "nodes"}
-    given = {"prefix": prefix, "node_timeout": node_timeout}
+    given = {"prefix": prefix, "node_timeout": node_timeout, **more}
     options |= {key: value for key, value in given.items() if value is not None}
     return Settings(named, options)
 

@@ -91,7 +91,7 @@ def test_the_page_ends_when_its_server_does(
     monkeypatch.setenv(serve.TOKEN, "x" * 16)
     assert start(["serve", "--node", "memory://", "--port", "0"]) == Status.OK
     ((host, port),) = listening
-    assert capsys.readouterr().out == f"http://{host}:{port}/\n"
+    assert capsys.readouterr().out == f"http://{host}:{port}/#token={'x' * 16}\n"
 
 
 def test_ctrl_c_in_a_command_has_one_status(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,9 @@ from asynclock._primitives.kind import StateView
 def scan(error: str | None = None, **queues: list[str]) -> Any:
     """A node that keeps these tickets in queues of many names."""
     kept = {
-        KeyRef(name, suffix): [[ticket.encode(), b"%d" % at, b""] for at, ticket in enumerate(some)]
+        KeyRef(name, suffix): [
+            [ticket.encode(), b"%d" % at, b"", b"%d" % at] for at, ticket in enumerate(some)
+        ]
         for suffix, some in queues.items()
         for name in NAMES
     }
@@ -158,13 +160,13 @@ def held(left: float | None) -> Survey:
     return Survey([Inspection("a", (view,), 1)])
 
 
-def test_each_part_of_one_owner_is_a_lease_of_its_own() -> None:
+async def test_each_part_of_one_owner_is_a_lease_of_its_own() -> None:
     view = NodeView("n0", "a" * 32, 4.0, 1)
     parts = [Inspection("a", (view,), 1, "semaphore", part) for part in ("0", "1")]
     monitor = Monitor()
-    monitor._compare(Survey(parts), 0.0)
+    await monitor._compare(Survey(parts), 0.0)
     assert [part for _, part, _ in monitor.leases] == ["0", "1"]
-    monitor._compare(Survey(parts[1:]), 1.0)
+    await monitor._compare(Survey(parts[1:]), 1.0)
     assert monitor.counts == {"released": 1}
 
 
@@ -179,12 +181,12 @@ def test_each_part_of_one_owner_is_a_lease_of_its_own() -> None:
     ],
     ids=["early", "just before", "near its end", "renewed", "not renewed"],
 )
-def test_a_lease_that_is_gone_ran_out_if_it_had_no_time_left(
+async def test_a_lease_that_is_gone_ran_out_if_it_had_no_time_left(
     looks: list[tuple[float, float | None]], end: str
 ) -> None:
     monitor = Monitor()
     for at, left in looks:
-        monitor._compare(Survey([]) if left is None else held(left), at)
+        await monitor._compare(Survey([]) if left is None else held(left), at)
     assert monitor.counts == {end: 1}
 
 

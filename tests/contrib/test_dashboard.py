@@ -20,7 +20,8 @@ import pytest
 import asynclock
 from asynclock._engine.waiters import Waiter
 from asynclock._inspect.views import MANY
-from asynclock.contrib.dashboard import app, dashboard, snapshots
+from asynclock.contrib.dashboard import app, dashboard
+from asynclock.contrib.dashboard.rows import Row
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer
 from tests.cli.schema import check
@@ -71,7 +72,7 @@ async def test_what_it_shows(locks: asynclock.LockManager) -> None:
     assert one["fence"] >= lease.fence  # a waiter has had more of them reserved
     assert 0 < one["remaining"] <= 60
     assert pool["name"] == "pool"
-    assert [(one["name"], one["count"]) for one in state["waiters"]] == [(EVIL, 1)]
+    assert (one["waiting"], pool["waiting"]) == (1, 0), "what is waited for comes first"
     assert [(loss["name"], loss["reason"]) for loss in state["losses"]] == [("lost", "on purpose")]
     assert [node["state"] for node in state["nodes"]] == ["up"] * 3
 
@@ -85,25 +86,36 @@ async def test_who_waits_in_other_processes(
         waiting = asyncio.create_task(_wait(there, "a"))
 
         async def shown() -> Any:
-            state = (await client.get("/state", headers=AUTH)).json()
+            state = (await client.get("/state?lock=a&search=THERE", headers=AUTH)).json()
             check(state, "page")
-            return state["waiters"]
+            return state["locks"] and state
 
-        (one,) = await until(shown, "it is on the page")
+        state = await until(shown, "the waiter is on the page")
         waiting.cancel()
         await asyncio.wait([waiting])
-    assert (one["name"], one["count"]) == ("a", 1)
-    assert [(place["label"], place["woken"]) for place in one["queue"]] == [("there:2", False)]
+    (one,) = state["locks"]
+    assert (one["name"], one["waiting"]) == ("a", 1)
+    assert 0 <= one["waited"] <= state["longest"] + 1
+    (kind,) = state["lock"]["kinds"]
+    (lease,) = kind["leases"]
+    assert (lease["holder"], [view["holder"] for view in lease["views"]]) == (
+        "host:1:<b>label</b>",
+        ["host:1:<b>label</b>"] * 3,
+    )
+    (place,) = kind["queue"]
+    assert (place["label"], place["host"], place["pid"]) == ("there:2", "there", 2)
+    assert (place["woken"], place["shared"]) == (False, False)
+    assert "ticket" not in place, "with it, anyone could leave the queue for its waiter"
 
 
 def test_a_long_queue_says_that_more_may_wait() -> None:
     queue = tuple(Waiter(f"{n:032x}:web-{n}:1", woken=False) for n in range(995))
-    one, few = snapshots._waiters({"b": 30}, {"a": queue, "b": queue[:2]})
-    assert (one["count"], one["more"], len(one["queue"])) == (995, True, 20)
-    assert (few["count"], few["more"], len(few["queue"])) == (30, False, 2)
-    (least,) = snapshots._waiters({}, {"a": queue[:MANY]})
-    (most,) = snapshots._waiters({}, {"a": queue[: MANY - 1]})
-    assert (least["more"], most["more"]) == (True, False)
+    one = Row("a", "lock", waiting=queue).in_full(())
+    few = Row("b", "lock", waiting=queue[:2], here=30).in_full(())
+    assert (one["waiting"], one["more"], len(one["queue"])) == (995, True, 200)
+    assert (few["waiting"], few["more"], len(few["queue"])) == (30, False, 2)
+    assert Row("a", "lock", waiting=queue[:MANY]).as_json(())["more"]
+    assert not Row("a", "lock", waiting=queue[: MANY - 1]).as_json(())["more"]
 
 
 async def _wait(locks: asynclock.LockManager, name: str) -> None:

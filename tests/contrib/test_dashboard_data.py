@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +17,16 @@ import pytest
 
 import asynclock
 from asynclock._engine.inspection import Inspection, NodeView
+from asynclock._engine.waiters import Waiter
+from asynclock._inspect.monitor import Ended, Monitor, SeenLease
+from asynclock._inspect.survey import SLICE, Survey
 from asynclock.contrib.dashboard import app as page
 from asynclock.contrib.dashboard import dashboard, snapshots
+from asynclock.contrib.dashboard.history import History
+from asynclock.contrib.dashboard.rows import Row, in_order, rows_of
 from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, MOST_LOSSES, Query, Snapshots
 from asynclock.errors import ConfigurationError
-from asynclock.events import Lost, Released
+from asynclock.events import Lost, NodeDown, NodeUp, Released
 from asynclock.testing import lose
 from tests.waiting import until, waits
 
@@ -247,7 +254,7 @@ async def test_the_counts_of_this_process(locks: asynclock.LockManager) -> None:
             taken = await shots.take(Query())
             own = taken["own"]
         assert (own["acquired"], own["waiting"], own["lost"]) == (0, 1, 0)
-        assert [(one["name"], one["count"]) for one in taken["waiters"]] == [("a", 1)]
+        assert [(one["name"], one["waiting"]) for one in taken["locks"]] == [("a", 1)]
         lease = await waiting
     lose(lease)
     shots._stale_at = 0.0
@@ -255,14 +262,14 @@ async def test_the_counts_of_this_process(locks: asynclock.LockManager) -> None:
     assert (own["acquired"], own["waiting"], own["lost"]) == (1, 0, 1)
 
 
-async def test_only_the_first_of_many_names_with_waiters_are_sent(
+async def test_names_for_which_only_tasks_of_this_process_wait_are_shown(
     locks: asynclock.LockManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = {f"{number:04}": 1 for number in range(MOST_LOCKS + 50)}
     monkeypatch.setattr(asynclock.LockManager, "waiters", lambda _: many)
-    taken = await Snapshots(locks).take(Query())
-    assert [one["name"] for one in taken["waiters"]] == list(many)[:MOST_LOCKS]
-    assert taken["waited_for"] == len(many)
+    taken = await Snapshots(locks).take(Query(limit=MOST_LOCKS))
+    assert [one["name"] for one in taken["locks"]] == list(many)[:MOST_LOCKS]
+    assert (taken["waited_for"], taken["waiting"], taken["held"]) == (250, 250, 0)
 
 
 async def test_a_lock_is_found_by_its_name_its_part_and_its_holder(
@@ -282,27 +289,31 @@ async def test_a_lock_is_found_by_its_name_its_part_and_its_holder(
         "zOE:": ["Pool"],
         "abel": ["other"],
         "nobody": [],
-        "": ["other", "Pool"],
+        "": ["Pool", "other"],
     }
     (pool,) = found["pOOL"]
     assert (pool["holder"], pool["nodes"], pool["ours"]) == ("Zoe:1", 3, True)
     assert pool["part"] in ("0", "1")
-    assert "text" not in pool, "the text is only for the search"
     assert [one["holder"] for one in by_holder] == ["abel:2", "Zoe:1"]
     taken = await shots.take(Query())
     assert (taken["quorum"], len(taken["nodes"]), taken["trouble"]) == (2, 3, None)
 
 
-def test_what_nodes_disagree_about_is_shown_as_it_is() -> None:
-    def view(owner: str | None, error: str | None = None) -> NodeView:
-        return NodeView("node", owner, 5.0 if owner else None, 9, error)
+def lease(*views: NodeView, name: str = "a", kind: str = "lock", part: str = "") -> SeenLease:
+    return SeenLease(Inspection(name, views, 2, kind, part), 0.0, 0.0)
 
+
+def view(owner: str | None, error: str | None = None, *, left: float = 5.0) -> NodeView:
+    return NodeView("node", owner, left if owner else None, 9, error)
+
+
+def test_what_nodes_disagree_about_is_shown_as_it_is() -> None:
     def row(*views: NodeView, ours: str = "") -> dict[str, Any]:
-        return snapshots._lock(Inspection("a", views, 2), {ours})
+        return Row("a", "lock", [lease(*views)]).as_json({ours})
 
     one, other = OWNERS
     most = row(view(one), view(other), view(one), ours=one)
-    assert (most["holder"], most["nodes"], most["agreed"]) == ("host-a:1", 3, False)
+    assert (most["holder"], most["nodes"], most["agreed"]) == ("host-a:1", 2, False)
     assert most["ours"]
     assert "nodes disagree" in most["note"]
     assert not row(view(one), view(other), view(one), ours=other)["ours"]
@@ -313,17 +324,88 @@ def test_what_nodes_disagree_about_is_shown_as_it_is() -> None:
     assert (fine["agreed"], fine["note"], fine["remaining"]) == (True, "", 5.0)
 
 
-def test_rows_are_sorted_by_number_or_by_text_without_case() -> None:
-    def order(column: str, *values: Any) -> list[Any]:
-        rows = [{"name": str(number), column: value} for number, value in enumerate(values)]
-        return [row[column] for row in sorted(rows, key=lambda row: snapshots._key(row, column))]
+def test_several_leases_of_a_name_are_one_row() -> None:
+    one, other = OWNERS
+    leases = [
+        lease(*[view(owner)] * 3, name="pool", kind="semaphore", part=str(part))
+        for part, owner in enumerate((one, other))
+    ]
+    row = Row("pool", "semaphore", leases).as_json(())
+    assert (row["title"], row["part"], row["holders"]) == ("pool [semaphore]", "", 2)
+    single = Row("pool", "semaphore", leases[:1]).as_json(())
+    assert (single["title"], single["part"]) == ("pool [semaphore 0]", "0")
 
-    assert order("remaining", 10.0, 9.0, None, 0.5) == [None, 0.5, 9.0, 10.0]
-    assert order("fence", 10, 9, 100) == [9, 10, 100]
-    assert order("remaining", None, 0.0) == [None, 0.0], "no number counts as 0"
-    assert order("note", "b", "C", "a") == ["a", "b", "C"]
-    same = [{"name": name, "fence": 1} for name in "ba"]
-    assert min(same, key=lambda row: snapshots._key(row, "fence"))["name"] == "a"
+
+def watched(*leases: SeenLease, **queues: tuple[Waiter, ...]) -> Monitor:
+    monitor = Monitor()
+    monitor.leases = {(one.found.name, one.found.part, str(n)): one for n, one in enumerate(leases)}
+    monitor.survey = Survey([], queues={(name, "lock"): queue for name, queue in queues.items()})
+    return monitor
+
+
+async def test_nodes_that_differ_are_red_from_the_second_picture_on() -> None:
+    """Nodes are read at different moments: a name that is passed on looks like a disagreement."""
+    one, other = OWNERS
+    monitor = watched(lease(view(one), view(other), view(one)))
+    (row,), differ = await rows_of(monitor, {}, ())
+    assert (row.level, differ) == ("", {("a", "lock")})
+    (row,), _ = await rows_of(monitor, {}, differ)
+    assert (row.level, row.why) == ("red", "nodes disagree")
+
+
+async def test_a_wait_stands_out_when_it_is_longer_than_the_usual_hold() -> None:
+    now = time.time()
+    waiter = Waiter("0" * 32 + ":host:1", woken=False, since=now - 5)
+    fine = lease(*[view(OWNERS[0])] * 3)
+    monitor = watched(fine, a=(waiter,))
+    (row,), _ = await rows_of(monitor, {}, ())
+    assert (row.level, row.why, row.usual) == ("", "", None), "less than 10 s, and no hold known"
+    ended = Ended("a", "lock", "", "host:1", now - 100, now - 98, "released")
+    monitor.ended.extend([ended] * 2)
+    (row,), _ = await rows_of(monitor, {}, ())
+    assert row.usual is None, "too few to say what is usual"
+    monitor.ended.append(ended)
+    (row,), _ = await rows_of(monitor, {}, ())
+    assert (row.level, row.usual) == ("amber", 2.0)
+    assert row.why == "the longest wait is over the usual hold of 2 s"
+
+
+@pytest.mark.parametrize(
+    ("part", "shared", "why"),
+    [
+        ("read", False, "a writer waits for 2 readers"),
+        ("write", True, "a reader waits for a writer"),
+    ],
+)
+def test_readers_and_writers_that_block_each_other(part: str, shared: bool, why: str) -> None:
+    leases = [lease(*[view(OWNERS[0])] * 3, kind="rwlock", part=part)] * 2
+    waiter = Waiter("0" * 32 + ":host:1", woken=False, since=time.time() - 5, shared=shared)
+    row = Row("a", "rwlock", leases, (waiter,), since=waiter.since)
+    row.judge(odd=False)
+    assert (row.level, row.why) == ("amber", why)
+
+
+def test_what_is_wrong_comes_first_and_then_what_is_waited_for() -> None:
+    rows = [
+        Row("calm", "lock"),
+        Row("b", "lock", here=1, since=50.0),
+        Row("a", "lock", here=1, since=60.0),
+        Row("amber", "lock", here=1, since=70.0, level="amber"),
+        Row("red", "lock", level="red"),
+    ]
+    assert [row.name for row in in_order(rows, "attention")] == ["red", "amber", "b", "a", "calm"]
+
+
+@pytest.mark.parametrize("column", snapshots.COLUMNS)
+def test_rows_are_sorted_by_each_column_and_then_by_name(column: str) -> None:
+    some = [lease(*[view(OWNERS[at])] * 3, name=name) for at, name in enumerate("ba")]
+    rows = [Row(one.found.name, "lock", [one]) for one in some] + [Row("c", "lock")]
+    names = [row.name for row in in_order(rows, column)]
+    assert sorted(names) == ["a", "b", "c"]
+    if column not in ("name", "attention"):
+        assert names == {"holder": ["c", "b", "a"], "waiting": ["a", "b", "c"]}.get(
+            column, ["c", *names[1:]]
+        )
 
 
 @pytest.mark.parametrize(
@@ -338,6 +420,67 @@ def test_rows_are_sorted_by_number_or_by_text_without_case() -> None:
 )
 def test_a_query_is_read_within_its_bounds(asked: dict[str, str], query: Query) -> None:
     assert Query.of(asked) == query
+
+
+async def test_a_node_that_is_away_shows_since_when_and_nothing_old(
+    locks: asynclock.LockManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = clock(monkeypatch)
+    shots = Snapshots(locks)
+    first, *others = locks.nodes()
+    await shots.take(Query())
+    now.now = 1003.0
+    locks._observers(NodeDown(first.node, "refused"))
+    now.now = 1005.0
+    down = replace(first, state="down", cause="refused", round_trip=0.1, version="7.0")
+    monkeypatch.setattr(asynclock.LockManager, "nodes", lambda _: (down, *others))
+    away, *up = (await shots.take(Query()))["nodes"]
+    assert (away["since"], away["cause"]) == (1003.0, "refused")
+    assert (away["round_trip"], away["version"]) == (None, None)
+    assert [one["since"] for one in up] == [1000.0] * 2
+    locks._observers(NodeUp(first.node))
+    monkeypatch.undo()
+
+
+async def test_other_tasks_go_on_while_thousands_of_leases_are_read() -> None:
+    monitor = watched(*(lease(*[view(OWNERS[0])] * 3, name=str(n)) for n in range(2000)))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    rows, _ = await rows_of(monitor, {}, ())
+    counting.cancel()
+    assert len(rows) == 2000
+    assert turns >= 2000 / SLICE
+
+
+def test_points_of_a_chart_are_rates_and_leave_gaps_out() -> None:
+    history = History()
+    counts = {"acquired": 100, "ran out": 1}
+    history.note(1000.0, 1.0, counts, 3, 2.5)
+    history.waits.extend([0.1, 0.2, 0.3])
+    history.losses += 1
+    history.note(1002.0, 1.0, {"acquired": 110, "ran out": 2}, 1, 9.0)
+    (point,) = history.as_json()
+    assert point == {
+        "at": 1005.0,
+        "acquired": 5.0,
+        "lost": 2,
+        "waiting": 3,
+        "longest": 9.0,
+        "p50": 0.2,
+        "p99": 0.3,
+    }
+    assert history.watched == 1000.0
+    history.note(2000.0, 1.0, {"acquired": 900, "ran out": 50}, 0, 0.0)
+    last = history.as_json()[-1]
+    assert (last["acquired"], last["lost"], last["p50"]) == (None, 0, None)
+    assert history.watched == 2000.0, "what happened meanwhile is not known"
 
 
 async def test_pictures_go_back_as_far_as_the_page(

@@ -27,6 +27,7 @@ AUTH = {"Authorization": f"Bearer {TOKEN}"}
 LONG = "asynclock:orders:shipping:eu-central-1:customer-0042:invoice"
 HOLDER = f"{'a' * 32}:worker-eu-central-1a.production.example.org:31337:ship"
 FENCE = 1795331604939299
+WIDTHS = (390, 900, 1440)
 FILL = (
     "for i = 1, ARGV[1] do redis.call('SET', string.format('asynclock:bulk:%06d', i), "
     "string.rep('0', 32) .. ':h:' .. i, 'PX', 600000) end "
@@ -101,14 +102,16 @@ async def test_a_night_with_the_page(
         await page.open(line.strip())
         await shows(page, "place", "1–100 of 351")
         assert await text(page, "held") == "Held (351)"
-        assert "as seen by this page since" in await text(page, "counters")
-        assert "This process" not in await text(page, "counters")
+        assert "leases seen since" in await text(page, "charts")
+        assert "this process" not in await text(page, "charts")
 
         # F5 asks for no token.
         await page.reload()
         await shows(page, "place", "1–100 of 351")
         assert await page.run("return document.getElementById('login').hidden")
         assert await page.run("return location.hash") == ""
+        files = "return performance.getEntriesByType('resource').map((one) => one.responseStatus)"
+        assert {200} >= set(await page.run(files)), "also of the picture in the browser's tab"
 
         # All of them can be reached.
         for wanted in ("101–200 of 351", "201–300 of 351", "301–351 of 351"):
@@ -117,14 +120,28 @@ async def test_a_night_with_the_page(
         assert await page.run("return document.getElementById('next').disabled")
         await page.run(FIND % "H:234")
         await shows(page, "place", "1–1 of 1 found")
+        assert await page.run("return location.hash") == "#search=H%3A234"
         await shows(page, "locks", "bulk:000234")
         await page.run(FIND % "production")
         await shows(page, "locks", "invoice")
         await _looks_right(page)
+        await page.run("document.querySelector('#locks tbody a').click()")
+        await shows(page, "lock-title", LONG.removeprefix("asynclock:"))
+        await shows(page, "lock-body", "3 of 3")
+        for width in WIDTHS:
+            await page.look(width)
+            assert await page.run(CONTRAST) == [], width
+            assert await page.run("return document.documentElement.scrollWidth") <= width
+        await page.run("history.back()")
+        await shows(page, "place", "of 1 found")
 
         # What nodes that are gone mean.
         await asynclock_nodes[0].freeze()
         await shows(page, "trouble", "locks work; if one more fails, nothing can be locked")
+        assert await text(page, "voting") == "Nodes 2 of 3 vote"
+        gone = "return document.querySelector('#nodes .away').innerText"
+        assert "it does not answer in time" in await page.run(gone)
+        assert "·" not in await page.run(gone), "its round trip and version are old ones"
         assert await page.run("return document.getElementById('trouble').className") == "amber"
         await asynclock_nodes[1].freeze()
         await shows(page, "trouble", "nothing can be locked")
@@ -152,7 +169,7 @@ FIND = (
 
 
 async def _looks_right(page: Page) -> None:
-    for width in (375, 800, 1400):
+    for width in WIDTHS:
         for dark in (False, True):
             await page.look(width, dark=dark)
             assert await page.run(CONTRAST) == [], (width, dark)
@@ -161,11 +178,14 @@ async def _looks_right(page: Page) -> None:
         lines = await page.run(
             "const lines = (at) => new Set([...document.querySelector(`#locks tbody tr`)"
             ".cells[at].firstChild.getClientRects()].map((one) => one.top)).size;"
-            "return [lines(1), lines(3)]"
+            "return [lines(3), lines(2)]"
         )
         assert lines[0] <= 3
         assert lines[1] == 1
-    unnamed = "return [...document.querySelectorAll('table')].filter((one) => !one.caption).length"
+    unnamed = (
+        "return [...document.querySelectorAll('table')].filter((one) => !one.caption"
+        " && !one.closest('section[aria-labelledby]')).length"
+    )
     assert await page.run(unnamed) == 0
     unscoped = "return document.querySelectorAll('th:not([scope])').length"
     assert await page.run(unscoped) == 0

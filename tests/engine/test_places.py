@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from asynclock._engine.ticket import WOKEN
 from asynclock._engine.waiters import MOST_WAITERS, Waiter, in_order, question
 from asynclock._nodes.replies import Failure
@@ -12,8 +14,8 @@ WAITS = b"1"
 
 def test_waiters_are_told_in_the_order_of_their_highest_numbers() -> None:
     """Nodes may have different numbers for one that has just come."""
-    first = [b"a", b"3", WAITS], [b"b", b"5", WAITS], [b"c", b"11", WAITS]
-    second = [b"b", b"5", WAITS], [b"a", b"7", WAITS], [b"c", b"11", WAITS]
+    first = [b"a", b"3", WAITS, b"3"], [b"b", b"5", WAITS, b"5"], [b"c", b"11", WAITS, b"11"]
+    second = [b"b", b"5", WAITS, b"5"], [b"a", b"7", WAITS, b"7"], [b"c", b"11", WAITS, b"11"]
     expected = tuple(Waiter(name, woken=False) for name in "bac")
     assert in_order([[*first], [*second], [*first]]) == expected
     assert in_order([[*second], [*first]]) == expected
@@ -21,7 +23,7 @@ def test_waiters_are_told_in_the_order_of_their_highest_numbers() -> None:
 
 def test_only_a_waiter_that_a_majority_of_the_answers_has_is_told() -> None:
     """A ticket that just one node keeps may be left over."""
-    both, one = [b"both", b"1", WAITS], [b"one", b"0", WAITS]
+    both, one = [b"both", b"1", WAITS, b"1"], [b"one", b"0", WAITS, b"0"]
     assert in_order([[both, one], [both], []]) == (Waiter("both", woken=False),)
     assert in_order([[one], [], Failure("away")]) == ()
     assert in_order([[one], Failure("away"), Failure("away")]) == (Waiter("one", woken=False),)
@@ -29,12 +31,30 @@ def test_only_a_waiter_that_a_majority_of_the_answers_has_is_told() -> None:
 
 
 def test_a_waiter_was_woken_if_one_node_has_told_it() -> None:
-    answers = [[[b"a", b"1", WOKEN]], [[b"a", b"1", WAITS]], [[b"a", b"1", None]]]
+    answers = [[[b"a", b"1", WOKEN, b"1"]], [[b"a", b"1", WAITS, b"1"]], [[b"a", b"1", None, b"1"]]]
     assert in_order(answers) == (Waiter("a", woken=True),)
 
 
+def test_a_waiter_says_since_when_it_waits_if_the_nodes_can_tell() -> None:
+    """Tickets of this library are numbered by a node's clock; of readers in milliseconds."""
+
+    def since(number: bytes) -> Any:
+        (waiter,) = in_order([[[OWN, b"1", WAITS, number]]])
+        return waiter.since, waiter.shared
+
+    assert since(b"1795331604939299") == (1795331604.939299, False)
+    assert since(b"4001795331604939") == (1795331604.939, True)
+    assert since(b"-1") == (None, True), "a reader that goes next"
+    assert since(b"1") == (None, False), "a writer that was a reader"
+    earlier, later = b"1795331604000000", b"1795331605000000"
+    (waiter,) = in_order([[[OWN, earlier, WAITS, earlier]], [[OWN, later, WAITS, later]]])
+    assert waiter.since == 1795331604.0
+
+
 def test_of_a_waiter_people_see_its_label_and_nothing_that_is_no_text_fails() -> None:
-    (ours, other) = in_order([[[OWN, b"1", WAITS], [b"\xff-of-another-library", b"2", WAITS]]])
+    (ours, other) = in_order(
+        [[[OWN, b"1", WAITS, b"1"], [b"\xff-of-another-library", b"2", WAITS, b"2"]]]
+    )
     assert (ours.ticket, ours.label) == (OWN.decode(), "web")
     assert (other.ticket, other.label) == ("\ufffd-of-another-library", "\ufffd-of-ano…")
 

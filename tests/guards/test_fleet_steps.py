@@ -198,6 +198,20 @@ async def test_of_many_clients_that_use_other_nodes_the_first_are_named() -> Non
         assert set_of(await fleet.record(force=True)) == NodeSet(1, ABC)
 
 
+@in_virtual_time
+async def test_tools_that_hold_no_lock_stop_no_step() -> None:
+    servers, nodes = pushed("abc")
+    tools = [f"x:host:7:{tool}" for tool in ("serve", "top", "inspect")]
+    async with Fleet(*nodes, **SETTINGS) as fleet:
+        for server in servers:
+            server.clients = named(*tools, "x:host:7:served")
+        with pytest.raises(asynclock.ConfigurationError, match=r"^1 connected .* \(--force\)"):
+            await fleet.record()
+        for server in servers:
+            server.clients = named(*tools)
+        assert set_of(await fleet.record()) == NodeSet(1, ABC)
+
+
 # ---- how long the steps take ---------------------------------------------------------------------
 
 

@@ -192,7 +192,7 @@ def ticket(number: int) -> str:
 
 
 def row(number: int, place: int, value: bytes = b"1") -> list[bytes]:
-    return [ticket(number).encode(), b"%d" % place, value]
+    return [ticket(number).encode(), b"%d" % place, value, b"%d" % place]
 
 
 def numbers(*replies: Any) -> list[int]:

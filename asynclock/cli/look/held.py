@@ -74,7 +74,7 @@ def show(wanted: InspectArguments) -> int:
 async def find(settings: Settings, name: str | None) -> Survey:
     """Find everything, or the lock `name` and (if that is free) the parts of the name."""
     timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
-    async with settings.connect(node_timeout=timeout) as locks:
+    async with settings.look("inspect", node_timeout=timeout) as locks:
         if name is None:
             return with_missing_votes(await survey(node_access(locks)), locks)
         lock = await locks.inspect(name)

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from typing import Annotated
+from urllib.parse import urlencode
 
 import typer
 
@@ -31,20 +32,42 @@ def serve(
     config: ConfigOption = None,
     prefix: PrefixOption = None,
     node_timeout: LongNodeTimeoutOption = None,
+    max_ttl: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="The services' longest ttl."),
+    ] = None,
+    restart_guard: Annotated[
+        str | None, typer.Option(metavar="on|off|disk", help="The services' restart guard.")
+    ] = None,
+    acks: Annotated[
+        str | None, typer.Option(metavar="N|majority|all", help="The services' acks.")
+    ] = None,
 ) -> int:
     """Show locks and nodes on a page that updates itself.
 
-    The page is served on this machine only and changes nothing. The command prints its address,
-    with a new token each time; ASYNCLOCK_TOKEN sets a token of your own (at least 16 characters).
-    To view the page from another machine, use a tunnel: ssh -L 8765:127.0.0.1:8765 host
+    The page is served on this machine only and changes nothing. The command prints its address
+    once, with a new token each time; ASYNCLOCK_TOKEN sets a token of your own (at least 16
+    characters). To view the page from another machine, use a tunnel: ssh -L 8765:127.0.0.1:8765
+    host
+
+    Give the same prefix, max_ttl, restart_guard and acks as your services, or their file: the page
+    counts votes as they do. It says when these settings seem to differ.
 
     Examples:
 
         asynclock serve --node redis://localhost
 
-        asynclock serve --port 0
+        asynclock serve --config services.toml --port 0
     """
-    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    settings = load(
+        node,
+        config,
+        prefix=prefix,
+        node_timeout=node_timeout,
+        max_ttl=max_ttl,
+        restart_guard=_guard(restart_guard),
+        acks=int(acks) if acks is not None and acks.isdecimal() else acks,
+    )
     try:
         return asyncio.run(_serve(settings, port, os.environ.get(TOKEN)))
     except ModuleNotFoundError as error:
@@ -60,16 +83,24 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
     from ...contrib.dashboard import dashboard
 
     made = token or secrets.token_urlsafe(24)
-    timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
-    async with settings.connect(node_timeout=timeout) as locks:
-        app = dashboard(locks, token=made)
+    longest = settings.options.get("max_ttl", max(10.0, settings.options.get("ttl", 10.0)))
+    timeout = settings.options.get("node_timeout", min(NODE_TIMEOUT, longest / 4))
+    # The page holds no lease, so it needs no ttl of its own.
+    locks = settings.look("serve", node_timeout=timeout, max_ttl=longest, ttl=min(10.0, longest))
+    app = dashboard(locks, token=made)  # before the nodes are met, to see since when one is down
+    async with locks:
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_TIMEOUT)
         with _listen(port) as listening:
-            shown = "" if token else f"#token={made}"
             # Requests that come before the server is ready wait in the socket's queue.
-            print(f"http://127.0.0.1:{listening.getsockname()[1]}/{shown}", flush=True)
+            address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+            print(f"{address}#{urlencode({'token': made})}", flush=True)
             await uvicorn.Server(config).serve(sockets=[listening])
     return Status.OK
+
+
+def _guard(word: str | None) -> bool | str | None:
+    """Return the setting that an option names; `connect` refuses other words."""
+    return {"on": True, "off": False}.get(word, word) if word is not None else None
 
 
 def _listen(port: int) -> socket.socket:

@@ -67,7 +67,7 @@ def top(
 
 async def _top(settings: Settings, interval: float, *, live: bool) -> int:
     timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
-    async with settings.connect(node_timeout=timeout) as locks:
+    async with settings.look("top", node_timeout=timeout) as locks:
         screen = TopScreen(Monitor())
         if live:
             await screen.run(locks, interval)

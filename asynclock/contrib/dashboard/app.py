@@ -1,4 +1,4 @@
-"""The ASGI application: three static files, and data for viewers with the token."""
+"""The ASGI application: some static files, and data for viewers with the token."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ _FILES = {
     "": ("page.html", "text/html"),
     "page.js": ("page.js", "text/javascript"),
     "page.css": ("page.css", "text/css"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+    "favicon.ico": ("icon.svg", "image/svg+xml"),  # asked for beside an answer without a page
 }
 
 

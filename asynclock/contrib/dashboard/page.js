@@ -1,20 +1,27 @@
 "use strict";
 // Everything that comes from the server is text from strangers: it gets into the page through
-// textContent and text nodes alone. The policy of the page (trusted types) forbids every other way.
+// text nodes and attributes alone. The policy of the page (trusted types) forbids every other way.
 
 const byId = (id) => document.getElementById(id);
 const RETRY = 2000;
 const PAGE = 100;
 const SILENCE = 6000;
-const COLUMNS = ["name", "holder", "remaining", "fence", "nodes", "note"];
+const WINDOW = 600;
+const SVG = "http://www.w3.org/2000/svg";
+const COLUMNS = { name: "name", waiting: "waiting", held: "held for", holder: "holder",
+  remaining: "remaining", fence: "fence", nodes: "nodes" };
+const DESCENDING = ["waiting", "held", "fence"];
+const FIRST = "attention";
 const KEPT = "asynclock token for " + location.pathname;
-const query = { search: "", sort: "name", reverse: false, offset: 0 };
+const query = {};
 // Kept for this tab only, so that reloading the page asks nobody for the token again.
-let token = new URLSearchParams(location.hash.slice(1)).get("token") || kept();
+let token = kept();
 let asking = new AbortController();
 let seenAt = 0;
 let heardAt = 0;
-if (location.hash) history.replaceState(null, "", location.pathname);
+let opened = null;
+let pace = 1;
+let size = 0;
 
 function kept() {
   try { return sessionStorage.getItem(KEPT) || ""; } catch { return ""; }
@@ -26,10 +33,7 @@ function keep(value) {
   } catch { /* storage is switched off: the token is asked for again */ }
 }
 
-function status(text, kind) {
-  byId("status").textContent = text;
-  byId("status").className = kind;
-}
+// ---- texts
 
 // Control and bidirectional characters could make a name look like another one.
 function shown(value) {
@@ -37,121 +41,323 @@ function shown(value) {
     (one) => "\\u{" + one.codePointAt(0).toString(16) + "}");
 }
 
-// Names and addresses break behind the marks that separate their parts, not within a word.
-function write(cell, text) {
-  const whole = document.createElement("span");
-  cell.append(whole);
-  if (!cell.classList.contains("name")) whole.textContent = shown(text);
-  else shown(text).split(/(?<=[.:\-/_@,])/u).forEach((part, number) => {
-    if (number) whole.append(document.createElement("wbr"));
-    whole.append(part);
-  });
-}
-
-function seconds(value) {
-  if (value === null || value === undefined) return "";
-  return value < 0.1 ? (value * 1000).toFixed(1) + " ms" : value.toFixed(1) + " s";
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  const two = (value) => String(Math.floor(value)).padStart(2, "0");
+  if (seconds < 1) return (seconds * 1000).toFixed(seconds < 0.1 ? 1 : 0) + " ms";
+  if (seconds < 10) return seconds.toFixed(1) + " s";
+  if (seconds < 60) return Math.floor(seconds) + " s";
+  if (seconds < 3600) return Math.floor(seconds / 60) + "m " + two(seconds % 60) + "s";
+  if (seconds < 86400) return Math.floor(seconds / 3600) + "h " + two(seconds % 3600 / 60) + "m";
+  return Math.floor(seconds / 86400) + "d " + Math.floor(seconds % 86400 / 3600) + "h";
 }
 
 function clock(at) {
-  return new Date(at).toLocaleTimeString([], { hour12: false });
+  return new Date(at * 1000).toLocaleTimeString([], { hour12: false });
 }
 
-function fill(id, rows) {
+function plural(count, one, many = one + "s") {
+  return count.toLocaleString() + " " + (count === 1 ? one : many);
+}
+
+// ---- elements
+
+function fill(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value);
+  }
+  made.append(...children.flat(Infinity).filter((one) => one !== null && one !== "" && one !== undefined));
+  return made;
+}
+
+const make = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const draw = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+// Names and addresses break behind the marks that separate their parts, not within a word.
+function name(text) {
+  const parts = shown(text).split(/(?<=[.:\-/_@,])/u);
+  return make("span", { class: "name" },
+    parts.map((part, at) => at ? [document.createElement("wbr"), part] : part));
+}
+
+// A time that goes on between two pictures.
+function going(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  return make("span", { class: "figure", "data-from": Math.round(Date.now() - seconds * 1000) }, duration(seconds));
+}
+
+// Changes `now` into `next` where they differ, so that nothing flickers and the focus stays.
+function morph(now, next) {
+  for (const { name: attribute } of [...now.attributes]) {
+    if (!next.hasAttribute(attribute)) now.removeAttribute(attribute);
+  }
+  for (const { name: attribute, value } of next.attributes) {
+    if (now.getAttribute(attribute) !== value) now.setAttribute(attribute, value);
+  }
+  const keyed = new Map([...now.children].map((one) => [one.dataset.key, one]));
+  let at = now.firstChild;
+  for (const child of [...next.childNodes]) {
+    const key = child.dataset?.key;
+    const same = key === undefined ? at?.nodeName === child.nodeName && !at.dataset?.key && at : keyed.get(key);
+    if (!same) {
+      now.insertBefore(child, at);
+      continue;
+    }
+    if (same === at) at = at.nextSibling; else now.insertBefore(same, at);
+    if (child.nodeType === Node.ELEMENT_NODE) morph(same, child);
+    else if (same.data !== child.data) same.data = child.data;
+  }
+  while (at) {
+    const after = at.nextSibling;
+    at.remove();
+    at = after;
+  }
+}
+
+const show = (id, children) => replace(byId(id), children);
+
+function replace(place, children) {
+  const focused = document.activeElement;
+  morph(place, fill(place.cloneNode(false), {}, children));
+  if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+}
+
+function rows(id, made) {
   const table = byId(id);
   const titles = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
-  table.classList.toggle("none", !rows.length);
-  table.tBodies[0].replaceChildren(...rows.map((cells) => {
-    const row = document.createElement("tr");
-    row.setAttribute("role", "row");
-    cells.forEach(([text, kind], number) => {
-      const cell = document.createElement(number ? "td" : "th");
-      if (!number) cell.scope = "row";
-      cell.setAttribute("role", number ? "cell" : "rowheader");
-      cell.dataset.title = titles[number];
-      cell.className = kind || "";
-      write(cell, text ?? "");
-      if (text === "" || text === null || text === undefined) cell.classList.add("nothing");
-      row.append(cell);
-    });
-    return row;
-  }));
+  table.classList.toggle("none", !made.length);
+  const bodies = made.map(({ cells, ...attributes }) => make("tr", { role: "row", ...attributes },
+    cells.map((children, at) => {
+      const all = [children].flat().filter((one) => one !== "" && one !== null);
+      const about = { role: at ? "cell" : "rowheader", scope: at ? null : "row", "data-title": titles[at] };
+      return make(at ? "td" : "th", { ...about, class: all.length ? null : "nothing" }, all);
+    })));
+  replace(table.tBodies[0], bodies);
 }
 
-function lock(one) {
-  const notes = [one.note, one.ours ? "held by this process" : ""].filter(Boolean);
-  const name = one.part ? one.name + " [" + one.part + "]" : one.name;
-  return [[name, "name"], [one.holder, "name"], [seconds(one.remaining), "figure"],
-    [one.fence || "", "figure"], [one.nodes, "figure"], [notes.join(", "), one.note ? "bad" : ""]];
+function status(text, kind) {
+  if (byId("status").textContent !== text) byId("status").textContent = text;
+  byId("status").className = kind;
+}
+
+// ---- the overview
+
+function node(one) {
+  const up = one.state === "up";
+  const facts = [duration(one.round_trip), one.version, one.cause && shown(one.cause)];
+  return make("li", { class: up ? "up" : "away", "data-key": one.node },
+    make("b", {}, one.state), name(one.node),
+    make("span", { class: "about" }, up ? facts.filter(Boolean).join(" · ") : [
+      "for ", going(Date.now() / 1000 - one.since), one.votes_in ? ", votes in " + duration(one.votes_in) : "",
+      one.cause ? ": " + shown(one.cause) : ""]));
+}
+
+function chart(title, figure, about, points, lines, unit) {
+  const now = points.length ? points[points.length - 1].at : 0;
+  const most = Math.max(0, ...lines.flatMap((line) => points.map((point) => point[line] ?? 0)));
+  const scale = most || 1;
+  const paths = lines.map((line, at) => {
+    let path = "", before = -Infinity;
+    for (const point of points) {
+      if (point[line] === null) continue;
+      const gap = point.at - before > Math.max(15, 3 * pace);
+      const x = 120 - (now - point.at) / 5, y = 31 - 29 * point[line] / scale;
+      path += (gap ? `M${x.toFixed(1)} ${y.toFixed(1)}h.01` : `L${x.toFixed(1)} ${y.toFixed(1)}`);
+      before = point.at;
+    }
+    return draw("path", { d: path || "M0 31", class: "line" + at });
+  });
+  const label = `${title} in the last ten minutes, at most ${unit(most)}`;
+  return make("li", { "data-key": title }, make("h3", {}, title), make("b", { class: "figure" }, figure),
+    draw("svg", { viewBox: "0 0 120 32", preserveAspectRatio: "none", role: "img", "aria-label": label },
+      draw("path", { d: "M0 31H120", class: "base" }), paths),
+    make("p", {}, about));
+}
+
+function charts(picture) {
+  const points = picture.history;
+  const last = points[points.length - 1] || {};
+  const each = (value) => value >= 10 ? Math.round(value).toLocaleString() : value.toFixed(1);
+  const per = (value) => each(value) + " /s";
+  const since = "since " + clock(picture.seen.since);
+  const made = [
+    chart("Waiting", picture.waiting.toLocaleString(),
+      picture.waited_for ? "for " + plural(picture.waited_for, "name") : "nobody waits", points, ["waiting"], String),
+    chart("Longest wait", picture.waiting ? duration(picture.longest) || "0 s" : "–",
+      make("span", { class: picture.wrong ? "warn" : null }, plural(picture.wrong, "name") + " in trouble"), points, ["longest"], duration),
+    chart("Acquired", per(last.acquired ?? 0), plural(picture.seen.acquired, "lease") + " seen " + since,
+      points, ["acquired"], per),
+    chart("Ran out", picture.seen.ran_out.toLocaleString(),
+      picture.own ? picture.own.lost.toLocaleString() + " lost by this process" : "neither renewed nor released", points, ["lost"], String),
+  ];
+  if (picture.own) {
+    const known = points.filter((point) => point.p99 !== null).pop();
+    made.push(chart("Waits of this process", known ? duration(known.p50) + " · " + duration(known.p99) : "–",
+      "p50 · p99; " + plural(picture.own.acquired, "lease"), points, ["p50", "p99"], duration));
+  }
+  show("charts", made);
+}
+
+function address(changes) {
+  const all = { ...query, ...changes };
+  const known = Object.entries(all).filter(([key, value]) => value && !(key === "sort" && value === FIRST));
+  return "#" + new URLSearchParams(known.map(([key, value]) => [key, value === true ? 1 : value]));
+}
+
+function waiting(one) {
+  if (!one.waiting) return "";
+  return [make("b", { class: "figure" }, one.waiting.toLocaleString() + (one.more ? "+" : "")),
+    one.waited === null ? "" : make("span", { class: "about" }, one.waiting > 1 ? ", longest " : " for ", going(one.waited))];
+}
+
+function nodesOf(one) {
+  if (!one.holders && !one.nodes) return "";
+  return make("span", { class: "figure" + (one.nodes < size ? " about" : "") }, one.nodes + " of " + size);
+}
+
+function row(one) {
+  const known = one.note.includes(one.why);
+  const marks = [one.ours ? "held by this process" : "", known ? "" : one.why, one.note];
+  const others = one.holders > 1 ? " and " + (one.holders - 1) + " more" : "";
+  return { "data-key": one.kind + " " + one.name, class: one.level || (one.waiting ? "contended" : "quiet"), cells: [
+    [make("a", { href: address({ lock: one.name, offset: query.offset }) }, name(one.title)),
+      ...marks.filter(Boolean).map((mark) => make("span", { class: "mark" }, shown(mark)))],
+    waiting(one), one.holders ? going(one.held) : "",
+    one.holder === null || one.holder === undefined ? make("span", { class: "about" }, one.holders ? "" : "nobody")
+      : [name(one.holder), others && make("span", { class: "about" }, others)],
+    one.remaining === null || one.remaining === undefined ? "" : make("span", { class: "figure" }, duration(one.remaining)),
+    one.fence ? make("span", { class: "figure" }, one.fence) : "", nodesOf(one)] };
+}
+
+function overview(picture) {
+  charts(picture);
+  byId("held").textContent = "Held (" + picture.held.toLocaleString() + ")";
+  const last = picture.offset + picture.locks.length;
+  byId("place").textContent = (picture.found ? (last ? picture.offset + 1 : 0).toLocaleString() + "–"
+    + last.toLocaleString() + " of " + picture.found.toLocaleString() : "0") + (query.search ? " found" : "");
+  byId("pager").hidden = picture.found <= PAGE && !query.search && !picture.offset;
+  byId("previous").disabled = picture.offset === 0;
+  byId("next").disabled = last >= picture.found;
+  if (picture.offset && picture.offset >= picture.found) go({ offset: 0 }, true);
+  rows("locks", picture.locks.map(row));
+  byId("lost").hidden = !picture.losses.length;
+  rows("losses", picture.losses.map((one) => ({ cells: [name(one.name), clock(one.at), duration(one.held), String(one.fence), shown(one.reason)] })));
+}
+
+// ---- one lock
+
+function facts(pairs) {
+  return make("dl", {}, pairs.filter(([, value]) => value !== "" && value !== null).map(([title, value]) =>
+    make("div", {}, make("dt", {}, title), make("dd", {}, value))));
+}
+
+function lease(one, at, message) {
+  const views = one.note ? make("table", { class: "views" }, make("tbody", {}, one.views.map((view) => make("tr", {},
+    make("th", { scope: "row" }, name(view.node)), make("td", {}, view.error ? shown(view.error) : view.holder === null ? "free" : name(view.holder)),
+    make("td", { class: "figure" }, view.holder === null ? "" : duration(view.remaining)))))) : "";
+  return make("li", { class: one.note ? "odd" : null }, make("h4", {}, one.holder ? name(one.holder) : "a holder without a label",
+    one.ours ? make("span", { class: "mark" }, "this process") : ""),
+  facts([["part", shown(one.part)], ["held for", going(one.held)],
+    ["since", clock(at - one.held)], ["remaining", duration(one.remaining)], ["fence", one.fence ? String(one.fence) : ""],
+    ["nodes", one.nodes + " of " + size], ["message", message === null ? "" : make("span", { class: "message" }, shown(message))],
+    ["note", one.note ? make("span", { class: "bad" }, one.note) : ""]]), views);
 }
 
 function queue(one) {
-  const places = one.queue.map((w) => (w.label ?? "") + (w.woken ? " (woken)" : ""));
-  return places.join(", ") + (one.count > places.length && places.length ? ", …" : "");
+  if (!one.waiting) return make("p", { class: "about" }, "nobody waits");
+  const more = one.waiting - one.queue.length;
+  const list = one.queue.map((waiter, at) => make("tr", {}, make("td", { class: "figure" }, String(at + 1)),
+    make("th", { scope: "row" }, name(waiter.host ?? waiter.label ?? "")),
+    make("td", {}, name([waiter.pid, waiter.task].filter((one) => one !== null).join(":"))), make("td", {}, going(waiter.waited)),
+    make("td", {}, [waiter.shared ? "reads" : "", waiter.woken ? "woken" : ""].filter(Boolean).join(", "))));
+  return [make("div", { class: "wide" }, make("table", { class: "queue" }, make("caption", {}, "In order; the first goes next"),
+    make("thead", {}, make("tr", {}, ["place", "host", "process", "waits for", "note"].map((title) => make("th", { scope: "col" }, title)))),
+    make("tbody", {}, list))),
+  more > 0 ? make("p", { class: "about" }, one.queue.length ? `and ${plural(more, "more", "more")}` : `${plural(more, "task")} of this process, not yet in the queue`) : ""];
 }
 
-function counters(picture) {
-  const groups = [["All clients, as seen by this page since " + clock(picture.seen.since * 1000),
-    { acquired: picture.seen.acquired, released: picture.seen.released, "ran out": picture.seen.ran_out }]];
-  if (picture.own) groups.push(["This process", picture.own]);
-  byId("counters").replaceChildren(...groups.flatMap(([whose, figures]) => {
-    const title = document.createElement("dt");
-    title.textContent = whose;
-    return [title, ...Object.entries(figures).map(([name, value]) => {
-      const item = document.createElement("dd");
-      const figure = document.createElement("b");
-      figure.textContent = value;
-      item.append(figure, " " + name);
-      return item;
-    })];
-  }));
+function timeline(lock, kind, at) {
+  const held = kind.leases.map((one) => ({ ...one, since: at - one.held, until: at, ended: "held" }));
+  const all = [...lock.past.filter((one) => one.kind === kind.kind), ...held].filter((one) => one.until > at - WINDOW);
+  const lanes = [...new Set(all.map((one) => one.part))].sort().slice(0, 12);
+  const holders = [...new Set(all.map((one) => one.holder))];
+  const x = (moment) => Math.max(0, 600 - (at - moment));
+  const unseen = x(Math.max(lock.watched, at - WINDOW));
+  const height = Math.max(1, lanes.length) * 18;
+  const bars = all.filter((one) => lanes.includes(one.part)).map((one) => {
+    const from = x(one.since), width = Math.max(1.5, x(one.until) - from);
+    const text = `${one.holder ?? ""}: ${clock(one.since)} – ${one.ended === "held" ? "now" : clock(one.until) + ", " + one.ended}, ${duration(one.until - one.since)}`;
+    return draw("rect", { x: from.toFixed(1), y: lanes.indexOf(one.part) * 18 + 2, width: width.toFixed(1), height: 14,
+      class: one.ended === "ran out" ? "out" : "bar" + holders.indexOf(one.holder) % 4 }, draw("title", {}, shown(text)));
+  });
+  const label = `The last ten minutes: ${plural(all.length, "hold")} by ${plural(holders.length, "holder")}`;
+  return make("figure", {}, draw("svg", { viewBox: `0 0 600 ${height}`, preserveAspectRatio: "none", class: "lanes" + Math.max(1, lanes.length), role: "img", "aria-label": label },
+    draw("rect", { x: 0, y: 0, width: unseen.toFixed(1), height, class: "unseen" }), bars),
+  make("figcaption", {}, make("span", {}, "10 min ago"), make("span", {}, unseen > 1 ? "watched since " + clock(lock.watched) : label), make("span", {}, "now")));
 }
+
+function lock(found, at) {
+  const past = (kind) => found.past.filter((one) => one.kind === kind.kind).slice(-8).reverse();
+  const several = found.kinds.length > 1;
+  byId("lock-title").replaceChildren(name(several || !found.kinds.length ? found.name : found.kinds[0].title));
+  const kinds = found.kinds.map((kind) => make("section", { class: kind.level || null, "data-key": kind.kind },
+    several ? make("h3", {}, kind.kind) : "",
+    kind.why ? make("p", { class: "why" }, kind.why) : "",
+    make("h3", {}, kind.leases.length ? "Held by" : "Held by nobody"),
+    make("ul", { class: "leases" }, kind.leases.map((one) => lease(one, at, found.message))),
+    make("h3", {}, "The last minutes"), timeline(found, kind, at),
+    make("h3", {}, "Waiting" + (kind.waiting ? ` (${kind.waiting}${kind.more ? "+" : ""})` : "")), queue(kind),
+    past(kind).length ? make("div", { class: "wide" }, make("table", {}, make("caption", {}, "Holders before" + (kind.usual ? `; usually held for ${duration(kind.usual)}` : "")),
+      make("tbody", {}, past(kind).map((one) => make("tr", {}, make("th", { scope: "row" }, one.holder === null ? "" : name(one.holder)),
+        make("td", { class: "figure" }, "for " + duration(one.until - one.since)), make("td", { class: "figure" }, "until " + clock(one.until)),
+        make("td", { class: one.ended === "ran out" ? "bad" : null }, one.ended)))))) : ""));
+  show("lock-body", kinds.length ? kinds : [make("p", { class: "about" }, "Nobody holds this name, and nobody waits for it.")]);
+}
+
+// ---- a picture
 
 function trouble(found) {
   byId("trouble").hidden = !found;
   byId("trouble").className = found ? found.level : "";
   // Written only when it changes: a screen reader reads it out each time.
-  if (found && byId("trouble").textContent !== found.text) byId("trouble").textContent = found.text;
+  if (found && byId("trouble").textContent !== found.text) byId("trouble").textContent = shown(found.text);
 }
 
 function paint(picture) {
+  const began = performance.now();
+  size = picture.nodes.length;
+  pace = picture.pace;
   trouble(picture.trouble);
-  fill("nodes", picture.nodes.map((n) => [[n.node, "name"], [n.state, n.state === "up" ? "good" : "bad"],
-    [n.votes_in ? seconds(n.votes_in) : "", "figure"], [seconds(n.round_trip), "figure"],
-    [n.version, "figure"], [n.cause]]));
-  counters(picture);
-  byId("held").textContent = "Held (" + picture.held.toLocaleString() + ")";
-  const last = picture.offset + picture.locks.length;
-  const filtered = picture.found === picture.held ? "" : " found";
-  byId("place").textContent = picture.found
-    ? (last ? picture.offset + 1 : 0).toLocaleString() + "–" + last.toLocaleString() + " of "
-      + picture.found.toLocaleString() + filtered
-    : "0" + filtered;
-  byId("previous").disabled = picture.offset === 0;
-  byId("next").disabled = last >= picture.found;
-  if (picture.offset && picture.offset >= picture.found) turn(0);
-  fill("locks", picture.locks.map(lock));
-  fill("waiters", picture.waiters.map((w) => [[w.name, "name"], [w.count + (w.more ? " or more" : ""), "figure"], [queue(w), "name"]]));
-  const more = picture.waited_for > picture.waiters.length;
-  byId("waited").textContent = more ? "(the first " + picture.waiters.length + " of " + picture.waited_for + " names)" : "";
-  fill("losses", picture.losses.map((l) => [[clock(l.at * 1000)],
-    [l.name, "name"], [l.fence, "figure"], [seconds(l.held), "figure"], [l.reason, "bad"]]));
+  show("doubts", picture.doubts.map((one) => make("li", {}, shown(one))));
+  const up = picture.nodes.filter((one) => one.state === "up").length;
+  show("voting", ["Nodes ", make("small", { class: up < size ? "bad" : null }, up + " of " + size + (size === 1 ? " votes" : " vote"))]);
+  show("nodes", picture.nodes.map(node));
+  const one = picture.lock;
+  byId("overview").hidden = !!one;
+  byId("lock").hidden = !one;
+  if (one) lock(one, picture.at); else overview(picture);
   byId("main").hidden = false;
+  const open = one ? one.name : null;
+  if (open !== opened) {
+    if (open !== null) byId("lock-title").focus();
+    else byId("locks").querySelector(`[data-key$="${CSS.escape(" " + opened)}"] a`)?.focus();
+    opened = open;
+  }
+  document.title = (picture.wrong ? `(${picture.wrong}) ` : "") + (open === null ? "" : shown(open) + " – ") + "asynclock";
   seenAt = Date.now();
-  fresh(true);
-  status("live, " + clock(picture.at * 1000), "live");
-}
-
-function fresh(yes) {
-  document.body.classList.toggle("gone", !yes);
+  document.body.classList.remove("gone");
+  status("live, " + clock(picture.at) + (pace > 2 ? ", every " + duration(pace) : ""), "live");
+  performance.measure("paint", { start: began, end: performance.now() });
 }
 
 function gone(why) {
-  fresh(false);
+  document.body.classList.add("gone");
   if (!seenAt) return status(why, "down");
   const age = Math.round((Date.now() - seenAt) / 1000);
-  status("no picture since " + clock(seenAt) + " (" + age + " s): " + why, "down");
+  status("no picture since " + clock(seenAt / 1000) + " (" + age + " s): " + why, "down");
 }
+
+// ---- the stream
 
 function take(block) {
   const lines = block.split("\n");
@@ -167,18 +373,15 @@ function ask() {
   byId("token").focus();
 }
 
-function address() {
-  const asked = { search: query.search, sort: query.sort, offset: query.offset, limit: PAGE };
-  return "events?" + new URLSearchParams(query.reverse ? { ...asked, reverse: 1 } : asked);
-}
-
 // Not EventSource: it can't send the token in a header.
 async function watch() {
+  asking.abort();
   const mine = asking = new AbortController();
   while (mine === asking) {
     try {
       const headers = { Authorization: "Bearer " + token };
-      const answer = await fetch(address(), { headers, signal: mine.signal });
+      const asked = Object.entries({ ...query, reverse: query.reverse ? 1 : "", limit: PAGE }).filter(([, value]) => value);
+      const answer = await fetch("events?" + new URLSearchParams(asked), { headers, signal: mine.signal });
       if (answer.status === 401) {
         keep("");
         status("this token is not the one", "down");
@@ -202,12 +405,48 @@ async function watch() {
   }
 }
 
-function turn(offset) {
-  query.offset = Math.max(0, offset);
-  asking.abort();
-  watch();
+// ---- the address: what is searched for, the order, the page and the open lock
+
+function go(changes, quietly) {
+  const to = location.pathname + location.search + (address(changes) === "#" ? "" : address(changes));
+  history[quietly ? "replaceState" : "pushState"](null, "", to);
+  read();
 }
 
+function read() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const sort = given.get("sort");
+  query.search = given.get("search") || "";
+  query.sort = sort in COLUMNS ? sort : FIRST;
+  query.reverse = given.get("reverse") === "1";
+  query.offset = Number(given.get("offset")) || 0;
+  query.lock = given.get("lock");
+  if (given.get("token")) {
+    token = given.get("token");
+    const rest = address({});
+    history.replaceState(null, "", location.pathname + location.search + (rest === "#" ? "" : rest));
+  }
+  if (document.activeElement !== byId("search")) byId("search").value = query.search;
+  byId("sort").value = query.sort;
+  byId("reverse").textContent = query.reverse ? "descending" : "ascending";
+  byId("reverse").setAttribute("aria-pressed", String(query.reverse));
+  byId("back").href = address({ lock: "" });
+  for (const title of byId("locks").tHead.rows[0].cells) {
+    const chosen = title.dataset.sort === query.sort;
+    if (chosen) title.ariaSort = query.reverse ? "descending" : "ascending"; else title.removeAttribute("aria-sort");
+  }
+  if (token) watch(); else ask();
+}
+
+byId("locks").tHead.rows[0].append(...Object.entries(COLUMNS).map(([column, title]) =>
+  make("th", { scope: "col", "data-sort": column }, make("button", { type: "button" }, title))));
+byId("locks").tHead.addEventListener("click", (event) => {
+  const column = event.target.closest("th").dataset.sort;
+  const first = DESCENDING.includes(column);
+  if (query.sort !== column) go({ sort: column, reverse: first, offset: 0 });
+  else if (query.reverse === first) go({ reverse: !first, offset: 0 });
+  else go({ sort: FIRST, reverse: false, offset: 0 });
+});
 byId("login").addEventListener("submit", (event) => {
   event.preventDefault();
   token = byId("token").value;
@@ -218,21 +457,28 @@ byId("find").addEventListener("submit", (event) => event.preventDefault());
 let typed = 0;
 byId("search").addEventListener("input", () => {
   clearTimeout(typed);
-  typed = setTimeout(() => { query.search = byId("search").value; turn(0); }, 250);
+  typed = setTimeout(() => go({ search: byId("search").value, offset: 0 }, true), 250);
 });
-byId("sort").append(...COLUMNS.map((name) => new Option(name)));
-byId("sort").addEventListener("change", () => { query.sort = byId("sort").value; turn(0); });
-byId("reverse").addEventListener("click", () => {
-  query.reverse = !query.reverse;
-  byId("reverse").textContent = query.reverse ? "descending" : "ascending";
-  byId("reverse").setAttribute("aria-pressed", String(query.reverse));
-  turn(0);
+byId("sort").append(new Option(FIRST), ...Object.entries(COLUMNS).map(([column, title]) => new Option(title, column)));
+byId("sort").addEventListener("change", () => go({ sort: byId("sort").value, offset: 0 }));
+byId("reverse").addEventListener("click", () => go({ reverse: !query.reverse, offset: 0 }));
+byId("previous").addEventListener("click", () => go({ offset: Math.max(0, query.offset - PAGE) }));
+byId("next").addEventListener("click", () => go({ offset: query.offset + PAGE }));
+addEventListener("hashchange", read);
+document.addEventListener("keydown", (event) => {
+  if (event.target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/" && !query.lock) {
+    event.preventDefault();
+    byId("search").focus();
+  } else if (event.key === "Escape" && query.lock) go({ lock: "" });
 });
-byId("previous").addEventListener("click", () => turn(query.offset - PAGE));
-byId("next").addEventListener("click", () => turn(query.offset + PAGE));
 // A server that hangs keeps its connections open, but one that works says so every second.
 setInterval(() => {
-  if (seenAt && Date.now() - heardAt > SILENCE) gone("the server does not answer");
+  if (seenAt && Date.now() - heardAt > SILENCE) return gone("the server does not answer");
+  for (const one of document.querySelectorAll("[data-from]")) {
+    const text = duration((Date.now() - one.dataset.from) / 1000);
+    if (one.textContent !== text) one.textContent = text;
+  }
 }, 1000);
 
-if (token) watch(); else ask();
+read();

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..._engine.inspection import Inspection
-from ..._engine.waiters import Waiter
+from ..._access import node_access
+from ..._inspect.doubts import doubts, false_alarm
 from ..._inspect.monitor import Monitor
-from ..._inspect.views import MANY, Agreement, queue_as_json
 from ..._rules.quorum import majority
-from ...events import Event, Lost
+from ...errors import AsyncLockError
+from ...events import Acquired, Event, Lost, NodeDown, NodeUp
 from ...manager import LockManager
+from .history import History
+from .rows import Key, Row, in_order, past, rows_of
 
 VERSION = 1
 """Version of the format; it rises with changes that may break a program that reads snapshots."""
@@ -26,26 +28,31 @@ SHARE = 4
 RECENT = 10.0
 """Seconds for which an outdated snapshot is still good enough for a new request."""
 MOST_LOCKS = 200
-"""Maximum number of locks on a page, and of names in the list of waiters."""
-MOST_WAITERS = 20
-"""Maximum number of waiters of a name that are listed."""
+"""Maximum number of names on a page."""
 MOST_LOSSES = 50
 """Maximum number of losses that are kept."""
 LONGEST_SEARCH = 200
 """Maximum number of characters to search for."""
-COLUMNS = ("name", "holder", "remaining", "fence", "nodes", "note")
-"""The columns by which locks can be sorted."""
+COLUMNS = (
+    *("attention", "name", "holder", "held", "waiting"),
+    *("remaining", "fence", "nodes"),
+)
+"""The columns by which names can be sorted; by "attention", what is wrong comes first."""
+ANSWERING = ("up", "quarantined", "rejected")
+"""The states of nodes whose round trip and version are known and present."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The selection and order of locks that a viewer asks for."""
+    """The selection and order of names that a viewer asks for."""
 
     search: str = ""
-    sort: str = "name"
+    sort: str = "attention"
     reverse: bool = False
     offset: int = 0
     limit: int = 100
+    lock: str | None = None
+    """The name whose lock is shown in full."""
 
     @classmethod
     def of(cls, asked: Mapping[str, str]) -> Query:
@@ -53,10 +60,11 @@ class Query:
         offset, limit = (asked.get(key, "") for key in ("offset", "limit"))
         return cls(
             search=asked.get("search", "")[:LONGEST_SEARCH].casefold(),
-            sort=asked["sort"] if asked.get("sort") in COLUMNS else "name",
+            sort=asked["sort"] if asked.get("sort") in COLUMNS else "attention",
             reverse=asked.get("reverse") == "1",
             offset=_number(offset, 0),
             limit=min(max(1, _number(limit, 100)), MOST_LOCKS),
+            lock=asked.get("lock"),
         )
 
 
@@ -71,19 +79,38 @@ class Snapshots:
     def __init__(self, locks: LockManager) -> None:
         self._locks = locks
         self._monitor = Monitor()
+        self._history = History()
         self._losses: deque[dict[str, Any]] = deque(maxlen=MOST_LOSSES)
         self._turn = asyncio.Lock()
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
+        self._sorted: dict[str, list[Row]] = {}
+        """The rows in the orders that viewers have asked for."""
+        self._odd: set[Key] = set()
+        """The rows whose nodes differed in the last picture."""
+        self._ours: set[str] = set()
         self._rest: dict[str, Any] = {}
         self._since = time.time()
+        self._states: dict[str, tuple[str, float]] = {}
+        """Node -> its state, and since when it is known."""
+        self._down: dict[str, float] = {}
+        """Node -> when it went down."""
+        self._red = float("inf")
+        """Since when nothing seems to be lockable."""
         self._stale_at = float("-inf")
         self.pace: float = FRESH
         """Seconds between two snapshots."""
         locks.observe(self._note)
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, Lost):
+        if isinstance(event, Acquired):
+            self._history.waits.append(event.waited)
+        elif isinstance(event, Lost):
+            self._history.losses += 1
             self._losses.appendleft({**asdict(event), "at": time.time()})
+        elif isinstance(event, NodeDown):
+            self._down.setdefault(event.node, time.time())
+        elif isinstance(event, NodeUp):
+            self._down.pop(event.node, None)
 
     async def take(self, query: Query, *, at_once: bool = False) -> dict[str, Any]:
         """Return the present state, within some node timeouts. Raises ConfigurationError.
@@ -93,36 +120,74 @@ class Snapshots:
         """
         if not at_once or time.monotonic() > self._stale_at + self.pace + RECENT:
             await self._look()
-        rows = [row for row in self._rows if query.search in row["text"]]
-        rows.sort(key=lambda row: _key(row, query.sort), reverse=query.reverse)
-        shown = rows[query.offset : query.offset + query.limit]
-        page = [{key: value for key, value in row.items() if key != "text"} for row in shown]
-        return {**self._rest, "found": len(rows), "offset": query.offset, "locks": page}
+        rows = self._sorted.get(query.sort)
+        if rows is None:
+            rows = self._sorted[query.sort] = in_order(self._rows, query.sort)
+        if query.search:
+            rows = [row for row in rows if row.contains(query.search)]
+        first, last = query.offset, query.offset + query.limit
+        shown = rows[::-1][first:last] if query.reverse else rows[first:last]
+        return {
+            **self._rest,
+            "pace": self.pace,
+            "found": len(rows),
+            "offset": query.offset,
+            "locks": [row.as_json(self._ours) for row in shown],
+            "lock": None if query.lock is None else await self._lock(query.lock),
+        }
+
+    async def _lock(self, name: str) -> dict[str, Any]:
+        rows = [row for row in self._rows if row.name == name]
+        message = None
+        if any(row.kind == "election" and row.leases for row in rows):
+            try:
+                leader = await self._locks.election(name).leader()
+            except AsyncLockError:
+                leader = None
+            message = leader.value if leader else None
+        return {
+            "name": name,
+            "message": message,
+            "watched": self._history.watched,
+            "kinds": [row.in_full(self._ours) for row in rows],
+            "past": past(self._monitor.ended, name),
+        }
 
     async def _look(self) -> None:
         async with self._turn:
             if time.monotonic() >= self._stale_at:
                 began = time.monotonic()
                 await self._monitor.refresh(self._locks)
+                await self._make()
                 self.pace = max(FRESH, SHARE * (time.monotonic() - began))
                 self._stale_at = time.monotonic() + self.pace
-                self._make()
 
-    def _make(self) -> None:
-        locks, monitor = self._locks, self._monitor
-        ours = {lease.owner for lease in locks.leases()}
-        nodes = [asdict(node) for node in locks.nodes()]
-        waiters = _waiters(locks.waiters(), monitor.survey.waiting)
-        self._rows = [_lock(lease.found, ours) for lease in monitor.leases.values()]
+    async def _make(self) -> None:
+        locks, monitor, now = self._locks, self._monitor, time.time()
+        self._ours = {lease.owner for lease in locks.leases()}
+        self._rows, self._odd = await rows_of(monitor, locks.waiters(), self._odd)
+        self._sorted = {}
+        waited = [row for row in self._rows if row.count]
+        waiting = sum(row.count for row in waited)
+        longest = max((now - row.since for row in waited if row.since is not None), default=0.0)
+        self._history.note(now, self.pace, monitor.counts, waiting, longest)
+        nodes = [self._node(asdict(node), now) for node in locks.nodes()]
+        access, trouble = node_access(locks), monitor.trouble
+        red = trouble is not None and trouble.level == "red"
+        self._red = min(self._red, now) if red else float("inf")
+        if red:
+            trouble = false_alarm(monitor, self._red) or trouble
         self._rest = {
             "version": VERSION,
-            "at": time.time(),
-            "pace": self.pace,
+            "at": now,
             "quorum": majority(len(nodes)),
-            "trouble": asdict(monitor.trouble) if monitor.trouble else None,
-            "held": len(self._rows),
-            "waiters": waiters[:MOST_LOCKS],
-            "waited_for": len(waiters),
+            "trouble": asdict(trouble) if trouble else None,
+            "doubts": doubts(monitor, access.prefix, access.nodes[0].settings.max_ttl),
+            "held": len(monitor.leases),
+            "waiting": waiting,
+            "waited_for": len(waited),
+            "longest": longest,
+            "wrong": sum(bool(row.level) for row in self._rows),
             "nodes": nodes,
             "losses": list(self._losses),
             "seen": {
@@ -130,7 +195,15 @@ class Snapshots:
                 **{name.replace(" ", "_"): monitor.counts[name] for name in _COUNTED},
             },
             "own": _own(locks),
+            "history": self._history.as_json(),
         }
+
+    def _node(self, node: dict[str, Any], now: float) -> dict[str, Any]:
+        name, state = node["node"], node["state"]
+        if self._states.get(name, ("",))[0] != state:
+            self._states[name] = state, self._down.get(name, now)
+        known = {} if state in ANSWERING else {"round_trip": None, "version": None}
+        return {**node, **known, "since": self._states[name][1]}
 
 
 _COUNTED = ("acquired", "released", "ran out")
@@ -147,40 +220,3 @@ def _own(locks: LockManager) -> dict[str, int] | None:
         "refused": counts.refused,
         "waiting": counts.waiting,
     }
-
-
-def _waiters(here: dict[str, int], known: dict[str, tuple[Waiter, ...]]) -> list[dict[str, Any]]:
-    # The tasks of a process have one place together in the queue that the nodes keep.
-    found = []
-    for name in sorted(here.keys() | known.keys()):
-        queue = known.get(name, ())
-        count = max(here.get(name, 0), len(queue))
-        first = queue_as_json(queue[:MOST_WAITERS])
-        found.append({"name": name, "count": count, "more": len(queue) >= MANY, "queue": first})
-    return found
-
-
-def _lock(found: Inspection, ours: set[str]) -> dict[str, Any]:
-    agreement = Agreement.of(found)
-    view, owner = agreement.leading, found.owner
-    holder = view.holder if view else None
-    return {
-        "name": found.name,
-        "part": found.part,
-        "holder": holder,
-        "fence": found.fence,
-        "remaining": found.remaining,
-        "nodes": sum(view.owner is not None for view in found.nodes),
-        "agreed": found.agreed and owner is not None,
-        "note": agreement.note,
-        "ours": owner is not None and owner in ours,
-        "text": f"{found.name}\0{found.part}\0{holder or ''}".casefold(),
-    }
-
-
-def _key(row: dict[str, Any], column: str) -> tuple[Any, ...]:
-    value = row[column]
-    number = value if isinstance(value, int | float) else 0 if value is None else None
-    if number is not None:
-        return 0.0 + number, "", row["name"]
-    return 0.0, str(value).casefold(), row["name"]
