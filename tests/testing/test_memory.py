@@ -139,7 +139,9 @@ async def _expecting_loss(scenario: object) -> float:
     return loop.time() - began
 
 
-@pytest.mark.parametrize("url", ["redis://localhost:1", "unix:///nowhere/redis.sock"])
+@pytest.mark.parametrize(
+    "url", ["redis://localhost:1", "redis://127.0.0.1:1", "unix:///nowhere/redis.sock"]
+)
 def test_a_real_node_is_refused_in_virtual_time(url: str) -> None:
     async def scenario() -> None:
         async with asynclock.connect(url) as locks:

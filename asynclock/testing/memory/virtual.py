@@ -53,6 +53,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Refuse as `create_connection` does."""
         return await self.create_connection()
 
+    async def getaddrinfo(self, *_host: object, **_options: object) -> Any:
+        """Refuse as `create_connection` does."""
+        return await self.create_connection()
+
+    async def sock_connect(self, *_place: object) -> Any:
+        """Refuse as `create_connection` does."""
+        return await self.create_connection()
+
     def _process_events(self, _events: list[Any]) -> None:
         """Do nothing: there are no events from outside."""
 
