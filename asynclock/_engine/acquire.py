@@ -123,7 +123,8 @@ class Acquire(LocalAcquire):
         engine, timer = self._engine, None
         engine.counts.attempts += 1
         engine.asking += 1
-        batch_acquire(engine, self, self._options.ttl, () if self._once else self._spec.waits)
+        alone = self._once or engine.no_quorum_since
+        batch_acquire(engine, self, self._options.ttl, () if alone else self._spec.waits)
         if left is not None and left < WHOLE * engine.settings.node_timeout:
             timer = self._future.get_loop().call_later(left, self._expire)
         try:

@@ -23,7 +23,7 @@ from .grant import FOREVER
 from .left import leave
 from .pauses import Pauses
 from .spec import LockSpec
-from .ticket import Armed, Ticket
+from .ticket import PATIENCE, Armed, Ticket
 
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
@@ -122,7 +122,7 @@ class AcquireLoop:
                 if attempt.won:
                     self._ticket = self.unanswered = None
                     return attempt
-                first, self._ticket = None, attempt.ticket
+                first, self._ticket = None, attempt.ticket or self._ticket
                 if engine.closed:
                     break
                 engine.ready()
@@ -144,7 +144,10 @@ class AcquireLoop:
 
     async def _attempt(self, spec: LockSpec) -> Attempt:
         engine = self._engine
-        attempt = Attempt(engine, spec, self._ttl, self._ticket, self._waits)
+        if self._counts_as_dead():
+            attempt = Attempt(engine, spec, self._ttl)
+        else:
+            attempt = Attempt(engine, spec, self._ttl, self._ticket, self._waits)
         if self._barge:
             attempt.barge()
             self._barge = False
@@ -156,6 +159,18 @@ class AcquireLoop:
         armed = watch is not None and not spec.queue
         await attempt.decide(armed=armed, limit=limit)
         return attempt
+
+    def _counts_as_dead(self) -> bool:
+        # A place that only a minority knows would keep the name from those who reach a quorum. The
+        # ticket keeps its number: with that it takes its old place again.
+        engine, ticket = self._engine, self._ticket
+        since = engine.no_quorum_since
+        if not since or _clock.now() - since < PATIENCE:
+            return False
+        if ticket is not None and ticket.asked:
+            leave(engine.multiplexer, self._spec, ticket.id, ticket.since, ticket.asked)
+            ticket.asked, ticket.unsettled = set(), True
+        return True
 
     def _limit(self, now: float) -> float | None:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before. The

@@ -130,6 +130,11 @@ class Attempt(Tally):
 
     def conclude(self, *, closed: bool = False) -> bool:
         """Clean up once the verdict is certain, and return whether the lease was won in time."""
+        context = self._context
+        if not self.outage:
+            context.no_quorum_since = 0.0
+        elif not self.cut and not context.no_quorum_since:
+            context.no_quorum_since = self.started
         if not closed and self.ballot.verdict is VOTE_WON and _clock.now() < self.valid_until:
             if self._refusers or self.failures:
                 self._take_back(self._context.multiplexer.everyone)

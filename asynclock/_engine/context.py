@@ -108,6 +108,8 @@ class Context:
         granted. A dict keeps their order, so that simulations repeat."""
         self.asking: int = 0
         """Number of calls that wait for their batch; calls that ask again are in `loops`."""
+        self.no_quorum_since: float = 0.0
+        """When attempts began to get too few answers; 0 while a quorum answers."""
         self.complaints: set[str] = set()
         """Causes of refused releases that were logged; each is logged once."""
         self.inherited: bool = False

@@ -114,6 +114,7 @@ def around(*barriers: Failure | None, size: int = 3) -> tuple[Peers, Any]:
         retention=5000,
         settings=SimpleNamespace(node_timeout=1.0),
         counts=SimpleNamespace(write_backs=0),
+        no_quorum_since=0.0,
     )
     return peers, context
 

@@ -1,0 +1,118 @@
+"""Waiters that reach only a minority of the nodes keep no place there. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._engine.ticket import PATIENCE
+from asynclock.testing import run_virtual
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from tests.engine.virtual_nodes import Way
+from tests.waiting import until
+
+NODE_TIMEOUT = 0.25
+TTL = 5.0
+KINDS: dict[str, Callable[[asynclock.LockManager], Any]] = {
+    "lock": lambda locks: locks.lock("a"),
+    "fair_lock": lambda locks: locks.fair_lock("a"),
+    "semaphore": lambda locks: locks.semaphore("a", 1),
+    "write": lambda locks: locks.rwlock("a").write(),
+    "read": lambda locks: locks.rwlock("a").read(),
+}
+
+
+@contextlib.asynccontextmanager
+async def clients(count: int) -> AsyncIterator[tuple[list[MemoryNode], list[Any], list[list[Way]]]]:
+    """Three nodes, and managers that have met them, each on ways of its own."""
+    nodes = [MemoryNode(name) for name in "abc"]
+    found, ways = [], []
+    async with AsyncExitStack() as stack:
+        for _ in range(count):
+            own = [Way() for _ in nodes]
+            places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, own, strict=True)]
+            options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
+            options |= {"ttl": TTL, "max_ttl": TTL}
+            locks = await stack.enter_async_context(asynclock.connect(*places, **options))
+            await locks.ready()
+            found.append(locks)
+            ways.append(own)
+        yield nodes, found, ways
+
+
+@contextlib.contextmanager
+def cut_off(way: Way) -> Any:
+    """Let nothing through on any connection, old or new."""
+    usual = way.admit
+    way.admit = lambda _stream, _data: False  # type: ignore[assignment,method-assign]
+    yield
+    way.admit = usual  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("timeout", [None, 0.5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_reaches_a_minority_does_not_keep_out_who_reaches_a_quorum(
+    kind: str, timeout: float | None
+) -> None:
+    """Whether each of them waits for long, or calls again and again."""
+    make = KINDS["write" if kind == "read" else kind]
+
+    async def ask(locks: asynclock.LockManager) -> None:
+        while True:
+            with contextlib.suppress(asynclock.AsyncLockError):
+                await (await make(locks).acquire(timeout=timeout)).release()
+            await asyncio.sleep(0.01)
+
+    async def play() -> None:
+        async with clients(16) as (nodes, (other, *minority), (_, *ways)):
+            nodes[2].kill()
+            with contextlib.ExitStack() as stack:
+                for _, way, _ in ways:
+                    stack.enter_context(cut_off(way))
+                tasks = [asyncio.create_task(ask(locks)) for locks in minority]
+                await asyncio.sleep(2 * PATIENCE)
+                for _ in range(5):
+                    began = _clock.now()
+                    lease = await KINDS[kind](other).acquire(timeout=10.0)
+                    assert _clock.now() - began < 0.2
+                    await asyncio.sleep(0.1)
+                    await lease.release()
+                    await asyncio.sleep(0.1)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+
+    run_virtual(play())
+
+
+def test_who_is_back_has_its_old_place() -> None:
+    async def play() -> None:
+        async with clients(3) as (nodes, (holder, first, second), ways):
+            nodes[2].kill()
+            lease = await holder.lock("a").acquire()
+            waiting = asyncio.create_task(_in_order("first", first))
+            await asyncio.sleep(0.1)
+            with cut_off(ways[1][1]):
+                await asyncio.sleep(3 * PATIENCE)
+                later = asyncio.create_task(_in_order("second", second))
+                await asyncio.sleep(0.1)
+                queue = await nodes[0].command("ZCARD", "asynclock:a:#queue")
+                assert queue == 1, "one has left the place that only a minority knows"
+            await until(lambda: first.nodes()[1].state == "up")
+            await asyncio.sleep(PATIENCE / 2)
+            await lease.release()
+            assert await waiting < await later
+
+    async def _in_order(name: str, locks: asynclock.LockManager) -> float:
+        async with locks.lock("a"):
+            await asyncio.sleep(0.05)
+            return _clock.now()
+
+    run_virtual(play())
