@@ -40,13 +40,19 @@ def changed(base: str) -> list[Mutant]:
         return []
     command = ["git", "diff", "--unified=0", "--no-color", base, "--", "asynclock"]
     diff = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines = new_lines(diff)
+    ours = sorted(set(files()) & lines.keys())
+    return [one for file in ours for one in mutants(file) if one.line in lines[file]]
+
+
+def new_lines(diff: str) -> dict[str, set[int]]:
+    """Return the numbers of the lines that a diff without context adds to each file."""
     lines: dict[str, set[int]] = defaultdict(set)
     for part in re.split(r"^diff --git .*$", diff, flags=re.MULTILINE):
         if name := re.search(r"^\+\+\+ b/(.+)$", part, re.MULTILINE):
             for first, count in HUNK.findall(part):
                 lines[name[1]] |= set(range(int(first), int(first) + int(count or 1)))
-    ours = sorted(set(files()) & lines.keys())
-    return [one for file in ours for one in mutants(file) if one.line in lines[file]]
+    return lines
 
 
 def named(names: Iterable[str]) -> list[Mutant]:

@@ -25,7 +25,7 @@ from tests.mutation.mutant import ROOT
 
 FOLDER = ROOT / ".nox"
 REACH = FOLDER / "reach.json.gz"
-PARTS = "reach-*.json"
+PARTS = "reach-*.jsonl"
 OF_PROGRAMS = "COVERAGE_PROCESS_CONFIG"
 """The variable with the settings of coverage in programs that tests start."""
 LOW = (1 << 28) - 1
@@ -49,11 +49,10 @@ class Recorder:
         self._data: dict[str, set[int]] = measured._collector.data  # type: ignore[union-attr,assignment]
         self._of_programs = json.loads(b64decode(os.environ[OF_PROGRAMS]))
         self._all: dict[str, set[int]] = defaultdict(set)
-        self._seconds: dict[str, float] = {}
-        self._lines: dict[str, dict[str, set[int]]] = {}
-        if self._joins:
+        if self._joins:  # no worker has begun
             for old in FOLDER.glob(PARTS):
                 old.unlink()
+        self._part = (FOLDER / f"reach-{self._worker}.jsonl").open("a", encoding="utf-8")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -62,8 +61,9 @@ class Recorder:
         os.environ[OF_PROGRAMS] = b64encode(json.dumps(named).encode()).decode()
         began = time.monotonic()
         result = yield
-        self._seconds[item.nodeid] = time.monotonic() - began
-        self._lines[item.nodeid] = self._drain()
+        seconds = round(time.monotonic() - began, 3)
+        ran = {file: sorted(lines) for file, lines in self._drain().items()}
+        print(json.dumps([item.nodeid, seconds, ran]), file=self._part)
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -71,8 +71,7 @@ class Recorder:
         self._drain()
         for file, pairs in self._all.items():
             self._data.setdefault(file, set()).update(pairs)
-        part = {"seconds": self._seconds, "lines": _listed(self._lines)}
-        (FOLDER / f"reach-{self._worker}.json").write_text(json.dumps(part))
+        self._part.close()
         result = yield
         if self._joins:  # the workers have ended
             join()
@@ -98,21 +97,13 @@ def _relative(file: str) -> str:
     return os.path.relpath(file, ROOT)
 
 
-def _listed(lines: dict[str, dict[str, set[int]]]) -> dict[str, dict[str, list[int]]]:
-    return {
-        test: {file: sorted(found) for file, found in files.items()}
-        for test, files in lines.items()
-    }
-
-
 def join() -> None:
     """Join what the workers and the programs of tests left, and write it for the mutants."""
     seconds: dict[str, float] = {}
     ran: dict[str, dict[str, Iterable[int]]] = {}
     for part in FOLDER.glob(PARTS):
-        found = json.loads(part.read_text())
-        seconds |= found["seconds"]
-        ran |= found["lines"]
+        for line in part.read_text("utf-8").splitlines():
+            test, seconds[test], ran[test] = json.loads(line)
         part.unlink()
     for test, file, lines in _of_programs({mark(test): test for test in ran}):
         ran[test][file] = {*ran[test].get(file, ()), *lines}
@@ -120,7 +111,7 @@ def join() -> None:
     tests: list[Any] = []
     for test, files in sorted(ran.items()):
         keys = ((file, tuple(sorted(lines))) for file, lines in files.items())
-        tests.append([test, round(seconds[test], 3), [sets.setdefault(k, len(sets)) for k in keys]])
+        tests.append([test, seconds[test], [sets.setdefault(k, len(sets)) for k in keys]])
     with gzip.open(REACH, "wt", compresslevel=3) as out:
         json.dump({"sets": list(sets), "tests": tests}, out)
 

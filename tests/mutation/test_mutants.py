@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutation import lua, population, python, score
+from tests.mutation import draw, lua, population, python, score
 from tests.mutation.mutant import OPERATORS, Mutant
 from tests.mutation.reach import loaders
 
@@ -128,6 +128,44 @@ def test_almost_all_mutants_of_the_library_compile() -> None:
 def test_a_script_is_found_by_the_module_that_loads_it(script: str, module: str) -> None:
     assert f"asynclock/_primitives/{module}.py" in loaders(f"asynclock/_primitives/{script}")
     assert loaders("asynclock/fencing/guard.lua") == ["asynclock/fencing/redis.py"]
+
+
+def test_a_seed_decides_on_the_order_and_a_night_on_where_it_begins() -> None:
+    found = population.mutants("asynclock/_rules/quorum.py")
+    first, again, other = (list(draw.shuffled(found, seed)) for seed in (1, 1, 2))
+    assert first == again != other
+    later = list(draw.shuffled(found, 1, skipped=10))
+    assert later[0] in first[5:11]
+    assert set(later) == set(first) <= set(found)
+
+
+def test_lines_that_a_change_adds_are_those_of_the_new_file() -> None:
+    diff = """\
+diff --git a/asynclock/a.py b/asynclock/a.py
+--- a/asynclock/a.py
++++ b/asynclock/a.py
+@@ -3 +3,2 @@ def f():
+-x
++y
++z
+@@ -9,2 +10,0 @@
+-a
+-b
+diff --git a/asynclock/b.py b/asynclock/b.py
+deleted file mode 100644
+--- a/asynclock/b.py
++++ /dev/null
+@@ -1 +0,0 @@
+-x
+"""
+    assert draw.new_lines(diff) == {"asynclock/a.py": {3, 4}}
+
+
+def test_a_mutant_is_played_again_by_its_name() -> None:
+    one = population.mutants("asynclock/_rules/quorum.py")[7]
+    assert draw.named([one.name]) == [one]
+    with pytest.raises(SystemExit, match="no such mutant"):
+        draw.named([one.name + "?"])
 
 
 def test_a_draw_may_miss_as_many_as_chance_explains() -> None:

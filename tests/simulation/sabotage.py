@@ -1,12 +1,14 @@
 """Ways to break the library that a suite which proves anything must notice.
 
-Most are an edit of the library's own source. The text that is replaced must be there exactly once,
-so that a sabotage can't become a harmless one unseen when the code around it changes.
+Those of hooks.py replace a function. Most of the others edit one: the text that
+is replaced must be there exactly once, so that a sabotage can't become a harmless one unseen when
+the code around it changes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import sys
 import textwrap
@@ -35,6 +37,7 @@ from asynclock._primitives import base, fair, lock
 from asynclock._rules import validity
 from asynclock._rules.quorum import Ballot
 from asynclock._rules.trust import Trust
+from tests.simulation.hooks import HOOKS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 SABOTAGES: dict[str, Break] = {}
@@ -52,6 +55,11 @@ def _sabotage(**options: Any) -> Callable[[Break], Break]:
     return register
 
 
+for _name, _hook in HOOKS.items():
+    SABOTAGES[_name] = _hook.break_it
+    OPTIONS[_name] = {"plan": _hook.plan}
+
+
 @contextlib.contextmanager
 def sabotaged(name: str) -> Iterator[dict[str, Any]]:
     """Break the library in one way; return the options of a run that belong to it."""
@@ -62,6 +70,7 @@ def sabotaged(name: str) -> Iterator[dict[str, Any]]:
             yield OPTIONS[name]
         finally:
             lock.spec.cache_clear()
+            gc.collect()  # managers that a broken library could not close
 
 
 def _edit(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
