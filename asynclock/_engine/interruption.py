@@ -10,6 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+ENDED_BY = asyncio.CancelledError, GeneratorExit
+"""What an interruption raises in a body: the latter in an async generator that is closed because
+its consumer was interrupted, who awaited something else than the generator."""
+
 
 class Interruption:
     """Guards one body, which runs in the task that creates this object."""
@@ -51,4 +55,4 @@ class Interruption:
         if not self._interrupted or asyncio.current_task() is not self.task:
             return False
         others = self.task.uncancel() > self._before
-        return not others and kind is not None and issubclass(kind, asyncio.CancelledError)
+        return not others and kind is not None and issubclass(kind, ENDED_BY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from string import Formatter
 from typing import Any, ParamSpec, TypeVar
 
@@ -34,7 +34,7 @@ def synchronized(
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = shown.bind(*args, **kwargs)
             bound.apply_defaults()
-            async with lock(template.format_map(bound.arguments)) as held:
+            async with lock(fill_in(template, bound.arguments)) as held:
                 if lease is not None:
                     kwargs[lease] = held
                 return await function(*args, **kwargs)
@@ -45,6 +45,55 @@ def synchronized(
         return wrapper
 
     return decorate
+
+
+def fill_in(template: str, values: Mapping[str, object]) -> str:
+    """Return `template`, filled in with `values`.
+
+    Raises ConfigurationError if the text of a value differs from process to process: they would
+    lock different names.
+    """
+    name = template.format_map(values)
+    if _ADDRESS.search(name) or "{" in name:
+        _Check(template).vformat(template, (), values)
+    return name
+
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{4,}")
+"""Part of the text of objects of classes without `__str__` and `__repr__`, and of functions."""
+
+
+class _Check(Formatter):
+    def __init__(self, template: str) -> None:
+        self._template = template
+        self._field: tuple[str, object] = "", ""
+
+    def get_field(
+        self, field_name: str, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Any:
+        found = super().get_field(field_name, args, kwargs)
+        self._field = field_name, found[0]
+        return found
+
+    def format_field(self, value: object, format_spec: str) -> Any:
+        text = super().format_field(value, format_spec)
+        name, field = self._field
+        if not isinstance(field, str) and (_ADDRESS.search(text) or _unordered(field)):
+            raise ConfigurationError(
+                f"{self._template!r} names the lock after {name!r}, whose text differs from "
+                f"process to process: {text:.80}. Name it after something that all processes "
+                f"know, such as {{{name}.id}}"
+            )
+        return text
+
+
+def _unordered(value: object) -> bool:
+    """Return whether the text of `value` has the elements of a set."""
+    if isinstance(value, set | frozenset):
+        return len(value) > 1
+    if isinstance(value, dict):
+        return any(map(_unordered, (*value, *value.values())))
+    return isinstance(value, list | tuple) and any(map(_unordered, value))
 
 
 def check_template(template: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from .._engine.options import HandOff
 from .._primitives.register import DEFAULT_KEEP
-from .._primitives.synchronized import check_function, check_template, shown_signature
+from .._primitives.synchronized import check_function, check_template, fill_in, shown_signature
 from ..errors import ConfigurationError
 from ._bridge import Bridge
 from ._kinds import FairLock, MultiLock, ReadWriteLock, ReentrantLock, Semaphore
@@ -160,7 +160,7 @@ class Catalogue(Bridge):
             def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
                 bound = shown.bind(*args, **kwargs)
                 bound.apply_defaults()
-                with self.lock(template.format_map(bound.arguments), **settings) as held:
+                with self.lock(fill_in(template, bound.arguments), **settings) as held:
                     if lease is not None:
                         kwargs[lease] = held
                     return function(*args, **kwargs)

@@ -7,6 +7,7 @@ import re
 import string
 from collections.abc import Collection, Mapping
 
+from .._primitives import synchronized
 from ..errors import ConfigurationError
 
 
@@ -27,10 +28,10 @@ def check_name(name: object, others: str = "") -> None:
 def fill_in(template: str, variables: Mapping[str, object]) -> str:
     """Return a template such as `"orders:{order_id}"`, filled in with the variables of a route.
 
-    Raises ConfigurationError if a variable is missing.
+    Raises ConfigurationError if a variable is missing, or its text differs between processes.
     """
     try:
-        return template.format_map(variables)
+        return synchronized.fill_in(template, variables)
     except KeyError as missing:
         raise _missing(template, missing, variables) from None
 

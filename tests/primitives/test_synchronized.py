@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import uuid
+from typing import Any
 
 import pytest
 
 import asynclock
+from asynclock import blocking
+from asynclock.fencing._naming import fill_in
 from asynclock.testing import LocalServer
 from tests.primitives.conftest import Connect
 
@@ -106,3 +110,54 @@ def test_mistakes_are_found_when_decorating() -> None:
         locks.synchronized("a")(lambda: None)  # type: ignore[arg-type,return-value]  # the point
     with pytest.raises(asynclock.ConfigurationError, match=r"needs an async function; .*partial"):
         locks.synchronized("a")(functools.partial(print))  # type: ignore[arg-type]  # it has no name
+
+
+class Order:
+    """An object without a text of its own."""
+
+
+UNSTABLE: dict[str, Any] = {
+    "an object": Order(),
+    "a function": test_names_come_from_arguments,
+    "a method": [].append,
+    "a list of objects": [Order()],
+    "a set": {"a", "b"},
+    "a set in a list": [frozenset({1, 2})],
+    "a set in a dict": {"a": {"b", "c"}},
+}
+
+
+@pytest.mark.parametrize("value", UNSTABLE.values(), ids=UNSTABLE)
+async def test_a_text_that_differs_between_processes_names_no_lock(
+    locks: asynclock.LockManager, value: Any
+) -> None:
+    @locks.synchronized("ship:{shop}:{order!r}")
+    async def ship(order: Any, shop: str = "{main} at 0x1234") -> None:
+        pass
+
+    with pytest.raises(asynclock.ConfigurationError, match=r"after 'order', .* \{order.id\}"):
+        await ship(value)
+    with pytest.raises(asynclock.ConfigurationError, match="after 'order'"):
+        fill_in("{order}", {"order": value})
+
+
+@pytest.mark.parametrize("value", UNSTABLE.values(), ids=UNSTABLE)
+def test_nor_in_blocking_code(value: Any) -> None:
+    with blocking.connect("memory://unstable") as locks:
+        ship = locks.synchronized("ship:{order}")(lambda order: order)
+        with pytest.raises(asynclock.ConfigurationError, match="after 'order'"):
+            ship(value)
+
+
+@pytest.mark.parametrize(
+    "value", [7, "an object at 0x7f00", {"a": [1, 2]}, {"one"}, ("a", None), uuid.UUID(int=3)]
+)
+async def test_a_text_that_is_the_same_everywhere_names_a_lock(
+    locks: asynclock.LockManager, value: Any
+) -> None:
+    @locks.synchronized("{{ship}}:{order}", lease="lease")
+    async def ship(order: Any, *, lease: asynclock.Lease | None = None) -> str:
+        assert lease is not None
+        return lease.name
+
+    assert await ship(value) == f"{{ship}}:{value}"

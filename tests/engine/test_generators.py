@@ -1,0 +1,61 @@
+"""A lease that is lost inside an async generator: its consumer gets LeaseLostError."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock.testing import lose
+from tests.engine.test_closing import HELD, hold
+from tests.waiting import in_virtual_time
+
+
+async def consume(kind: str, locks: asynclock.LockManager) -> None:
+    async with contextlib.aclosing(hold(locks, kind)) as rows:  # type: ignore[type-var]
+        async for held in rows:
+            lose(held)
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("kind", sorted(HELD.keys() - {"election"}))
+@in_virtual_time
+async def test_the_consumer_gets_the_loss(kind: str) -> None:
+    async with asynclock.connect(f"memory://generator-{kind}") as locks:
+        with pytest.raises(asynclock.LeaseLostError):
+            await consume(kind, locks)
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+
+@in_virtual_time
+async def test_a_task_group_reports_the_loss() -> None:
+    async with asynclock.connect("memory://generator-group") as locks:
+        with pytest.raises(BaseExceptionGroup) as raised:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(consume("lock", locks))
+    assert [type(error) for error in raised.value.exceptions] == [asynclock.LeaseLostError]
+
+
+@in_virtual_time
+async def test_a_cancellation_stays_one() -> None:
+    async def rows(locks: asynclock.LockManager) -> AsyncIterator[Any]:
+        async with locks.lock("a") as lease:
+            yield lease
+
+    async with asynclock.connect("memory://generator-cancelled") as locks:
+
+        async def consume() -> None:
+            async with contextlib.aclosing(rows(locks)) as found:  # type: ignore[type-var]
+                async for held in found:
+                    lose(held)
+                    asyncio.current_task().cancel()  # type: ignore[union-attr]
+                    await asyncio.Event().wait()
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(consume())
