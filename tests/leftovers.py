@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
-from asynclock.testing import LocalServer
-
-LASTING = (":#fence", ":#value", ":#event", ":#latch", ":#primary")
-"""Ends of keys that stay: fences, the last words of a leader, shared state, who was the primary."""
+LASTING = (":#fence", ":#value", ":#event", ":#latch", ":#primary", ":#witness")
+"""Ends of keys that stay: fences, the last words of a leader, shared state, notes on the server."""
 
 
-async def left(nodes: Iterable[LocalServer]) -> dict[str, object]:
+async def left(nodes: Iterable[Any]) -> dict[str, object]:
     """Return what is left on the nodes: keys of owners and waiters, and parties of barriers."""
     found: dict[str, object] = {}
     for node in nodes:
         for key in await node.command("KEYS", "*"):
             if key.endswith(":#barrier"):
-                value = await node.command("HGET", key, "value")
+                (value,) = await node.command("HMGET", key, "value")
                 if value and (here := json.loads(value)[2]):
                     found[key] = here
             elif not key.endswith(LASTING):

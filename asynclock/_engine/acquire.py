@@ -135,14 +135,14 @@ class Acquire(LocalAcquire):
         engine.asking -= 1
         if timer is not None:
             timer.cancel()
-        if engine.deciding.pop(self, None) is None:
+        if engine.undos.pop(self, None) is None:
             raise refusals.closed()
 
     def _withdraw(self, timer: asyncio.TimerHandle | None) -> None:
         self._engine.asking -= 1
         if timer is not None:
             timer.cancel()
-        if self._engine.deciding.pop(self, None) is not None:
+        if self._engine.undos.pop(self, None) is not None:
             self._abandon()
 
     async def _contend(

@@ -114,6 +114,7 @@ class AcquireLoop:
         """
         engine, spec = self._engine, self._spec
         engine.loops[self] = None
+        engine.undos[self] = self.leave
         try:
             while not engine.closed:
                 attempt = await self._attempt(spec) if first is None else first
@@ -140,6 +141,7 @@ class AcquireLoop:
 
     def _end(self) -> None:
         self._engine.loops.pop(self, None)
+        self._engine.undos.pop(self, None)
         self.leave()
 
     async def _attempt(self, spec: LockSpec) -> Attempt:

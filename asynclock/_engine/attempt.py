@@ -85,8 +85,8 @@ class Attempt(Tally):
         If the vote is lost or this call is cancelled, a release is sent to every node that may have
         granted before this returns; the replies are not awaited.
         """
-        deciding = self._context.deciding
-        deciding[self] = self.abandon
+        undos = self._context.undos
+        undos[self] = self._withdraw
         try:
             self.ask(armed=armed)
             if self.ballot.verdict is not VOTE_OPEN:
@@ -99,11 +99,11 @@ class Attempt(Tally):
         except BaseException:
             self._context.clean_up(self._withdraw)
             raise
-        # If the manager was closed in the meantime, this attempt was abandoned already.
-        return self.conclude(closed=deciding.pop(self, None) is None)
+        # If the manager was closed in the meantime, this attempt was withdrawn already.
+        return undos.pop(self, None) is not None and self.conclude()
 
     def _withdraw(self) -> None:
-        self._context.deciding.pop(self, None)
+        self._context.undos.pop(self, None)
         self.abandon()
         self.leave_queue()
 
@@ -128,14 +128,14 @@ class Attempt(Tally):
         if self.ticket is None and self._waits:
             leave(self._context.multiplexer, self.spec, self.owner, self.started, self._asked)
 
-    def conclude(self, *, closed: bool = False) -> bool:
+    def conclude(self) -> bool:
         """Clean up once the verdict is certain, and return whether the lease was won in time."""
         context = self._context
         if not self.outage:
             context.no_quorum_since = 0.0
         elif not self.cut and not context.no_quorum_since:
             context.no_quorum_since = self.started
-        if not closed and self.ballot.verdict is VOTE_WON and _clock.now() < self.valid_until:
+        if self.ballot.verdict is VOTE_WON and _clock.now() < self.valid_until:
             if self._refusers or self.failures:
                 self._take_back(self._context.multiplexer.everyone)
             self.won = True
@@ -204,7 +204,7 @@ class Attempt(Tally):
         for index in asked:
             self._open |= 1 << index
             self._nodes[index].ask(command, self, index, arm=armed)
-        if len(context.deciding) == 1:  # no other vote could share the write
+        if len(context.undos) - len(context.loops) == 1:  # no other vote could share the write
             nodes.write()
 
     async def _verdict(self, limit: float) -> None:

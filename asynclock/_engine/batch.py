@@ -181,7 +181,7 @@ class Batch:
         for request in self.requests:
             attempt = request._alone()
             single = self._message.acquire((request._spec, request._owner))
-            if request in self.context.deciding and not request._future.done():
+            if request in self.context.undos and not request._future.done():
                 self._nodes.nodes[index].ask(single, attempt, index)
             else:  # the call is over, and its release may have been sent
                 attempt.on_reply(index, denied)
@@ -255,7 +255,7 @@ def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word,
     batch.ttl, batch.waits = alike
     one._batch = batch
     batch.requests.append(one)
-    context.deciding[one] = one._abandon
+    context.undos[one] = one._abandon
     _send_soon(context.multiplexer, batch, wait=False)
 
 

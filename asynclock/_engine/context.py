@@ -5,14 +5,15 @@ This module is the bottom of the engine: it knows no lock and no lease.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from .. import _clock
 from .._background import Background
@@ -103,9 +104,11 @@ class Context:
         the manager is closed. This is the nodes' own method, to keep each acquire fast."""
         self.loops: dict[Asking, None] = {}
         """The tasks that are asking the nodes for a lock, in order, so that simulations repeat."""
-        self.deciding: dict[object, Callable[[], None]] = {}
-        """For each vote that is under way: the function that sends a release where the lock may be
-        granted. A dict keeps their order, so that simulations repeat."""
+        self.undos: dict[object, Callable[[], object]] = {}
+        """For each call that may leave anything on the nodes: the function that takes all of it
+        back, which `close` calls. A dict keeps their order, so that simulations repeat."""
+        self.undoing: set[asyncio.Task[Any]] = set()
+        """The work of such functions that takes several requests; `aclose` waits for it."""
         self.asking: int = 0
         """Number of calls that wait for their batch; calls that ask again are in `loops`."""
         self.no_quorum_since: float = 0.0
@@ -166,12 +169,19 @@ class Context:
         else:
             act()
 
+    def undo(self, work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[Any]:
+        """Start `work`, which takes back what a call has left on the nodes."""
+        task = self.background.spawn(work, name)
+        self.undoing.add(task)
+        task.add_done_callback(self.undoing.discard)
+        return task
+
     def close(self) -> None:
-        """Refuse every later call, and send a release for each vote that is under way."""
+        """Refuse every later call, and take back what calls may have left on the nodes."""
         self.closed, self.ready = True, _refuse
-        while self.deciding:  # a garbage collection may close one of these calls meanwhile
-            _, abandon = self.deciding.popitem()
-            abandon()  # now, because later no connection is left to send the release
+        while self.undos:  # a garbage collection may close one of these calls meanwhile
+            _, undo = self.undos.popitem()
+            undo()  # now, because later no connection is left to send the requests
 
     def forked(self) -> None:
         """In a forked child: renew the label and the random seed; refuse every later call."""
@@ -182,7 +192,7 @@ class Context:
         if self.multiplexer.started:
             self.inherited = self.closed = True
             self.ready = _refuse_inherited
-            self.deciding.clear()
+            self.undos.clear()
 
 
 def _suffix(label: str | None) -> str:

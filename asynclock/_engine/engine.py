@@ -242,10 +242,8 @@ class Engine(Keeper):
         """Release all leases and refuse every later call; sends, but waits for no reply."""
         if self.closed:
             return
-        super().close()
         self.multiplexer.wakeups.wake(None)  # first, because `leave` ends each loop's watch
-        for loop in self.loops:  # now, because some wake up only when all connections are closed
-            loop.leave()
+        super().close()
         cut_off: list[str] = []
         for grant in self.renewals.grants():
             if grant.reference is not None:
@@ -283,7 +281,7 @@ class Engine(Keeper):
 
     async def _finish(self) -> None:
         try:
-            await self.multiplexer.finish()
+            await self.multiplexer.finish(self.undoing)
         finally:
             await self.background.aclose()
             # Connections that were still being opened have been aborted. Their sockets close in the

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from .. import _clock
 from .._background import Background
@@ -113,15 +113,18 @@ class Multiplexer:
         for node in self.nodes:
             self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
 
-    async def finish(self) -> None:
+    async def finish(self, undoing: Collection[asyncio.Task[Any]] = ()) -> None:
         """Wait until the nodes have executed all releases, then end all connections.
 
-        Waits at most two node timeouts for the replies, and one more for a blocked connection.
+        Waits at most two node timeouts for the tasks `undoing` and for the replies, and one more
+        for a blocked connection.
         """
         patience = 2 * max(node.settings.node_timeout for node in self.nodes)
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
+                    if undoing:
+                        await asyncio.wait(undoing)
                     await asyncio.gather(*(node.settle() for node in self.nodes))
         finally:  # also if all tasks are cancelled meanwhile
             self._set_guard.close()

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .. import _clock, _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
-from ..errors import (
-    AsyncLockError,
-    BrokenBarrierError,
-    ConfigurationError,
-    QuorumUnavailableError,
-)
+from ..errors import BrokenBarrierError, ConfigurationError
 from .event import deadline_of
 from .kind import Description, from_json
-from .register import Register, state_kind
+from .register import Change, Register, state_kind
 
 MOST_PARTIES = 256
 """Maximum number of parties: the state lists each party of several rounds."""
@@ -124,10 +119,13 @@ class Barrier:
         Raises TimeoutError after `timeout` seconds, QuorumUnavailableError if too few nodes answer
         until then, BrokenBarrierError if the barrier is broken or is reset meanwhile,
         ConfigurationError if others use the name with another number of parties. After an error or
-        a cancellation this party no longer counts, unless all had arrived already.
+        a cancellation this party no longer counts, unless all had arrived already; a cancellation
+        takes at most two node timeouts for that.
         """
         deadline, since = deadline_of(timeout), _clock.now()
         party = self._engine.entropy(8).hex()
+        undos, vanish = self._engine.undos, partial(self._vanish, party)
+        undos[party] = vanish
         try:
             while True:
                 # Repeated twice per ttl, so that one late report doesn't make us count as crashed.
@@ -145,12 +143,18 @@ class Barrier:
                     return place
                 if deadline is not None and _clock.now() >= deadline:
                     return await self._give_up(party)
-        except (asyncio.CancelledError, QuorumUnavailableError):
-            if not self._engine.closed:
-                self._engine.background.spawn(
-                    self._vanish(party), f"asynclock: leave barrier {self.name}"
-                )
+        except (TimeoutError, BrokenBarrierError):
+            raise  # it has left already
+        except asyncio.CancelledError:
+            if undos.pop(party, None) is not None:  # otherwise the manager has begun to close
+                await asyncio.wait([vanish()], timeout=2 * self._engine.settings.node_timeout)
             raise
+        except BaseException:
+            if undos.pop(party, None) is not None:
+                self._engine.clean_up(vanish)
+            raise
+        finally:
+            undos.pop(party, None)
 
     async def waiting(self, *, timeout: float | None = None) -> int:
         """Return the number of parties that wait now. Raises the same errors as `wait`."""
@@ -208,17 +212,19 @@ class Barrier:
 
     async def _give_up(self, party: str) -> int:
         # If all have arrived at the last moment, this party has passed.
-        place = await self._leave(party, 2 * self._engine.settings.node_timeout)
+        limit = _clock.now() + 2 * self._engine.settings.node_timeout
+        value = await self._register.change(self._departure(party), limit)
+        place = self._place(self._state(value), party)
         if place is None:
             raise TimeoutError(f"not all {self.parties} parties arrived at barrier {self.name!r}")
         return place
 
-    async def _vanish(self, party: str) -> None:
+    def _vanish(self, party: str) -> asyncio.Task[Any]:
         # Tried for one ttl: after that the party counts as crashed anyway.
-        with contextlib.suppress(AsyncLockError):
-            await self._leave(party, self._ttl)
+        undo = self._register.undo(self._departure(party), self._ttl)
+        return self._engine.undo(undo, f"asynclock: leave barrier {self.name}")
 
-    async def _leave(self, party: str, limit: float) -> int | None:
+    def _departure(self, party: str) -> Change:
         def change(value: str | None) -> str | None:
             if value is None:
                 return None
@@ -226,8 +232,7 @@ class Barrier:
             state.here.pop(party, None)
             return state.text()
 
-        value = await self._register.change(change, _clock.now() + limit)
-        return self._place(self._state(value), party)
+        return change
 
     def _arrival(self, party: str) -> Any:
         def change(value: str | None) -> str | None:

@@ -102,11 +102,21 @@ class Register:
         must recognize its own change. Raises QuorumUnavailableError at the deadline (None: after
         the longest quarantine) if too few nodes answer, or if other changes got in the way each
         time. The nodes have at least two node timeouts from `since` (None: now). With `rewrite`, a
-        value that a majority has is written to all nodes once more. If this call is cancelled, the
-        change may have been made or not.
+        value that not all nodes have reported is written to all once more. If this call is
+        cancelled, the change may have been made or not.
         """
         patience = _Patience(self._engine, self.name, deadline, since)
         return await self._change(step, patience, rewrite=rewrite)
+
+    async def undo(self, step: Change, limit: float) -> None:
+        """Take back a change of a call that has ended; tried for `limit` seconds.
+
+        This goes on while the manager is being closed. It also writes a value that a majority has:
+        the change may have reached a few other nodes, from which a later call would take it over.
+        """
+        patience = _Undoing(self._engine, self.name, _clock.now() + limit)
+        with contextlib.suppress(AsyncLockError):
+            await self._change(step, patience, rewrite=True)
 
     async def _change(
         self, step: Change, patience: _Patience, *, rewrite: bool = False
@@ -128,7 +138,8 @@ class Register:
             if len(round_.granted) >= nodes.quorum and floor >= 0:
                 found = round_.found()
                 value = step(found.value)
-                if value == found.value and found.agreed and not rewrite:
+                known = len(round_.granted) == len(nodes.nodes) or not rewrite
+                if value == found.value and found.agreed and known:
                     return value
                 words = (number, by, ms(self._keep), value or "")
                 round_ = await self._ask(patience, "accept", *words, chosen=chosen)
@@ -205,7 +216,7 @@ class Register:
     ) -> Round:
         # `chosen` is the moment at which the number of a change was chosen.
         engine, nodes = self._engine, self._engine.multiplexer
-        engine.ready()
+        patience.ready()
         now = _clock.now()
         if args:
             number, by, keep, *value = args
@@ -248,6 +259,10 @@ class _Patience:
         self._failures: dict[int, Failure] = {}
         self._number = 0
 
+    def ready(self) -> None:
+        """Begin to connect on the first call. Raises ConfigurationError, as `Context.ready`."""
+        self._engine.ready()
+
     async def wait(self, round_: Round) -> None:
         """Wait until the round is decided or the call must end."""
         left = None if self.ends_at == inf else self.ends_at - _clock.now()
@@ -273,8 +288,7 @@ class _Patience:
         Raises QuorumUnavailableError if the outage lasts too long, ConfigurationError if it would
         never end.
         """
-        if self._engine.closed:
-            raise refusals.closed()
+        self.ready()
         if round_.hopeless:
             raise refusals.hopeless(round_)
         left = self._until - _clock.now()
@@ -284,6 +298,13 @@ class _Patience:
         pause = pacing.without_push(self._number, None, self._engine.random())
         self._number += 1
         await asyncio.sleep(min(pause, left))
+
+
+class _Undoing(_Patience):
+    """The patience of a change that goes on while the manager is being closed."""
+
+    def ready(self) -> None:
+        """Ask the nodes even though the manager refuses every call."""
 
 
 def _view(address: str, reply: Any) -> NodeView:

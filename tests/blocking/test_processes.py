@@ -276,3 +276,21 @@ def test_importing_and_connecting_start_no_thread(urls: list[str]) -> None:
     assert threading.active_count() == 1
     """
     run(text, urls)
+
+
+@pytest.mark.parametrize("end", ["", "locks.close()"])
+def test_a_party_of_a_process_that_ends_no_longer_counts(urls: list[str], end: str) -> None:
+    text = """
+    barrier = locks.barrier("a", 2)
+    def party():
+        try:
+            barrier.wait()
+        except ConfigurationError:  # the manager is closed
+            pass
+    threading.Thread(target=party, daemon=True).start()
+    while not barrier.waiting():
+        time.sleep(0.01)
+    """
+    run(f"{textwrap.dedent(text)}\n{end}", urls)
+    with blocking.connect(*urls, restart_guard=False, node_timeout=2.0) as locks:
+        assert locks.barrier("a", 2).waiting() == 0

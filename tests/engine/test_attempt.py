@@ -21,7 +21,7 @@ async def test_a_quorum_of_equal_fences_wins_and_leaves_nothing_to_clean_up() ->
     made.grant(2)
     assert await made.won()
     assert made.peers.delivered == []
-    assert not made.context.deciding
+    assert not made.context.undos
 
 
 @in_virtual_time
@@ -45,10 +45,10 @@ async def test_a_vote_that_is_won_while_the_manager_closes_is_lost() -> None:
     made = await begin()
     made.grant(0)
     made.grant(1)
-    ((_, abandon),) = made.context.deciding.items()
-    made.context.deciding.clear()
+    ((_, abandon),) = made.context.undos.items()
+    made.context.undos.clear()
     abandon()
-    assert made.peers.delivered == [("release", "me", [0, 1, 2])]
+    assert made.peers.delivered == [("release", "me", [0, 1, 2]), ("leave", "me", [0, 1, 2])]
     assert not await made.won()
 
 
@@ -61,7 +61,7 @@ async def test_a_cancelled_attempt_gives_up_the_name_and_its_place() -> None:
         await asyncio.wait((made.deciding,))
         assert made.deciding.cancelled()
         assert made.peers.delivered == [("release", "me", [0, 2]), *places]
-        assert not made.context.deciding
+        assert not made.context.undos
 
 
 @in_virtual_time

@@ -55,7 +55,7 @@ async def test_a_deadline_that_ends_before_its_tick_leaves_no_key(on: Nodes) -> 
         await asyncio.sleep(0)
     # uvloop runs a timer that is due before what the tick has scheduled for its end.
     assert engine.multiplexer.unsent
-    next(one for one in engine.deciding if one._name == "a")._expire()
+    next(one for one in engine.undos if one._name == "a")._expire()
     leases = await asked
     assert all(lease.held for lease in leases)
     await asyncio.gather(*(lease.release() for lease in leases))

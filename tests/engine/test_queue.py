@@ -191,9 +191,9 @@ async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_tr
                 await lease.release()
                 assert (_clock.now() - began, written) == (0.0, len(on.nodes))
                 others = {object(): lambda: None for _ in range(beside)}
-                ours._engine.deciding.update(others)  # type: ignore[arg-type]
+                ours._engine.undos.update(others)  # type: ignore[arg-type]
                 lease = await ours.lock("a").acquire()
-                ours._engine.deciding.clear()
+                ours._engine.undos.clear()
                 assert _clock.now() - began == pytest.approx(0.02)
                 assert written == (2 - beside) * len(on.nodes)
         assert not waiting.done()

@@ -54,6 +54,7 @@ async def test_a_party_that_crashed_counts_for_one_ttl(on: Nodes) -> None:
     there = on.connect()
     crashed = start(there.barrier("a", 2).wait())
     await asyncio.sleep(0.1)
+    there._engine.undos.clear()  # a process that crashes takes nothing back
     await there.aclose()
     barrier, began = on.locks.barrier("a", 2), _clock.now()
 
@@ -192,7 +193,9 @@ async def test_a_party_that_gives_up_has_two_node_timeouts_for_it(on: Nodes) -> 
 
 
 @virtual_single
-async def test_a_party_whose_manager_is_closed_starts_nothing(on: Nodes) -> None:
+async def test_a_party_that_is_cancelled_leaves_once_also_if_its_manager_is_closed(
+    on: Nodes,
+) -> None:
     there, started = on.connect(), list[str]()
     spawn = there._engine.background.spawn
 
@@ -200,7 +203,7 @@ async def test_a_party_whose_manager_is_closed_starts_nothing(on: Nodes) -> None
         started.append(name)
         return spawn(work, name)
 
-    for close in (False, True):
+    for count, close in enumerate((False, True), 1):
         waiting = start(there.barrier("a", 2).wait())
         await asyncio.sleep(0.1)
         with pytest.MonkeyPatch.context() as patch:
@@ -209,7 +212,7 @@ async def test_a_party_whose_manager_is_closed_starts_nothing(on: Nodes) -> None
             if close:
                 await there.aclose()
             await asyncio.wait([waiting])
-        assert started.count("asynclock: leave barrier a") == 1
+        assert started.count("asynclock: leave barrier a") == count
 
 
 @virtual_single

@@ -76,8 +76,12 @@ async def main(way: str, *addresses: str) -> None:
     bodies = [asyncio.create_task(body(make, locks)) for make in KINDS.values()]
     while len(held) < len(KINDS):
         await asyncio.sleep(0.01)
+    waiting: list[asyncio.Task[Any]]
     waiting = [asyncio.create_task(body(make, others)) for make in KINDS.values()]
-    while others.statistics().refused < len(KINDS):
+    waiting.append(asyncio.create_task(others.event("j").wait()))
+    waiting.append(asyncio.create_task(others.barrier("k", 2).wait()))
+    barrier = locks.barrier("k", 2)
+    while others.statistics().refused < len(KINDS) or not await barrier.waiting():
         await asyncio.sleep(0.01)
     print("holds", flush=True)
     await end(way)

@@ -1,0 +1,166 @@
+"""A call that waits, is cancelled, or is cut off by the close of its manager leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+from tests import patient
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual
+from tests.leftovers import left
+from tests.waiting import HOUR, PATIENCE, becomes, waits
+
+Make = Callable[[asynclock.LockManager], Any]
+
+LOCKS: dict[str, Make] = {
+    "lock": lambda locks: locks.lock("a"),
+    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
+    "fair_lock": lambda locks: locks.fair_lock("a"),
+    "read": lambda locks: locks.rwlock("a").read(),
+    "write": lambda locks: locks.rwlock("a").write(),
+    "semaphore": lambda locks: locks.semaphore("a", 1),
+    "several": lambda locks: locks.semaphore("a", 3).several(2),
+    "multi_lock": lambda locks: locks.multi_lock("a", "b"),
+}
+
+
+def acquired(make: Make, locks: asynclock.LockManager) -> Any:
+    return make(locks).acquire()
+
+
+WAITING: dict[str, Make] = {
+    **{kind: partial(acquired, make) for kind, make in LOCKS.items()},
+    "election": lambda locks: locks.election("a").campaign("x"),
+    "event": lambda locks: locks.event("a").wait(),
+    "latch": lambda locks: locks.latch("a", 1).wait(),
+    "barrier": lambda locks: locks.barrier("a", 2).wait(),
+}
+HELD: dict[str, Make] = {
+    **WAITING,
+    "read": WAITING["write"],
+    "several": lambda locks: locks.semaphore("a", 3).several(3).acquire(),
+}
+ROUNDS = range(0, 60, 4)
+"""Rounds of the loop after which the call ends: the manager connects, asks, and waits by then."""
+
+
+async def spin(rounds: int) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def busy(nodes: list[LocalServer], kind: str) -> AsyncIterator[None]:
+    """Keep the call of another manager waiting."""
+    async with patient.connect_to(nodes, **patient.lasting({})) as others:
+        if kind in ("event", "latch", "barrier"):
+            yield
+        else:
+            async with HELD[kind](others):
+                yield
+
+
+async def ended(locks: asynclock.LockManager, call: asyncio.Task[Any], way: str) -> None:
+    """End the call and the manager, in one of the ways in which programs end."""
+    if way != "closed":
+        call.cancel()
+    if way == "cancelled, then closed":  # as by a signal: the task itself closes the manager
+        await asyncio.wait([call])
+    await locks.aclose()
+    with contextlib.suppress(asyncio.CancelledError, asynclock.ConfigurationError):
+        await call
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("way", ["cancelled, then closed", "cancelled and closed", "closed"])
+@pytest.mark.parametrize("kind", WAITING)
+async def test_a_call_that_waits_leaves_nothing(
+    asynclock_nodes: list[LocalServer], kind: str, way: str, n: int
+) -> None:
+    nodes = asynclock_nodes[:n]
+    async with asyncio.timeout(PATIENCE), busy(nodes, kind):
+        before = await left(nodes)
+        for rounds in ROUNDS:
+            locks = patient.connect_to(nodes, **patient.lasting({}))
+            call = asyncio.ensure_future(WAITING[kind](locks))
+            await spin(rounds)
+            await ended(locks, call, way)
+            assert await left(nodes) == before, f"after {rounds} rounds of the loop"
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("way", ["cancelled, then closed", "cancelled and closed", "closed"])
+@pytest.mark.parametrize("kind", WAITING)
+async def test_nor_does_one_that_has_waited_for_long(
+    asynclock_nodes: list[LocalServer], kind: str, way: str, n: int
+) -> None:
+    nodes = asynclock_nodes[:n]
+    async with asyncio.timeout(PATIENCE), busy(nodes, kind):
+        before = await left(nodes)
+        locks = patient.connect_to(nodes, **patient.lasting({}))
+        call = asyncio.ensure_future(WAITING[kind](locks))
+        watched = locks._engine.multiplexer.wakeups.watched
+        await becomes(lambda: bool(watched), True)
+        await ended(locks, call, way)
+        assert await left(nodes) == before
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_party_that_was_cancelled_counts_no_longer(
+    asynclock_nodes: list[LocalServer], n: int
+) -> None:
+    nodes = asynclock_nodes[:n]
+    async with patient.connect_to(nodes, **patient.lasting({})) as locks:
+        for rounds in ROUNDS:
+            call = asyncio.ensure_future(locks.barrier("a", 2).wait())
+            await spin(rounds)
+            call.cancel()
+            await asyncio.wait([call])
+            assert await locks.barrier("a", 2).waiting() == 0
+            assert not await left(nodes)
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair_lock", "write", "semaphore"])
+async def test_nor_does_a_call_that_sleeps_between_its_attempts(
+    asynclock_servers: StartServers, kind: str
+) -> None:
+    """Without pushes a call sleeps, and wakes up when all connections are closed."""
+    nodes = await asynclock_servers(1, users=["default on nopass ~* &* +@all -client"])
+    async with asyncio.timeout(PATIENCE), busy(nodes, kind):
+        before = await left(nodes)
+        locks = patient.connect_to(nodes, **patient.lasting({}))
+        call = asyncio.ensure_future(WAITING[kind](locks))
+        await waits(locks)
+        await locks.aclose()
+        assert await left(nodes) == before
+        with pytest.raises(asynclock.ConfigurationError):
+            await call
+
+
+@virtual
+async def test_nor_does_an_arrival_that_reached_one_node_only(on: Nodes) -> None:
+    """A later call would take it over from that node."""
+    async with on.connect(ttl=6 * TTL, max_ttl=6 * TTL) as locks:
+        await locks.ready(voting=True)
+        on.slow(0.01)
+        barrier = locks.barrier("a", 2)
+        arriving = start(barrier.wait())
+        await asyncio.sleep(0.025)
+        for way in on.ways[1:]:  # their promises have come, and the arrival is on its way
+            way.go_mute()
+        await asyncio.sleep(0.01)
+        on.ways[0].seconds = HOUR
+        arriving.cancel()
+        await asyncio.sleep(TTL)
+        on.ways[0].seconds, on.ways[2].seconds = 0.01, HOUR
+        await asyncio.sleep(TTL)
+        assert await left(on.nodes), "the party is on the first node"
+        assert await barrier.waiting() == 0
