@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .. import _settings
-from .._engine.lease import Lease
 from .._engine.reports import NodeHealth
-from .._primitives.lock import Lock
 from .._primitives.settings import LockSettings
 from ..errors import (
     AlreadyHeldError,
@@ -40,6 +38,18 @@ Contended = Literal[409, 423]
 
 class UnusableNameError(ConfigurationError):
     """The values in the request make a name that no lock can have, which is the client's fault."""
+
+
+class StoppingError(AsyncLockError):
+    """The server begins to stop, so the request waits for its lock no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The lock that a route declares."""
+
+    name: object
+    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,8 @@ def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
             _log.warning("%s", error)
             pause = _pause(error.retry_after)
             return Problem(503, "unavailable", "Locks are not available at present", name, pause)
+        case StoppingError():
+            return Problem(503, "unavailable", "The server is being stopped", name, 1)
         case StaleFenceError():
             return Problem(412, "stale-fence", "A newer holder was here first", name)
         case LeaseLostError():
@@ -129,16 +141,6 @@ def declared(settings: dict[str, Any]) -> tuple[float | None, dict[str, Any]]:
         _settings.optional_seconds(settings.get(setting), setting, zero=setting == "timeout")
     _settings.handoff(settings.get("handoff", True))
     return retry_after, settings
-
-
-async def acquired(lock: Lock, retry_after: float | None) -> Lease:
-    """Acquire the lock of a route; `retry_after`: what a refusal advises, if the route says so."""
-    try:
-        return await lock.acquire()
-    except NotAcquiredError as error:
-        if retry_after is not None:
-            error.retry_after = retry_after
-        raise
 
 
 def usable(name: object, locks: LockManager) -> str:

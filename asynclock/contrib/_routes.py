@@ -15,10 +15,10 @@ from starlette.routing import BaseRoute, Mount
 
 from ..errors import ConfigurationError
 from ..fencing._naming import check_template
-from ._problems import schema_of
+from ._problems import Declared, schema_of
 
-names: WeakKeyDictionary[Callable[..., Any], object] = WeakKeyDictionary()
-"""The lock name of each dependency that `Locked` made."""
+declared: WeakKeyDictionary[Callable[..., Any], Declared] = WeakKeyDictionary()
+"""The lock of each dependency that `Locked` made."""
 
 _with_lock: WeakKeyDictionary[Callable[..., Any], WeakSet[Callable[..., Any]]]
 _with_lock = WeakKeyDictionary()
@@ -57,9 +57,17 @@ def check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> No
         if _is_mount(route):
             check_names(_below(route), variables - {"path"})  # Mount itself adds "path"
         elif getattr(route, "dependant", None) is not None:
-            for name in _names_of(route.dependant):
-                if isinstance(name, str):
-                    check_template(name, variables, f"route {route.path_format}", BY_DEPENDENCY)
+            for lock in _locks_of(route.dependant):
+                if isinstance(lock.name, str):
+                    place = f"route {route.path_format}"
+                    check_template(lock.name, variables, place, BY_DEPENDENCY)
+
+
+def without_timeout(routes: Sequence[BaseRoute]) -> Iterator[str]:
+    """Yield the paths of the routes that wait for their locks without a timeout."""
+    for dependant, path in _dependants(routes):
+        if any(lock.timeout is None for lock in _locks_of(dependant)):
+            yield path
 
 
 def check_order(routes: Sequence[BaseRoute]) -> None:
@@ -68,7 +76,9 @@ def check_order(routes: Sequence[BaseRoute]) -> None:
     An application may serve a function both with a lock and without.
     """
     paths = {
-        endpoint: path for endpoint, path in _endpoints(routes) if inspect.isfunction(endpoint)
+        dependant.call: path
+        for dependant, path in _dependants(routes)
+        if inspect.isfunction(dependant.call)
     }
     served = {function for endpoint in paths for function in _layers(endpoint)}
     for endpoint, path in paths.items():
@@ -93,12 +103,12 @@ def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         layer = getattr(layer, "__wrapped__", None)
 
 
-def _endpoints(routes: Sequence[BaseRoute]) -> Iterator[tuple[Callable[..., Any], str]]:
+def _dependants(routes: Sequence[BaseRoute]) -> Iterator[tuple[Any, str]]:
     for route in _flat(routes):
         if _is_mount(route):
-            yield from _endpoints(_below(route))
+            yield from _dependants(_below(route))
         elif getattr(route, "dependant", None) is not None:
-            yield route.dependant.call, route.path_format
+            yield route.dependant, route.path_format
 
 
 def mounted(routes: Sequence[BaseRoute]) -> Iterator[Starlette]:
@@ -124,7 +134,7 @@ def describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: int
     answers = {contended: "contended", 503: "unavailable"}
     for route in _flat(routes):
         dependant = getattr(route, "dependant", None)
-        if dependant is None or not any(_names_of(dependant)):
+        if dependant is None or not any(_locks_of(dependant)):
             continue
         for method in getattr(route, "methods", None) or ():
             operation = schema["paths"].get(route.path_format, {}).get(method.lower())
@@ -142,11 +152,11 @@ def _flat(routes: Iterable[BaseRoute]) -> Iterator[Any]:
     return flatten(routes)
 
 
-def _names_of(dependant: Any) -> Iterator[object]:
-    if inspect.isfunction(dependant.call) and dependant.call in names:
-        yield names[dependant.call]
+def _locks_of(dependant: Any) -> Iterator[Declared]:
+    if inspect.isfunction(dependant.call) and dependant.call in declared:
+        yield declared[dependant.call]
     for inner in dependant.dependencies:
-        yield from _names_of(inner)
+        yield from _locks_of(inner)
 
 
 def wrap_openapi(app: FastAPI, contended: Callable[[], int]) -> None:

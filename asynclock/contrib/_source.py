@@ -11,6 +11,7 @@ from .._nodes.deployment import NodeAddress
 from .._settings import ConnectSettings
 from ..errors import ConfigurationError
 from ..manager import LockManager
+from . import _stopping
 from ._problems import Contended, checked
 
 Nodes: TypeAlias = "Sequence[NodeAddress | LockManager]"
@@ -51,6 +52,7 @@ class Source:
         self._runs += 1
         try:
             async with given or connect(*self._addresses, **self._settings) as locks:
+                _stopping.begin(locks)
                 yield locks
         finally:
             self._runs -= 1

@@ -34,14 +34,15 @@ from ..manager import LockManager
 from . import _problems
 from ._problems import (
     Contended,
+    Declared,
     RouteSettings,
-    acquired,
     declared,
     health_of,
     problem_of,
     usable,
 )
 from ._source import Source
+from ._stopping import waits_of, warn
 from ._while_present import WhilePresent
 
 __all__ = ["LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems", "setup"]
@@ -56,8 +57,8 @@ if hasattr(web, "RequestKey"):  # later versions warn about keys that are texts
 S = TypeVar("S", bound=web.Request | web.View)
 """The argument of a handler: the request, or the view of a method."""
 Name = str | Callable[[web.Request], str]
-_names: WeakKeyDictionary[Callable[..., Any], Name] = WeakKeyDictionary()
-"""The lock name of each decorated handler."""
+_declared: WeakKeyDictionary[Callable[..., Any], Declared] = WeakKeyDictionary()
+"""The lock of each decorated handler."""
 CLIENT_GONE = 499
 """The status in the access log for a client that disconnected before the answer, as in nginx."""
 
@@ -91,6 +92,7 @@ def setup(
     app.middlewares.insert(0, outermost)
     app.cleanup_ctx.append(_cleanup_context(source, outermost))
     app.on_response_prepare.append(_note_socket)
+    app.on_shutdown.append(_end_waits)
 
 
 def _check_order(app: web.Application, outermost: Middleware) -> None:
@@ -121,6 +123,7 @@ def _cleanup_context(
         if outermost is not None:
             _check_order(app, outermost)
         _check_names(app.router.routes())
+        warn(_path(route) for route in app.router.routes() if _without_timeout(route))
         async with source.run() as locks:
             app[LOCKS] = locks
             yield
@@ -150,10 +153,19 @@ def _check_names(routes: Iterable[web.AbstractRoute]) -> None:
         known = route.resource.get_info() if route.resource is not None else {}
         variables = known["pattern"].groupindex if "pattern" in known else ()
         for handler in _handlers(route):
-            name = _names.get(handler)
-            if isinstance(name, str):
-                path = known.get("formatter") or known.get("path")
-                check_template(name, variables, f"route {route.method} {path}")
+            lock = _declared.get(handler)
+            if lock is not None and isinstance(lock.name, str):
+                check_template(lock.name, variables, f"route {route.method} {_path(route)}")
+
+
+def _path(route: web.AbstractRoute) -> str:
+    known = route.resource.get_info() if route.resource is not None else {}
+    return str(known.get("formatter") or known.get("path"))
+
+
+def _without_timeout(route: web.AbstractRoute) -> bool:
+    locks = map(_declared.get, _handlers(route))
+    return any(lock is not None and lock.timeout is None for lock in locks)
 
 
 def _handlers(route: web.AbstractRoute) -> list[Callable[..., Any]]:
@@ -201,6 +213,10 @@ def _problems_of(source: Source | _Fixed) -> Middleware:
             )
 
     return middleware
+
+
+async def _end_waits(app: web.Application) -> None:
+    waits_of(app[LOCKS]).end()
 
 
 async def _note_socket(request: web.Request, response: web.StreamResponse) -> None:
@@ -252,13 +268,13 @@ def locked(
             wanted = name(request) if callable(name) else fill_in(name, request.match_info)
             lock = locks.lock(usable(wanted, locks), **given)
             with WhilePresent(request) as scope:
-                async with await acquired(lock, retry_after) as lease:
+                async with await waits_of(locks).acquire(lock, retry_after) as lease:
                     return await handler(first, lease)
             if scope.cancelled_caught:
                 return web.Response(status=CLIENT_GONE, reason="Client Closed Request")
             raise RuntimeError("the handler was left without an answer")
 
-        _names[wrapper] = name
+        _declared[wrapper] = Declared(name, given.get("timeout"))
         return wrapper
 
     return decorate

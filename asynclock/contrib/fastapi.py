@@ -44,14 +44,15 @@ from ._disconnect import PRESENCE, CancelOnDisconnect, Presence
 from ._middleware import AnswerErrors
 from ._problems import (
     Contended,
+    Declared,
     RouteSettings,
-    acquired,
     declared,
     health_of,
     problem_of,
     usable,
 )
 from ._source import Source
+from ._stopping import waits_of, warn
 
 __all__ = ["Locked", "Locks", "health", "lifespan", "locked", "locks_of", "setup"]
 
@@ -122,6 +123,7 @@ def _surround(app: FastAPI, source: Source) -> None:
     def build_around() -> ASGIApp:
         _routes.check_names(app.routes)
         _routes.check_order(app.routes)
+        warn(_routes.without_timeout(app.routes))
         for inner in _routes.mounted(app.routes):
             if AsyncLockError not in inner.exception_handlers:
                 _answer_errors(inner, source)
@@ -211,10 +213,10 @@ def Locked(  # noqa: N802 - as `Depends`
         presence = connection.scope.get(PRESENCE)
         if isinstance(presence, Presence):
             presence.insist()
-        async with await acquired(lock, retry_after) as lease:
+        async with await waits_of(locks).acquire(lock, retry_after) as lease:
             yield lease
 
-    _routes.names[hold] = name
+    _routes.declared[hold] = Declared(name, given.get("timeout"))
     return Depends(hold, scope="function")
 
 

@@ -1,0 +1,211 @@
+"""A server that stops: requests that wait for a lock are answered, and holders have their time.
+
+No `from __future__ import annotations` here: FastAPI would not find the names of an inner app.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from aiohttp import web
+from fastapi import FastAPI, WebSocket
+from fastapi.testclient import TestClient
+from starlette.testclient import WebSocketDenialResponse
+
+from asynclock import Lease, connect
+from asynclock.contrib import aiohttp as for_aiohttp
+from asynclock.contrib.fastapi import Locked, locked, setup
+from asynclock.testing import LocalServer, busy
+from asynclock.testing.servers.ports import ReservedPort
+from tests.contrib.apps import serving
+from tests.contrib.conftest import lock_keys
+from tests.docs.blocks import ROOT, python_blocks
+from tests.waiting import PATIENCE, becomes, until
+
+PAGE = ROOT / "docs" / "web.md"
+APP = "tests.contrib.stopping_apps"
+WORKER = ("-k", "worker.Worker", "--graceful-timeout", "60")
+SERVERS: dict[str, tuple[str, ...]] = {
+    "uvicorn": ("uvicorn", f"{APP}:app", "--port", "PORT"),
+    "uvicorn-workers": ("uvicorn", f"{APP}:app", "--port", "PORT", "--workers", "1"),
+    "gunicorn": ("gunicorn", f"{APP}:app", *WORKER, "-b", "127.0.0.1:PORT"),
+    "aiohttp": (APP, "PORT"),
+}
+
+
+@contextlib.contextmanager
+def server(which: str, nodes: list[LocalServer], go: Path) -> Iterator[tuple[str, Any]]:
+    """A server in a process of its own: its address, and the process."""
+    if which == "gunicorn" and importlib.util.find_spec("gunicorn") is None:
+        pytest.skip("gunicorn is not installed")
+    environment = {
+        **os.environ,
+        "NODES": ",".join(node.url for node in nodes),
+        "GO": str(go),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{go.parent}",
+    }
+    with ReservedPort() as port:
+        command = [
+            sys.executable,
+            "-m",
+            *(one.replace("PORT", str(port)) for one in SERVERS[which]),
+        ]
+        process = subprocess.Popen(command, env=environment, cwd=go.parent)
+        try:
+            yield f"http://127.0.0.1:{port}", process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.timeout(180)  # a server that imports a framework, on a busy machine
+@pytest.mark.parametrize("which", SERVERS)
+async def test_sigterm_ends_the_waits_and_lets_holders_finish(
+    which: str, asynclock_nodes: list[LocalServer], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    test = f"::{test_sigterm_ends_the_waits_and_lets_holders_finish.__name__}"
+    (worker,) = [one for one in python_blocks(PAGE) if one.shown_by and one.shown_by.endswith(test)]
+    (tmp_path / "worker.py").write_text(worker.text)
+    with server(which, asynclock_nodes, go) as (url, process):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+
+            async def waiting() -> int | None:
+                with contextlib.suppress(httpx.TransportError):
+                    return int((await client.get("/waiting")).text)
+                assert process.poll() is None
+                return None
+
+            await becomes(waiting, 0, timeout=60)
+            holder = asyncio.create_task(client.post("/hold"))
+            await until(lambda: lock_keys(asynclock_nodes))
+            others = [asyncio.create_task(client.post("/hold")) for _ in range(3)]
+            await becomes(waiting, 3)
+            process.send_signal(signal.SIGTERM)
+            for answer in await asyncio.wait_for(asyncio.gather(*others), PATIENCE):
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+                assert answer.json()["type"] == "urn:asynclock:unavailable"
+                assert answer.json()["lock"] == "a"
+            assert not holder.done()
+            go.touch()
+            assert (await holder).json() == {"held": True}
+        await asyncio.to_thread(process.wait, PATIENCE)
+    assert not await lock_keys(asynclock_nodes)
+
+
+class Server:
+    """What handles the signals of this process, as the object of a uvicorn server does."""
+
+    should_exit = False
+
+    def handle_exit(self, *_: Any) -> None:
+        self.should_exit = True
+
+
+@pytest.fixture
+def stopping() -> Iterator[Server]:
+    one = Server()
+    before = signal.signal(signal.SIGINT, one.handle_exit)
+    yield one
+    found = signal.signal(signal.SIGINT, before)
+    assert found == one.handle_exit, "nobody has taken the signal away"
+
+
+def application() -> FastAPI:
+    app = FastAPI()
+    setup(app, connect("memory://stopping"))  # the same manager is opened at each start
+
+    @app.get("/{name}")
+    @locked("{name}")
+    async def get(name: str) -> str:
+        return name
+
+    @app.websocket("/socket")
+    async def socket(socket: WebSocket, lease: Annotated[Lease, Locked("socket")]) -> None:
+        await socket.accept()
+
+    return app
+
+
+async def test_a_request_that_comes_later_gets_a_free_lock_and_does_not_wait(
+    stopping: Server,
+) -> None:
+    """And an application that starts again, as in tests, begins anew."""
+    app = application()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with app.router.lifespan_context(app), busy("a", app.state.asynclock):
+            waiting = asyncio.create_task(client.get("/a"))
+            await until(lambda: app.state.asynclock.statistics().waiting)
+            stopping.handle_exit()
+            assert (await waiting).status_code == 503
+            assert (await client.get("/a")).status_code == 503
+            assert (await client.get("/b")).json() == "b"
+        stopping.should_exit = False
+        async with app.router.lifespan_context(app), busy("a", app.state.asynclock) as other:
+            waiting = asyncio.create_task(client.get("/a"))
+            await until(lambda: app.state.asynclock.statistics().waiting)
+            await other.release()
+            assert (await waiting).json() == "a"
+
+
+def test_a_socket_that_waits_is_refused(stopping: Server) -> None:
+    stopping.handle_exit()
+    app = application()
+    with TestClient(app) as client, contextlib.ExitStack() as stack:
+        assert client.portal is not None
+        locks = app.state.asynclock
+        stack.enter_context(client.portal.wrap_async_context_manager(busy("socket", locks)))
+        with pytest.raises(WebSocketDenialResponse) as caught:
+            stack.enter_context(client.websocket_connect("/socket"))
+        assert caught.value.status_code == 503
+
+
+# ---- routes without a timeout --------------------------------------------------------------------
+
+
+async def test_routes_without_a_timeout_are_warned_of_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api, inner = FastAPI(), FastAPI()
+    setup(api, "memory://stopping")
+    api.get("/{name}/patient")(locked("{name}")(nothing))
+    api.get("/{name}/quick")(locked("{name}", timeout=2)(nothing))
+    api.get("/{name}/free")(nothing)
+    inner.get("/{name}/inner")(locked("{name}", timeout=None)(nothing))
+    api.mount("/mounted", inner)
+    with TestClient(api):
+        pass
+    assert warned(caplog) == [("/{name}/patient", "/{name}/inner")]
+
+    caplog.clear()
+    site = web.Application()
+    for_aiohttp.setup(site, "memory://stopping")
+    site.router.add_get("/{name}/patient", for_aiohttp.locked("{name}")(handle))
+    site.router.add_get("/{name}/quick", for_aiohttp.locked("{name}", timeout=2)(handle))
+    async with serving(site):
+        pass
+    assert warned(caplog) == [("/{name}/patient",)]
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
+    records = [one for one in caplog.records if one.name == "asynclock.web"]
+    assert all(one.levelno == logging.WARNING for one in records)
+    return [one.asynclock_routes for one in records]  # type: ignore[attr-defined]
+
+
+async def nothing(name: str) -> None: ...
+
+
+async def handle(request: web.Request, lease: Lease) -> web.Response:
+    return web.Response()
