@@ -29,6 +29,8 @@ class Reach:
         self._sets: dict[str, list[tuple[frozenset[int], list[str]]]] = defaultdict(list)
         tests: list[list[str]] = [[] for _ in found["sets"]]
         for test, seconds, sets in found["tests"]:
+            if not _exists(test):
+                continue  # the record may be older than the tests
             self.seconds[test] = seconds
             for number in sets:
                 tests[number].append(test)
@@ -70,6 +72,18 @@ class Reach:
         for file in {test.partition("::")[0] for test in self.seconds}:
             if re.search("|".join(imports), (ROOT / file).read_text("utf-8"), re.MULTILINE):
                 yield from (test for test in self.seconds if test.startswith(f"{file}::"))
+
+
+def _exists(test: str) -> bool:
+    file, name, *_ = test.partition("[")[0].split("::")
+    return name in _names(file)
+
+
+@cache
+def _names(file: str) -> frozenset[str]:
+    path = ROOT / file
+    text = path.read_text("utf-8") if path.exists() else ""
+    return frozenset(re.findall(r"^(?:(?:async )?def |class |(?=Test))(\w+)", text, re.MULTILINE))
 
 
 @cache

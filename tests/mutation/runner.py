@@ -44,9 +44,10 @@ OPTIONS = (
 )
 TEST_SECONDS = 30
 """What a test may take: a mutant that makes it hang is caught."""
-MUTANT_SECONDS = 60.0
-"""What all tests of a mutant may take; the recorded times of those that are chosen are shorter."""
-CHOSEN_SECONDS, CHOSEN_TESTS = 20.0, 150
+MUTANT_SECONDS = 90.0
+"""What all tests of a mutant may take: one that makes them hang for so long is caught."""
+CHOSEN_SECONDS, CHOSEN_TESTS = 12.0, 150
+"""The tests of a mutant: what they took when they were recorded, and how many they are."""
 FIRST = 15
 """So many tests are collected first: most mutants are caught by one of these."""
 MEMORY, WRITTEN = 8 << 30, 1 << 28
@@ -54,7 +55,7 @@ MEMORY, WRITTEN = 8 << 30, 1 << 28
 IGNORED = shutil.ignore_patterns(
     ".git", ".nox", ".bench", ".*_cache", ".hypothesis", ".venv", "_build", "build", "dist"
 )
-CAUGHT, SURVIVED, UNREACHED, OVERDUE = "caught", "survived", "unreached", "overdue"
+CAUGHT, HUNG, SURVIVED, UNREACHED = "caught", "hung", "survived", "unreached"
 DOUBTFUL = "doubtful"
 """Caught by a test that fails without the mutant, too."""
 ENDED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+::.+?)(?: - .*)?$", re.MULTILINE)
@@ -68,6 +69,11 @@ class Outcome:
     status: str
     seconds: float
     output: str = ""
+
+    @property
+    def caught(self) -> bool:
+        """Whether a test failed, or hung."""
+        return self.status in (CAUGHT, HUNG)
 
     @property
     def catcher(self) -> str:
@@ -225,9 +231,10 @@ class Runner:
                     os.waitpid(pid, 0)
                 del running[pid]
                 self._idle.append(run.copy)
-                word = _status(os.waitstatus_to_exitcode(status)) if ended else OVERDUE
+                said = run.output
+                word = _status(os.waitstatus_to_exitcode(status), said) if ended else HUNG
                 assert run.mutant is not None
-                yield Outcome(run.mutant, word, took, run.output)
+                yield Outcome(run.mutant, word, took, said)
             time.sleep(0.02)
 
     def doubted(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -240,8 +247,9 @@ class Runner:
         return [replace(one, status=DOUBTFUL) if one.catcher in failed else one for one in outcomes]
 
 
-def _status(code: int) -> str:
-    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+def _status(code: int, output: str) -> str:
+    stale = code == pytest.ExitCode.USAGE_ERROR and "ERROR: not found" in output
+    if stale or code == pytest.ExitCode.NO_TESTS_COLLECTED:
         return UNREACHED  # the tests that were recorded have other names by now
     return CAUGHT if code else SURVIVED
 

@@ -10,7 +10,7 @@ from math import comb
 from pathlib import Path
 
 from tests.mutation.mutant import Mutant
-from tests.mutation.runner import CAUGHT, DOUBTFUL, Outcome
+from tests.mutation.runner import DOUBTFUL, Outcome
 
 ACCEPTED = Path(__file__).with_name("accepted.toml")
 CHANCE = 0.001
@@ -44,13 +44,13 @@ def counted(outcomes: Sequence[Outcome]) -> list[Outcome]:
         one
         for one in outcomes
         if one.status != DOUBTFUL
-        and (one.status == CAUGHT or not any(other.covers(one.mutant) for other in known))
+        and (one.caught or not any(other.covers(one.mutant) for other in known))
     ]
 
 
 def survivors(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return what no test caught and nobody accepted."""
-    return [one for one in counted(outcomes) if one.status != CAUGHT]
+    return [one for one in counted(outcomes) if not one.caught]
 
 
 def most_survivors(drawn: int, score: float) -> int:
@@ -97,5 +97,5 @@ def _package(mutant: Mutant) -> str:
 
 
 def _row(name: str, group: Sequence[Outcome]) -> str:
-    caught = sum(one.status == CAUGHT for one in group)
+    caught = sum(one.caught for one in group)
     return f"| {name} | {len(group)} | {caught} | {caught / len(group):.1%} |"
