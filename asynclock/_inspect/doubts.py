@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .health import Trouble
 from .monitor import Monitor, SeenLease
 
 CLOCKS_APART = 2.0
 """Seconds by which the clocks of this machine and of the nodes may differ."""
+
+
+def lacking_rights(errors: Mapping[str, str]) -> list[str]:
+    """Return a sentence if a node has refused to show its keys to the user of its URL."""
+    refused = [cause for cause in errors.values() if cause.startswith("NOPERM")][:1]
+    return [
+        f"the user of the URL may not see what is held ({cause}): `asynclock doctor` names the "
+        "rights that it lacks"
+        for cause in refused
+    ]
 
 
 def false_alarm(monitor: Monitor, since: float) -> Trouble | None:
@@ -35,7 +47,7 @@ def _began(lease: SeenLease) -> float:
 
 def doubts(monitor: Monitor, prefix: str, max_ttl: float) -> list[str]:
     """Return a sentence for each setting that seems to differ from that of the services."""
-    found = []
+    found = lacking_rights(monitor.survey.errors)
     for lease in monitor.leases.values():
         left = lease.found.nodes[0].remaining
         if left is not None and left > max_ttl * 1.01:

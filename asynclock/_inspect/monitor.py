@@ -23,6 +23,8 @@ from .views import Agreement
 
 NEARLY_EXPIRED = 0.5
 """Seconds: a lease that vanished with less than this left (and one interval) has run out."""
+GAP = 5.0
+"""Seconds: after a longer time without a look, a lease may have been renewed and then released."""
 INFO = Command.plain("INFO")
 _DATABASE, _KEYS = re.compile(r"db\d+"), re.compile(r"keys=(\d+)")
 MOST_ENDED = 10_000
@@ -123,6 +125,8 @@ class Monitor:
         for lease in before.values():
             left = (lease.found.remaining or 0.0) - (now - lease.last_seen)
             how = "ran out" if left < NEARLY_EXPIRED else "released"
+            if how == "ran out" and now - lease.last_seen > GAP:
+                continue  # nobody knows
             self.counts[how] += 1
             self._note_end(lease, now - lease.first_seen, how)
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from ._text import clean
@@ -66,9 +67,17 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def lines_of_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
 ) -> list[str]:
-    """Return the lines of a table, titles first, at most `width` characters wide if possible."""
-    cleaned = list(map(_cleaned, rows))
+    """Return the lines of a table, titles first, at most `width` characters wide if possible.
+
+    A table that is too wide has no columns without a text.
+    """
+    cleaned: list[Sequence[str]] = list(map(_cleaned, rows))
     widths = _widths(titles, cleaned)
+    if width is not None and _total(widths) > width:
+        told = [any(cells) for cells in zip(*cleaned, strict=True)] or [True] * len(titles)
+        titles = tuple(compress(titles, told))
+        cleaned = [tuple(compress(row, told)) for row in cleaned]
+        widths = list(compress(widths, told))
     whole = sum(widths)
     if width is not None:
         _squeeze(widths, width)
@@ -112,13 +121,18 @@ def _widths(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
 
 def _least(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     widths = _widths(titles, list(map(_cleaned, rows)))
-    return sum(min(width, NARROW) for width in widths) + 2 * (len(widths) - 1)
+    return _total([min(width, NARROW) for width in widths])
 
 
 def _squeeze(widths: list[int], width: int) -> None:
-    # Shrink the widest column first.
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > NARROW:
-        widths[widths.index(max(widths))] -= 1
+    # Shrink the widest column first, but the first one, the name, only when others are short.
+    while _total(widths) > width and max(widths) > NARROW:
+        others = widths[1:] if max(widths[1:], default=0) > 2 * NARROW else widths
+        widths[len(widths) - len(others) + others.index(max(others))] -= 1
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -191,6 +191,21 @@ async def test_a_lease_that_is_gone_ran_out_if_it_had_no_time_left(
 
 
 @pytest.mark.parametrize(
+    ("left", "gap", "counts"),
+    [(10.0, 60.0, {}), (10.0, 5.1, {"released": 1}), (4.0, 5.0, {"ran out": 1}), (4.0, 5.1, {})],
+)
+async def test_a_lease_that_ended_while_nobody_looked_did_not_run_out(
+    left: float, gap: float, counts: dict[str, int]
+) -> None:
+    """Its holder may have renewed and then released it."""
+    monitor = Monitor()
+    await monitor._compare(held(left), 0.0)
+    await monitor._compare(Survey([]), gap)
+    assert monitor.counts == counts
+    assert [one.how for one in monitor.ended] == list(counts)
+
+
+@pytest.mark.parametrize(
     ("cause", "reply", "shown"),
     [("", b"", ""), ("gone", b"", "gone"), ("", AWAY, "no answer"), ("gone", AWAY, "gone")],
     ids=["none", "of the node", "of the reply", "of both"],

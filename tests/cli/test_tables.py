@@ -61,6 +61,18 @@ def test_a_table_is_at_most_as_wide_as_the_terminal(width: int, filler: str) -> 
     assert lines[2].endswith("  web-2:88  no quorum")
 
 
+def test_a_name_is_not_cut_while_columns_are_empty_or_others_are_long() -> None:
+    titles = ("name", "holder", "waiting", "remaining", "note")
+    name = "orders:eu-central-1:customer-0042:shipment"
+    rows = [(name, "web-1:77:job-of-the-night-shift", "", "9.0 s", "")]
+    lines = output.lines_of_table(titles, rows, 75)
+    assert lines[0].split() == ["name", "holder", "remaining"]
+    assert lines[1].startswith(f"{name}  web-1:77:job-of-")
+    whole = output.lines_of_table(titles, rows, 120)
+    assert whole[0].split() == list(titles)
+    assert output.lines_of_table(titles, [], 20)[0].split()[0] == "name"
+
+
 def test_no_column_is_cut_below_what_can_be_read() -> None:
     lines = output.lines_of_table(TITLES, [("n" * 20, "h" * 20, "x" * 20)], 10)
     assert lines[1] == "  ".join(f"{one * 7}…" for one in "nhx")

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..._access import node_access
 from ..._engine.inspection import Inspection, NodeView
 from ..._engine.waiters import Waiter
+from ..._inspect.doubts import lacking_rights
 from ..._inspect.states import SharedState
 from ..._inspect.survey import Survey, survey
 from ..._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
@@ -64,11 +65,18 @@ def show(wanted: InspectArguments) -> int:
         _show_all(found, json, len(settings.nodes))
     else:
         _show_one(found, json)
-    for address, error in found.errors.items():
-        say(f"{address}: {error}")
+    say_causes(found.errors)
     for address, cause in found.without_vote.items():
         say(f"{address}: answers, but has no vote: {cause}")
     return Status.UNREACHABLE if found.shortfall(len(settings.nodes)) else Status.OK
+
+
+def say_causes(errors: Mapping[str, str]) -> None:
+    """Print why nodes could not be asked, and what to do about it."""
+    for address, error in errors.items():
+        say(f"{address}: {error}")
+    for sentence in lacking_rights(errors):
+        say(sentence)
 
 
 async def find(settings: Settings, name: str | None) -> Survey:

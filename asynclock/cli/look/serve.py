@@ -11,13 +11,18 @@ from urllib.parse import urlencode
 
 import typer
 
+from ..._access import node_access
+from ..._inspect.survey import Survey, ask
+from ..._nodes.replies import Failure
+from ..._nodes.script import Command
 from ...errors import ConfigurationError
 from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .._sources import Settings, load
 from .._status import Status
 from .._text import say
-from .held import NODE_TIMEOUT
+from .held import NODE_TIMEOUT, say_causes
 
+SCAN = Command.plain("SCAN", "0", "COUNT", 1)
 TOKEN = "ASYNCLOCK_TOKEN"  # noqa: S105 - the name of a variable
 STOP_TIMEOUT = 2
 """Maximum seconds at the end for open streams to close."""
@@ -89,6 +94,16 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
     locks = settings.look("serve", node_timeout=timeout, max_ttl=longest, ttl=min(10.0, longest))
     app = dashboard(locks, token=made)  # before the nodes are met, to see since when one is down
     async with locks:
+        nodes = node_access(locks).nodes
+        replies = await asyncio.gather(*(ask(node, SCAN) for node in nodes))
+        refused = {
+            node.address: reply.cause
+            for node, reply in zip(nodes, replies, strict=True)
+            if isinstance(reply, Failure) and reply.code == "NOPERM"
+        }
+        if Survey([], refused).shortfall(len(nodes)):
+            say_causes(refused)
+            return Status.UNREACHABLE
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_TIMEOUT)
         with _listen(port) as listening:
             # Requests that come before the server is ready wait in the socket's queue.

@@ -13,13 +13,15 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from ..._inspect.doubts import lacking_rights
 from ..._inspect.monitor import Monitor, SeenLease
 from ...manager import LockManager
 from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .._output import console, lines_of_table, print_table, wrapped
 from .._sources import Settings, load
+from .._status import Status
 from .._text import clean, log_to_nobody
-from .held import NODE_TIMEOUT
+from .held import NODE_TIMEOUT, say_causes
 from .keys import pressed
 from .rows import COLUMNS, NODE_COLUMNS, cells, node_cells, ordered
 
@@ -54,6 +56,8 @@ def top(
     watches some), and connections, with those of this command. "ran out" counts locks whose holder
     neither renewed nor released them: the holder died, or lost them.
 
+    With --once the exit status is 69 if too few nodes answered.
+
     Examples:
 
         asynclock top
@@ -71,10 +75,12 @@ async def _top(settings: Settings, interval: float, *, live: bool) -> int:
         screen = TopScreen(Monitor())
         if live:
             await screen.run(locks, interval)
-        else:
-            await screen.monitor.refresh(locks)
-            screen.print()
-    return 0
+            return Status.OK
+        await screen.monitor.refresh(locks)
+        screen.print()
+        found = screen.monitor.survey
+        say_causes(found.errors)
+        return Status.UNREACHABLE if found.shortfall(len(locks.nodes())) else Status.OK
 
 
 class TopScreen:
@@ -203,6 +209,8 @@ class TopScreen:
             if node.cause and (width < WIDE or node.health.state != "up"):
                 words = f"{node.health.node}: {node.cause}".split(" ")
                 lines += wrapped(words, width, "red", " ")
+        for sentence in lacking_rights(self.monitor.survey.errors):
+            lines += wrapped(sentence.split(" "), width, "bold white on red", " ")
         return [*lines, Text()]
 
     def _locks(self, rows: Sequence[SeenLease], width: int) -> list[Text]:
