@@ -362,6 +362,12 @@ def docs(session: nox.Session) -> None:
     Environment(session).run("sphinx-build", *options, "docs", "docs/_build")
 
 
+@nox.session(default=False)
+def pictures(session: nox.Session) -> None:
+    """Take the pictures of the live page for the docs anew; needs chromium and its driver."""
+    Environment(session).run("python", "-m", "tests.contrib.pictures")
+
+
 class Empty:
     """A fresh environment that holds only what is installed into it, as a new user's does.
 

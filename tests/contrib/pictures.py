@@ -1,6 +1,7 @@
 """Takes the pictures of the live page for docs/_static: python -m tests.contrib.pictures
 
-Three nodes, one of them dead; 200 locks, some contended; three widths, light and dark.
+Three nodes, one of them dead; 200 locks, some contended; three widths, light and dark. The locks,
+the waiters and what the page has seen are made up, so that nobody waits for minutes to pass.
 """
 
 from __future__ import annotations
@@ -8,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import asynclock
-from asynclock.contrib.dashboard import dashboard
+from asynclock._inspect.monitor import Ended, Monitor
+from asynclock.contrib.dashboard import dashboard, snapshots
+from asynclock.contrib.dashboard.history import History
 from asynclock.testing import LocalServer
 from tests.contrib.apps import serving
 from tests.contrib.browser import Page, browse
@@ -28,6 +33,8 @@ WIDTHS = (390, 900, 1440)
 TOKEN = "a token for the pictures"
 CONTENDED = "orders:eu-west-1:invoice:77120"
 HOSTS = ("web-1", "web-2", "worker-eu-1", "worker-eu-2", "worker-us-1")
+BRIEF = (12, 40, 103, 131, 150)
+"""The locks for which somebody has waited for a moment."""
 PLANT = """
 for _, one in ipairs(cjson.decode(ARGV[1])) do
   local key, now = 'asynclock:' .. one.name, redis.call('TIME')
@@ -74,7 +81,7 @@ def planted(number: int, waiters: int = 0, *, name: str = "", left: float = 0) -
         f"{number:032x}:{label}",
         0.4 + number**2 % 4000 / 13 if not waiters else 20.0 * waiters + 11,
         left or 52 + number % 71 / 10,
-        [(3.1 if waiters == 1 else 19.7) * waiters / (place + 1) for place in range(waiters)],
+        [(0.9 if waiters == 1 else 19.7) * waiters / (place + 1) for place in range(waiters)],
         [f"{HOSTS[(number + place) % 5]}.example.org:{4100 + place}" for place in range(waiters)],
     )
 
@@ -85,8 +92,7 @@ async def fleet() -> AsyncIterator[tuple[list[LocalServer], asynclock.LockManage
     settings: dict[str, Any] = {"ttl": 60.0, "max_ttl": 120.0, "restart_guard": False}
     async with contextlib.AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(LocalServer()) for _ in range(3)]
-        few = {12: 1, 40: 1, 77: 2, 103: 1, 131: 1, 150: 1}
-        locks = [planted(number, few.get(number, 0)) for number in range(190)]
+        locks = [planted(number, int(number in BRIEF)) for number in range(190)]
         locks += [planted(1, 13, name=CONTENDED), planted(2, 3, name="nightly-report")]
         await plant(servers, locks)
         await plant(servers[:1], [planted(7, name="tenant:42:import")])
@@ -116,9 +122,47 @@ async def fleet() -> AsyncIterator[tuple[list[LocalServer], asynclock.LockManage
             assert term
 
 
+class SeenBefore(History):
+    """What a page has seen that was open for nine minutes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        now, counts = time.time(), SeenLeases().counts
+        acquired = [160 + 90 * math.sin(step / 9) + step * 7 % 41 for step in range(108)]
+        for step in range(108):
+            ago = 540.0 - 5 * step
+            waiting = 3 + step % 3 + max(0, step - 60) // 3
+            so_far = {
+                "acquired": counts["acquired"] - int(sum(acquired[step + 1 :])),
+                "ran out": sum(step >= at for at in (31, 32, 77)),
+            }
+            self.note(now - ago, 1.0, so_far, waiting, max(4.0 + step % 4, 262.0 - ago))
+
+
+class SeenLeases(Monitor):
+    """The leases that such a page has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended.extend(ended(time.time()))
+        self.counts.update({"acquired": 18_204, "released": 18_001, "ran out": 3})
+
+
+def ended(now: float) -> Iterator[Ended]:
+    """Yield the holds that such a page has seen end."""
+    for step in range(9):
+        since = now - 560 + 31 * step
+        for name, labels in ((CONTENDED, HOSTS), ("nightly-report", HOSTS[::-1])):
+            holder = f"{labels[step % 5]}.example.org:{4100 + step}"
+            how = "ran out" if step == 5 else "released"
+            yield Ended(name, "lock", "", holder, since, since + 14 + 5 * (step % 4), how)
+
+
 async def take(folder: Path) -> None:
     """Take all pictures."""
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(mock.patch.object(snapshots, "History", SeenBefore))
+        stack.enter_context(mock.patch.object(snapshots, "Monitor", SeenLeases))
         servers, locks = await stack.enter_async_context(fleet())
         url = await stack.enter_async_context(serving(dashboard(locks, token=TOKEN)))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
@@ -127,6 +171,7 @@ async def take(folder: Path) -> None:
         await shows(page, "#locks tbody tr")
         await servers[2].kill()
         await shows(page, "#nodes .away")
+        await plant(servers[:2], [planted(number, 1) for number in BRIEF])
         for width in WIDTHS:
             for scheme in ("light", "dark"):
                 await page.look(width, dark=scheme == "dark")

@@ -251,7 +251,7 @@ async def _shows_a_picture(page: Page) -> None:
     busy, free, calm = await page.run(ROWS % "locks")
     assert busy[0].splitlines() == ["jobs [semaphore]", "held by this process", "nodes disagree"]
     assert busy[1:] == [
-        *("12+, longest 2h 05m", "4m 10s", "host:1 and 2 more", "8.2 s", "77", "2 of 3")
+        *("12+ longest 2h 05m", "4m 10s", "host:1 and 2 more", "8.2 s", "77", "2 of 3")
     ]
     assert free[0].splitlines() == ["<i>free</i>", "a writer waits for a reader"]
     assert free[1:] == ["1 for 5.0 s", "", "nobody", "", "", ""]

@@ -207,7 +207,7 @@ function address(changes) {
 function waiting(one) {
   if (!one.waiting) return "";
   return [make("b", { class: "figure" }, one.waiting.toLocaleString() + (one.more ? "+" : "")),
-    one.waited === null ? "" : make("span", { class: "about" }, one.waiting > 1 ? ", longest " : " for ", going(one.waited))];
+    one.waited === null ? "" : [" ", make("span", { class: "about" }, one.waiting > 1 ? "longest " : "for ", going(one.waited))]];
 }
 
 function nodesOf(one) {

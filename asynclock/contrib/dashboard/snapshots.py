@@ -85,6 +85,8 @@ class Snapshots:
         self._rows: list[Row] = []
         self._sorted: dict[str, list[Row]] = {}
         """The rows in the orders that viewers have asked for."""
+        self._asked: set[str] = set()
+        """The columns that viewers have asked for since the last snapshot."""
         self._odd: set[Key] = set()
         """The rows whose nodes differed in the last picture."""
         self._ours: set[str] = set()
@@ -120,6 +122,7 @@ class Snapshots:
         """
         if not at_once or time.monotonic() > self._stale_at + self.pace + RECENT:
             await self._look()
+        self._asked.add(query.sort)
         rows = self._sorted.get(query.sort)
         if rows is None:
             rows = self._sorted[query.sort] = in_order(self._rows, query.sort)
@@ -165,8 +168,9 @@ class Snapshots:
     async def _make(self) -> None:
         locks, monitor, now = self._locks, self._monitor, time.time()
         self._ours = {lease.owner for lease in locks.leases()}
-        self._rows, self._odd = await rows_of(monitor, locks.waiters(), self._odd)
-        self._sorted = {}
+        self._rows, self._odd = rows, _ = await rows_of(monitor, locks.waiters(), self._odd)
+        self._sorted = {column: in_order(rows, column) for column in self._asked}
+        self._asked = set()
         waited = [row for row in self._rows if row.count]
         waiting = sum(row.count for row in waited)
         longest = max((now - row.since for row in waited if row.since is not None), default=0.0)

@@ -1,0 +1,159 @@
+"""Measures an update of the live page with many locks: `python -m benchmarks.page`.
+
+An update is what a viewer waits for: the server selects and sorts the names of the last snapshot
+and makes JSON of it, the browser shows it. Reading all locks of all nodes takes longer; that is
+done beside, in slices, and less often. Both are measured, and how long a slice keeps the loop. CPU
+times hardly depend on what else the machine does; the others do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asynclock
+from asynclock.contrib.dashboard import dashboard
+from asynclock.contrib.dashboard.snapshots import Query, Snapshots
+from asynclock.testing import local_servers
+from tests.contrib.apps import serving
+from tests.contrib.browser import binaries, browse
+from tests.contrib.pictures import Planted, plant, planted
+from tests.waiting import until
+
+TOKEN = "a token for measuring"  # noqa: S105 - of a server on this machine
+WAITERS = 20
+"""Number of waiters of a contended name."""
+QUERIES = {
+    "what is wrong first": Query(),
+    "sorted by another column": Query(sort="held", reverse=True),
+    "searched": Query(search="worker-eu-1"),
+    "one lock": Query(lock="bulk:000000"),
+}
+PAINTS = "return performance.getEntriesByName('paint').map((one) => one.duration)"
+
+
+@dataclass
+class Measured:
+    """Seconds, with the load average of the machine."""
+
+    updates: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """For each query the server's part of some updates, with its CPU time; the first one sorts."""
+    paints: list[float] = field(default_factory=list)
+    """The browser's part; empty without a browser."""
+    snapshot: float = 0.0
+    cpu: float = 0.0
+    stall: float = 0.0
+    """CPU time of the longest slice, mostly of Python's garbage collection."""
+    load: float = 0.0
+
+
+async def measure(locks: int, waiters: int, nodes: int, *, browser: bool = True) -> Measured:
+    """Measure with made-up locks on local servers."""
+    found = Measured()
+    async with local_servers(nodes) as servers:
+        for first in range(0, locks, 1000):
+            some = range(first, min(first + 1000, locks))
+            await plant(servers, [_planted(n, waiters) for n in some])
+        urls = [server.url for server in servers]
+        settings: dict[str, Any] = {"ttl": 60.0, "max_ttl": 3600.0, "node_timeout": 10.0}
+        async with asynclock.connect(*urls, restart_guard=False, **settings) as manager:
+            shots = Snapshots(manager)
+            await shots.take(Query())
+            await _snapshot(shots, found)
+            for name, query in QUERIES.items():
+                found.updates[name] = [await _update(shots, query) for _ in range(5)]
+            if browser and binaries():
+                found.paints = await _paints(manager)
+    found.load = os.getloadavg()[0]
+    return found
+
+
+def _planted(number: int, waiters: int) -> Planted:
+    contended = number < waiters // WAITERS
+    return planted(number, contended * WAITERS, name=f"bulk:{number:06}", left=1800)
+
+
+async def _snapshot(shots: Snapshots, found: Measured) -> None:
+    shots._stale_at = 0.0  # noqa: SLF001 - to take one now
+    async with _stalls() as stalls:
+        began, cpu = time.perf_counter(), time.process_time()
+        await shots.take(Query())
+        found.snapshot, found.cpu = time.perf_counter() - began, time.process_time() - cpu
+    found.stall = max(stalls)
+
+
+@contextlib.asynccontextmanager
+async def _stalls() -> AsyncIterator[list[float]]:
+    """Note for how long the event loop runs no other task."""
+    noted = [0.0]
+
+    async def note() -> None:
+        while True:
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            noted.append(time.thread_time() - began)
+
+    noting = asyncio.create_task(note())
+    try:
+        yield noted
+    finally:
+        noting.cancel()
+
+
+async def _update(shots: Snapshots, query: Query) -> tuple[float, float]:
+    began, cpu = time.perf_counter(), time.thread_time()
+    json.dumps(await shots.take(query, at_once=True))
+    return time.perf_counter() - began, time.thread_time() - cpu
+
+
+async def _paints(manager: asynclock.LockManager) -> list[float]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        async with serving(dashboard(manager, token=TOKEN)) as url, browse(Path(folder)) as page:
+            await page.open(f"{url}/#token={TOKEN.replace(' ', '+')}")
+            await until(lambda: page.run(PAINTS), "the first picture", timeout=120, every=0.2)
+            for search in ("web", "bulk", "worker", ""):
+                before = len(await page.run(PAINTS))
+                await page.run(f"location.hash = 'search={search}'")
+
+                async def painted(before: int = before) -> bool:
+                    return len(await page.run(PAINTS)) > before
+
+                await until(painted, "the next picture", timeout=120, every=0.2)
+            return [one / 1000 for one in await page.run(PAINTS)]
+
+
+def _shown(times: Sequence[float]) -> str:
+    return f"median {statistics.median(times) * 1000:.0f}, at most {max(times) * 1000:.0f}"
+
+
+def main() -> None:
+    """Measure and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--locks", type=int, default=100_000)
+    parser.add_argument("--waiters", type=int, default=1000)
+    parser.add_argument("--nodes", type=int, default=3)
+    given = parser.parse_args()
+    found = asyncio.run(measure(given.locks, given.waiters, given.nodes))
+    print(f"{given.locks} locks, {given.waiters} waiters, {given.nodes} nodes; ms")
+    for name, times in found.updates.items():
+        walls, cpus = zip(*times, strict=True)
+        print(f"  update, {name}: {_shown(walls)}; CPU {_shown(cpus)}")
+    if found.paints:
+        print(f"  shown in the browser: {_shown(found.paints)}")
+    print(f"  snapshot {found.snapshot * 1000:.0f} (CPU {found.cpu * 1000:.0f})", end=", ")
+    print(f"longest slice CPU {found.stall * 1000:.0f}")
+    print(f"  load average {found.load:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()
