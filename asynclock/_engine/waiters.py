@@ -16,6 +16,8 @@ LATER: Final = 4e15
 """The number of a reader that waits, less its milliseconds since 1970 (_primitives/phases.lua)."""
 CLOCKS: Final = range(10**15, 2**53)
 """Numbers that come from a node's clock, in µs since 1970: others began at 1 or were made up."""
+MILLISECONDS: Final = range(10**12, 10**15)
+"""Numbers of the waiters of a read-write lock, in ms since 1970."""
 MOST_WAITERS: Final = 1000
 """Maximum number of waiters that are read of one queue: at most about a millisecond of a server."""
 
@@ -75,6 +77,7 @@ def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:
 
 def _moment(number: float) -> float | None:
     """Return the node's time at which a ticket got its number, in seconds since 1970."""
-    if number >= LATER:
-        return (number - LATER) / 1000
-    return number / 1_000_000 if int(number) in CLOCKS else None
+    clock = int(number - LATER if number >= LATER else number)
+    if clock in CLOCKS:
+        return clock / 1_000_000
+    return clock / 1000 if clock in MILLISECONDS else None

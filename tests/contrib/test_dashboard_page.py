@@ -19,6 +19,7 @@ from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, Query
 from asynclock.testing import LocalServer
 from tests.contrib.browser import Page, binaries, browse
 from tests.contrib.conftest import PATIENT
+from tests.contrib.pictures import plant, planted
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -95,26 +96,28 @@ async def test_a_night_with_the_page(
         pytest.skip("no browser: chromium or chromedriver is not installed")
     for node in asynclock_nodes:
         await node.command("EVAL", FILL, 1, LONG, 350, HOLDER, FENCE)
+    await plant(asynclock_nodes, [planted(1, 3, name="zoo"), planted(2, name="calm")])
     assert served.stdout
     line = await asyncio.to_thread(served.stdout.readline)
     # One browser for all of it: it takes seconds to start.
     async with browse(tmp_path) as page:
         await page.open(line.strip())
-        await shows(page, "place", "1–100 of 351")
-        assert await text(page, "held") == "Held (351)"
+        await shows(page, "place", "1–100 of 353")
+        assert await text(page, "held") == "Held (353)"
+        await _says_who_waits(page)
         assert "leases seen since" in await text(page, "charts")
         assert "this process" not in await text(page, "charts")
 
         # F5 asks for no token.
         await page.reload()
-        await shows(page, "place", "1–100 of 351")
+        await shows(page, "place", "1–100 of 353")
         assert await page.run("return document.getElementById('login').hidden")
         assert await page.run("return location.hash") == ""
         files = "return performance.getEntriesByType('resource').map((one) => one.responseStatus)"
         assert {200} >= set(await page.run(files)), "also of the picture in the browser's tab"
 
         # All of them can be reached.
-        for wanted in ("101–200 of 351", "201–300 of 351", "301–351 of 351"):
+        for wanted in ("101–200 of 353", "201–300 of 353", "301–353 of 353"):
             await page.run("document.getElementById('next').click()")
             await shows(page, "place", wanted)
         assert await page.run("return document.getElementById('next').disabled")
@@ -160,6 +163,36 @@ async def test_a_night_with_the_page(
         served.send_signal(signal.SIGCONT)
         await shows(page, "status", "live")
         assert await page.run("return document.body.className") == ""
+
+
+async def _says_who_waits(page: Page) -> None:
+    """Who waits for what, since when, behind whom: the first row, and the view that it opens."""
+    first = "return document.querySelector('#locks tbody tr').innerText"
+    shown = await page.run(first)
+    assert shown.startswith("zoo\nthe longest wait is over 10 s")
+    assert "longest 1m" in shown
+    assert await page.run("return document.querySelector('#locks tbody tr').className") == "amber"
+    await page.run("document.querySelector('#locks tbody a').click()")
+    await shows(page, "lock-title", "zoo")
+    places = (
+        "return [...document.querySelectorAll('#lock .queue tbody tr')]"
+        ".map((one) => one.innerText.split('\\t').slice(0, 3))"
+    )
+    assert await page.run(places) == [
+        ["1", "web-2.example.org", "4100"],
+        ["2", "worker-eu-1.example.org", "4101"],
+        ["3", "worker-eu-2.example.org", "4102"],
+    ]
+    assert "fence" in await text(page, "lock-body")
+    assert await page.run("return !!document.querySelector('#lock figure svg rect.bar0')")
+    # A search finds those who wait, too.
+    await page.run("history.back()")
+    await shows(page, "place", "of 353")
+    await page.run(FIND % "WORKER-EU-2.EXAMPLE.ORG:4102")
+    await shows(page, "place", "1–1 of 1 found")
+    assert (await page.run(first)).startswith("zoo")
+    await page.run(FIND % "")
+    await shows(page, "place", "of 353")
 
 
 FIND = (

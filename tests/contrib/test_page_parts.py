@@ -28,7 +28,7 @@ CALM: dict[str, Any] = {
     "part": "",
     "holder": "host:1",
     "holders": 1,
-    "held": 0.02,
+    "held": 3700.0,
     "fence": 77,
     "remaining": 8.2,
     "nodes": 3,
@@ -48,7 +48,7 @@ BUSY: dict[str, Any] = {
     "kind": "semaphore",
     "title": "jobs [semaphore]",
     "holders": 3,
-    "held": 250.0,
+    "held": 15000.0,
     "nodes": 2,
     "note": "nodes disagree",
     "ours": True,
@@ -69,7 +69,7 @@ FREE: dict[str, Any] = {
     "remaining": None,
     "nodes": 0,
     "waiting": 1,
-    "waited": 5.0,
+    "waited": 3700.0,
     "level": "amber",
     "why": "a writer waits for a reader",
 }
@@ -149,7 +149,7 @@ PLACE: dict[str, Any] = {
     "task": "x",
     "woken": True,
     "shared": True,
-    "waited": 75.0,
+    "waited": 4500.0,
 }
 ELSEWHERE = {**PLACE, "label": "x", "host": None, "pid": None, "task": None, "waited": None}
 PAST = {
@@ -251,11 +251,11 @@ async def _shows_a_picture(page: Page) -> None:
     busy, free, calm = await page.run(ROWS % "locks")
     assert busy[0].splitlines() == ["jobs [semaphore]", "held by this process", "nodes disagree"]
     assert busy[1:] == [
-        *("12+ longest 2h 05m", "4m 10s", "host:1 and 2 more", "8.2 s", "77", "2 of 3")
+        *("12+ longest 2h 05m", "4h 10m", "host:1 and 2 more", "8.2 s", "77", "2 of 3")
     ]
     assert free[0].splitlines() == ["<i>free</i>", "a writer waits for a reader"]
-    assert free[1:] == ["1 for 5.0 s", "", "nobody", "", "", ""]
-    assert calm == ["calm", "", "20.0 ms", "host:1", "8.2 s", "77", "3 of 3"]
+    assert free[1:] == ["1 for 1h 01m", "", "nobody", "", "", ""]
+    assert calm == ["calm", "", "1h 01m", "host:1", "8.2 s", "77", "3 of 3"]
     kinds = "return [...document.querySelectorAll('#locks tbody tr')].map((row) => row.className)"
     assert await page.run(kinds) == ["red", "amber", "quiet"]
     charts = [one.split("\n") for one in await page.run(TEXTS % "#charts li")]
@@ -370,7 +370,7 @@ async def _opens_one_lock(page: Page, desk: Desk) -> None:
     ]
     places = [one.split("\t") for one in await page.run(TEXTS % "#lock .queue tbody tr")]
     assert places == [
-        ["1", "web", "7:x", "1m 15s", "reads, woken"],
+        ["1", "web", "7:x", "1h 15m", "reads, woken"],
         ["2", "x", "", "", "reads, woken"],
     ]
     assert "and 10 more" in await text(page, "lock-body")

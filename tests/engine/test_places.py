@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
+import pytest
+
+import asynclock
 from asynclock._engine.ticket import WOKEN
 from asynclock._engine.waiters import MOST_WAITERS, Waiter, in_order, question
 from asynclock._nodes.replies import Failure
+from tests.waiting import until
 
 OWN = b"0123456789abcdef" * 2 + b":web"
 WAITS = b"1"
@@ -44,11 +50,45 @@ def test_a_waiter_says_since_when_it_waits_if_the_nodes_can_tell() -> None:
 
     assert since(b"1795331604939299") == (1795331604.939299, False)
     assert since(b"4001795331604939") == (1795331604.939, True)
+    assert since(b"1795331604939") == (1795331604.939, False)
     assert since(b"-1") == (None, True), "a reader that goes next"
     assert since(b"1") == (None, False), "a writer that was a reader"
     earlier, later = b"1795331604000000", b"1795331605000000"
     (waiter,) = in_order([[[OWN, earlier, WAITS, earlier]], [[OWN, later, WAITS, later]]])
     assert waiter.since == 1795331604.0
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair_lock", "semaphore", "write", "read", "election"])
+async def test_a_waiter_of_each_kind_says_since_when_it_waits(kind: str) -> None:
+    def wanted(locks: asynclock.LockManager) -> Any:
+        match kind:
+            case "semaphore":
+                return locks.semaphore("a", 1).acquire()
+            case "read" | "write":
+                return getattr(locks.rwlock("a"), kind)().acquire()
+            case "election":
+                return locks.election("a").campaign()
+        return getattr(locks, kind)("a").acquire()
+
+    nodes = [f"memory://waits-{kind}-{number}" for number in range(3)]
+    async with asynclock.connect(*nodes) as holder, asynclock.connect(*nodes) as others:
+        await holder.ready(voting=True)
+        await others.ready(voting=True)
+        held = await (holder.rwlock("a").write().acquire() if kind == "read" else wanted(holder))
+        began = time.time()
+        waiting = asyncio.ensure_future(wanted(others))
+        try:
+
+            async def shown() -> Any:
+                return [one async for one in holder.inspect_all() if one.waiting]
+
+            (first,) = (await until(shown))[0].waiting
+        finally:
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        assert first.since == pytest.approx(began, abs=20)
+        assert first.shared is (kind == "read")
+        assert held
 
 
 def test_of_a_waiter_people_see_its_label_and_nothing_that_is_no_text_fails() -> None:
