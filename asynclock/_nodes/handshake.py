@@ -20,7 +20,7 @@ from ..errors import ConfigurationError
 from . import record
 from .dialing import reason
 from .endpoint import LOGIN, Endpoint
-from .info import read_facts
+from .info import parse_info, read_facts
 from .link import Link, LinkListener
 from .patience import Patience
 from .redaction import without
@@ -34,6 +34,9 @@ WANTS_LOGIN = (
 NOT_READY = ("LOADING", "BUSY", "")
 """Codes of answers that tell nothing about a server, because it loads its data, is held up by a
 script, or has closed the connection. A server that loads says that it has no append-only file."""
+NO_HELLO = ("ERR", "NOPROTO")
+"""Codes of a reply to HELLO from a server that does not know the command or the protocol."""
+SENTINEL = "it is a Sentinel: write redis+sentinel://host:port/SERVICE instead of redis://host:port"
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """Reasons of OpenSSL, before 3.2 and since then, for a reply that is not TLS."""
 
@@ -137,10 +140,28 @@ async def _log_in(
         answer = endpoint.late(link.timeout)
     if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS):
         answer = replace(answer, cause=answer.cause + _wants_tls(link, endpoint))
+    if isinstance(answer, Failure) and answer.code in NO_HELLO and "HELLO" in answer.cause.upper():
+        answer = await _without_hello(link, login, answer)
     _accept(answer, [word for word in login if word and word != "default"][-1:])
     for selected in answers[: len(select)]:
         _accept(selected)
     return answers[len(select) :]
+
+
+async def _without_hello(link: Link, login: Sequence[str], refused: Failure) -> Failure:
+    """Return why a server refuses HELLO 3: it is too old, or somebody keeps us from it."""
+    if login:
+        await link.ask(Command.plain("AUTH", *login))
+    info = parse_info(await link.ask(Command.plain("INFO", "server")))
+    version = info.get("redis_version", "")
+    numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    cause = f"Redis 6.2 or later is needed: {refused.cause}"
+    if numbers >= [6, 2]:
+        cause = (
+            f"it is Redis {version}, but HELLO 3 is refused, which locks need: remove "
+            f"rename-command HELLO, or go past the proxy ({refused.cause})"
+        )
+    return replace(refused, cause=cause)
 
 
 def _wants_tls(link: Link, endpoint: Endpoint) -> str:
@@ -153,8 +174,6 @@ def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:
     if isinstance(answer, Failure):
         # A server that does not know HELLO repeats its arguments, which include the password.
         cause = WANTS_LOGIN if answer.code == "NOAUTH" else without(answer.cause, secrets)
-        if answer.code in ("ERR", "NOPROTO") and "HELLO" in cause.upper():
-            cause = f"Redis 6.2 or later is needed: {cause}"
         raise HandshakeError(Failure(cause, permanent=answer.permanent, code=answer.code))
 
 
@@ -177,6 +196,8 @@ async def _introduce(
     for reply in replies:
         _accept(reply if isinstance(reply, Failure) and reply.code in NOT_READY else None)
     tracking, fsync, clock, info = replies[:4]
+    if parse_info(info).get("redis_mode") == "sentinel":
+        raise HandshakeError(Failure(SENTINEL, permanent=True))
     if isinstance(clock, list):
         link.listener.on_clock(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
     known = read_facts(info, fsync, tracking=tracking == b"OK")

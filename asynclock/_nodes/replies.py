@@ -75,12 +75,34 @@ _FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
 _PERMANENT = ("WRONGPASS", "NOAUTH", NO_RIGHT, "NOPROTO", "WRONGTYPE")
 
 
+_NO_CLUSTER = "it is no Cluster: write redis:// instead of redis+cluster://"
+_MISTAKES = {
+    "CROSSSLOT": "a Cluster keeps this name's keys apart: write redis+cluster:// instead of "
+    'redis://, or prefix="{locks}:" if a proxy stands before it that does not know CLUSTER',
+    "SELECT is not allowed in cluster mode": "it belongs to a Cluster: write redis+cluster:// "
+    "instead of redis://, and no database",
+    "DB index is out of range": "CONFIG GET databases says how many databases there are",
+    "cluster support disabled": _NO_CLUSTER,
+    "unknown command 'CLUSTER'": _NO_CLUSTER,
+    "unknown command 'SENTINEL'": "it is no Sentinel: write redis:// instead of redis+sentinel://",
+    "Unknown Redis command called from": "scripts need every command that docs/access.md lists: "
+    "remove rename-command from its configuration",
+}
+"""Part of a server's text that only a mistake of the user brings about, and what to write."""
+
+
 def failure(error: Exception) -> Failure:
     """Turn a server's error reply into a Failure."""
     text = _AROUND.sub("", str(error))
+    if text.startswith("ERR unknown command"):  # servers repeat the arguments: keys, passwords
+        text = text.partition(", with args")[0]
     code = text.partition(" ")[0]
     permanent = code in _PERMANENT or text.startswith("ERR unknown command")
     forbidden = any(words in text for words in _FORBIDDEN_INSIDE)
+    plain = text.replace("`", "'")  # as servers since 7.0 write it
+    advice = next((_MISTAKES[words] for words in _MISTAKES if words in plain), None)
+    if advice is not None:
+        return Failure(f"{text} ({advice})", permanent=True, code=code)
     return Failure(text, permanent or forbidden, code)
 
 

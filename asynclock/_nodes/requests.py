@@ -129,7 +129,8 @@ class ServerRequests:
         """Return why the node has no vote at the moment, or None if it has one."""
         if self.rejected is not None:
             return self.rejected
-        if now < self.trust.votes_from:
+        down = self._link is None and self._down is not None
+        if now < self.trust.votes_from and not down:  # a request fails with the reason for that
             votes_from = self.trust.votes_from
             cause = f"{self.trust.why(now)}; votes in {votes_from - now:.1f} s"
             return Failure(cause, votes_from=votes_from)

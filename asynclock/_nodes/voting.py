@@ -58,9 +58,10 @@ class Readiness:
     @property
     def barred(self) -> float:
         """Seconds until the guards let a quorum vote; 0 if they do now."""
-        nodes = self._nodes
-        moments = [node.votes_from for node in nodes.nodes]
-        return barred(len(moments), nodes.quorum, moments, _clock.now())
+        nodes, now = self._nodes, _clock.now()
+        # A node that is down is not kept away by its guard.
+        up = [node for node in nodes.nodes if node.state(now) != "down"]
+        return barred(len(nodes.nodes), nodes.quorum, [node.votes_from for node in up], now)
 
     def causes(self) -> dict[str, str]:
         """Return why each node that is not up has no vote."""

@@ -161,7 +161,7 @@ async def test_a_grant_must_be_on_each_disk(reply: bytes, cause: str) -> None:
 @pytest.mark.parametrize(
     ("error", "permanent", "code"),
     [
-        ("ERR unknown command 'WAITAOF', with args", True, UNSUPPORTED),
+        ("ERR unknown command 'WAITAOF'", True, UNSUPPORTED),
         (
             "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
             True,

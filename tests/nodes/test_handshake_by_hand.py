@@ -28,6 +28,7 @@ USUAL = {
     "SELECT": "+OK",
     "CLIENT": "+OK",
     "CONFIG": "%1\r\n+appendfsync\r\n+always",
+    "AUTH": "+OK",
     "TIME": "*2\r\n+1700000000\r\n+250000",
     "INFO": f"${len(INFO)}\r\n{INFO}",
     "SCRIPT": "+sha",
@@ -170,8 +171,14 @@ async def test_what_a_server_refuses_but_the_login_is_done_without() -> None:
         ({"HELLO": "-LOADING the dataset"}, "LOADING the dataset", False),
         ({"SCRIPT": "-LOADING the dataset"}, "LOADING the dataset", False),
         ({"INFO": "-BUSY running a script"}, "BUSY running a script", False),
-        ({"SELECT": "-ERR DB index is out of range"}, "ERR DB index is out of range", False),
+        ({"SELECT": "-ERR DB index is out of range"}, "ERR DB index is out of range", True),
         ({"SELECT": "-NOPERM no right"}, "NOPERM no right", True),
+        ({"INFO": "+redis_mode:sentinel"}, "it is a Sentinel: write redis+sentinel://", True),
+        (
+            {"HELLO": "-NOPROTO unsupported HELLO", "INFO": "+redis_version:7.0.15"},
+            "it is Redis 7.0.15, but HELLO 3 is refused",
+            True,
+        ),
     ],
 )
 @in_virtual_time

@@ -1,0 +1,76 @@
+"""Mistakes that no time can mend are ConfigurationErrors at once, and say what to write."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import asynclock
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+from tests.access.conftest import Connect
+from tests.waiting import until
+
+CLUSTER = ("--cluster-enabled", "yes")
+
+
+def renamed(command: str) -> tuple[str, ...]:
+    return "--rename-command", command, ""
+
+
+async def serves(server: LocalServer) -> bool:
+    return "cluster_state:ok" in await server.command("CLUSTER", "INFO")
+
+
+@pytest.mark.parametrize(
+    ("args", "url", "words"),
+    [
+        ((), "redis://{}/99", "CONFIG GET databases"),
+        ((), "redis+cluster://{}", r"write redis:// instead of redis\+cluster://"),
+        ((), "redis+sentinel://{}/group", r"write redis:// instead of redis\+sentinel://"),
+        (CLUSTER, "redis://{}", r"write redis\+cluster:// instead of redis://"),
+        (CLUSTER, "redis://{}/3", r"write redis\+cluster:// instead of redis://"),
+        (renamed("HELLO"), "redis://{}", r"it is Redis \d.*, but HELLO 3 is refused"),
+        (renamed("HELLO"), "redis+sentinel://{}/group", "but HELLO 3 is refused"),
+        (renamed("TIME"), "redis://{}", "remove rename-command"),
+        (renamed("EVALSHA"), "redis://{}", "unknown command .EVALSHA.$"),
+        (renamed("CLUSTER"), "redis+cluster://{}", "it is no Cluster"),
+    ],
+)
+async def test_a_mistake_is_told_at_once(
+    asynclock_servers: StartServers,
+    connect: Connect,
+    args: tuple[str, ...],
+    url: str,
+    words: str,
+) -> None:
+    (server,) = await asynclock_servers(1, args=args)
+    if args == CLUSTER:
+        await server.command("CLUSTER", "ADDSLOTS", *range(16384))
+        await until(partial(serves, server))
+    locks = connect(url.format(f"{server.host}:{server.port}"))
+    with pytest.raises(asynclock.ConfigurationError, match=words):
+        await locks.lock("a").acquire(timeout=20)
+    await locks.aclose()
+
+
+async def test_a_node_that_is_down_says_why_and_not_why_it_did_not_vote_before(
+    asynclock_servers: StartServers, connect: Connect
+) -> None:
+    (server,) = await asynclock_servers()
+    locks = connect(server.url, ttl=60, max_ttl=60)
+    async with locks.lock("a", timeout=20):
+        pass
+    await server.restart(keep_data=False)
+    await until(lambda: locks.nodes()[0].state == "quarantined")
+    await server.kill()
+    await until(lambda: "Connection refused" in locks.nodes()[0].cause, timeout=20)
+    assert locks.nodes()[0].state == "down"
+    with pytest.raises(asynclock.QuorumUnavailableError, match="Connection refused") as caught:
+        await locks.lock("a").try_acquire()
+    assert caught.value.retry_after == 1, "the end of the guard says nothing about the next start"
+    with pytest.raises(asynclock.QuorumUnavailableError, match="Connection refused") as caught:
+        await locks.ready(voting=True, timeout=0.2)
+    assert caught.value.retry_after == 1
+    await locks.aclose()
