@@ -130,7 +130,10 @@ class Acquire(LocalAcquire):
         try:
             yield from self._future
         except BaseException:
-            engine.clean_up(partial(self._withdraw, timer))
+            if self._batch.sent or asyncio._get_running_loop() is not engine.multiplexer.loop:
+                engine.clean_up(partial(self._withdraw, timer))
+            else:  # then no node will know of it
+                self._withdraw(timer)
             raise
         engine.asking -= 1
         if timer is not None:

@@ -14,12 +14,13 @@ from typing import Any
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.replies import Failure
-from .._nodes.script import FAILED, GRANTED, REFUSED, Word
+from .._nodes.script import FAILED, Word
 from .._nodes.voting import quarantined
 from .._rules import pace, validity
 from .._rules.quorum import Verdict
 from .context import Context
 from .left import Left, leave
+from .said import Granted, Refused, acquired, raised
 from .spec import LockSpec
 from .tally import RaiseReplies, Tally
 from .ticket import Ticket
@@ -225,30 +226,28 @@ class Attempt(Tally):
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the acquire."""
-        bit, node = 1 << index, self._nodes[index]
-        answer = reply if type(reply) is Failure else None
+        bit, node, said = 1 << index, self._nodes[index], acquired(reply)
+        answer = said if type(said) is Failure and said is not TOO_LATE else None
         if node.lack is not answer and (answer is None or answer.code):
             node.note(answer)
         if not self._open & bit:
             return  # it was counted as failed before; a release was sent after the request
         ballot = self.ballot
-        if type(reply) is Failure:
-            self._failed(index, reply)
-        elif reply[0] == GRANTED:
+        if type(said) is Granted:
             if self.started < node.trust.votes_from:
                 self._failed(index, quarantined(node))
             else:
-                if self.spec.queue and reply[2]:
+                if self.spec.queue and said.first:
                     self.others = True
                     if self.spec.choose_slot:  # a lock with one slot is taken now, so wake nobody
-                        self._wake(index, reply[2])
-                ballot.granted(index, int(reply[1]))
+                        self._wake(index, said.first)
+                ballot.granted(index, said.fence)
                 if ballot.behind:
                     self._write_back()
-        elif reply[0] == REFUSED:
-            self._refused(index, reply)
+        elif type(said) is Refused:
+            self._refused(index, said)
         else:
-            self._failed(index, TOO_LATE)
+            self._failed(index, said)
         self._open ^= bit
         if ballot.verdict is VOTE_WON:
             self._conclude()
@@ -262,9 +261,10 @@ class Attempt(Tally):
         ballot, bit = self.ballot, 1 << index
         if not self._raising & bit:
             return  # it was counted as failed before
-        if type(reply) is Failure:
-            self._failed(index, reply)
-        elif reply[0] != GRANTED:
+        said = raised(reply)
+        if type(said) is Failure:
+            self._failed(index, said)
+        elif not said.done:
             ballot.refuse()
         elif self.started < self._nodes[index].trust.votes_from:
             self._failed(index, quarantined(self._nodes[index]))

@@ -155,10 +155,10 @@ class Batch:
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`; a quorum of equal ones decides the batch."""
         node, requests, releases = self._nodes.nodes[index], self.requests, self.releases
-        replies = plain(reply, len(releases), len(requests))
+        replies = plain(reply, len(releases), len(requests), self._replies)
         if requests and self.started < node.trust.votes_from:
             replies = None
-        if not self._split and replies is not None and replies == (self._replies or replies):
+        if not self._split and replies is not None:
             if requests and node.lack is not None:
                 node.note(None)
             self._replies = replies

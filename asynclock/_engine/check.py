@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from .. import _clock
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
-from .._nodes.script import GRANTED
 from . import refusals
 from .grant import Grant
 from .keeper import Keeper
 from .round import NO_LONGER, QUARANTINED
+from .said import done
 from .vote import Vote
 
 
@@ -65,9 +65,10 @@ class Check(Vote):
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
-        if type(reply) is Failure:
-            self.failures[index] = reply
-        elif reply[0] != GRANTED:
+        said = done(reply)
+        if type(said) is Failure:
+            self.failures[index] = said
+        elif not said:
             self._missing += 1
         elif self._multiplexer.counts(index, self._sent, self._grant.voters):
             self.kept += 1

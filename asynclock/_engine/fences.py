@@ -11,10 +11,10 @@ from typing import Any
 
 from .. import _clock
 from .._nodes.replies import Failure
-from .._nodes.script import GRANTED
 from .context import Context
 from .grant import Grant
 from .options import LeaseOptions
+from .said import raised
 
 BLOCK = 1024
 """Number of fences reserved at once; fences then run ahead of the clock by that many µs at most."""
@@ -53,8 +53,9 @@ class Reservation:
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
         counts = self._nodes.counts(index, self._sent, self._grant.voters)
-        if counts and type(reply) is not Failure and reply[0] == GRANTED:
-            self._previous.append(reply[1])
+        said = raised(reply)
+        if counts and type(said) is not Failure and said.done:
+            self._previous.append(said.counter)
             if len(self._previous) == self._quorum:
                 self._claim(max(self._previous))
         self._left -= 1

@@ -12,6 +12,7 @@ from .._nodes.replies import Failure
 from .._nodes.script import Command
 from .context import Context
 from .refusals import is_owner_id, label
+from .said import holder
 from .spec import LockSpec
 from .waiters import CLOCKS, Waiter, in_order, question
 
@@ -181,12 +182,7 @@ async def ask_all(
 
 
 def _view(address: str, reply: Any) -> NodeView:
-    if isinstance(reply, Failure):
-        return NodeView(address, None, None, 0, reply.cause)
-    owner, pttl, fence = reply[0], reply[1], reply[2]
-    return NodeView(
-        address,
-        owner.decode("utf-8", "replace") if owner is not None else None,
-        pttl / 1000 if pttl >= 0 else None,
-        fence,
-    )
+    said = holder(reply)
+    if type(said) is Failure:
+        return NodeView(address, None, None, 0, said.cause)
+    return NodeView(address, said.owner, said.left, said.fence)

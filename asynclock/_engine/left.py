@@ -9,6 +9,7 @@ from .. import _clock
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from .._nodes.wakeup import Wakeups
+from .said import released
 from .spec import LockSpec
 from .ticket import woken
 
@@ -26,9 +27,10 @@ class Left:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Wake the waiters whose turn it is."""
-        if type(reply) is Failure:
+        said = released(reply)
+        if type(said) is Failure:
             return
-        for ticket in woken(self._spec, reply):
+        for ticket in woken(self._spec, said):
             if ticket == self._ours:
                 self._wakeups.count(ticket, index)
             else:

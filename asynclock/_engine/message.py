@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from .._nodes.replies import Failure, ServerError, failure
+from .._nodes.replies import UNREADABLE, Failure, ServerError, failure
 from .._nodes.script import BATCH, GRANTED, BatchCommand, Command, Script, Word
 from .release import Release
+from .said import FENCES
 from .spec import LockSpec, ms
 
 SpecAndOwner = tuple[LockSpec, str]
 """What is acquired, and the owner that is to have it."""
+INTEGERS: Final = {int}
+"""The types of the numbers in a reply to a batch."""
 RELEASED: Final = (GRANTED, b"", 0)
 """The reply to a release by its owner, while nobody waits."""
 
@@ -73,17 +76,25 @@ class Message:
         return [*(release.command() for release in releases), *map(self.acquire, acquires)]
 
 
-def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
-    """Return a number per name if the node did everything and nobody waits; otherwise None."""
-    if type(reply) is Failure:
+def plain(reply: Any, releases: int, acquires: int, like: Sequence[int] = ()) -> list[int] | None:
+    """Return a number per name if the node did everything and nobody waits; otherwise None.
+
+    `like`: what another node has replied; then the numbers must be the same.
+    """
+    if type(reply) is not list or len(reply) < 3:
         return None
     if releases + acquires == 1:
         if reply[0] != GRANTED or reply[-2]:
             return None
-        return [reply[1]] if acquires else [GRANTED]
-    if len(reply[1]) != releases + acquires:
-        raise ValueError("a reply to other names than were asked about")
-    return None if reply[0] else reply[1]
+        numbers = [reply[1]] if acquires else [GRANTED]
+    else:
+        numbers = reply[1]
+        if reply[0] or type(numbers) is not list or len(numbers) != releases + acquires:
+            return None
+    if like:
+        return numbers if numbers == like else None
+    sound = set(map(type, numbers)) == INTEGERS and min(numbers) > 0
+    return numbers if sound and max(numbers) in FENCES else None
 
 
 def parts_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
@@ -91,12 +102,15 @@ def parts_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
     names = releases + acquires
     if type(reply) is Failure or names == 1:
         return [reply] * names
-    return [_part(one, reply, release=n < releases) for n, one in enumerate(reply[1])]
+    match reply:
+        case [0 | 1, list(found), int(clock)] if len(found) == names:
+            return [_part(one, clock, release=n < releases) for n, one in enumerate(found)]
+    return [UNREADABLE] * names
 
 
-def _part(one: Any, reply: Any, *, release: bool) -> Any:
+def _part(one: Any, clock: int, *, release: bool) -> Any:
     if type(one) is ServerError:
         return failure(ServerError(str(one).removesuffix(".")))  # as in a single command
     if type(one) is int:
-        return RELEASED if release else (GRANTED, one, b"", reply[-1])
+        return RELEASED if release else (GRANTED, one, b"", clock)
     return one

@@ -12,6 +12,7 @@ from .._nodes.script import Command, Word
 from .context import Context
 from .grant import Grant
 from .holder import Holder
+from .said import released
 from .spec import LockSpec
 from .ticket import woken
 
@@ -86,16 +87,18 @@ class Release:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of one node."""
-        if type(reply) is Failure:
-            if reply.permanent:
-                self._complain(reply)
+        said = released(reply)
+        if type(said) is Failure:
+            if said.permanent:
+                self._complain(said)
         else:
-            if reply[0]:
+            if said.done:
                 self._deleted += 1
             else:
                 self._foreign += 1
-            if len(reply) > 2 and reply[1]:
-                self._wake(index, reply)
+            # A waiter may be ours: servers send no push for changes by our own connection.
+            for ticket in woken(self.spec, said):
+                self._context.multiplexer.wakeups.wake(ticket, index)
         self._answered += 1
         self._settle()
 
@@ -111,11 +114,6 @@ class Release:
         if self.on_certain is not None:
             tell, self.on_certain = self.on_certain, None
             tell()
-
-    def _wake(self, index: int, reply: Any) -> None:
-        # The waiter may be ours: servers send no push for changes by our own connection.
-        for ticket in woken(self.spec, reply):
-            self._context.multiplexer.wakeups.wake(ticket, index)
 
     def _complain(self, failure: Failure) -> None:
         # Not an error, because the lease was ours until now.

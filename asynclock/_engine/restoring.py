@@ -18,9 +18,9 @@ from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import NOBODY
-from .._nodes.script import GRANTED
 from .._rules import validity
 from .grant import Grant
+from .said import Granted, acquired
 
 
 class Restores:
@@ -72,14 +72,14 @@ class Restores:
         self.under_way.discard((grant.owner, index))
         if not grant.alarm:
             return  # the lease has ended; its release was sent after the request
-        granted = type(reply) is list and reply[0] == GRANTED
-        if not granted or restore.sent < node.trust.votes_from:
+        said = acquired(reply)
+        if type(said) is not Granted or restore.sent < node.trust.votes_from:
             self.renew_at(grant, validity.retry_at(_clock.now(), grant.ttl))
             return
-        if reply[1] < grant.top:  # more were reserved, or the node ignored the floor
+        if said.fence < grant.top:  # more were reserved, or the node ignored the floor
             raised = grant.spec.write_back(grant.owner, grant.top, self._retention)
             node.ask(raised, NOBODY, index)
-        grant.put_back(index, restore.sent, reply[1], voted=restore.voted)
+        grant.put_back(index, restore.sent, said.fence, voted=restore.voted)
 
 
 class Restore:

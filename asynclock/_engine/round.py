@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .._nodes.replies import Failure
-from .._nodes.script import GRANTED_MARK
 from .grant import Grant
+from .said import extended
 
 QUARANTINED = Failure("it is quarantined, and this lease was won without it")
 NO_LONGER = "the nodes no longer hold it for us"
@@ -94,14 +94,14 @@ class Round:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` for the whole batch."""
-        failed = type(reply) is Failure
-        self._renewals.answered(index, reply if failed else None)
-        if failed:
-            self._failures[index] = reply
+        said = extended(reply, len(self._grants))
+        self._renewals.answered(index, said if type(said) is Failure else None)
+        if type(said) is Failure:
+            self._failures[index] = said
             for grant in self._shortened:
                 grant.may_end_sooner(index, self._ttl)
         else:
-            self._count(index, reply[0])
+            self._count(index, said)
         self._left -= 1
         if not self._left:
             for grant, votes in zip(self._grants, self._votes, strict=True):
@@ -113,15 +113,15 @@ class Round:
         quorum = self._renewals.quorum
         return votes[0] < quorum and votes[1] <= self._size - quorum
 
-    def _count(self, index: int, marks: bytes) -> None:
+    def _count(self, index: int, marks: list[bool]) -> None:
         renewals, quorum = self._renewals, self._renewals.quorum
         settled = 0
         for grant, votes, mark in zip(self._grants, self._votes, marks, strict=True):
-            if mark == GRANTED_MARK and not renewals.counts(index, self._sent, grant.voters):
+            if mark and not renewals.counts(index, self._sent, grant.voters):
                 self._failures[index] = QUARANTINED
-            elif mark == GRANTED_MARK and self._ttl > grant.cut_short.get(index, self._ttl):
+            elif mark and self._ttl > grant.cut_short.get(index, self._ttl):
                 self._failures[index] = CUT_SHORT
-            elif mark == GRANTED_MARK:
+            elif mark:
                 votes[0] += 1
                 if votes[0] == quorum:
                     self._grant(grant)

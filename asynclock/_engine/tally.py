@@ -9,6 +9,7 @@ from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot
+from .said import Refused
 from .spec import LockSpec
 from .vote import Vote
 
@@ -55,27 +56,19 @@ class Tally(Vote):
         self.failures[index] = failure
         self.ballot.abstain()
 
-    def _refused(self, index: int, reply: Any) -> None:
-        left = reply[1] / 1000 if reply[1] >= 0 else None
-        self.refusals.append((left, reply[2].decode("utf-8", "replace")))
-        if len(reply) > 4:
-            self._queued(index, reply)
+    def _refused(self, index: int, said: Refused) -> None:
+        self.refusals.append((said.left, said.holder))
+        if said.number:
+            self._rank = min(said.rank, self._rank) if self._told else said.rank
+            self._told[index] = said.number
+        if said.free:
+            self.reserved.append(said.holder)
+            self._wake(index, said.holder.encode())
+        for ticket in said.woken:
+            self._wake(index, ticket)
+        self.slot_votes += said.slots
         self._refusers |= 1 << index
         self.ballot.refuse()
-
-    def _queued(self, index: int, reply: Any) -> None:
-        # Note what the node's queue contains: our number, how many go first, and the first one.
-        _, _, holder, number, rank, free, *more, _ = reply
-        if number:
-            self._rank = min(rank, self._rank) if self._told else rank
-            self._told[index] = number
-        if free:
-            self.reserved.append(self.refusals[-1][1])
-            self._wake(index, holder)
-        if more and type(more[-1]) is list:  # the tickets that were woken
-            for ticket in more.pop():
-                self._wake(index, ticket)
-        self.slot_votes += tuple(more)
 
     @property
     def missing(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from .._nodes.replies import Failure
 from .._nodes.script import Word
 from .._nodes.wakeup import Watch
+from .said import Released, values
 from .spec import LockSpec, ms
 
 PATIENCE = 2.0
@@ -82,20 +83,18 @@ class Armed:
         name is free, but nobody has woken us: a client without a queue had it, or its holder
         crashed.
         """
-        if type(reply) is Failure:
+        said = values(reply)
+        if type(said) is Failure:
             return
         if not self._queued(index):
-            if reply[0] == WOKEN:
+            if said[0] == WOKEN:
                 self._watch.count(index)
-        elif reply[0] in (WOKEN, None):
+        elif said[0] in (WOKEN, None):
             self._watch.on_change(index)
-        elif None in reply:
+        elif None in said:
             self._watch.on_hint()
 
 
-def woken(spec: LockSpec, reply: Any) -> list[str]:
+def woken(spec: LockSpec, said: Released) -> list[str]:
     """Return the keys of the tickets that a release, leave or pass woke on a node."""
-    if type(reply) is not list or len(reply) <= 2 or not reply[1]:
-        return []
-    found = reply[1] if type(reply[1]) is list else [reply[1]]
-    return [spec.ticket_key(one.decode("utf-8", "replace")) for one in found]
+    return [spec.ticket_key(one.decode("utf-8", "replace")) for one in said.woken]

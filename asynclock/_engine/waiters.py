@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
 from .._rules.quorum import majority
 from .refusals import label
+from .said import places
 from .ticket import WOKEN
 
 SCRIPT = Script.load(__package__, "waiters.lua")
@@ -57,11 +59,11 @@ def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:
 
     Nodes may have different numbers for a waiter that has just come. It settles on the highest.
     """
-    answers = [reply for reply in replies if type(reply) is list]
+    answers = [said for said in map(places, replies) if type(said) is not Failure]
     found: dict[bytes, list[tuple[float, bool, float]]] = {}
-    for reply in answers:
-        for ticket, place, value, number in reply:
-            found.setdefault(ticket, []).append((float(place), value == WOKEN, float(number)))
+    for queue in answers:
+        for one in queue:
+            found.setdefault(one.ticket, []).append((one.place, one.value == WOKEN, one.number))
     enough = majority(len(answers))
     kept = [(max(on)[0], ticket, on) for ticket, on in found.items() if len(on) >= enough]
     return tuple(

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .._engine.inspection import Inspection, NodeView
+from .._engine.said import places
 from .._engine.waiters import Waiter, in_order
 from .._keys import counter, lock_key
 from .._nodes.cluster.node import ClusterNode
 from .._nodes.node import Node
-from .._nodes.replies import Answer, Failure
+from .._nodes.replies import Answer, Failure, reader
 from .._nodes.script import Command, Script
 from .._primitives.kind import Held, Queue, State, StateView, owner_view
 from ..errors import QuorumUnavailableError
@@ -73,8 +74,8 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
             named.setdefault(view[0].name, set()).add(view)
     held = []
     async for one in in_slices(sorted(named)):
-        for key, reader in sorted(named[one]):
-            views = tuple([scan.view(key, reader) for scan in scans])
+        for key, holder in sorted(named[one]):
+            views = tuple([scan.view(key, holder) for scan in scans])
             waiters = queues.get((key.name, key.kind), ())
             held.append(
                 Inspection(key.name, views, access.quorum, key.kind, key.shown, waiting=waiters)
@@ -198,14 +199,13 @@ class _KeyScan:
         # The next page is requested before the keys of the last one are read.
         page: asyncio.Future[Any] | None = self._page(server, b"0")
         while page is not None:
-            reply = await page
-            if isinstance(reply, Failure):
-                self.error = reply.cause
+            said = _page_of(await page)
+            if isinstance(said, Failure):
+                self.error = said.cause
                 return
-            cursor, keys = reply
-            self.keys += len(keys)
-            page = self._page(server, cursor) if cursor != b"0" else None
-            await self._read(server, set(keys))
+            self.keys += len(said.keys)
+            page = self._page(server, said.cursor) if said.cursor != b"0" else None
+            await self._read(server, set(said.keys))
 
     def _page(self, server: Node, cursor: bytes) -> asyncio.Future[Any]:
         words = ("SCAN", cursor, "MATCH", self._pattern, "COUNT", KEYS_PER_SCAN)
@@ -236,28 +236,67 @@ class _KeyScan:
         keys = ([key for _, lock in batch for key in (lock, counter(lock))] for batch in batches)
         asked = (ask(server, Command(OWNERS, some, ("inspect",))) for some in keys)
         for batch, reply in zip(batches, await asyncio.gather(*asked), strict=True):
-            if isinstance(reply, Failure):
-                self.error = reply.cause
+            said = _rows_of(reply, len(batch))
+            if isinstance(said, Failure):
+                self.error = said.cause
                 continue
-            for (key, _), one in zip(batch, reply, strict=True):
-                if one[0] is not None:
-                    self.views[key, ""] = owner_view(self.node.address, *one)
+            for (key, _), one in zip(batch, said, strict=True):
+                owner, pttl, counted = one
+                if owner is not None:
+                    self.views[key, ""] = owner_view(self.node.address, owner, pttl, counted)
 
     def _record(self, key: KeyRef, reply: Any) -> None:
         part = key.part
-        if isinstance(part, Queue) and (type(reply) is list or reply.permanent):
-            self.queues[key] = reply  # a user who may not read queues sees all the rest
-        elif isinstance(reply, Failure):
-            # A foreign key under our prefix is no error; a node that stops answering is.
-            if "WRONGTYPE" not in reply.cause:
-                self.error = reply.cause
-        elif isinstance(part, Held):
-            for view in part.views(self.node.address, reply):
+        if isinstance(part, Held):
+            views = part.views(self.node.address, reply)
+            if isinstance(views, Failure):
+                self._failed(views.cause)
+                return
+            for view in views:
                 self.views[key, view.owner or ""] = view
+        elif isinstance(part, Queue):
+            said = places(reply)
+            if isinstance(said, Failure) and not said.permanent:
+                self._failed(said.cause)
+            else:
+                self.queues[key] = reply  # a user who may not read queues sees all the rest
         else:
             state = StateView.parse(self.node.address, reply)
-            if state.value is not None:
+            if state.error is not None:
+                self._failed(state.error)
+            elif state.value is not None:
                 self.states[key] = state
+
+    def _failed(self, cause: str) -> None:
+        # A foreign key under our prefix is no error; a node that stops answering is.
+        if "WRONGTYPE" not in cause:
+            self.error = cause
+
+
+class _Page(NamedTuple):
+    """The reply to SCAN."""
+
+    cursor: bytes
+    keys: list[bytes]
+
+
+@reader
+def _page_of(reply: Any) -> _Page:
+    match reply:
+        case [bytes(cursor), list(keys)] if set(map(type, keys)) <= {bytes}:
+            return _Page(cursor, keys)
+    raise ValueError(reply)
+
+
+@reader
+def _rows_of(reply: Any, size: int) -> list[tuple[bytes | None, int, int]]:
+    """Return owner, ttl in ms and counter of each lock."""
+    for owner, pttl, counted in reply:
+        if type(owner) not in (bytes, type(None)) or (type(pttl), type(counted)) != (int, int):
+            raise ValueError(reply)
+    if len(reply) != size:
+        raise ValueError(reply)
+    return list(reply)
 
 
 def _escaped(text: str) -> str:

@@ -18,7 +18,7 @@ from .._rules.quorum import majority
 from ..errors import ConfigurationError
 from .info import parse_info
 from .link import Link
-from .replies import NO_ACKS, NOBODY, Failure, Sink
+from .replies import NO_ACKS, NOBODY, Failure, Sink, reader
 from .roster import REPLICATION, Around, Term
 from .script import GRANTED, GRANTED_MARK, WRITES, Command
 
@@ -213,9 +213,10 @@ class AckedLink:
             self._loop.call_soon(self._link.flush)
 
     def _lack(self, reply: Any) -> Failure | None:
-        if isinstance(reply, Failure):
-            return _unsupported(reply)
-        saved, count = reply if self._acks.durable else (1, reply)
+        said = _acknowledged(reply)
+        if isinstance(said, Failure):
+            return _unsupported(said)
+        saved, count = said
         needed = self._acks.needed(self.replicas)
         within = f"within {self._patience / 1000:g} s"
         if not saved:
@@ -228,6 +229,17 @@ class AckedLink:
     def counted(self, replicas: int) -> None:
         """Raise the number of replicas; it never falls, as a lost one may return as the primary."""
         self.replicas = max(self.replicas, replicas)
+
+
+@reader
+def _acknowledged(reply: Any) -> tuple[int, int]:
+    """Return whether the primary has saved the grant, and the number of replicas that have it."""
+    match reply:
+        case int(count):  # of WAIT
+            return 1, count
+        case [int(saved), int(count)]:  # of WAITAOF
+            return saved, count
+    raise ValueError(reply)
 
 
 def _unsupported(failure: Failure) -> Failure:
@@ -255,9 +267,8 @@ class _Grant:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Take the reply; that to an operation on several owners begins with a row of marks."""
-        if type(reply) is list and (
-            reply[0] == GRANTED or (type(reply[0]) is bytes and GRANTED_MARK in reply[0])
-        ):
+        first = reply[0] if type(reply) is list and reply else None
+        if first == GRANTED or (type(first) is bytes and GRANTED_MARK in first):
             self._link.hold(self._sink, index, reply)
         else:
             self._sink.on_reply(index, reply)

@@ -61,7 +61,7 @@ class ErrorReplies:
 
 def look_inside(link: Sender, reply: Any) -> None:
     """Close the link if an error inside the reply to a batch shows that its primary is demoted."""
-    if type(reply) is list and reply[0]:
+    if type(reply) is list and len(reply) == 3 and reply[0] and type(reply[1]) is list:
         for error in reply[1]:
             if type(error) is ServerError:
                 _demoted(link, str(error))

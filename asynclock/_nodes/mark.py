@@ -8,12 +8,12 @@ the server may have lost its data. Reasons: docs/decisions/0018.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from .._keys import MARKER, PRIMARY
 from .handshake import HandshakeError
 from .link import Link
-from .replies import Failure
+from .replies import Failure, reader
 from .script import Command, Script
 
 SCRIPT = Script.load(__package__, "mark.lua")
@@ -44,10 +44,15 @@ async def leave_mark(link: Link, key: str, process: str, roster: str = "") -> Ma
     `roster` begins a new term's roster; a client without one closes the roster that it finds.
     Raises HandshakeError if the server doesn't answer or is still loading its data.
     """
-    reply = await link.ask(Command(SCRIPT, (key,), (process, MARK_RETENTION_MS, roster)))
+    reply = _read(await link.ask(Command(SCRIPT, (key,), (process, MARK_RETENTION_MS, roster))))
     if isinstance(reply, Failure):
         if reply.permanent or "OOM" in reply.cause:
             return None
         raise HandshakeError(reply)
+    return reply
+
+
+@reader
+def _read(reply: Any) -> Mark:
     same, since, before, found, now = reply
     return Mark(bool(same), (now - since) / 1_000_000, before.decode(), found.decode())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, final
 
 READONLY = "READONLY"
 """Code of a replica's reply to a write, and of the end of a link to a demoted primary."""
@@ -25,6 +27,7 @@ NO_RIGHT = "NOPERM"
 """Code of a server's reply to a user who has no right to a command, or to one of its keys."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a node gave no answer. If `permanent`, a person must fix it; retrying won't help."""
@@ -38,6 +41,31 @@ class Failure:
 
 
 NO_CONNECTION = "no connection within {seconds:g} s"
+
+
+UNREADABLE = Failure("its reply has an unexpected form", code="UNREADABLE")
+"""What a node gave whose reply has another shape than the command's; no server sends this code."""
+
+P = ParamSpec("P")
+S = TypeVar("S")
+
+
+def reader(read: Callable[Concatenate[Any, P], S]) -> Callable[Concatenate[Any, P], S | Failure]:
+    """Make `read`, which gives a reply its name or fails, return UNREADABLE if it fails.
+
+    The result also takes a Failure in place of a reply, and returns it.
+    """
+
+    @functools.wraps(read)
+    def checked(reply: Any, /, *args: P.args, **options: P.kwargs) -> S | Failure:
+        if isinstance(reply, Failure):
+            return reply
+        try:
+            return read(reply, *args, **options)
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
+            return UNREADABLE
+
+    return checked
 
 
 def no_connection(seconds: float) -> Failure:

@@ -18,7 +18,6 @@ import os
 from typing import Any, Final
 
 from .._keys import MARKER, WITNESS
-from .replies import Failure
 from .script import Command, Script
 
 SCRIPT = Script.load(__package__, "witness.lua")
@@ -40,5 +39,5 @@ def question(key: str) -> Command:
 
 
 def read(reply: Any) -> bytes:
-    """Return the text of the witness; b"" if the node keeps none, because it has no right to."""
-    return b"" if isinstance(reply, Failure) else bytes(reply)
+    """Return the text of the witness; b"" if the node can't keep one, or replies something else."""
+    return reply if type(reply) is bytes else b""

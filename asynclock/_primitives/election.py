@@ -20,11 +20,12 @@ from .._engine.lease import Lease
 from .._engine.lookout import Lookout
 from .._engine.options import LeaseOptions
 from .._engine.refusals import label
+from .._engine.said import done, led
 from .._engine.spec import LockSpec, ms
 from .._engine.ticket import PATIENCE
 from .._keys import derived, lock_key
 from .._nodes.replies import NOBODY, Failure
-from .._nodes.script import GRANTED, Command, Script
+from .._nodes.script import Command, Script
 from .._rules import pacing
 from ..errors import ConfigurationError
 from .base import PRELUDE, UNSET, Timeout, limited
@@ -201,8 +202,7 @@ class Election:
         """Store the value of `term` on the nodes; return whether a quorum stored it."""
         nodes = self._engine.multiplexer
         replies = await ask_all(self._engine, self._publication(term), enough=nodes.quorum)
-        took = [r for r in replies.values() if not isinstance(r, Failure) and r[0] == GRANTED]
-        return len(took) >= nodes.quorum
+        return list(map(done, replies.values())).count(True) >= nodes.quorum
 
     def _publication(self, term: Term) -> Command:
         keys = (self._spec.keys[0], self._value_key)
@@ -249,13 +249,13 @@ class Election:
         keys = (self._spec.keys[0], self._value_key, self._spec.keys[1])
         command = Command(SCRIPT, keys, ("observe",))
         replies = await ask_all(self._engine, command, arm=armed)
-        seen = [reply for reply in replies.values() if not isinstance(reply, Failure)]
-        owners = Counter(reply[0] for reply in seen if reply[0])
+        seen = [said for said in map(led, replies.values()) if not isinstance(said, Failure)]
+        owners = Counter(said.owner for said in seen if said.owner)
         if not owners or owners.most_common(1)[0][1] < nodes.quorum:
             return None, None
         owner = owners.most_common(1)[0][0].decode("utf-8", "replace")
-        left = max(reply[1] for reply in seen) / 1000
-        records = [found for reply in seen if (found := _record(reply[3], owner)) is not None]
+        left = max(said.left for said in seen)
+        records = [found for said in seen if (found := _record(said.record, owner)) is not None]
         if not records:
             return None, pacing.LONGEST_PAUSE
         term, _, value = max(records)

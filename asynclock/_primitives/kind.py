@@ -8,14 +8,17 @@ alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from .._engine.inspection import NodeView
+from .._engine.said import holder
 from .._engine.waiters import question
 from .._keys import MARKER, counter, derived
+from .._nodes.replies import UNREADABLE, Failure
 from .._nodes.script import Command, Script
+from .round import Promised, stored
 
 NUMBER: Final = "0"
 """Declares all keys of a name that end with a number."""
@@ -64,10 +67,12 @@ class Held(Part):
         more = [derived(whole, end) for end in (self.queue, *self.beside) if end]
         return Command(self.script, (*keys, *more), ("release", owner))
 
-    def views(self, node: str, reply: Any) -> Iterator[NodeView]:
-        """Yield the owner that `node` names in its reply, if there is one."""
-        if reply[0] is not None:
-            yield owner_view(node, *reply[:3])
+    def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
+        """Return the owner that `node` names in its reply, if there is one."""
+        said = holder(reply)
+        if isinstance(said, Failure):
+            return said
+        return [] if said.owner is None else [NodeView(node, said.owner, said.left, said.fence)]
 
 
 def owner_view(node: str, owner: bytes, pttl: int, fence: int) -> NodeView:
@@ -100,9 +105,12 @@ class StateView(NamedTuple):
     @classmethod
     def parse(cls, node: str, reply: Any) -> StateView:
         """Read the reply of register.lua to `inspect`."""
-        _, number, value, pttl, now = reply
-        text = value.decode("utf-8", "replace") if value else None
-        return cls(node, number, text, pttl / 1000 if pttl >= 0 else None, now)
+        said = stored(reply)
+        if isinstance(said, Failure):
+            return cls(node, error=said.cause)
+        if isinstance(said, Promised):
+            return cls(node, error=UNREADABLE.cause)
+        return cls(node, said.number, said.value, said.left, said.now)
 
 
 Description = tuple[dict[str, Any], str]

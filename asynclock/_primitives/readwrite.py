@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
 from .._engine.lease import Lease
 from .._engine.options import LeaseOptions
+from .._engine.said import readers
 from .._engine.spec import LockSpec
 from .._engine.ticket import PATIENCE
 from .._engine.waiters import question
@@ -38,11 +38,11 @@ class _Readers(Held):
     def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
         return derived(whole, suffix or self.suffix), WRITER.keys(whole)[1]
 
-    def views(self, node: str, reply: Any) -> Iterator[NodeView]:
-        pairs, fence, now = reply
-        for owner, expiry in zip(pairs[::2], pairs[1::2], strict=True):
-            left = float(expiry) / 1000 - now / 1_000_000
-            yield NodeView(node, owner.decode("utf-8", "replace"), left, fence, shared=True)
+    def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
+        said = readers(reply)
+        if isinstance(said, Failure):
+            return said
+        return [NodeView(node, one.owner, one.left, one.fence, shared=True) for one in said]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +212,5 @@ class ReadWriteLock:
 
 
 def _readers(node: str, reply: Any) -> dict[str, NodeView]:
-    if isinstance(reply, Failure):
-        return {}
-    return {view.owner or "": view for view in READERS.views(node, reply)}
+    views = READERS.views(node, reply)
+    return {} if isinstance(views, Failure) else {view.owner or "": view for view in views}

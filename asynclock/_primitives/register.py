@@ -308,7 +308,5 @@ class _Undoing(_Patience):
 
 
 def _view(address: str, reply: Any) -> NodeView:
-    if isinstance(reply, Failure):
-        return NodeView(address, None, None, 0, reply.cause)
     view = StateView.parse(address, reply)
-    return NodeView(address, None, view.remaining, view.number, None, view.value)
+    return NodeView(address, None, view.remaining, view.number, view.error, view.value)

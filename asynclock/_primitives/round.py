@@ -5,18 +5,60 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, NamedTuple, final
 
 from .._engine.engine import Engine
 from .._engine.vote import TOO_LATE, Vote
-from .._nodes.replies import Failure
-from .._nodes.script import GRANTED, REFUSED
+from .._nodes.replies import Failure, reader
 from .._nodes.voting import quarantined
 from .._rules.memory import countable, surely_empty
 
+NUMBERS: Final = range(2**53)
+"""The numbers that a change may have."""
 FORGETFUL = Failure(
     "it has restarted and may have forgotten this name; the next change stores it again"
 )
+
+
+@final
+class Stored(NamedTuple):
+    """What a node keeps of a register that it has promised, read or changed."""
+
+    number: int = 0
+    """Number of the last change that it accepted; the reply to a change doesn't tell it."""
+    value: str | None = None
+    left: float | None = None
+    """Seconds until the node forgets it, as far as the reply says that."""
+    now: int = 0
+    """The node's clock, in µs."""
+
+
+@final
+class Promised(NamedTuple):
+    """The node has promised a higher number to another client."""
+
+    number: int
+
+
+@reader
+def stored(reply: Any) -> Stored | Promised | Failure:
+    """Read a reply of register.lua."""
+    match reply:
+        case [1, int(number), None | bytes() as value, int(left), int(now)] if number in NUMBERS:
+            return Stored(number, _text(value), left / 1000 if left >= 0 else None, now)
+        case [1, int(number), None | bytes() as value, int(now)] if number in NUMBERS:
+            return Stored(number, _text(value), None, now)
+        case [1, int(now)]:
+            return Stored(now=now)
+        case [0, int(number), int()] if number in NUMBERS:
+            return Promised(number)
+        case [-1, int()]:
+            return TOO_LATE
+    raise ValueError(reply)
+
+
+def _text(value: bytes | None) -> str | None:
+    return value.decode("utf-8", "replace") if value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +96,7 @@ class Round(Vote):
         self._sent = sent
         self._since = since
         """A node that has kept its memory since this moment can't have forgotten a value."""
-        self._empty: dict[int, tuple[float, Any]] = {}
+        self._empty: dict[int, tuple[float, Stored]] = {}
         """The nodes without a value that may have forgotten one. For each: the start of its memory
         by its own clock (µs), and its reply."""
         self._answered: set[int] = set()
@@ -63,7 +105,7 @@ class Round(Vote):
         self.on_forgotten: Callable[[], None] | None = None
         """Called if a reply after the decision shows that a node has forgotten the value."""
         self.left = len(self._nodes)
-        self.granted: list[Any] = []
+        self.granted: list[Stored] = []
         self.failures: dict[int, Failure] = {}
         self.promised = 0
         """The highest number that a refusing node has promised to another client."""
@@ -71,24 +113,22 @@ class Round(Vote):
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
-        node = self._nodes[index]
+        node, said = self._nodes[index], stored(reply)
         self._answered.add(index)
-        answer = reply if type(reply) is Failure else None
+        answer = said if type(said) is Failure and said is not TOO_LATE else None
         if node.lack is not answer and (answer is None or answer.code):
             node.note(answer)
-        if type(reply) is Failure:
-            self.failures[index] = reply
+        if type(said) is Failure:
+            self.failures[index] = said
         elif self._sent < node.trust.votes_from:
             self.failures[index] = quarantined(node)
-        elif reply[0] == GRANTED and node.trust.remembers_from > self._since and not reply[1]:
+        elif type(said) is Promised:
+            self.promised = max(self.promised, said.number)
+        elif node.trust.remembers_from > self._since and not said.number:
             kept = self._sent - node.trust.remembers_from
-            self._empty[index] = (reply[-1] - kept * 1_000_000, reply)
-        elif reply[0] == GRANTED:
-            self.granted.append(reply)
-        elif reply[0] == REFUSED:
-            self.promised = max(self.promised, reply[1])
+            self._empty[index] = (said.now - kept * 1_000_000, said)
         else:
-            self.failures[index] = TOO_LATE
+            self.granted.append(said)
         self.left -= 1
         self._believe()
         if not self.decided.done():
@@ -99,17 +139,17 @@ class Round(Vote):
     def _believe(self) -> None:
         # A node whose memory reaches back to before the newest write has not forgotten that value.
         if self._empty and self.granted:
-            newest = max(reply[1] for reply in self.granted)
-            for index, (since, reply) in list(self._empty.items()):
+            newest = max(one.number for one in self.granted)
+            for index, (since, one) in list(self._empty.items()):
                 if surely_empty(since, newest):
-                    self.granted.append(reply)
+                    self.granted.append(one)
                     del self._empty[index]
 
     def _judge(self) -> None:
         sure, unsure = len(self.granted), len(self._empty)
         count = countable(len(self._nodes), sure=sure, unsure=unsure, left=self.left)
         if count > sure:
-            self.granted += (reply for _, reply in self._empty.values())
+            self.granted += (one for _, one in self._empty.values())
         elif not self.left:
             self.failures |= dict.fromkeys(self._empty, FORGETFUL)
         if count >= self._quorum or sure + unsure + self.left < self._quorum or not self.left:
@@ -125,10 +165,10 @@ class Round(Vote):
 
     def found(self) -> Found:
         """Return the value with the highest number among the replies that count."""
-        numbers = [reply[1] for reply in self.granted]
+        numbers = [one.number for one in self.granted]
         highest = max(numbers)
-        newest = next(reply for reply in self.granted if reply[1] == highest)
-        value = newest[2].decode("utf-8", "replace") if highest and newest[2] else None
+        newest = next(one for one in self.granted if one.number == highest)
+        value = newest.value if highest else None
         # A node that forgot the value must get it again before another node restarts.
         forgotten = highest > 0 and bool(self._empty)
         return Found(value, numbers.count(highest) >= self._quorum and not forgotten)

@@ -131,9 +131,9 @@ def test_a_state_that_is_gone_is_no_state() -> None:
     """Its key went between the page of keys and the question."""
     node: Any = SimpleNamespace(address="n0")
     one = _KeyScan(node, _Known("p:", None))
-    one._record(EVENT, [b"", 0, None, -2, 7])
+    one._record(EVENT, [1, 0, None, -2, 7])
     assert not one.states
-    one._record(EVENT, [b"", 3, b"set", 5000, 7])
+    one._record(EVENT, [1, 3, b"set", 5000, 7])
     assert one.states[EVENT] == StateView("n0", 3, "set", 5.0, 7)
 
 

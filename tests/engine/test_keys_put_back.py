@@ -68,7 +68,7 @@ async def test_a_node_that_forgot_the_key_is_sent_the_owners_acquire_again() -> 
     assert place.restores.under_way == {("me", 2)}
     place.missing()
     assert len(place.sent) == 1, "a request is under way"
-    place.sinks[0].on_reply(2, [1, 12])
+    place.sinks[0].on_reply(2, [1, 12, b"", 0])
     assert place.restores.under_way == set()
     assert place.grant.restored == {2: now}
     assert (place.grant.top, place.again) == (12, [])
@@ -125,7 +125,7 @@ async def test_a_node_that_can_be_asked_for_nothing_is_asked_at_the_next_renewal
 async def test_a_node_that_took_the_key_back_once_is_not_asked_for_the_same_loss() -> None:
     place = Place()
     place.missing()
-    place.sinks[0].on_reply(2, [1, 10])
+    place.sinks[0].on_reply(2, [1, 10, b"", 0])
     place.grant.restored[2] = place.node.trust.remembers_from
     place.missing()
     assert len(place.sent) == 1
@@ -147,7 +147,7 @@ async def test_a_node_that_refused_or_did_not_answer_is_asked_again_soon() -> No
 
 @in_virtual_time
 async def test_an_answer_that_comes_after_the_lease_changes_nothing() -> None:
-    for reply in ([1, 12], [0, 12], Failure("away")):
+    for reply in ([1, 12, b"", 0], [0, 12], Failure("away")):
         place = Place()
         place.missing()
         place.grant.over()

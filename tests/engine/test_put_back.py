@@ -33,7 +33,7 @@ class Asked:
 @pytest.mark.parametrize(("counter", "raised"), [(9, [10]), (10, []), (12, [])])
 def test_a_node_whose_counter_is_behind_is_told_the_fence(counter: int, raised: list[int]) -> None:
     asked = Asked(votes_from=NOW)
-    asked.restore.on_reply(2, [1, counter])
+    asked.restore.on_reply(2, [1, counter, b"", 0])
     assert asked.commands == raised
     assert asked.grant.restored == {2: NOW}
     assert asked.grant.top == max(10, counter)
@@ -42,7 +42,7 @@ def test_a_node_whose_counter_is_behind_is_told_the_fence(counter: int, raised: 
 
 def test_a_node_that_lost_its_vote_meanwhile_is_asked_again() -> None:
     asked = Asked(votes_from=NOW + 0.1)
-    asked.restore.on_reply(2, [1, 10])
+    asked.restore.on_reply(2, [1, 10, b"", 0])
     assert asked.again == [asked.grant]
     assert not asked.grant.restored
     assert 2 not in asked.grant.voters

@@ -61,10 +61,10 @@ async def test_a_node_in_quarantine_counts_where_its_grant_had() -> None:
     nodes = Silent()
     nodes.quarantined = {1, 2}
     reservation = Reservation(nodes, held, 5)  # type: ignore[arg-type]  # stands in for it
-    reservation.on_reply(0, [1, 10])
-    reservation.on_reply(2, [1, 10])
+    reservation.on_reply(0, [1, 10, 0])
+    reservation.on_reply(2, [1, 10, 0])
     assert not held.fences
-    reservation.on_reply(1, [1, 10])
+    reservation.on_reply(1, [1, 10, 0])
     assert held.fences
 
 
@@ -78,15 +78,15 @@ async def test_a_straggler_ends_no_newer_reservation() -> None:
     second = reserve(held, 5)
     under_way = held.reserving
     third = reserve(held, 5)
-    second.on_reply(0, [1, 10])
-    second.on_reply(1, [1, 10])
+    second.on_reply(0, [1, 10, 0])
+    second.on_reply(1, [1, 10, 0])
     assert held.fences == range(0)  # a newer raise is under way: its answer counts
     assert under_way is not None
     assert under_way.done()
-    third.on_reply(0, [1, 20])
-    third.on_reply(1, [1, 10])
+    third.on_reply(0, [1, 20, 0])
+    third.on_reply(1, [1, 10, 0])
     assert held.fences == range(21, 26)
-    second.on_reply(2, [1, 10])
+    second.on_reply(2, [1, 10, 0])
     assert held.fences == range(21, 26)
 
 
@@ -96,21 +96,21 @@ async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
     for node in range(3):
         lost.on_reply(node, Failure("lost"))
     again = reserve(held, 1)
-    again.on_reply(0, [1, 10])
-    again.on_reply(1, [1, 10])
+    again.on_reply(0, [1, 10, 0])
+    again.on_reply(1, [1, 10, 0])
     assert held.fences == range(12, 13)
     taken = reserve(held, 1)
-    taken.on_reply(0, [1, 13])  # this node has given 13 to another owner already
-    taken.on_reply(1, [1, 12])
+    taken.on_reply(0, [1, 13, 0])  # this node has given 13 to another owner already
+    taken.on_reply(1, [1, 12, 0])
     assert held.fences == range(12, 13)
 
 
 async def test_a_refused_raise_reserves_nothing() -> None:
     held = won()
     refused = reserve(held, 5)
-    refused.on_reply(0, [0, 12])
-    refused.on_reply(1, [0, 12])
-    refused.on_reply(2, [1, 10])
+    refused.on_reply(0, [0, 12, 0])
+    refused.on_reply(1, [0, 12, 0])
+    refused.on_reply(2, [1, 10, 0])
     assert not held.fences
 
 

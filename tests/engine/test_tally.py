@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
+from asynclock._engine.said import Refused, acquired
 from asynclock._engine.spec import LockSpec
 from asynclock._engine.tally import Tally
 from asynclock._engine.vote import CUT
@@ -38,7 +39,9 @@ class Asked(Tally):
         self, index: int, holder: str = "x", left: int = 1000, *, free: int = 0, more: Any = ()
     ) -> None:
         self._open ^= 1 << index
-        self._refused(index, [0, left, holder.encode(), 0, 0, free, *more, 1 << 50])
+        said = acquired([0, left, holder.encode(), 0, 0, free, *more, 1 << 50])
+        assert isinstance(said, Refused)
+        self._refused(index, said)
 
     def fail(self, index: int, failure: Failure = DOWN) -> None:
         self._open ^= 1 << index

@@ -10,6 +10,7 @@ import pytest
 
 from asynclock import _clock
 from asynclock._engine.left import Left, leave
+from asynclock._engine.said import Released
 from asynclock._engine.ticket import PATIENCE, WOKEN, Armed, Ticket, woken
 from asynclock._nodes.replies import Failure
 from asynclock._nodes.wakeup import PUSH_WINDOW, Wakeups
@@ -89,11 +90,10 @@ async def test_nothing_new_and_no_answer_wake_nobody() -> None:
 
 def test_whom_a_reply_woke() -> None:
     several = replace(SPEC, queue="")
-    assert woken(SPEC, [1, b"mine", 99]) == [MINE]
-    assert woken(SPEC, [1, [b"mine", b"other"], 99]) == [MINE, SPEC.ticket_key("other")]
-    assert woken(several, [1, [b"p:a:#queue:#x"], 99]) == ["p:a:#queue:#x"]
-    for nobody in ([1, b"", 99], [1, [], 99], [1, 99], 1, None):
-        assert woken(SPEC, nobody) == []
+    assert woken(SPEC, Released(True, (b"mine",))) == [MINE]
+    assert woken(SPEC, Released(True, (b"mine", b"other"))) == [MINE, SPEC.ticket_key("other")]
+    assert woken(several, Released(True, (b"p:a:#queue:#x",))) == ["p:a:#queue:#x"]
+    assert woken(SPEC, Released(True)) == []
 
 
 @in_virtual_time

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import asynclock
 import asynclock._primitives
 from asynclock._access import node_access
+from asynclock._engine.inspection import NodeView
 from asynclock._engine.spec import LockSpec
 from asynclock._inspect.layout import PARTS, KeyRef
 from asynclock._inspect.states import SharedState
@@ -80,28 +82,34 @@ async def test_tools_need_only_the_declaration_of_a_primitive(
         assert not (await survey(node_access(locks))).held
 
 
+def views(part: Held, node: str, reply: Any) -> list[NodeView]:
+    found = part.views(node, reply)
+    assert isinstance(found, list)
+    return found
+
+
 def test_what_a_node_says_of_an_owner() -> None:
-    (view,) = MUTEX.views("a:1", (b"me", 2500, 7, 0))
+    (view,) = views(MUTEX, "a:1", (b"me", 2500, 7, 0))
     assert (view.node, view.owner, view.remaining, view.fence) == ("a:1", "me", 2.5, 7)
-    assert not list(MUTEX.views("a:1", (None, -2, 7, 0)))
+    assert not list(views(MUTEX, "a:1", (None, -2, 7, 0)))
 
 
 def test_an_owner_that_something_else_wrote_is_shown() -> None:
     """A key without a ttl, an empty one, and bytes that are no text."""
-    (view,) = MUTEX.views("a:1", (b"me", -1, 0, 0))
+    (view,) = views(MUTEX, "a:1", (b"me", -1, 0, 0))
     assert view.remaining is None
-    (view,) = MUTEX.views("a:1", (b"me", 0, 0, 0))
+    (view,) = views(MUTEX, "a:1", (b"me", 0, 0, 0))
     assert view.remaining == 0, "less than a millisecond"
-    (view,) = MUTEX.views("a:1", (b"", 1000, 0, 0))
+    (view,) = views(MUTEX, "a:1", (b"", 1000, 0, 0))
     assert view.owner == ""
-    (view,) = MUTEX.views("a:1", (b"\xff", 1000, 0, 0))
+    (view,) = views(MUTEX, "a:1", (b"\xff", 1000, 0, 0))
     assert view.owner == "\ufffd"
 
 
 def test_what_a_node_says_of_readers() -> None:
     now = 1_700_000_000_000_000
-    first, second = READERS.views(
-        "a:1", ([b"one", b"1700000002500", b"\xff", b"1700000001000"], 7, now)
+    first, second = views(
+        READERS, "a:1", ([b"one", b"1700000002500", b"\xff", b"1700000001000"], 7, now)
     )
     assert (first.owner, first.remaining, first.fence) == ("one", 2.5, 7)
     assert (second.owner, second.remaining) == ("\ufffd", 1.0)

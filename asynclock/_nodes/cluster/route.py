@@ -176,7 +176,8 @@ class RoutedCommand:
         operation = self._command.op
         if operation in VOTES and shard.lack is not None:
             shard.note(None)
-        if operation in VOTES and reply[0] == GRANTED and self._sent < shard.trust.votes_from:
+        granted = type(reply) is list and reply[:1] == [GRANTED]
+        if operation in VOTES and granted and self._sent < shard.trust.votes_from:
             reply = told_by(shard.address, quarantined(shard))
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")

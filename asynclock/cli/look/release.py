@@ -12,11 +12,11 @@ import typer
 
 from ..._access import node_access
 from ..._engine.inspection import Inspection
+from ..._engine.said import released
 from ..._inspect.layout import KeyRef
 from ..._inspect.survey import ask, survey
 from ..._inspect.views import origin
 from ..._nodes.replies import Failure
-from ..._nodes.script import GRANTED
 from ...errors import ConfigurationError
 from ...manager import LockManager
 from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
@@ -162,10 +162,11 @@ async def _free(locks: LockManager, found: Inspection, owners: Sequence[str]) ->
         command = key.release(access.prefix, owner)
         replies = await asyncio.gather(*(ask(node, command) for node in access.nodes))
         for node, reply in zip(access.nodes, replies, strict=True):
-            if isinstance(reply, Failure):
-                outcomes.append(Outcome(node.address, owner, f"unknown: {reply.cause}"))
+            said = released(reply)
+            if isinstance(said, Failure):
+                outcomes.append(Outcome(node.address, owner, f"unknown: {said.cause}"))
             else:
-                result = "released" if reply[0] == GRANTED else "was not held by that owner"
+                result = "released" if said.done else "was not held by that owner"
                 outcomes.append(Outcome(node.address, owner, result))
     return outcomes
 

@@ -1,0 +1,231 @@
+"""What the scripts reply, by name: each reader checks the shape of a reply, once, where it enters.
+
+A reply of any other shape is a Failure of its node, like no answer. The scripts' headers have the
+forms. Only `message.plain` looks at a reply before: it compares whole replies to a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, final
+
+from .._nodes.replies import Failure, reader
+from .._nodes.script import GRANTED_MARK
+from .vote import TOO_LATE
+
+FENCES: Final = range(1, 2**53)
+"""The numbers that may be fences: from 2^53 on, two numbers in a row may be equal."""
+
+
+@final
+class Granted(NamedTuple):
+    """The node granted an acquire."""
+
+    fence: int
+    first: bytes = b""
+    """The ticket of the first waiter; b"" if none is known."""
+
+
+@final
+class Refused(NamedTuple):
+    """The node refused an acquire."""
+
+    left: float | None
+    """Seconds until the holder's key ends; None without an end."""
+    holder: str
+    """The owner of the lock, or the ticket that goes first if the lock is free."""
+    number: int = 0
+    """Number of our ticket; 0 if it doesn't wait there."""
+    rank: int = 0
+    """Number of tickets that go before ours."""
+    free: bool = False
+    """Whether the lock is free, so that the first ticket was woken."""
+    slots: tuple[bytes, ...] = ()
+    """What the node tells about the other slots of the name."""
+    woken: tuple[bytes, ...] = ()
+    """The tickets that were woken."""
+
+
+@final
+class Raised(NamedTuple):
+    """The reply to a `raise`."""
+
+    done: bool
+    counter: int
+    """The counter's value before it."""
+
+
+@final
+class Released(NamedTuple):
+    """The reply to a release, leave or pass."""
+
+    done: bool
+    woken: tuple[bytes, ...] = ()
+    """The tickets that were woken."""
+
+
+@final
+class Holder(NamedTuple):
+    """What one node tells about a lock."""
+
+    owner: str | None
+    left: float | None
+    """Seconds until the key ends; None without an end or an owner."""
+    fence: int
+
+
+@final
+class Led(NamedTuple):
+    """What one node tells about the leader."""
+
+    owner: bytes | None
+    left: float
+    record: bytes | None
+
+
+@final
+class Place(NamedTuple):
+    """One ticket in a queue."""
+
+    ticket: bytes
+    place: float
+    """What the order goes by."""
+    value: bytes
+    number: float
+    """The ticket's own number."""
+
+
+def _seconds(milliseconds: int) -> float | None:
+    return milliseconds / 1000 if milliseconds >= 0 else None
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _tickets(found: object) -> tuple[bytes, ...]:
+    match found:
+        case bytes():
+            return (found,) if found else ()
+        case list() if all(type(one) is bytes for one in found):
+            return tuple(found)
+    raise ValueError(found)
+
+
+@reader
+def acquired(reply: Any) -> Granted | Refused | Failure:
+    """Read the reply to an acquire."""
+    match reply:
+        case [1, int(fence), int()] if fence in FENCES:
+            return Granted(fence)
+        case [1, int(fence), bytes(first), int()] if fence in FENCES:
+            return Granted(fence, first)
+        case [-1, int()]:
+            return TOO_LATE
+        case [0, int(left), bytes(holder), int()]:
+            return Refused(_seconds(left), _text(holder))
+        case [0, int(left), bytes(holder), int(number), int(rank), 0 | 1 as free, *more, int()]:
+            slots = tuple(one for one in more if type(one) is bytes)
+            woken = [one for one in more if type(one) is list]
+            if len(more) == len(slots) + len(woken) < 2:
+                told = _tickets(woken[0]) if woken else ()
+                waits = number, rank, free == 1
+                return Refused(_seconds(left), _text(holder), *waits, slots, told)
+    raise ValueError(reply)
+
+
+@reader
+def raised(reply: Any) -> Raised:
+    """Read the reply to a raise."""
+    match reply:
+        case [0 | 1 as done, int(counter), int()]:
+            return Raised(done == 1, counter)
+    raise ValueError(reply)
+
+
+@reader
+def released(reply: Any) -> Released:
+    """Read the reply to a release, leave or pass."""
+    match reply:
+        case [0 | 1 as done, woken, int()]:
+            return Released(done == 1, _tickets(woken))
+    raise ValueError(reply)
+
+
+@reader
+def extended(reply: Any, size: int) -> list[bool]:
+    """Read for each of `size` owners whether the node extended its lease."""
+    match reply:
+        case [bytes(marks), int()] if len(marks) == size:
+            return [mark == GRANTED_MARK for mark in marks]
+    raise ValueError(reply)
+
+
+@reader
+def done(reply: Any) -> bool:
+    """Read a reply that only says whether the node did what was asked."""
+    match reply:
+        case [0 | 1 as done, int()]:
+            return bool(done)
+    raise ValueError(reply)
+
+
+@reader
+def holder(reply: Any) -> Holder:
+    """Read the owner of a lock."""
+    match reply:
+        case [None, int(), int(counter), *clock] if len(clock) <= 1:
+            return Holder(None, None, counter)
+        case [bytes(owner), int(left), int(counter)] | [
+            bytes(owner),
+            int(left),
+            int(counter),
+            int(),
+        ]:
+            return Holder(_text(owner), _seconds(left), counter)
+    raise ValueError(reply)
+
+
+@reader
+def readers(reply: Any) -> list[Holder]:
+    """Read all readers of a lock."""
+    match reply:
+        case [list(rows), int(counter), int(now)]:
+            pairs = zip(rows[::2], rows[1::2], strict=True)
+            found = []
+            for owner, expiry in pairs:
+                left = float(expiry) / 1000 - now / 1_000_000
+                found.append(Holder(_text(owner), left, counter))
+            return found
+    raise ValueError(reply)
+
+
+@reader
+def led(reply: Any) -> Led:
+    """Read the leader."""
+    match reply:
+        case [None | bytes() as owner, int(left), int(), None | bytes() as record, int()]:
+            return Led(owner, left / 1000, record)
+    raise ValueError(reply)
+
+
+@reader
+def places(reply: Any) -> list[Place]:
+    """Read the tickets in a queue."""
+    found = []
+    for row in reply:
+        match row:
+            case [bytes(ticket), bytes(place), bytes(value), bytes(number)]:
+                found.append(Place(ticket, float(place), value, float(number)))
+            case _:
+                raise ValueError(row)
+    return found
+
+
+@reader
+def values(reply: Any) -> list[bytes | None]:
+    """Read the values of some keys."""
+    match reply:
+        case [_, *_] as found:
+            if all(type(one) in (bytes, type(None)) for one in found):
+                return list(found)
+    raise ValueError(reply)
