@@ -393,6 +393,10 @@ async def _opens_one_lock(page: Page, desk: Desk) -> None:
     await true(page, "!document.getElementById('overview').hidden")
     assert await page.run("return location.hash") == ""
     assert await page.run("return document.activeElement.textContent") == "jobs [semaphore]"
+    pressed = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', KEY))"
+    await page.run(pressed.replace("KEY", "{key: '/', bubbles: true}"))
+    assert await page.run("return document.activeElement.id") == "search"
+    await page.run("document.querySelector('#locks tbody a').focus()")
     # The next picture changes only what differs: the link that has the focus keeps it.
     desk.picture = {**PICTURE, "locks": [CALM, {**BUSY, "waiting": 13}, FREE]}
     await true(page, "document.querySelector('#locks tbody tr').className === 'quiet'")
