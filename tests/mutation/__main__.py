@@ -28,7 +28,8 @@ def play(run: Runner, mutants: Iterable[Mutant], seconds: float, *, verbose: boo
     outcomes = []
     for number, one in enumerate(run.outcomes(mutants, seconds), 1):
         outcomes.append(one)
-        print(f"{number} {one.status} {one.seconds:.1f} s  {one.mutant}  {one.catcher}", flush=True)
+        said = one.catcher or next(reversed(one.output.splitlines()), "")
+        print(f"{number} {one.status} {one.seconds:.1f} s  {one.mutant}  {said}", flush=True)
         if verbose:
             print("\n".join(one.output.splitlines()[-60:]), flush=True)
     return run.doubted(outcomes)

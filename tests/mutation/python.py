@@ -188,6 +188,9 @@ class _Walk(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id == "zip":
+            self._visit_all(node.args)  # `strict` is an assert, too
+            return
         parts: list[Node] = [*node.args, *node.keywords]
         for number, part in enumerate(parts):
             if part in node.args[:-1] or isinstance(part, ast.Starred):

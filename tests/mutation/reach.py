@@ -6,7 +6,7 @@ import ast
 import gzip
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -38,36 +38,34 @@ class Reach:
             self._sets[file].append((frozenset(lines), ran))
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Return the tests that can notice a mutant: first the fastest case of each function."""
-        if mutant.file.endswith(".lua"):
-            direct, found = set(self._of_script(mutant.file)), set(self._users(mutant.file))
-        elif mutant.place.runs_at_import:
-            direct, found = set(), self._at(mutant.file, _inside_functions(mutant.file))
+        """Return the tests that can notice a mutant, the fastest first.
+
+        A case of a test function counts with the time of its faster cases, so that others come in
+        between. Of what runs when a module is imported, tests that import the module come first.
+        """
+        if mutant.place.runs_at_import:
+            script = mutant.file.endswith(".lua")
+            modules = loaders(mutant.file) if script else [mutant.file]
+            direct = set(self._in_files_that_import(modules))
+            found = {test for one in modules for test in self._at(one, _inside_functions(one))}
         else:
             direct, found = set(), self._at(mutant.file, mutant.place.lines)
-        cases: Counter[str] = Counter()
+        spent: dict[str, float] = defaultdict(float)
         ranked = []
         for test in sorted(found | direct, key=lambda one: (self.seconds[one], one)):
             function = test.partition("[")[0]
-            ranked.append((test not in direct, cases[function], self.seconds[test], test))
-            cases[function] += 1
+            spent[function] += self.seconds[test]
+            ranked.append((test not in direct, spent[function], test))
         return [test for *_, test in sorted(ranked)]
 
     def _at(self, file: str, lines: Iterable[int]) -> set[str]:
         wanted = frozenset(lines)
         return {test for ran, tests in self._sets[file] if ran & wanted for test in tests}
 
-    def _users(self, script: str) -> Iterator[str]:
-        """The tests that run a function of a module that loads a script."""
-        for module in loaders(script):
-            yield from self._at(module, _inside_functions(module))
-
-    def _of_script(self, script: str) -> Iterator[str]:
-        """The tests in files that import a module that loads a script."""
-        names = [module.removesuffix(".py").rpartition("/") for module in loaders(script)]
+    def _in_files_that_import(self, modules: Iterable[str]) -> Iterator[str]:
         imports = [
             rf"^from {folder.replace('/', '.')}(?:\.{name} import | import .*\b{name}\b)"
-            for folder, _, name in names
+            for folder, _, name in (one.removesuffix(".py").rpartition("/") for one in modules)
         ]
         for file in {test.partition("::")[0] for test in self.seconds}:
             if re.search("|".join(imports), (ROOT / file).read_text("utf-8"), re.MULTILINE):
