@@ -32,6 +32,12 @@ LOCKS: dict[str, Make] = {
 }
 
 
+async def upgraded(locks: asynclock.LockManager) -> None:
+    lock = locks.rwlock("a")
+    async with lock.read().acquire() as reader, lock.upgrade(reader):
+        pass
+
+
 def acquired(make: Make, locks: asynclock.LockManager) -> Any:
     return make(locks).acquire()
 
@@ -42,10 +48,12 @@ WAITING: dict[str, Make] = {
     "event": lambda locks: locks.event("a").wait(),
     "latch": lambda locks: locks.latch("a", 1).wait(),
     "barrier": lambda locks: locks.barrier("a", 2).wait(),
+    "upgrade": upgraded,
 }
 HELD: dict[str, Make] = {
     **WAITING,
     "read": WAITING["write"],
+    "upgrade": WAITING["read"],
     "several": lambda locks: locks.semaphore("a", 3).several(3).acquire(),
 }
 ROUNDS = range(0, 60, 4)
@@ -75,7 +83,8 @@ async def ended(locks: asynclock.LockManager, call: asyncio.Task[Any], way: str)
     if way == "cancelled, then closed":  # as by a signal: the task itself closes the manager
         await asyncio.wait([call])
     await locks.aclose()
-    with contextlib.suppress(asyncio.CancelledError, asynclock.ConfigurationError):
+    refused = asynclock.ConfigurationError, asynclock.LeaseLostError
+    with contextlib.suppress(asyncio.CancelledError, *refused):
         await call
 
 
