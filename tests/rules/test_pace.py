@@ -26,6 +26,11 @@ def test_a_pause_is_drawn_below_the_estimate_and_the_ttl(
         assert whole <= max(0.0, remaining)
 
 
+def test_waiters_that_ask_at_once_draw_pauses_down_to_half_of_the_estimate() -> None:
+    assert Pace().pause(0, 0.5) == 0.75 * UNKNOWN
+    assert Pace().pause(0, 0.0) > Pace().pause(0, 0.1) > Pace().pause(0, 0.9) > 0.5 * UNKNOWN
+
+
 def test_nothing_is_known_of_a_new_name() -> None:
     assert Pace().pause(0, 0.0) == UNKNOWN
     assert Pace().pause(3, 0.0, permits=2) == 2 * UNKNOWN

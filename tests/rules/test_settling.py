@@ -35,5 +35,13 @@ def test_an_owner_that_no_attempt_could_be_has_it() -> None:
     assert not owners.has_one(["u", "x"], late + 9, late + 9)
 
 
+@pytest.mark.parametrize(("asked", "has_it"), [(1.25, False), (1.6, True)])
+def test_it_takes_one_node_timeout_and_the_release_to_tell(asked: float, has_it: bool) -> None:
+    """In node timeouts: with latencies of a quarter, a release takes less than half of one."""
+    owners = Owners(2, 1.0)
+    assert not owners.has_one(["x"], 0.0, 0.0)
+    assert owners.has_one(["x"], asked, asked + 0.5) is has_it
+
+
 def test_an_attempt_and_its_release_are_over_by_then_and_the_patience_is_not() -> None:
     assert 1 + 0.25 < STEADY < SETTLING
