@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from typing import Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 
 class Inherited(Protocol):
@@ -45,3 +45,20 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+C = TypeVar("C", bound=type[Any])
+
+
+def of_one_process(cls: C) -> C:
+    """Decorate a class whose objects can't be copied or pickled, nor what refers to them."""
+    cls.__reduce__ = _refuse  # type: ignore[assignment]  # its self is typed as the class
+    return cls
+
+
+def _refuse(one: object) -> NoReturn:
+    raise TypeError(
+        f"{type(one).__name__} can't be copied or pickled, nor can an object that refers to it: "
+        "managers, locks and leases belong to one process and loop. Pass on names, and call "
+        "connect() there"
+    )

@@ -14,6 +14,7 @@ from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.options import HandOff
 from ._engine.reports import NodeHealth, Statistics
+from ._forks import of_one_process
 from ._inspect.access import NodeAccess
 from ._inspect.survey import held
 from ._primitives.barrier import Barrier
@@ -32,6 +33,7 @@ from ._primitives.synchronized import P, R, synchronized
 from .events import Observer, Observers
 
 
+@of_one_process
 class LockManager:
     """Makes locks on one set of nodes. `connect` makes it; `aclose` or `async with` closes it.
 

@@ -14,6 +14,7 @@ from weakref import ReferenceType
 
 from .. import _clock, _forks
 from .._background import Background, wait_out
+from .._forks import of_one_process
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from ..events import Lost, Observers, Released, Renewed
@@ -38,6 +39,7 @@ NAMES_LOGGED = 10
 """Maximum number of names in one log record."""
 
 
+@of_one_process
 class Engine(Keeper):
     """The leases of one manager: their renewals, their local queues and all that is done to them.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from .. import _clock, _settings
+from .._forks import of_one_process
 from ..errors import QuorumUnavailableError
 from .check import still_ours
 from .interruption import Interruption
@@ -18,6 +19,7 @@ from .lease_state import LeaseState
 from .round import UNNOTICED
 
 
+@of_one_process
 class Lease(LeaseState):
     """One holding of a lock by one task: `acquire` returns it and `async with` enters it.
 

@@ -9,9 +9,11 @@ from typing import Any, Self
 
 from .._engine.interruption import Interruption
 from .._engine.lease import Lease
+from .._forks import of_one_process
 from ..errors import LeaseLostError
 
 
+@of_one_process
 class Hold:
     """The common part of `MultiLease` and `ReentrantLease`: the loss of any lease ends the hold."""
 

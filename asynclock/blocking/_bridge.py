@@ -6,6 +6,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from .._forks import of_one_process
 from ..errors import ConfigurationError
 from ..manager import LockManager as AsyncLockManager
 from . import _loop
@@ -13,6 +14,7 @@ from . import _loop
 T = TypeVar("T")
 
 
+@of_one_process
 class Bridge:
     """The part of a manager through which its locks and leases reach the event loop."""
 

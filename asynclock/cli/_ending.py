@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ from ._text import say
 
 def guarded(call: Callable[[], object]) -> int:
     """Return the exit status of `call()`: its own, or the one that its error means."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have letters that a terminal lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         answer = call()
         sys.stdout.flush()
