@@ -23,7 +23,7 @@ URLS = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
 
 
 def settings_of(locks: asynclock.LockManager) -> tuple[EngineSettings, NodeSettings]:
-    """What the engine and each node of a manager go by, without the witness, which has no setting."""
+    """What the engine and each node of a manager go by; the witness has no setting."""
     (nodes,) = {node.settings for node in locks._engine.multiplexer.nodes}
     return locks._engine.settings, replace(nodes, witness_key="")
 
