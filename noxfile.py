@@ -322,6 +322,9 @@ def containers(session: nox.Session) -> None:
     Environment(session).pytest("-m", "containers and not nightly", "tests/containers")
 
 
+NIGHT = ["--night", "--each", "60"]
+
+
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
     """The long runs: hours rather than minutes. Each part runs, even if one before it fails.
@@ -336,7 +339,7 @@ def nightly(session: nox.Session) -> None:
     parts: dict[str, Callable[[], object]] = {
         "nightly tests": partial(marked, f"--ignore={EVERYDAY}"),
         "everyday scenes": partial(Environment(session).pytest, EVERYDAY),
-        "mutants": partial(Environment(session).run, "python", "-m", "tests.mutation", "--night"),
+        "mutants": partial(Environment(session).run, "python", "-m", "tests.mutation", *NIGHT),
     }
     failed = [name for name, part in parts.items() if fails(part)]
     if failed:

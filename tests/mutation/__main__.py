@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.mutation import draw, score
 from tests.mutation.mutant import ROOT, Mutant
 from tests.mutation.reach import Reach
-from tests.mutation.runner import Outcome, Runner, runner
+from tests.mutation.runner import EACH, Outcome, Runner, runner
 
 HOUR = 3600.0
 SCORE = 0.75
@@ -60,6 +60,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="mutants, by their names")
     parser.add_argument("--night", action="store_true", help="an hour, others each night")
     parser.add_argument("--match", default="", help="only files with this in their path")
+    parser.add_argument("--each", type=float, default=EACH, help="seconds of tests for each")
     parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1)
     parser.add_argument("--report", type=Path, help="write the result to this page")
     parser.add_argument("--verbose", action="store_true", help="show what pytest said")
@@ -74,7 +75,7 @@ def main() -> int:
         seed, skipped, seconds = 0, datetime.now(UTC).toordinal() * draw.PER_NIGHT, HOUR
     print(f"{len(mutants)} mutants, in the order of seed {seed}", flush=True)
     reach = Reach()
-    with runner(options.jobs, reach) as run:
+    with runner(options.jobs, reach, options.each) as run:
         drawn = islice(draw.shuffled(mutants, seed, skipped), options.count)
         outcomes = play(run, drawn, seconds, verbose=options.verbose)
     good = tell(outcomes)

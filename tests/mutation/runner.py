@@ -44,10 +44,9 @@ OPTIONS = (
 )
 TEST_SECONDS = 30
 """What a test may take: a mutant that makes it hang is caught."""
-MUTANT_SECONDS = 90.0
-"""What all tests of a mutant may take: one that makes them hang for so long is caught."""
-CHOSEN_SECONDS, CHOSEN_TESTS = 12.0, 150
-"""The tests of a mutant: what they took when they were recorded, and how many they are."""
+EACH, PATIENCE = 12.0, 8
+"""Seconds that the tests of a mutant took when they were recorded, and after how many times as
+long they count as hanging: such a mutant is caught."""
 FIRST = 15
 """So many tests are collected first: most mutants are caught by one of these."""
 MEMORY, WRITTEN = 8 << 30, 1 << 28
@@ -82,11 +81,10 @@ class Outcome:
         return found[1] if found else ""
 
 
-def chosen(reach: Reach, mutant: Mutant) -> list[str]:
-    """Return the tests that are run for a mutant, the fastest first."""
+def chosen(reach: Reach, mutant: Mutant, left: float = EACH) -> list[str]:
+    """Return the tests that are run for a mutant, the fastest first: those of so many seconds."""
     found: list[str] = []
-    left = CHOSEN_SECONDS
-    for test in reach.tests(mutant)[:CHOSEN_TESTS]:
+    for test in reach.tests(mutant):
         left -= reach.seconds[test]
         if found and left < 0:
             break
@@ -126,9 +124,9 @@ class Run:
             _play(copy.root, self._log, tests, *(["-x"] if mutant else []))
 
     @property
-    def overdue(self) -> bool:
-        """Whether it takes too long."""
-        return time.monotonic() - self.began > MUTANT_SECONDS
+    def age(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
 
     def end(self) -> None:
         """End it with all that it started, and take the mutant back."""
@@ -192,7 +190,7 @@ def _play(root: Path, log: Path, tests: Sequence[str], *more: str) -> NoReturn:
 class Runner:
     """Plays mutants in `jobs` copies at once."""
 
-    def __init__(self, folder: Path, jobs: int, reach: Reach) -> None:
+    def __init__(self, folder: Path, jobs: int, reach: Reach, each: float) -> None:
         for name in PRELOADED:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
@@ -202,7 +200,7 @@ class Runner:
             "mutation", phases=phases, deadline=None, database=None
         )
         hypothesis.settings.load_profile("mutation")
-        self._reach = reach
+        self._reach, self._each = reach, each
         self._idle = [Copy(folder / str(number)) for number in range(jobs)]
 
     def outcomes(self, mutants: Iterable[Mutant], seconds: float) -> Iterator[Outcome]:
@@ -216,16 +214,16 @@ class Runner:
                 more = mutant is not None and time.monotonic() - begun < seconds
                 if mutant is None or not more:
                     break
-                if tests := chosen(self._reach, mutant):
+                if tests := chosen(self._reach, mutant, self._each):
                     run = Run(self._idle.pop(), mutant, tests)
                     running[run.pid] = run
                 else:
                     yield Outcome(mutant, UNREACHED, 0.0)
             for pid, run in list(running.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
-                if not ended and not run.overdue:
+                if not ended and run.age < PATIENCE * self._each:
                     continue
-                took = time.monotonic() - run.began
+                took = run.age
                 run.end()
                 if not ended:
                     os.waitpid(pid, 0)
@@ -255,7 +253,7 @@ def _status(code: int, output: str) -> str:
 
 
 @contextlib.contextmanager
-def runner(jobs: int, reach: Reach) -> Iterator[Runner]:
+def runner(jobs: int, reach: Reach, each: float = EACH) -> Iterator[Runner]:
     """Make a runner whose copies are deleted in the end."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        yield Runner(Path(folder), jobs, reach)
+        yield Runner(Path(folder), jobs, reach, each)
