@@ -24,6 +24,12 @@ def test_an_old_server_votes_at_once() -> None:
     assert met(Trust(10.0), OLD, 5000.0) == 0
 
 
+def test_a_durable_server_that_kept_its_disk_has_kept_all_its_keys() -> None:
+    known = Trust(10.0)
+    met(known, replace(NEW, durable=True), 5000.0, disks_kept=True)
+    assert known.remembers_from < 0
+
+
 def test_a_young_server_waits_out_the_rest() -> None:
     # 3 s of uptime may be 1 s: INFO rounds, and updates its clock lazily.
     assert met(Trust(10.0), NEW, 5000.0) == pytest.approx(D - 1.0)
