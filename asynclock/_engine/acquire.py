@@ -123,8 +123,8 @@ class Acquire(LocalAcquire):
         engine, timer = self._engine, None
         engine.counts.attempts += 1
         engine.asking += 1
-        alone = self._once or engine.no_quorum_since
-        batch_acquire(engine, self, self._options.ttl, () if alone else self._spec.waits)
+        no_ticket = self._once or engine.no_quorum_since
+        batch_acquire(engine, self, self._options.ttl, () if no_ticket else self._spec.waits)
         if left is not None and left < WHOLE * engine.settings.node_timeout:
             timer = self._future.get_loop().call_later(left, self._expire)
         try:

@@ -147,6 +147,7 @@ class AcquireLoop:
     async def _attempt(self, spec: LockSpec) -> Attempt:
         engine = self._engine
         if self._counts_as_dead():
+            self._leave_minority()
             attempt = Attempt(engine, spec, self._ttl)
         else:
             attempt = Attempt(engine, spec, self._ttl, self._ticket, self._waits)
@@ -163,16 +164,16 @@ class AcquireLoop:
         return attempt
 
     def _counts_as_dead(self) -> bool:
-        # A place that only a minority knows would keep the name from those who reach a quorum. The
-        # ticket keeps its number: with that it takes its old place again.
-        engine, ticket = self._engine, self._ticket
-        since = engine.no_quorum_since
-        if not since or _clock.now() - since < PATIENCE:
-            return False
+        since = self._engine.no_quorum_since
+        return bool(since) and _clock.now() - since >= PATIENCE
+
+    def _leave_minority(self) -> None:
+        # A place that only a minority knows would keep the name from clients that reach a quorum.
+        # The ticket keeps its number, with which it takes its old place again.
+        ticket = self._ticket
         if ticket is not None and ticket.asked:
-            leave(engine.multiplexer, self._spec, ticket.id, ticket.since, ticket.asked)
+            leave(self._engine.multiplexer, self._spec, ticket.id, ticket.since, ticket.asked)
             ticket.asked, ticket.unsettled = set(), True
-        return True
 
     def _limit(self, now: float) -> float | None:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before. The

@@ -205,6 +205,7 @@ class Attempt(Tally):
         for index in asked:
             self._open |= 1 << index
             self._nodes[index].ask(command, self, index, arm=armed)
+        # `undos` has an entry for each loop, and one for each vote.
         if len(context.undos) - len(context.loops) == 1:  # no other vote could share the write
             nodes.write()
 

@@ -173,14 +173,9 @@ def done(reply: Any) -> bool:
 def holder(reply: Any) -> Holder:
     """Read the owner of a lock."""
     match reply:
-        case [None, int(), int(counter), *clock] if len(clock) <= 1:
+        case [None, int(), int(counter), int()]:
             return Holder(None, None, counter)
-        case [bytes(owner), int(left), int(counter)] | [
-            bytes(owner),
-            int(left),
-            int(counter),
-            int(),
-        ]:
+        case [bytes(owner), int(left), int(counter), int()]:
             return Holder(_text(owner), _seconds(left), counter)
     raise ValueError(reply)
 

@@ -11,21 +11,17 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, TypeAlias
 
 from .._background import Background
-from ..errors import ConfigurationError
 
 STAGGER = 0.1
 """Seconds of silence after which the next address is tried as well: the least that RFC 8305
 recommends, because a first attempt to connect has only a node timeout."""
 LONGEST_LOOK_UP = 30.0
 """Maximum seconds for a look-up: the resolver of glibc, with three servers that are silent."""
-
-L = TypeVar("L", bound=asyncio.Protocol)
 
 Found: TypeAlias = "tuple[int, int, int, str, tuple[Any, ...]]"
 """An address, as `getaddrinfo` returns it."""
@@ -113,51 +109,6 @@ def _told(found: Sequence[Found], errors: Sequence[object]) -> OSError:
         return known[0]
     pairs = zip(found, known, strict=True)
     return OSError("; ".join(f"{place[4][0]}: {reason(error)}" for place, error in pairs))
-
-
-async def connected_by(connection: Any, host: str, port: int, make: Callable[[], L]) -> L:
-    """Let a connection of the user's own class connect, and give its transport to a protocol.
-
-    The class may tunnel or log in as it likes. Raises OSError, and ConfigurationError if the class
-    doesn't leave a transport of asyncio behind.
-    """
-    from redis.exceptions import RedisError
-
-    own = type(connection).__name__
-    if hasattr(connection, "host"):  # Sentinels may have named another server
-        connection.host, connection.port = host, port
-    try:
-        await connection.connect()
-        writer = _taken(connection)
-    except BaseException as error:
-        if (left := _taken(connection)) is not None:
-            left.close()
-        if isinstance(error, RedisError):  # its text may quote the login
-            raise OSError(f"{own} raised {type(error).__name__}") from error
-        raise
-    transport: Any = getattr(writer, "transport", None)
-    if not hasattr(transport, "set_protocol"):
-        raise ConfigurationError(
-            f"locks can't use connections of the class {own}, which have no transport of asyncio: "
-            "pass a URL, or a client with redis-py's own class"
-        )
-    protocol = make()
-    _streams[protocol] = writer
-    transport.set_protocol(protocol)
-    protocol.connection_made(transport)
-    return protocol
-
-
-_streams: WeakKeyDictionary[asyncio.Protocol, object] = WeakKeyDictionary()
-"""The writer of each link that has taken over its transport: the end of a writer closes that."""
-
-
-def _taken(connection: Any) -> Any:
-    """Return the writer of a connection, whose end does not close it any more."""
-    writer = getattr(connection, "_writer", None)
-    for stream in ("_reader", "_writer"):
-        setattr(connection, stream, None)
-    return writer
 
 
 def reason(error: OSError) -> str:

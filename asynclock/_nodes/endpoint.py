@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import ConfigurationError
-from .dialing import Found, connected_by, first_to_answer, look_up
+from .dialing import Found, first_to_answer, look_up
+from .own_connection import connected_by
 from .redaction import harmless, redacted
 from .replies import NO_CONNECTION, Failure
 from .spelling import check_shape, in_our_words, reject_port_zero
@@ -32,7 +33,7 @@ LATE = {
     TLS: "no answer to the TLS handshake within {seconds:g} s: does this port speak TLS?",
     LOGIN: "no answer to the login within {seconds:g} s",
 }
-"""For each phase of an attempt to connect: what is said if it takes too long."""
+"""For each phase of an attempt to connect: the cause if it takes too long."""
 
 _PLAIN = re.compile(
     r"redis://((?P<user>[^:@/?#\s]*)(:(?P<password>[^:@/?#\s]*))?@)?"
@@ -91,10 +92,10 @@ class Endpoint:
         self.host: str = getattr(connection, "host", "localhost")
         self.port: int = int(getattr(connection, "port", 6379))
         self.db: int = int(connection.db or 0)
-        # The TLS context is made now, because loading the authorities may take longer than a node
-        # timeout. Nodes with the same TLS settings share it: each one blocks the loop for 30 ms.
         if own is not None:
             return  # the connections of the user's class know themselves whether they use TLS
+        # The TLS context is made now, because loading the authorities may take longer than a node
+        # timeout. Nodes with the same TLS settings share it: each one blocks the loop for 30 ms.
         self._said = _tls_settings(connection)
         same = (other._tls for other in like if self._said and other._said == self._said)
         self._tls = next(same, None) or _tls_context(connection)

@@ -41,17 +41,16 @@ class Failure:
 
 
 NO_CONNECTION = "no connection within {seconds:g} s"
-
-
 UNREADABLE = Failure("its reply has an unexpected form", code="UNREADABLE")
-"""What a node gave whose reply has another shape than the command's; no server sends this code."""
+"""The Failure of a node whose reply has a shape that the command never has. No server sends this
+code."""
 
 P = ParamSpec("P")
 S = TypeVar("S")
 
 
 def reader(read: Callable[Concatenate[Any, P], S]) -> Callable[Concatenate[Any, P], S | Failure]:
-    """Make `read`, which gives a reply its name or fails, return UNREADABLE if it fails.
+    """Decorate a function that parses a reply: if it raises, it returns UNREADABLE instead.
 
     The result also takes a Failure in place of a reply, and returns it.
     """
@@ -69,7 +68,7 @@ def reader(read: Callable[Concatenate[Any, P], S]) -> Callable[Concatenate[Any, 
 
 
 def no_connection(seconds: float) -> Failure:
-    """Return the Failure of a connection that is not there after that many seconds."""
+    """Return the Failure of a connection that took longer than that many seconds."""
     return Failure(NO_CONNECTION.format(seconds=seconds))
 
 
@@ -116,7 +115,7 @@ _MISTAKES = {
     "Unknown Redis command called from": "scripts need every command that docs/access.md lists: "
     "remove rename-command from its configuration",
 }
-"""Part of a server's text that only a mistake of the user brings about, and what to write."""
+"""Part of an error reply that only a mistake of the user causes -> what to write."""
 
 
 def failure(error: Exception) -> Failure:

@@ -304,4 +304,4 @@ class _Reply:
         elif self._link.stalled_since:
             self._again()
         else:
-            self._link.close("it does not tell what it keeps")
+            self._link.close("it doesn't answer whether it has kept its keys")

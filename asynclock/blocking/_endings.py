@@ -33,7 +33,7 @@ class _Exit:
 
 
 def noticed(function: F) -> F:
-    """Decorate an `__exit__`, so that `until_left` can tell when its `with` is over."""
+    """Decorate an `__exit__`, so that `Block.watch` can tell when its `with` is over."""
     return cast("F", _Exit(function))
 
 

@@ -17,7 +17,7 @@ from ..errors import ConfigurationError
 from ..fencing._naming import check_template
 from ._problems import Declared, schema_of
 
-declared: WeakKeyDictionary[Callable[..., Any], Declared] = WeakKeyDictionary()
+locks: WeakKeyDictionary[Callable[..., Any], Declared] = WeakKeyDictionary()
 """The lock of each dependency that `Locked` made."""
 
 _with_lock: WeakKeyDictionary[Callable[..., Any], WeakSet[Callable[..., Any]]]
@@ -153,8 +153,8 @@ def _flat(routes: Iterable[BaseRoute]) -> Iterator[Any]:
 
 
 def _locks_of(dependant: Any) -> Iterator[Declared]:
-    if inspect.isfunction(dependant.call) and dependant.call in declared:
-        yield declared[dependant.call]
+    if inspect.isfunction(dependant.call) and dependant.call in locks:
+        yield locks[dependant.call]
     for inner in dependant.dependencies:
         yield from _locks_of(inner)
 

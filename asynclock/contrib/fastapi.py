@@ -216,7 +216,7 @@ def Locked(  # noqa: N802 - as `Depends`
         async with await waits_of(locks).acquire(lock, retry_after) as lease:
             yield lease
 
-    _routes.declared[hold] = Declared(name, given.get("timeout"))
+    _routes.locks[hold] = Declared(name, given.get("timeout"))
     return Depends(hold, scope="function")
 
 

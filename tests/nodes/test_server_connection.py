@@ -407,7 +407,7 @@ async def test_a_record_that_cannot_be_read_ends_the_connection_unless_it_may_no
         assert hand.node.trust.votes_from == _clock.now(), "older replies don't count"
         link.stalled_since = 0.0
         sink.on_reply(0, Failure("backlog"))
-        assert link.causes == ["it does not tell what it keeps"]
+        assert link.causes == ["it doesn't answer whether it has kept its keys"]
 
 
 @in_virtual_time

@@ -55,9 +55,9 @@ class History:
         self._last = float("-inf")
         self.waits: deque[float] = deque(maxlen=MOST_WAITS)
         """Waits of this process since the last picture."""
-        self.losses = 0
+        self.losses: int = 0
         """Number of losses of this process since the last picture."""
-        self.watched = 0.0
+        self.watched: float = 0.0
         """Since when the nodes have been watched without a gap, in seconds since 1970."""
 
     def note(

@@ -23,11 +23,11 @@ USUAL_HOLD = 10.0
 FEWEST_HOLDS = 3
 """Minimum number of ended holds from which the usual one is taken."""
 SHORTEST_WAIT = 1.0
-"""Seconds of a wait that is never worth a word."""
+"""Maximum seconds of a wait that is never reported."""
 MOST_WAITERS = 200
 """Maximum number of waiters that the view of one lock lists."""
 LEVELS = ("", "amber", "red")
-"""How much a row leads the eye."""
+"""The colours of a row, the most urgent one last."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def urgency(self) -> tuple[int, int, float, str]:
-        """What comes first: trouble, then names that are waited for, the longest wait first."""
+        """The sort key: trouble comes first, then the longest wait for a name."""
         since = float("inf") if self.since is None else self.since
         return -LEVELS.index(self.level), -bool(self.count), since, self.name.casefold()
 
@@ -264,11 +264,14 @@ SORTED: Mapping[str, Callable[[Row], Any]] = {
     "fence": _ordered(_fence),
     "nodes": _ordered(lambda seen: seen.agreement.kept),
 }
-"""What each column is sorted by. Only few rows need attention, so those alone are sorted by it."""
+"""What each column is sorted by."""
 
 
 def in_order(rows: Sequence[Row], column: str) -> list[Row]:
-    """Return rows that are in the order of their names, sorted by a column."""
+    """Return `rows`, which are in the order of their names, sorted by a column or by "attention".
+
+    Only a few rows need attention, so only those are sorted by it.
+    """
     if column in SORTED:
         return sorted(rows, key=SORTED[column])
     urgent = [row for row in rows if row.level or row.count]

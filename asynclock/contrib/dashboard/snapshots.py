@@ -17,7 +17,7 @@ from ...errors import AsyncLockError
 from ...events import Acquired, Event, Lost, NodeDown, NodeUp
 from ...manager import LockManager
 from .history import History
-from .rows import Key, Row, in_order, past, rows_of
+from .rows import SORTED, Key, Row, in_order, past, rows_of
 
 VERSION = 1
 """Version of the format; it rises with changes that may break a program that reads snapshots."""
@@ -33,11 +33,8 @@ MOST_LOSSES = 50
 """Maximum number of losses that are kept."""
 LONGEST_SEARCH = 200
 """Maximum number of characters to search for."""
-COLUMNS = (
-    *("attention", "name", "holder", "held", "waiting"),
-    *("remaining", "fence", "nodes"),
-)
-"""The columns by which names can be sorted; by "attention", what is wrong comes first."""
+COLUMNS = ("attention", *SORTED)
+"""What names can be sorted by; with "attention", what is wrong comes first."""
 ANSWERING = ("up", "quarantined", "rejected")
 """The states of nodes whose round trip and version are known and present."""
 
