@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Literal, TypeAlias, TypedDict
+from types import FunctionType
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from .errors import ConfigurationError
 from .events import Observer
+
+C = TypeVar("C", bound=type[Any])
 
 NAMED_HERE = {
     "blocking": "try_acquire() instead of blocking=False",
@@ -71,6 +75,25 @@ def unknown(given: Iterable[str]) -> TypeError:
     name = min(given)
     hint = f": write {NAMED_HERE[name]}" if name in NAMED_HERE else ""
     return TypeError(f"unexpected keyword argument {name!r}{hint}")
+
+
+def made_by(call: str) -> Callable[[C], C]:
+    """Decorate a class so that the TypeError of wrong arguments tells which `call` makes it.
+
+    Python begins the message with the qualified name of `__init__`, so the hint costs nothing.
+    """
+
+    def decorate(cls: C) -> C:
+        init = cls.__init__
+        code, names = init.__code__, init.__globals__
+        own = FunctionType(code, names, None, init.__defaults__, init.__closure__)
+        own.__kwdefaults__ = init.__kwdefaults__
+        functools.update_wrapper(own, init)
+        own.__qualname__ = f"{cls.__name__} is made by {call}: {cls.__name__}.__init__"
+        cls.__init__ = own  # another class may inherit the original
+        return cls
+
+    return decorate
 
 
 def seconds(value: object, what: str, *, zero: bool = False) -> float:

@@ -33,6 +33,7 @@ from ._primitives.synchronized import P, R, synchronized
 from .events import Observer, Observers
 
 
+@_settings.made_by("connect(...)")
 @of_one_process
 class LockManager:
     """Makes locks on one set of nodes. `connect` makes it; `aclose` or `async with` closes it.

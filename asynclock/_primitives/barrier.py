@@ -84,6 +84,7 @@ def _describe(value: str, now: int) -> Description:
 KIND = state_kind("barrier", _describe)
 
 
+@_settings.made_by("connect(...).barrier(name, parties)")
 class Barrier:
     """Lets `parties` callers of `wait` go on together, again and again.
 

@@ -131,6 +131,7 @@ class Term:
         await self.lease.__aexit__(kind, error, trace)
 
 
+@_settings.made_by("connect(...).election(name)")
 class Election:
     """At most one leader at a time for its name, whatever fails, on every deployment.
 

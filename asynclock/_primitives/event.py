@@ -21,6 +21,7 @@ def _describe(value: str, _now: int) -> Description:
 KIND = state_kind("event", _describe)
 
 
+@_settings.made_by("connect(...).event(name)")
 class SharedEvent:
     """An `asyncio.Event` that all processes share: tasks set it, clear it and wait for it.
 

@@ -18,6 +18,7 @@ MUTEX = Held(SCRIPT, "fair", queue=WAITERS.suffix)
 KIND = Kind("fair", (SCRIPT,), (MUTEX, WAITERS))
 
 
+@_settings.made_by("connect(...).fair_lock(name)")
 class FairLock(Lockable):
     """A mutex that goes to the task that has waited longest, in any process.
 

@@ -33,6 +33,7 @@ def _describe(value: str, _now: int) -> Description:
 KIND = state_kind("latch", _describe)
 
 
+@_settings.made_by("connect(...).latch(name, count)")
 class Latch:
     """Counts down once from `count` to 0 and then lets all waiting tasks go on; it never resets.
 

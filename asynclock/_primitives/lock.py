@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from .. import _settings
 from .._engine.spec import LockSpec
 from .._engine.ticket import PATIENCE
 from .._keys import derived, lock_key
@@ -42,6 +43,7 @@ def spec(prefix: str, name: str) -> LockSpec:
     )
 
 
+@_settings.made_by("connect(...).lock(name)")
 class Lock(Lockable):
     """A mutex: at most one lease at a time for its name, whatever fails.
 

@@ -64,6 +64,7 @@ class MultiLease(Hold):
         return self._leases
 
 
+@_settings.made_by("connect(...).multi_lock(*names)")
 class MultiLock(Acquirable[MultiLease]):
     """Locks all of several names or none; each name is the mutex of `lock(name)`.
 

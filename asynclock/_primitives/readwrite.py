@@ -62,18 +62,21 @@ UPGRADE = Held(LOCK, "upgrade", "upgrade", queue=UPGRADERS.suffix)
 KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, WAITERS, UPGRADE, UPGRADERS))
 
 
+@_settings.made_by("connect(...).rwlock(name).read()")
 class ReadLock(Lockable):
     """The side of a reader: shared with other readers, excludes writers."""
 
     __slots__ = ()
 
 
+@_settings.made_by("connect(...).rwlock(name).write()")
 class WriteLock(Lockable):
     """The side of a writer: excludes readers and other writers."""
 
     __slots__ = ()
 
 
+@_settings.made_by("connect(...).rwlock(name)")
 class ReadWriteLock:
     """Any number of readers or one writer may hold the name, whatever fails, on every deployment.
 

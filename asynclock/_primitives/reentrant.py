@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Self
 from weakref import ReferenceType
 
+from .. import _settings
 from .._engine.acquire import Acquire
 from .._engine.acquiring import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
@@ -148,6 +149,7 @@ class ReentrantLease(Hold):
         return self
 
 
+@_settings.made_by("connect(...).reentrant_lock(name)")
 class ReentrantLock(Acquirable[ReentrantLease]):
     """A mutex that the task which holds it may acquire again; the same mutex as `lock(name)`.
 

@@ -40,6 +40,7 @@ WINDOW = 64
 """Number of slots that a refusal reports on; a larger one would make every request longer."""
 
 
+@_settings.made_by("connect(...).semaphore(name, permits)")
 class Semaphore(Lockable):
     """At most `permits` leases at a time for its name, whatever fails; each has its own slot.
 
@@ -143,6 +144,7 @@ class Semaphore(Lockable):
         return await inspect_parts(self._engine, KIND.name, slots, KIND.queues(self._key))
 
 
+@_settings.made_by("connect(...).semaphore(name, permits).several(permits)")
 class SemaphorePermits(Acquirable[MultiLease]):
     """Several permits of one semaphore at once: all of them, or none.
 

@@ -45,7 +45,7 @@ class Catalogue(Bridge):
             settings: those of `asynclock.LockManager.lock`.
         """
         given = _given(settings)
-        return Lock(self, lambda locks: locks.lock(name, **given))
+        return Lock(self, make=lambda locks: locks.lock(name, **given))
 
     def reentrant_lock(self, name: str, **settings: Unpack[LockSettings]) -> ReentrantLock:
         """Make a mutex on `name` that the thread which holds it may acquire again.
@@ -55,7 +55,7 @@ class Catalogue(Bridge):
             settings: those of `asynclock.LockManager.lock`.
         """
         given = _given(settings)
-        return ReentrantLock(self, lambda locks: locks.reentrant_lock(name, **given))
+        return ReentrantLock(self, make=lambda locks: locks.reentrant_lock(name, **given))
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
         """Make a lock on all of `names` at once; each is the mutex of `lock(name)`.
@@ -65,7 +65,7 @@ class Catalogue(Bridge):
             settings: those of `asynclock.LockManager.lock`.
         """
         given = _given(settings)
-        return MultiLock(self, lambda locks: locks.multi_lock(*names, **given))
+        return MultiLock(self, make=lambda locks: locks.multi_lock(*names, **given))
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.
@@ -75,7 +75,7 @@ class Catalogue(Bridge):
             settings: those of `asynclock.LockManager.lock`.
         """
         given = _given(settings)
-        return ReadWriteLock(self, lambda locks: locks.rwlock(name, **given))
+        return ReadWriteLock(self, make=lambda locks: locks.rwlock(name, **given))
 
     def fair_lock(self, name: str, **settings: Unpack[LockSettings]) -> FairLock:
         """Make a mutex on `name` that goes to the longest waiter, in any process.
@@ -85,7 +85,7 @@ class Catalogue(Bridge):
             settings: those of `asynclock.LockManager.lock`.
         """
         given: Any = _given(settings)
-        return FairLock(self, lambda locks: locks.fair_lock(name, **given))
+        return FairLock(self, make=lambda locks: locks.fair_lock(name, **given))
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
         """Make a semaphore on `name`: at most `permits` leases at a time.
@@ -96,7 +96,7 @@ class Catalogue(Bridge):
             settings: those of `asynclock.LockManager.lock`.
         """
         given = _given(settings)
-        return Semaphore(self, lambda locks: locks.semaphore(name, permits, **given))
+        return Semaphore(self, make=lambda locks: locks.semaphore(name, permits, **given))
 
     def event(self, name: str, *, keep: float = DEFAULT_KEEP) -> SharedEvent:
         """Make an event on `name`: a flag that every process sees. Raises ConfigurationError.
@@ -105,7 +105,7 @@ class Catalogue(Bridge):
             name: the name of the event.
             keep: seconds after the last change at which the nodes forget the event.
         """
-        return SharedEvent(self, lambda locks: locks.event(name, keep=keep))
+        return SharedEvent(self, make=lambda locks: locks.event(name, keep=keep))
 
     def latch(self, name: str, count: int, *, keep: float = DEFAULT_KEEP) -> Latch:
         """Make a latch on `name` that opens after `count` counts. Raises ConfigurationError.
@@ -115,7 +115,7 @@ class Catalogue(Bridge):
             count: number of counts that open it, 1 to 1000; the same in every process.
             keep: seconds after the last count at which the nodes forget the latch.
         """
-        return Latch(self, lambda locks: locks.latch(name, count, keep=keep))
+        return Latch(self, make=lambda locks: locks.latch(name, count, keep=keep))
 
     def barrier(
         self, name: str, parties: int, *, ttl: float | None = None, keep: float = DEFAULT_KEEP
@@ -129,7 +129,7 @@ class Catalogue(Bridge):
                 the manager's ttl).
             keep: seconds after the last arrival at which the nodes forget the barrier.
         """
-        return Barrier(self, lambda locks: locks.barrier(name, parties, ttl=ttl, keep=keep))
+        return Barrier(self, make=lambda locks: locks.barrier(name, parties, ttl=ttl, keep=keep))
 
     def synchronized(
         self, template: str, *, lease: str | None = None, **settings: Unpack[LockSettings]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import _settings
 from .._engine.inspection import Inspection
 from .._primitives import fair, multi, readwrite, semaphore
 from .._primitives.base import UNSET, Timeout
@@ -14,17 +15,19 @@ from ._leases import Lease, MultiLease, ReentrantLease
 from ._locks import Acquirable, Lock
 
 
+@_settings.made_by("connect(...).reentrant_lock(name)")
 class ReentrantLock(Acquirable[ReentrantLease]):
     """A mutex that the thread which holds it may acquire again."""
 
 
+@_settings.made_by("connect(...).multi_lock(*names)")
 class MultiLock(Acquirable[MultiLease]):
     """Mutexes on several names at once, for code that blocks."""
 
     def __init__(
-        self, manager: Bridge, make: Callable[[AsyncLockManager], multi.MultiLock]
+        self, manager: Bridge, *, make: Callable[[AsyncLockManager], multi.MultiLock]
     ) -> None:
-        super().__init__(manager, make)
+        super().__init__(manager, make=make)
         self._multi = make
         self._names = make(manager.asynchronous()).names
 
@@ -38,11 +41,14 @@ class MultiLock(Acquirable[MultiLease]):
         return self._manager.run(lambda locks: self._multi(locks).inspect())
 
 
+@_settings.made_by("connect(...).fair_lock(name)")
 class FairLock(Lock):
     """A mutex that goes to the longest waiter, for code that blocks."""
 
-    def __init__(self, manager: Bridge, make: Callable[[AsyncLockManager], fair.FairLock]) -> None:
-        super().__init__(manager, make)
+    def __init__(
+        self, manager: Bridge, *, make: Callable[[AsyncLockManager], fair.FairLock]
+    ) -> None:
+        super().__init__(manager, make=make)
         self._fair = make
 
     def inspect(self) -> Inspection:
@@ -50,13 +56,14 @@ class FairLock(Lock):
         return self._manager.run(lambda locks: self._fair(locks).inspect())
 
 
+@_settings.made_by("connect(...).semaphore(name, permits)")
 class Semaphore(Lock):
     """A limited number of leases at a time, for code that blocks; see `asynclock.Semaphore`."""
 
     def __init__(
-        self, manager: Bridge, make: Callable[[AsyncLockManager], semaphore.Semaphore]
+        self, manager: Bridge, *, make: Callable[[AsyncLockManager], semaphore.Semaphore]
     ) -> None:
-        super().__init__(manager, make)
+        super().__init__(manager, make=make)
         self._semaphore = make
         self._permits = make(manager.asynchronous()).permits
 
@@ -74,7 +81,7 @@ class Semaphore(Lock):
             permits: number of permits, from 1 to all.
         """
         return SemaphorePermits(
-            self._manager, lambda locks: self._semaphore(locks).several(permits)
+            self._manager, make=lambda locks: self._semaphore(locks).several(permits)
         )
 
     def inspect(self) -> Inspection:
@@ -82,13 +89,14 @@ class Semaphore(Lock):
         return self._manager.run(lambda locks: self._semaphore(locks).inspect())
 
 
+@_settings.made_by("connect(...).semaphore(name, permits).several(permits)")
 class SemaphorePermits(Acquirable[MultiLease]):
     """Several permits of one semaphore at once; see `asynclock.SemaphorePermits`."""
 
     def __init__(
-        self, manager: Bridge, make: Callable[[AsyncLockManager], semaphore.SemaphorePermits]
+        self, manager: Bridge, *, make: Callable[[AsyncLockManager], semaphore.SemaphorePermits]
     ) -> None:
-        super().__init__(manager, make)
+        super().__init__(manager, make=make)
         self._permits = make(manager.asynchronous()).permits
 
     @property
@@ -97,16 +105,17 @@ class SemaphorePermits(Acquirable[MultiLease]):
         return self._permits
 
 
+@_settings.made_by("connect(...).rwlock(name)")
 class ReadWriteLock:
     """A read-write lock for code that blocks; see `asynclock.ReadWriteLock`."""
 
     def __init__(
-        self, manager: Bridge, make: Callable[[AsyncLockManager], readwrite.ReadWriteLock]
+        self, manager: Bridge, *, make: Callable[[AsyncLockManager], readwrite.ReadWriteLock]
     ) -> None:
         self._manager = manager
         self._make = make
-        self._read = Lock(manager, lambda locks: make(locks).read())
-        self._write = Lock(manager, lambda locks: make(locks).write())
+        self._read = Lock(manager, make=lambda locks: make(locks).read())
+        self._write = Lock(manager, make=lambda locks: make(locks).write())
 
     def __repr__(self) -> str:
         return f"<blocking ReadWriteLock {self.name!r}>"

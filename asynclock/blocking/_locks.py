@@ -23,7 +23,7 @@ L = TypeVar("L", bound=Lease)
 class Acquirable(Generic[L]):
     """A name and settings that can be acquired. Any number of threads may share it."""
 
-    def __init__(self, manager: Bridge, make: Callable[[AsyncLockManager], AnyLock]) -> None:
+    def __init__(self, manager: Bridge, *, make: Callable[[AsyncLockManager], AnyLock]) -> None:
         self._manager = manager
         self._make = make
         self._name = make(manager.asynchronous()).name
@@ -141,6 +141,7 @@ class Acquirable(Generic[L]):
         entry[1]._finish()
 
 
+@_settings.made_by("connect(...).lock(name)")
 class Lock(Acquirable[Lease]):
     """A lock of any kind with one name, for code that blocks."""
 

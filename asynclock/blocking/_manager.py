@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, TypeVar, Unpack
 
+from .. import _settings
 from .._connect import connect as connect_asynchronously
 from .._engine.inspection import Inspection
 from .._engine.reports import NodeHealth, Statistics
@@ -35,9 +36,10 @@ def connect(*nodes: NodeAddress, **settings: Unpack[ConnectSettings]) -> LockMan
         nodes: those of `asynclock.connect`.
         settings: those of `asynclock.connect`; times are in seconds.
     """
-    return LockManager(connect_asynchronously(*nodes, **settings))
+    return LockManager(locks=connect_asynchronously(*nodes, **settings))
 
 
+@_settings.made_by("connect(...)")
 class LockManager(Catalogue):
     """Makes locks for code that blocks. `connect` makes it; all threads of a process may share it.
 
@@ -45,7 +47,7 @@ class LockManager(Catalogue):
     used it first: in a forked child it raises ConfigurationError, so call `connect` there again.
     """
 
-    def __init__(self, locks: AsyncLockManager) -> None:
+    def __init__(self, *, locks: AsyncLockManager) -> None:
         super().__init__(locks)
         self._with: object = None
         """Set while a `with` is to be watched."""

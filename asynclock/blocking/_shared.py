@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
+from .. import _settings
 from .._engine.inspection import Inspection
 from .._primitives import barrier, event, latch
 from ..manager import LockManager as AsyncLockManager
@@ -25,7 +26,7 @@ R = TypeVar("R")
 class Shared(Generic[S]):
     """A name whose state the nodes keep. Any number of threads may share the object."""
 
-    def __init__(self, manager: Bridge, make: Callable[[AsyncLockManager], S]) -> None:
+    def __init__(self, manager: Bridge, *, make: Callable[[AsyncLockManager], S]) -> None:
         self._manager = manager
         self._make = make
         self._first = make(manager.asynchronous())
@@ -46,6 +47,7 @@ class Shared(Generic[S]):
         return self._manager.run(lambda locks: function(self._make(locks)))
 
 
+@_settings.made_by("connect(...).event(name)")
 class SharedEvent(Shared[event.SharedEvent]):
     """A flag that every process sees, for code that blocks; see `asynclock.SharedEvent`."""
 
@@ -69,6 +71,7 @@ class SharedEvent(Shared[event.SharedEvent]):
         return self._call(lambda made: made.wait(timeout=timeout))
 
 
+@_settings.made_by("connect(...).latch(name, count)")
 class Latch(Shared[latch.Latch]):
     """Opens once, after a number of counts, for code that blocks; see `asynclock.Latch`."""
 
@@ -93,6 +96,7 @@ class Latch(Shared[latch.Latch]):
         return self._call(lambda made: made.wait(timeout=timeout))
 
 
+@_settings.made_by("connect(...).barrier(name, parties)")
 class Barrier(Shared[barrier.Barrier]):
     """A number of parties go on together, for code that blocks; see `asynclock.Barrier`.
 
