@@ -180,10 +180,12 @@ class AcquireLoop:
         # first one of a try_acquire has none: the links know better whether our loop was busy.
         if self._deadline is None and not (self._once and self.refused):
             return None
-        left = self._answer_by() - now
+        whole, left = WHOLE * self._engine.settings.node_timeout, self._answer_by() - now
+        if left < whole and self.contended is not None and not self._yields(self.contended):
+            left = self._answer_by(settling=True) - now
         if left <= 0:
             raise self._out_of_time()
-        return left if left < WHOLE * self._engine.settings.node_timeout else None
+        return left if left < whole else None
 
     # others have it
 

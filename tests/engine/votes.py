@@ -15,6 +15,7 @@ from asynclock import _clock
 from asynclock._engine import acquire_loop
 from asynclock._engine.acquire_loop import AcquireLoop
 from asynclock._engine.attempt import Attempt
+from asynclock._engine.said import Refused, acquired
 from asynclock._engine.spec import LockSpec
 from asynclock._engine.vote import CUT
 from asynclock._nodes.replies import Failure
@@ -74,7 +75,9 @@ def answered(*votes: Vote) -> Iterator[list[Asked]]:
                     self.ballot.granted(index, answer)
                 else:
                     told = (answer.encode(), vote.numbers[index], vote.rank, 0, *vote.slots, 0)
-                    self._refused(index, [0, 60_000, *told])
+                    said = acquired([0, 60_000, *told])
+                    assert isinstance(said, Refused)
+                    self._refused(index, said)
             return self.conclude()
 
     with pytest.MonkeyPatch.context() as patch:

@@ -53,12 +53,14 @@ def some_lock(run: Run, process: Process, **settings: Any) -> asynclock.Lock:
 
 async def obtain(run: Run, process: Process, call: Awaitable[Any], patience: float | None) -> Any:
     """What `call` gives; None if it says within the caller's patience that there is nothing."""
-    began = run.world.loop.now
+    began, task = run.world.loop.now, asyncio.current_task()
+    run.world.settled.discard(task)
     try:
         return await call
     except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
         if patience is not None:
-            run.check_patience(process, began, patience)
+            settled = task in run.world.settled
+            run.check_patience(process, began, patience, settled=settled)
         return None
 
 

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from asynclock._engine import ticket as tickets
+from asynclock._rules.settling import SETTLING
 from asynclock.testing.memory import MemoryNode
 from tests.simulation import faults, shapes, states, tasks  # noqa: F401  # they fill OPERATIONS
 from tests.simulation.clients import OPERATIONS
@@ -190,14 +191,19 @@ class Run:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self.accuse(f"{task.get_name()}: {type(error).__name__}: {error}")
 
-    def check_patience(self, process: Process, began: float, patience: float) -> None:
-        """A wait that began then has ended now: too late?"""
+    def check_patience(
+        self, process: Process, began: float, patience: float, *, settled: bool
+    ) -> None:
+        """A wait that began then has ended now: too late? `settled`: it met a split vote."""
         if process.stood_still_until > began:
             return
         took = self.world.loop.now - max(began, process.frozen_until)
         # The first attempt is always made whole: a request, its healing where the node has
         # forgotten the script, and a write-back, with a node timeout for each.
-        if took > patience + 3 * NODE_TIMEOUT + LATE:
+        most = patience + 3 * NODE_TIMEOUT
+        if settled:
+            most = max(most, SETTLING * NODE_TIMEOUT)
+        if took > most + LATE:
             self.accuse(f"{process.name}: an acquire took {took:.3f} s of {patience:.3f} s")
 
     # ---- the end -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import random
 import re
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,10 @@ import pytest
 import asynclock
 from asynclock import _background, _clock
 from asynclock._engine import renewal
+from asynclock._engine.acquire_loop import AcquireLoop
+from asynclock._engine.attempt import Attempt
 from asynclock._engine.fences import Reservation
+from asynclock._engine.spec import LockSpec
 from asynclock._nodes import link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.replies import Sink
@@ -196,6 +200,8 @@ class World:
         """How often each thing took place that only the world sees."""
         self.given_up: dict[Any, float] = {}
         """When each owner's first release was sent: nothing is asked for it later."""
+        self.settled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        """The tasks that have asked again after a split vote, since `obtain` last began."""
         self.nodes = [self._node(number) for number in range(nature.nodes)]
         self.processes = [Process(self, number) for number in range(nature.processes)]
 
@@ -274,7 +280,16 @@ def played_in(world: World) -> Iterator[None]:
         process = RUNNING.get(None)
         return EPOCH + loop.now if process is None else process.wall()  # type: ignore[attr-defined]
 
+    settle = AcquireLoop._settle
+
+    async def note_split(seeking: AcquireLoop, attempt: Attempt) -> LockSpec | None:
+        spec, task = await settle(seeking, attempt), asyncio.current_task()
+        if seeking._settled and task is not None:
+            world.settled.add(task)
+        return spec
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AcquireLoop, "_settle", note_split)
         patch.setattr(_clock, "now", now)
         patch.setattr(_clock, "wall", wall)
         for module in (_background, link, renewal):
