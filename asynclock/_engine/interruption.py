@@ -52,7 +52,10 @@ class Interruption:
         if self._handle is None:
             return False
         self._handle.cancel()
-        if not self._interrupted or asyncio.current_task() is not self.task:
+        # A coroutine may also be closed in a thread without a loop, which has no current task.
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - unlike its public sister it never raises
+        here = loop is not None and asyncio.current_task() is self.task
+        if not self._interrupted or not here:
             return False
         others = self.task.uncancel() > self._before
         return not others and kind is not None and issubclass(kind, ENDED_BY)

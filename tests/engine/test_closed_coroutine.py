@@ -208,6 +208,27 @@ async def test_closed_in_another_thread_after_its_lease_ended(
         await nothing_left(locks, asynclock_nodes)
 
 
+@pytest.mark.parametrize("kind", LOCKS)
+async def test_closed_in_another_thread_after_a_loss_interrupted_it(
+    asynclock_nodes: list[LocalServer], kind: str
+) -> None:
+    """No event loop runs in that thread, so no task can be asked for."""
+    async with connect(asynclock_nodes, kind) as locks:
+        lease = await LOCKS[kind](locks).acquire()
+
+        async def body() -> None:
+            await lease.__aenter__()
+            lose(lease)
+            await asyncio.sleep(60)
+
+        await asyncio.wait([task := asyncio.create_task(body())], timeout=10)
+        assert task.cancelled()
+        leaving = lease.__aexit__(GeneratorExit, GeneratorExit(), None)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(StopIteration):
+            pool.submit(leaving.send, None).result()
+        await nothing_left(locks, asynclock_nodes)
+
+
 @pytest.mark.timeout(2 * PATIENCE)
 async def test_released_in_another_loop_after_one_name_was_lost(
     asynclock_nodes: list[LocalServer],
