@@ -22,6 +22,7 @@ from asynclock.testing import Event, FaultProxy, History, LocalServer, check, st
 from tests.able_servers import need_clock_jumps
 from tests.cluster.nemesis import Nemesis
 from tests.cluster.worker import Orders
+from tests.leftovers import LASTING
 from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -130,7 +131,7 @@ class Stage:
         for server in self.servers:
             for key in await server.command("KEYS", "asynclock:*"):
                 left = await server.command("PTTL", key)
-                if not key.endswith((":#fence", ":#primary")) and (left == -1 or left > TTL * 1000):
+                if not key.endswith(LASTING) and (left == -1 or left > TTL * 1000):
                     found.append(f"{key} on {server.url}: {left} ms")
         return found
 
