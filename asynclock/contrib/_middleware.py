@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
-from ..errors import AsyncLockError
+from ..errors import AsyncLockError, ConfigurationError
 from ._problems import KEY
 
 CONNECTIONS = {"http": Request, "websocket": WebSocket}
@@ -62,3 +62,19 @@ class AnswerErrors:
         else:
             response = await run_in_threadpool(handler, connection, error)
         return response
+
+
+def refuse_start(error: ConfigurationError) -> ASGIApp:
+    """Make an application that answers a server's start with `error`, and raises it for requests.
+
+    A server takes an error before the answer to mean that the application has no lifespan, and
+    starts all the same.
+    """
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+        raise ConfigurationError(*error.args)
+
+    return refuse

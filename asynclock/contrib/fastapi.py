@@ -41,7 +41,7 @@ from ..fencing.fastapi import FenceRefused
 from ..manager import LockManager
 from . import _problems, _routes
 from ._disconnect import PRESENCE, CancelOnDisconnect, Presence
-from ._middleware import AnswerErrors
+from ._middleware import AnswerErrors, refuse_start
 from ._problems import (
     Contended,
     Declared,
@@ -121,8 +121,11 @@ def _surround(app: FastAPI, source: Source) -> None:
     ]
 
     def build_around() -> ASGIApp:
-        _routes.check_names(app.routes)
-        _routes.check_order(app.routes)
+        try:
+            _routes.check_names(app.routes)
+            _routes.check_order(app.routes)
+        except ConfigurationError as error:
+            return refuse_start(error)
         warn(_routes.without_timeout(app.routes))
         for inner in _routes.mounted(app.routes):
             if AsyncLockError not in inner.exception_handlers:
