@@ -102,7 +102,7 @@ class Register:
         must recognize its own change. Raises QuorumUnavailableError at the deadline (None: after
         the longest quarantine) if too few nodes answer, or if other changes got in the way each
         time. The nodes have at least two node timeouts from `since` (None: now). With `rewrite`, a
-        value that not all nodes have reported is written to all once more. If this call is
+        value that not all nodes have is written to all once more. If this call is
         cancelled, the change may have been made or not.
         """
         patience = _Patience(self._engine, self.name, deadline, since)
@@ -138,8 +138,8 @@ class Register:
             if len(round_.granted) >= nodes.quorum and floor >= 0:
                 found = round_.found()
                 value = step(found.value)
-                known = len(round_.granted) == len(nodes.nodes) or not rewrite
-                if value == found.value and found.agreed and known:
+                enough = found.everywhere if rewrite else found.agreed
+                if value == found.value and enough:
                     return value
                 words = (number, by, ms(self._keep), value or "")
                 round_ = await self._ask(patience, "accept", *words, chosen=chosen)

@@ -68,6 +68,8 @@ class Found:
     value: str | None
     agreed: bool
     """Whether a majority reported this value and no node forgot it; then no write is needed."""
+    everywhere: bool
+    """Whether each node reported this value."""
 
 
 class Round(Vote):
@@ -171,4 +173,5 @@ class Round(Vote):
         value = newest.value if highest else None
         # A node that forgot the value must get it again before another node restarts.
         forgotten = highest > 0 and bool(self._empty)
-        return Found(value, numbers.count(highest) >= self._quorum and not forgotten)
+        having = 0 if forgotten else numbers.count(highest)
+        return Found(value, having >= self._quorum, having == len(self._nodes))

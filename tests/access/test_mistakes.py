@@ -7,12 +7,10 @@ from functools import partial
 import pytest
 
 import asynclock
-from asynclock.testing import LocalServer
+from asynclock.testing import LocalServer, RedisCluster
 from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
 from tests.waiting import until
-
-CLUSTER = ("--cluster-enabled", "yes")
 
 
 def renamed(command: str) -> tuple[str, ...]:
@@ -29,8 +27,6 @@ async def serves(server: LocalServer) -> bool:
         ((), "redis://{}/99", "CONFIG GET databases"),
         ((), "redis+cluster://{}", r"write redis:// instead of redis\+cluster://"),
         ((), "redis+sentinel://{}/group", r"write redis:// instead of redis\+sentinel://"),
-        (CLUSTER, "redis://{}", r"write redis\+cluster:// instead of redis://"),
-        (CLUSTER, "redis://{}/3", r"write redis\+cluster:// instead of redis://"),
         (renamed("HELLO"), "redis://{}", r"it is Redis \d.*, but HELLO 3 is refused"),
         (renamed("HELLO"), "redis+sentinel://{}/group", "but HELLO 3 is refused"),
         (renamed("TIME"), "redis://{}", "remove rename-command"),
@@ -46,10 +42,20 @@ async def test_a_mistake_is_told_at_once(
     words: str,
 ) -> None:
     (server,) = await asynclock_servers(1, args=args)
-    if args == CLUSTER:
-        await server.command("CLUSTER", "ADDSLOTS", *range(16384))
+    await refuses(connect, url.format(f"{server.host}:{server.port}"), words)
+
+
+@pytest.mark.parametrize("database", ["", "/3"])
+async def test_so_is_a_plain_url_of_a_cluster(connect: Connect, database: str) -> None:
+    async with RedisCluster(primaries=1, replicas=0) as cluster:
+        (server,) = cluster.servers
         await until(partial(serves, server))
-    locks = connect(url.format(f"{server.host}:{server.port}"))
+        url = f"redis://{server.host}:{server.port}{database}"
+        await refuses(connect, url, r"write redis\+cluster:// instead of redis://")
+
+
+async def refuses(connect: Connect, url: str, words: str) -> None:
+    locks = connect(url)
     with pytest.raises(asynclock.ConfigurationError, match=words):
         await locks.lock("a").acquire(timeout=20)
     await locks.aclose()

@@ -112,7 +112,9 @@ async def test_where_no_lock_can_be_taken_nothing_else_is_tried() -> None:
     """A node that is mute costs a trial seconds, and not the same for each primitive."""
     memory_node("a").freeze()
     began = _clock.now()
-    assert await use_everything(Settings((URL,)), URL) == {"lock": "no connection within 1 s"}
+    assert await use_everything(Settings((URL,)), URL) == {
+        "lock": "no answer to the login within 1 s"
+    }
     assert _clock.now() - began < 5.0
 
 

