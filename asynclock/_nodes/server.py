@@ -6,6 +6,7 @@ A node reconnects by itself: one task keeps a link open, with random pauses betw
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
@@ -51,6 +52,7 @@ class ServerNode(ServerRequests):
         self.on_connect: Callable[[Node], None] = lambda _node: None
         self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
         self.random: Callable[[], float] = random.random
+        self.entropy: Callable[[int], bytes] = os.urandom
         self._dial = dial
         self._record_key = settings.record_key.encode()
         self._reading: tuple[float, float, float] | None = None
@@ -194,7 +196,8 @@ class ServerNode(ServerRequests):
         key = self.settings.witness_key
         if self._link is not None and key and self.settings.restart_guard:
             saw, again = partial(self._saw, cause), partial(self._look_again, cause)
-            self._link.send(witness.question(key), _Reply(self._link, saw, again), 0)
+            question = witness.question(key, self.entropy(10).hex())
+            self._link.send(question, _Reply(self._link, saw, again), 0)
 
     def _saw(self, cause: str, reply: Any) -> None:
         self._forgot(self.trust.saw(witness.read(reply), _clock.now(), cause))

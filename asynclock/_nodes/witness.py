@@ -14,7 +14,6 @@ is compared with that of the earlier connection.
 
 from __future__ import annotations
 
-import os
 from typing import Any, Final
 
 from .._keys import MARKER, WITNESS
@@ -28,12 +27,12 @@ RETENTION_MS: Final = 365 * 24 * 3600 * 1000
 connected for longer takes the next flush of any database for one of its own."""
 
 
-def question(key: str) -> Command:
-    """Return the command that reads the witness, or makes one.
+def question(key: str, text: str) -> Command:
+    """Return the command that reads the witness, or makes one with this random text.
 
     It carries the script's source: sent again after a NOSCRIPT, it would not be in order.
     """
-    command = Command(SCRIPT, (key,), (os.urandom(10).hex(), RETENTION_MS)).with_source()
+    command = Command(SCRIPT, (key,), (text, RETENTION_MS)).with_source()
     command.unlimited = True
     return command
 

@@ -130,7 +130,7 @@ def jumps_without_quarantine(_patch: pytest.MonkeyPatch) -> None:
 
 @_sabotage()
 def quarantined_nodes_count(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, ServerNode, "obstacle", "if now < self.trust.votes_from:", "if False:")
+    _edit(patch, ServerNode, "obstacle", "now < self.trust.votes_from and", "False and")
     _edit(patch, Attempt, "on_reply", "self.started < node.trust.votes_from", "False")
     _edit(patch, Batch, "on_reply", "self.started < node.trust.votes_from", "False")
 

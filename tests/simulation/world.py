@@ -30,6 +30,7 @@ from asynclock._nodes import link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.replies import Sink
 from asynclock._nodes.script import Command
+from asynclock._nodes.server import ServerNode
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.keyspace import SortedSet
 from asynclock.testing.memory.wire import Stream
@@ -134,6 +135,8 @@ class Process:
         self._note_requests(engine.multiplexer)
         for node in engine.multiplexer.nodes:
             node.random = world.random.random
+            if isinstance(node, ServerNode):
+                node.entropy = world.random.randbytes
         self.managers.append(locks)
         return locks
 
