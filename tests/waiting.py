@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from asynclock import LockManager, QuorumUnavailableError, _clock
+from asynclock import LockManager, QuorumUnavailableError
 from asynclock.testing import run_virtual
 
 PATIENCE = 30.0
@@ -91,27 +91,6 @@ async def waits(locks: LockManager, tasks: int = 1) -> None:
         lambda: locks.statistics().waiting >= tasks and locks.statistics().refused,
         f"{tasks} tasks wait and one was refused",
     )
-
-
-async def sleeps(locks: LockManager, tasks: int = 1) -> None:
-    """Look until this many tasks of a manager have asked the nodes and wait for a push."""
-    watched = locks._engine.multiplexer.wakeups.watched
-
-    def asleep() -> bool:
-        watches = {watch for one in watched.values() for watch in one}
-        return sum(watch._future is not None for watch in watches) >= tasks
-
-    await until(asleep, f"{tasks} tasks wait for a push")
-
-
-def renew_now(locks: LockManager) -> None:
-    """Let the renewals of all leases be due, so that a test of a loss needs no short ttl.
-
-    A lease with a short ttl is lost on a busy machine before the test does anything to it.
-    """
-    renewals = locks._engine.renewals
-    for grant in renewals.grants():
-        renewals._set(grant, _clock.now())
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

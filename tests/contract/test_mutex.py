@@ -17,7 +17,8 @@ from tests.contract.conftest import Connect
 from tests.contract.faces import Face
 from tests.contract.kinds import Kind
 from tests.patient import LASTING
-from tests.waiting import PATIENCE, refused, renew_now, until, waits
+from tests.tables.inside import renew_now
+from tests.waiting import PATIENCE, refused, until, waits
 
 
 async def test_one_at_a_time(connect: Connect, of: Kind) -> None:

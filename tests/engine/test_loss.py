@@ -18,7 +18,8 @@ from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.wire import Route
 from tests import patient
-from tests.waiting import PATIENCE, in_virtual_time, renew_now, until
+from tests.tables.inside import renew_now
+from tests.waiting import PATIENCE, in_virtual_time, until
 
 
 @pytest.mark.parametrize("n", [1, 3])

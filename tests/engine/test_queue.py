@@ -34,12 +34,12 @@ from tests.engine.virtual_nodes import (
     TTL,
     Nodes,
     Way,
-    loses_pushes,
     seconds_until,
     start,
     virtual,
     virtual_single,
 )
+from tests.tables.inside import loses_pushes
 from tests.waiting import until
 
 AT_ONCE = 0.05

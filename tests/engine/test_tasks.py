@@ -12,7 +12,8 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 from tests.patient import connect_to as connect
-from tests.waiting import PATIENCE, renew_now, until
+from tests.tables.inside import renew_now
+from tests.waiting import PATIENCE, until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a"),

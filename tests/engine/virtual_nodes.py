@@ -70,12 +70,6 @@ class Nodes:
                 await node.command("SET", KEY, owner, "PX", int(ttl * 1000))
 
 
-def loses_pushes(locks: asynclock.LockManager) -> None:
-    """Let no push reach this client's waiters from now on."""
-    for node in locks._engine.multiplexer.nodes:
-        node.on_wake = lambda _key: None
-
-
 Scenario = Callable[[Nodes], Coroutine[Any, Any, None]]
 
 

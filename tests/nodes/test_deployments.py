@@ -26,7 +26,8 @@ from tests.nodes.virtual_servers import (
     reach,
 )
 from tests.nodes.virtual_servers import connect as connect_cluster
-from tests.waiting import in_virtual_time, renew_now, until
+from tests.tables.inside import renew_now
+from tests.waiting import in_virtual_time, until
 
 SETTINGS: dict[str, Any] = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0}
 URL, MARK = "redis://p0:6379", "asynclock::#primary"

@@ -23,7 +23,7 @@ from asynclock.fleet import Fleet
 from asynclock.observe import LogEvents
 from asynclock.observe.otel import Telemetry
 from asynclock.testing import LocalServer, until
-from tests.waiting import renew_now
+from tests.tables.inside import renew_now
 
 SETTINGS: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0}
 

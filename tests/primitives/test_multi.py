@@ -17,7 +17,8 @@ from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import PATIENCE, renew_now, until, waits
+from tests.tables.inside import renew_now
+from tests.waiting import PATIENCE, until, waits
 
 
 async def test_all_or_nothing(face: Face, connect: Connect) -> None:

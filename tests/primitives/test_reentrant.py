@@ -12,7 +12,8 @@ from asynclock.testing import lose
 from tests.contract.faces import Face
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual_single
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import PATIENCE, renew_now, until
+from tests.tables.inside import renew_now
+from tests.waiting import PATIENCE, until
 
 
 async def test_inner_holds_ask_nobody(face: Face, connect: Connect) -> None:

@@ -22,7 +22,8 @@ from tests.able_servers import need_clock_jumps
 from tests.contract.faces import Face
 from tests.engine.virtual_nodes import Nodes, virtual
 from tests.primitives.conftest import Connect
-from tests.waiting import PATIENCE, becomes, in_virtual_time, sleeps, until
+from tests.tables.inside import sleeps
+from tests.waiting import PATIENCE, becomes, in_virtual_time, until
 
 
 async def test_event(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from asynclock.testing.plugin import StartServers
 from tests.contract.faces import Face
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
 from tests.primitives.conftest import Connect, hold
-from tests.waiting import PATIENCE, sleeps, until, waits
+from tests.tables.inside import sleeps
+from tests.waiting import PATIENCE, until, waits
 
 
 async def test_never_more_holders_than_permits(connect: Connect) -> None:

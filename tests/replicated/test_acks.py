@@ -11,7 +11,8 @@ from asynclock._engine.round import UNNOTICED
 from asynclock._nodes.acks import Acks
 from asynclock.testing import Replicated, find_server
 from tests.replicated.conftest import Connect
-from tests.waiting import becomes, refused, renew_now, until
+from tests.tables.inside import renew_now
+from tests.waiting import becomes, refused, until
 
 
 async def left(group: Replicated) -> list[str]:

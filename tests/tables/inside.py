@@ -1,0 +1,38 @@
+"""What tests with public names need of the inside: all of it is here, for a redesign to rewrite."""
+
+from __future__ import annotations
+
+from asynclock import LockManager, _clock
+from tests.waiting import until
+
+
+def now() -> float:
+    """Return the library's time, which a virtual loop sets."""
+    return _clock.now()
+
+
+async def sleeps(locks: LockManager, tasks: int = 1) -> None:
+    """Look until this many tasks of a manager have asked the nodes and wait for a push."""
+    watched = locks._engine.multiplexer.wakeups.watched
+
+    def asleep() -> bool:
+        watches = {watch for one in watched.values() for watch in one}
+        return sum(watch._future is not None for watch in watches) >= tasks
+
+    await until(asleep, f"{tasks} tasks wait for a push")
+
+
+def renew_now(locks: LockManager) -> None:
+    """Let the renewals of all leases be due, so that a test of a loss needs no short ttl.
+
+    A lease with a short ttl is lost on a busy machine before the test does anything to it.
+    """
+    renewals = locks._engine.renewals
+    for grant in renewals.grants():
+        renewals._set(grant, _clock.now())
+
+
+def loses_pushes(locks: LockManager) -> None:
+    """Let no push reach this client's waiters from now on."""
+    for node in locks._engine.multiplexer.nodes:
+        node.on_wake = lambda _key: None
