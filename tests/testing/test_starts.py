@@ -1,85 +1,85 @@
-"""How servers start, fail to start and start again; which programs are servers; what is awaited."""
+"""How servers start, fail to start, end and start again; their processes, ports and folders."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
+import asynclock
 from asynclock.errors import ConfigurationError
 from asynclock.testing import (
+    FaultProxy,
     LocalServer,
+    Quorum,
     RedisCluster,
     ServerBinary,
     ServerReplyError,
     ServerStartError,
+    busy,
     make_certificates,
     until,
 )
-from asynclock.testing.faults.proxy import FaultProxy
-from asynclock.testing.servers import binaries, clock, containers
+from asynclock.testing.servers import local, process
 from asynclock.testing.servers.ports import ReservedPort
 from asynclock.testing.servers.process import ServerProcess
+from asynclock.testing.servers.resp import ServerAddress, ask
 from asynclock.testing.servers.several import start_servers
-from tests.waiting import in_virtual_time
+from tests.docs.blocks import ROOT
+from tests.waiting import in_virtual_time, until_in_thread
 
-Script = Callable[[str, str], Path]
+SLEEP = ["sleep", "600"]
+
+
+def played(tmp_path: Path, text: str) -> LocalServer:
+    """Return a server whose program is a script."""
+    program = tmp_path / "redis-server"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return LocalServer(binary=ServerBinary(program, (7, 0, 0)))
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
-    """Return a function that writes a program."""
-
-    def write(name: str, text: str) -> Path:
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"#!/bin/sh\n{text}\n")
-        file.chmod(0o755)
-        return file
-
-    return write
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second passes at each look at the clock."""
+    for module in (local, process):
+        clock = SimpleNamespace(monotonic=itertools.count().__next__)
+        monkeypatch.setattr(module, "time", clock)
 
 
-# ---- a start ------------------------------------------------------------------------------------
+# ---- servers -------------------------------------------------------------------------------------
 
 
 async def test_a_start_that_fails_tells_the_program_its_fate_and_the_end_of_its_log(
-    script: Script,
+    tmp_path: Path,
 ) -> None:
-    program = script("redis-server", "seq 1 2000; printf '\\377 the end'; exit 3")
-    binary = ServerBinary(program, (7, 0, 0))
-    server = LocalServer(binary=binary)
-    try:
-        with pytest.raises(ServerStartError) as error:
-            await server.start()
-        begin = f"redis 7.0.0 ({program}) ended with status 3; its log ends with:\n"
-        numbers = "\n".join(map(str, range(1, 2001))) + "\n\ufffd the end"
-        assert str(error.value) == begin + numbers[-2000:]
-        assert server.log == numbers
-    finally:
-        server.close()
+    server = played(tmp_path, "seq 1 2000; printf '\\377 the end'; exit 3")
+    with pytest.raises(ServerStartError) as error:
+        await server.start()
+    begin = f"redis 7.0.0 ({server.binary.path}) ended with status 3; its log ends with:\n"
+    numbers = "\n".join(map(str, range(1, 2001))) + "\n\ufffd the end"
+    assert str(error.value) == begin + numbers[-2000:]
+    assert server.log == numbers
+    server.close()
 
 
-async def test_a_server_that_stays_mute_is_killed(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("asynclock.testing.servers.local._START_TIMEOUT", 0.05)
-    server = LocalServer(binary=ServerBinary(script("redis-server", "exec sleep 600"), (7, 0, 0)))
-    try:
-        with pytest.raises(ServerStartError, match="is mute; its log ends with:"):
-            await server.start()
-        assert not server.alive
-        assert server._started().exit_status == -signal.SIGKILL
-    finally:
-        server.close()
+@pytest.mark.usefixtures("hasty")
+async def test_a_server_that_stays_mute_is_killed(tmp_path: Path) -> None:
+    server = played(tmp_path, "exec sleep 600")
+    with pytest.raises(ServerStartError, match="is mute; its log ends with:"):
+        await server.start()
+    assert not server.alive
+    server.close()
 
 
 async def test_settings_of_a_restart_stay() -> None:
@@ -100,37 +100,76 @@ async def test_settings_of_a_restart_stay() -> None:
             server.jump_clock(1.0)
 
 
-async def test_a_frozen_server_is_shut_down_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asynclock.testing.servers.local._STOP_TIMEOUT", 20.0)
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_frozen_server_is_shut_down_in_order_or_killed(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, *, heard: bool
+) -> None:
+    async def unheard(*_: Any, **__: Any) -> None:
+        raise TimeoutError
+
     async with LocalServer() as server:
         await server.freeze()
+        if not heard:
+            request.getfixturevalue("hasty")
+            monkeypatch.setattr(server, "command", unheard)
         await server.stop()
         assert not server.alive
-        assert server._started().exit_status == 0, "it was not killed"
+        assert ("now ready to exit" in server.log) is heard
 
 
-async def test_the_log_of_a_process_goes_on_where_the_one_before_has_ended(tmp_path: Path) -> None:
-    for word in ("one", "two"):
-        process = ServerProcess(["echo", word], tmp_path, {})
-        assert not process.frozen
-        assert await process.gone(30)
-    assert (tmp_path / "output.log").read_text() == "one\ntwo\n"
-
-
-async def test_if_one_of_several_servers_does_not_start_none_is_left(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("several", [False, True])
+async def test_servers_that_do_not_start_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, several: bool
 ) -> None:
     made: list[LocalServer] = []
 
     def make(**options: Any) -> LocalServer:
-        args = ("--no-such-setting", "1") if made else ()
+        args = ("--no-such-setting", "1") if made or not several else ()
         made.append(LocalServer(args=args, **options))
         return made[-1]
 
     monkeypatch.setattr("asynclock.testing.servers.several.LocalServer", make)
     with pytest.raises(ServerStartError, match="no-such-setting"):
-        await start_servers(2)
-    assert [(one.alive, one.folder.exists()) for one in made] == [(False, False)] * 2
+        if several:
+            await start_servers(2)
+        else:
+            async with make():
+                raise AssertionError("the body began")
+    gone = [(one.alive, one.folder.exists()) for one in made]
+    assert gone == [(False, False)] * (2 if several else 1)
+
+
+async def test_a_deployment_that_does_not_start_leaves_nothing() -> None:
+    group = Quorum(3, args=("--no-such-setting", "1"))
+    with pytest.raises(ServerStartError, match="no-such-setting"):
+        await group.__aenter__()
+    assert not any(server.folder.exists() for server in group.servers)
+
+
+async def test_beside_other_users_the_password_is_that_of_the_default_user() -> None:
+    async with LocalServer(password="hush", users=["bob on >b ~* +ping +acl|whoami"]) as server:
+        place = (server.host, server.port, None, None)
+        for login, name in ((("hush",), "default"), (("bob", "b"), "bob")):
+            assert await ask(ServerAddress(*place, login), "ACL", "WHOAMI") == name
+        with pytest.raises(ServerReplyError):
+            await ask(ServerAddress(*place, ("b",)), "PING")
+
+
+async def test_a_broken_reply_is_an_error_with_the_address() -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"broken reply from .*{port}"):
+            await ask(ServerAddress("127.0.0.1", port, None, None, ()), "PING")
+
+
+# ---- what test helpers can't do ------------------------------------------------------------------
 
 
 def test_certificates_are_made_anew_in_a_folder_that_has_some(tmp_path: Path) -> None:
@@ -139,167 +178,126 @@ def test_certificates_are_made_anew_in_a_folder_that_has_some(tmp_path: Path) ->
     before = {file.name: file.read_text() for file in folder.iterdir()}
     assert make_certificates(folder) == first
     after = {file.name: file.read_text() for file in folder.iterdir()}
-    assert (
-        before.keys()
-        == after.keys()
-        == {*("ca.pem", "server.pem", "server.key", "client.pem", "client.key")}
-    )
+    names = {"ca.pem", "server.pem", "server.key", "client.pem", "client.key"}
+    assert before.keys() == after.keys() == names
     for name, text in after.items():
         assert text.count("BEGIN") == before[name].count("BEGIN"), name
         assert text != before[name]
     first.client_context(with_client_cert=True)
+    with pytest.raises(ConfigurationError, match="with tls or on a Unix socket, not both"):
+        LocalServer(tls=first, unix=True)
 
 
-def test_clients_that_have_gone_again_are_not_accepted() -> None:
-    proxy = FaultProxy(("127.0.0.1", 1))
-    try:
-        for error in (BlockingIOError, ConnectionAbortedError):
-            listener: Any = SimpleNamespace(accept=Mock(side_effect=error))
-            proxy._accept(listener)
-        assert (proxy.accepted, proxy.connections) == (0, 0)
-    finally:
-        proxy._reserved.release()
+def test_certificates_need_their_maker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "trustme", None)
+    with pytest.raises(ConfigurationError, match="pip install trustme"):
+        make_certificates(tmp_path)
 
 
-# ---- programs -----------------------------------------------------------------------------------
+async def test_a_proxy_speaks_tcp() -> None:
+    async with LocalServer(unix=True) as server:
+        with pytest.raises(ConfigurationError, match="has a Unix socket only"):
+            FaultProxy(server)
+    async with FaultProxy(("127.0.0.1", 1)) as proxy:
+        assert proxy.url == f"redis://127.0.0.1:{proxy.port}"
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "shown"),
-    [
-        ("redis-server", "Redis server v=7.2.4 sha=0", "redis 7.2.4"),
-        ("redis-server", "Valkey server v=8.0.1 sha=0", "valkey 8.0.1"),
-        ("valkey-server", "Redis server v=7.2.4 sha=0", "valkey 7.2.4"),
-        ("server", "Redis server v=10.11.12", "redis 10.11.12"),
-    ],
-)
-def test_a_program_is_known_by_its_name_and_its_answer(
-    script: Script, name: str, answer: str, shown: str
-) -> None:
-    path = script(name, f"echo '{answer}'")
-    found = ServerBinary.at(path)
-    assert str(found) == f"{shown} ({path})"
-    assert not found.tls
+async def test_a_rival_of_a_manager_takes_no_other_settings() -> None:
+    async with asynclock.connect("memory://") as locks:
+        for addresses, settings in ((("memory://",), {}), ((), {"ttl": 5})):
+            with pytest.raises(ConfigurationError, match="has its nodes and settings already"):
+                async with busy("a", locks, *addresses, **settings):
+                    pass
 
 
-def test_a_program_is_found_by_a_relative_path_and_its_link_is_kept(
-    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The program may act by the name that it is called by; servers run in other folders."""
-    script("redis-check", "echo 'Redis server v=7.2.4 sha=0'")
-    (tmp_path / "redis-server").symlink_to("redis-check")
-    monkeypatch.chdir(tmp_path)
-    assert ServerBinary.at("redis-server").path == tmp_path.resolve() / "redis-server"
-
-
-def test_the_oldest_version_that_is_supported_is_no_older_one(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [
-        script(f"redis-{v}", f"echo 'Redis server v={v}'") for v in ("6.2.0", "6.1.9", "5.9.0")
-    ]
-    monkeypatch.setattr(binaries, "_paths", lambda: iter(paths))
-    assert [one.version for one in binaries.all_servers()] == [(6, 2, 0)]
-
-
-def test_a_server_in_the_environment_of_python_does_not_hide_the_machines_own(
-    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    own = script("env/bin/redis-server", "echo 'Redis server v=6.2.0'").parent
-    machines = script("usr/redis-server", "echo 'Redis server v=7.0.0'")
-    newer = script("usr/valkey-server", "echo 'Valkey server v=8.0.0'")
-    monkeypatch.setattr(sys, "prefix", str(own.parent))
-    monkeypatch.setattr(binaries, "_WHEELS", {})
-    monkeypatch.setenv("PATH", os.pathsep.join((str(own), str(machines.parent))))
-    assert list(binaries._paths()) == [machines, newer]
-
-
-def test_what_a_wheel_contains_must_be_a_program(
-    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    good = script("of_a_wheel/bin/b/redis-server", "")
-    script("of_a_wheel/bin/a/redis-server", "").chmod(0o644)
-    (tmp_path / "of_a_wheel" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert list(binaries._inside("of_a_wheel", "bin/*/redis-server")) == [good]
-    assert list(binaries._inside("of_no_wheel", "bin/*/redis-server")) == []
-
-
-def test_any_compiler_on_the_path_will_do(
-    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("PATH", str(tmp_path / "tools"))
-    assert clock.why_no_clock_jumps() == "clock jumps need a C compiler on PATH (cc, gcc, clang)"
-    for name in ("clang", "gcc", "cc"):
-        path = script(f"tools/{name}", "")
-        assert clock.why_no_clock_jumps() is None
-        assert clock._compiler() == str(path), "the first of these names wins"
-
-
-# ---- containers, with an engine that is a script -------------------------------------------------
-
-INTRODUCTION = "Valkey server v=8.0.2 sha=0"
+# ---- processes and folders -----------------------------------------------------------------------
 
 
 @pytest.fixture
-def engine(script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Return a function that makes the docker of the machine one that answers like this."""
-
-    def answers(version: str, run: str = "") -> None:
-        log = tmp_path / "asked"
-        script(
-            "tools/docker", f'echo "$@" >>{log}\ncase "$1" in version) {version};; *) {run};; esac'
-        )
-
-    monkeypatch.setenv("PATH", str(tmp_path / "tools"))
-    return answers
+async def sleeper(tmp_path: Path) -> AsyncIterator[ServerProcess]:
+    made = ServerProcess(SLEEP, tmp_path, {})
+    yield made
+    await made.kill()
 
 
-def test_why_there_are_no_containers(engine: Callable[..., None]) -> None:
-    assert containers.why_no_containers() == "containers need a docker command on PATH"
-    for version, why in (
-        ("echo ' no daemon ' >&2; exit 1", "no container engine answers: no daemon"),
-        ("echo windows", "containers need a Linux engine"),
-        ("echo linux", None),
-    ):
-        engine(version)
-        assert containers.why_no_containers() == why
+async def test_a_process_that_goes_on_is_not_gone(sleeper: ServerProcess) -> None:
+    assert not await sleeper.gone(0.01)
+    await sleeper.kill()
+    assert await sleeper.gone(0.01)
 
 
-def test_an_image_is_asked_for_its_version(
-    engine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_without_a_way_to_look_the_signal_is_trusted(
+    sleeper: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("ASYNCLOCK_TEST_IMAGE", raising=False)
-    engine("echo linux", f"echo '{INTRODUCTION}'")
-    assert str(containers.container_image("some/image:1")) == "valkey 8.0.2 (some/image:1)"
-    assert str(containers.container_image()) == "valkey 8.0.2 (redis:7.2)"
-    monkeypatch.setenv("ASYNCLOCK_TEST_IMAGE", "other:2")
-    assert containers.container_image().path == Path("other:2")
-    assert containers.container_image().tls, "official images are built with TLS"
-    assert containers.container_image("given:3").path == Path("given:3")
-    last = (tmp_path / "asked").read_text().splitlines()[-1]
-    assert last == "run --rm --network=none --entrypoint=redis-server given:3 -v"
+    monkeypatch.delattr(os, "waitid")
+    await sleeper.freeze()
+    assert sleeper.frozen
 
 
-@pytest.mark.parametrize(
-    ("run", "said"),
-    [("echo 'no such image' >&2; exit 125", "no such image"), ("echo hello", "it says 'hello")],
-)
-def test_an_image_without_a_server_says_why(
-    engine: Callable[..., None], run: str, said: str
+async def test_a_process_that_another_has_reaped_is_no_longer_waited_for(tmp_path: Path) -> None:
+    ended = ServerProcess(["true"], tmp_path, {})
+    assert os.waitpid(ended.pid, 0) == (ended.pid, 0)  # noqa: ASYNC222 - it ends at once
+    async with asyncio.timeout(5):
+        await ended.freeze()
+    assert not ended.alive
+
+
+async def test_the_log_of_a_process_goes_on_where_the_one_before_has_ended(tmp_path: Path) -> None:
+    for word in ("one", "two"):
+        echo = ServerProcess(["echo", word], tmp_path, {})
+        assert not echo.frozen
+        assert await echo.gone(30)
+    assert (tmp_path / "output.log").read_text() == "one\ntwo\n"
+
+
+async def test_a_process_has_the_environment_of_the_tests_and_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine("echo linux", run)
-    with pytest.raises(
-        ConfigurationError, match=f"no server can be started from image 'x': {said}"
-    ):
-        containers.container_image("x")
-    engine("exit 1")
-    with pytest.raises(ConfigurationError, match="no container engine answers"):
-        containers.container_image("x")
+    monkeypatch.setenv("OF_THE_TESTS", "one")
+    monkeypatch.setenv("OVERRIDDEN", "two")
+    script = 'echo "$OF_THE_TESTS $OVERRIDDEN"; pwd; echo wrong >&2'
+    shell = ServerProcess(["sh", "-c", script], tmp_path, {"OVERRIDDEN": "three"})
+    assert await shell.gone(30)
+    said = (tmp_path / "output.log").read_text().split()
+    here = os.path.realpath(tmp_path)  # noqa: ASYNC240 - a temporary folder
+    assert said == ["one", "three", here, "wrong"]
 
 
-# ---- what is awaited ----------------------------------------------------------------------------
+@pytest.mark.parametrize("now", [False, True])
+async def test_a_process_that_has_ended_is_named_in_no_file(tmp_path: Path, *, now: bool) -> None:
+    """What is named there is killed at the end of the tests, and the number may be another's."""
+    ended = ServerProcess(SLEEP, tmp_path, {})
+    assert (tmp_path / "pid").read_text() == str(ended.pid)
+    assert os.getpgid(ended.pid) == ended.pid
+    if now:
+        ended.kill_now()
+    else:
+        await ended.kill()
+    assert ended.exit_status == -signal.SIGKILL
+    assert not (tmp_path / "pid").exists()
+
+
+LEAVES = """
+import subprocess
+from asynclock.testing.servers.workspace import new_folder
+
+left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+for text in (str(left.pid), "x", ""):
+    (folder := new_folder("left")).joinpath("pid").write_text(text)
+print(left.pid, folder.parent)
+"""
+
+
+def test_the_end_of_the_tests_kills_what_the_folders_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    pid, root = done.stdout.split()
+    until_in_thread(lambda: not Path(f"/proc/{pid}").exists())
+    assert not Path(root).exists()
+
+
+# ---- what is awaited -----------------------------------------------------------------------------
 
 
 @in_virtual_time
@@ -326,7 +324,7 @@ async def test_a_fault_of_the_test_itself_is_not_waited_out() -> None:
         await until(condition, "never")
 
 
-# ---- ports --------------------------------------------------------------------------------------
+# ---- ports ---------------------------------------------------------------------------------------
 
 
 def is_bound(port: int) -> bool:
@@ -339,9 +337,11 @@ def is_bound(port: int) -> bool:
 
 
 def test_with_the_port_of_a_cluster_node_that_of_its_bus_is_reserved() -> None:
-    with ReservedPort(bus=True) as port:
-        assert is_bound(port)
-        assert is_bound(port + 10_000)
+    cluster = RedisCluster(1, 0)
+    port = cluster.servers[0].port
+    assert is_bound(port)
+    assert is_bound(port + 10_000)
+    cluster.close()
 
 
 async def test_a_proxy_that_has_ended_keeps_no_port() -> None:
@@ -353,11 +353,12 @@ async def test_a_proxy_that_has_ended_keeps_no_port() -> None:
     pytest.fail("the ports are still reserved")
 
 
-def test_both_ports_of_a_cluster_node_are_kept_before_it_starts() -> None:
-    cluster = RedisCluster(1, 0)
-    try:
-        (node,) = cluster.servers
-        assert is_bound(node.port)
-        assert is_bound(node.port + 10_000)
-    finally:
-        cluster.close()
+def test_without_a_free_port_the_error_names_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(socket.socket):
+        def bind(self, _address: Any) -> None:
+            raise OSError("none is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", Full)
+        with pytest.raises(OSError, match=r"no free port on 127\.0\.0\.1"):
+            ReservedPort()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import asynclock.testing
@@ -17,7 +19,6 @@ from asynclock.testing import (
     make_certificates,
     until,
 )
-from asynclock.testing.topology.cluster import _differences
 from tests.able_servers import server_with_tls
 
 BINARIES = all_servers()
@@ -97,7 +98,8 @@ async def primary_of(sentinel: LocalServer, service: str) -> int:
 
 
 async def test_sentinels_know_everything_when_ready(binary):
-    async with SentinelGroup(replicas=2, sentinels=3, service="orders", binary=binary) as group:
+    settings = {"service": "orders", "down_after": 0.75, "binary": binary}
+    async with SentinelGroup(replicas=2, sentinels=3, **settings) as group:
         ports = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in group.sentinels)
         assert group.addresses == [f"redis+sentinel://{ports}/orders"]
         for sentinel in group.sentinels:
@@ -105,6 +107,11 @@ async def test_sentinels_know_everything_when_ready(binary):
             assert len(await sentinel.command("SENTINEL", "SENTINELS", "orders")) == 2
             assert len(await sentinel.command("SENTINEL", "REPLICAS", "orders")) == 2
             assert "3 usable" in await sentinel.command("SENTINEL", "CKQUORUM", "orders")
+            words = await sentinel.command("SENTINEL", "MASTER", "orders")
+            told = dict(zip(words[::2], words[1::2], strict=True))
+            wanted = {"quorum": "2", "down-after-milliseconds": "750", "parallel-syncs": "3"}
+            assert wanted.items() <= told.items()
+            assert told["failover-timeout"] == "4000"
 
 
 async def test_sentinels_fail_over_a_killed_primary_and_take_it_back():
@@ -156,16 +163,17 @@ async def test_a_cluster_replaces_a_killed_primary_and_takes_it_back():
         assert await cluster.fail_over(kill=False, shard=1) is old
 
 
-async def test_a_cluster_says_who_disagrees_and_a_repair_calls_off_moves_of_slots():
+async def test_a_cluster_is_not_ready_while_it_moves_slots_and_a_repair_calls_that_off():
     async with RedisCluster(primaries=3, replicas=0) as cluster:
         source, target = marked = cluster.servers[:2]
         names = [await node.command("CLUSTER", "MYID") for node in marked]
         await target.command("CLUSTER", "SETSLOT", 7, "IMPORTING", names[0])
         await source.command("CLUSTER", "SETSLOT", 7, "MIGRATING", names[1])
-        assert not await cluster._agreed()
-        said = [line.split()[0] for line in _differences(cluster._views) if "[7-" in line]
-        assert said == [f"127.0.0.1:{node.port}" for node in marked]
+        waiting = asyncio.ensure_future(cluster.ready())
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
         await cluster.repair()
+        await waiting
 
 
 async def test_a_cluster_with_tls(certificates):

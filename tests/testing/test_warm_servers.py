@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 import asynclock
-from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer, ServerReplyError, find_server, plugin
+from asynclock.testing.servers import pool
 from asynclock.testing.servers.binaries import CHOICE
 from asynclock.testing.servers.pool import WarmServers
 from asynclock.testing.servers.resp import ServerAddress, ask, ask_all
@@ -69,6 +70,21 @@ async def test_no_server_is_lent_twice_and_all_end_with_the_pool(warm: WarmServe
     assert not any(server.alive for server in (other, last, *servers))
 
 
+async def test_a_server_that_cannot_be_renewed_is_not_lent_again(
+    warm: WarmServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unheard_once(*_: Any, **__: Any) -> Any:
+        monkeypatch.setattr(pool, "ask_all", ask_all)
+        raise ConnectionError
+
+    (first,) = await warm.take(1)
+    warm.give_back([first])
+    monkeypatch.setattr(pool, "ask_all", unheard_once)
+    (second,) = await warm.take(1)
+    assert second is not first
+    assert (first.alive, second.alive) == (False, True)
+
+
 # ---- the plugin ----------------------------------------------------------------------------------
 
 
@@ -80,12 +96,18 @@ def configured(path: str) -> list[Any]:
     return ends
 
 
-def test_a_server_that_was_chosen_is_that_of_the_run_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [None, "/before"])
+def test_a_server_that_was_chosen_is_that_of_the_run_only(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
     monkeypatch.setenv(CHOICE, "/before")
-    (end,) = configured(str(find_server_without_choice(monkeypatch)))
+    chosen = find_server_without_choice(monkeypatch)
+    if before is None:
+        monkeypatch.delenv(CHOICE)
+    (end,) = configured(str(chosen))
     assert os.environ[CHOICE] == str(find_server().path)
     end()
-    assert os.environ[CHOICE] == "/before"
+    assert os.environ.get(CHOICE) == before
 
 
 def find_server_without_choice(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -123,15 +145,18 @@ class Started(list[LocalServer]):
     """Servers that a test has started, the last one without options."""
 
 
-@pytest.fixture
-def started(_asynclock_warm_servers: WarmServers) -> Iterator[Started]:
+@pytest_asyncio.fixture
+async def started(_asynclock_warm_servers: WarmServers) -> AsyncIterator[Started]:
     """Is set up before the fixture that starts servers, and ends after it."""
     servers = Started()
     yield servers
     own, warm = servers
     assert (own.alive, own.folder.exists()) == (False, False)
-    assert warm.alive
-    assert warm in _asynclock_warm_servers._idle
+    idle = [await _asynclock_warm_servers.take(1)]
+    while warm not in idle[-1]:
+        assert len(idle) < 20, "it is not lent again"
+        idle.append(await _asynclock_warm_servers.take(1))
+    _asynclock_warm_servers.give_back([server for one in idle for server in one])
 
 
 async def test_servers_with_options_end_with_the_test_and_others_are_lent_again(
@@ -184,11 +209,3 @@ async def test_an_error_is_raised_for_one_command_and_returned_among_several() -
             await server.command("NONSENSE")
         assert await server.command("CONFIG", "GET", "save") == ["save", ""]
         assert await server.command("CONFIG", "GET", "appendfsync") == ["appendfsync", "always"]
-
-
-def test_a_clock_can_not_jump_in_a_container(tmp_path: Any) -> None:
-    from asynclock.testing import ContainerImage
-
-    image = ContainerImage(tmp_path / "image", (7, 0, 0))
-    with pytest.raises(ConfigurationError, match="clock cannot jump in a container"):
-        image.launch([], tmp_path, {"LD_PRELOAD": "clock.so"})

@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from asynclock.errors import ConfigurationError, UnsupportedDeploymentError
-from asynclock.testing import LocalServer, RedisCluster, Replicated, ServerBinary
+from asynclock.testing import (
+    LocalServer,
+    RedisCluster,
+    Replicated,
+    SentinelGroup,
+    ServerBinary,
+    ServerStartError,
+    make_certificates,
+)
 from asynclock.testing.servers.tls import Certificates
 from asynclock.testing.topology import REPLICATION
 
-SEVEN = ServerBinary(Path("/bin/redis-server"), (7, 0, 0), "redis", tls=True)
+T = TypeVar("T", bound=Any)
 OLD = ServerBinary(Path("/bin/redis-server"), (6, 2, 14), "redis")
 
 
+@pytest.fixture
+def seven(tmp_path: Path) -> ServerBinary:
+    """A program that logs what it is told, a word a line, and ends."""
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    program.chmod(0o755)
+    return ServerBinary(program, (7, 0, 0), "redis", tls=True)
+
+
 @contextlib.contextmanager
-def made(**options: Any) -> Iterator[LocalServer]:
-    """A server that is not started."""
-    server = LocalServer(**{"binary": SEVEN, **options})
+def closing(made: T) -> Iterator[T]:
+    """What is not started."""
     try:
-        yield server
+        yield made
     finally:
-        server.close()
+        made.close()
 
 
-def told(server: LocalServer) -> dict[str, str]:
+async def told(server: LocalServer) -> dict[str, str]:
     """Return the settings of a command line; each of them has one value here."""
-    words = server._arguments
+    with pytest.raises(ServerStartError):
+        await server.start()
+    words = server.log.split("\n")[:-1]
     assert all(word.startswith("--") for word in words[::2])
     return {
         key.removeprefix("--"): value for key, value in zip(words[::2], words[1::2], strict=True)
@@ -50,33 +69,35 @@ def usual(server: LocalServer, **more: str) -> dict[str, str]:
     }
 
 
-def test_a_server_keeps_nothing_and_listens_on_loopback_only() -> None:
-    with made() as server:
-        assert told(server) == usual(server)
-    with made(binary=OLD) as server:
+async def test_a_server_keeps_nothing_and_listens_on_loopback_only(seven: ServerBinary) -> None:
+    with closing(LocalServer(binary=seven)) as server:
+        assert await told(server) == usual(server)
+    with closing(LocalServer(binary=replace(seven, version=(6, 2, 14)))) as server:
         wanted = usual(server)
         del wanted["enable-debug-command"]  # 6.2 does not know it, and would not start
-        assert told(server) == wanted
+        assert await told(server) == wanted
 
 
-def test_options_change_what_a_server_is_told() -> None:
-    with made(aof=True, host="::1", args=("--maxmemory", "10mb")) as server:
+async def test_options_change_what_a_server_is_told(seven: ServerBinary) -> None:
+    more = ("--maxmemory", "10mb")
+    with closing(LocalServer(binary=seven, aof=True, host="::1", args=more)) as server:
         wanted = usual(server, appendonly="yes", bind="::1", maxmemory="10mb")
-        assert told(server) == wanted
-        assert server._arguments[-2:] == ["--maxmemory", "10mb"], "own settings win"
-    with made(unix=True) as server:
+        assert list((await told(server)).items())[-1] == ("maxmemory", "10mb"), "own settings win"
+        assert await told(server) == wanted
+    with closing(LocalServer(binary=seven, unix=True)) as server:
         socket = str(server.folder / "s")
-        assert told(server) == usual(server, port="0", unixsocket=socket)
+        assert await told(server) == usual(server, port="0", unixsocket=socket)
         assert (server.url, server.endpoint.unix) == (f"unix://{socket}", socket)
-    with made(password="hush") as server:
-        assert told(server) == usual(server, requirepass="hush", masterauth="hush")
+    with closing(LocalServer(binary=seven, password="hush")) as server:
+        assert await told(server) == usual(server, requirepass="hush", masterauth="hush")
         assert server.endpoint.credentials == ("hush",)
 
 
-def test_users_are_in_a_file_beside_one_who_may_do_everything() -> None:
-    with made(users=["bob on >b ~x* +get"], password="hush") as server:
+async def test_users_are_in_a_file_beside_one_who_may_do_everything(seven: ServerBinary) -> None:
+    users = ["bob on >b ~x* +get"]
+    with closing(LocalServer(binary=seven, users=users, password="hush")) as server:
         file = server.folder / "users.acl"
-        assert told(server) == usual(
+        assert await told(server) == usual(
             server,
             aclfile=str(file),
             masteruser="asynclock-testing",
@@ -92,29 +113,28 @@ def test_users_are_in_a_file_beside_one_who_may_do_everything() -> None:
 
 
 @pytest.mark.parametrize(("client_certs", "word"), [(False, "no"), (True, "yes")])
-def test_with_tls_replicas_and_cluster_nodes_use_it_too(
-    tmp_path: Path, *, client_certs: bool, word: str
+async def test_with_tls_replicas_and_cluster_nodes_use_it_too(
+    seven: ServerBinary, tmp_path: Path, *, client_certs: bool, word: str
 ) -> None:
-    files = Certificates(*(tmp_path / name for name in ("ca", "cert", "key", "mine", "my-key")))
-    for file in (files.ca, files.server_cert, files.server_key, files.client_cert):
-        file.write_text(file.name)
-    files.client_key.write_text("my-key")
-    with made(tls=files, tls_client_certs=client_certs) as server:
-        assert told(server) == usual(
+    files = make_certificates(tmp_path)
+    certs = client_certs
+    with closing(LocalServer(binary=seven, tls=files, tls_client_certs=certs)) as server:
+        assert await told(server) == usual(
             server,
             port="0",
             tls_port=str(server.port),
-            tls_ca_cert_file=str(server.folder / "ca"),
-            tls_cert_file=str(server.folder / "cert"),
-            tls_key_file=str(server.folder / "key"),
+            tls_ca_cert_file=str(server.folder / "ca.pem"),
+            tls_cert_file=str(server.folder / "server.pem"),
+            tls_key_file=str(server.folder / "server.key"),
             tls_auth_clients=word,
             tls_replication="yes",
             tls_cluster="yes",
         )
-        assert (server.folder / "key").read_text() == "key", "a container can read it there"
-        mine = f"&ssl_certfile={tmp_path}/mine&ssl_keyfile={tmp_path}/my-key".replace("/", "%2F")
-        query = f"ssl_ca_certs={tmp_path}/ca".replace("/", "%2F") + mine * client_certs
-        assert server.url == f"rediss://127.0.0.1:{server.port}?{query}"
+        copy = (server.folder / "server.key").read_text()
+        assert copy == files.server_key.read_text(), "a container can read it there"
+        mine = f"&ssl_certfile={files.client_cert}&ssl_keyfile={files.client_key}"
+        query = f"ssl_ca_certs={files.ca}" + mine * client_certs
+        assert server.url == f"rediss://127.0.0.1:{server.port}?{query.replace('/', '%2F')}"
 
 
 def test_a_server_without_tls_is_not_told_to_use_it(tmp_path: Path) -> None:
@@ -124,7 +144,7 @@ def test_a_server_without_tls_is_not_told_to_use_it(tmp_path: Path) -> None:
 
 
 def test_a_login_in_a_url_is_quoted() -> None:
-    with made(host="::1") as server:
+    with closing(LocalServer(host="::1")) as server:
         place = f"[::1]:{server.port}"
         assert (
             server.url_for("a:b@c/d", "p:q@r/s") == f"redis://a%3Ab%40c%2Fd:p%3Aq%40r%2Fs@{place}"
@@ -134,7 +154,7 @@ def test_a_login_in_a_url_is_quoted() -> None:
 
 
 def test_a_closed_server_leaves_no_folder() -> None:
-    with made() as server:
+    with closing(LocalServer()) as server:
         assert (server.folder / "data").is_dir()
         assert (server.alive, server.frozen) == (False, False)
     assert not server.folder.exists()
@@ -143,21 +163,28 @@ def test_a_closed_server_leaves_no_folder() -> None:
 # ---- deployments ---------------------------------------------------------------------------------
 
 
-def test_servers_that_follow_each_other_are_told_so_and_own_settings_win() -> None:
+async def test_servers_that_follow_each_other_are_told_so_and_own_settings_win(
+    seven: ServerBinary,
+) -> None:
     own = ("--repl-diskless-sync", "no")
-    group = Replicated(2, args=own)
-    try:
-        assert len(group.servers) == 3
+    with closing(Replicated(2, binary=seven, args=own)) as group:
+        assert group.addresses == [group.servers[0].url]
+        assert group.replicas == group.servers[1:]
+        group.primary = group.servers[2]
+        assert group.addresses == [group.servers[2].url]
+        assert group.replicas == group.servers[:2]
         for server in group.servers:
-            assert tuple(server._arguments[-len(REPLICATION) - 2 :]) == (*REPLICATION, *own)
-    finally:
-        group.close()
+            with pytest.raises(ServerStartError):
+                await server.start()
+            assert tuple(server.log.split()[-len(REPLICATION) - 2 :]) == (*REPLICATION, *own)
 
 
-def test_nodes_of_a_cluster_start_with_full_knowledge_of_each_other() -> None:
-    cluster = RedisCluster(3, 1, node_timeout=1.5, args=("--maxmemory", "10mb"))
-    try:
-        nodes = cluster._nodes
+async def test_nodes_of_a_cluster_start_with_full_knowledge_of_each_other(
+    seven: ServerBinary,
+) -> None:
+    cluster = RedisCluster(3, 1, node_timeout=1.5, binary=seven, args=("--maxmemory", "10mb"))
+    with closing(cluster):
+        nodes: Any = cluster.servers
         ids = [node.identity for node in nodes]
         assert len(set(ids)) == 6
         places = [f"127.0.0.1:{node.port}@{node.port + 10_000}" for node in nodes]
@@ -176,15 +203,30 @@ def test_nodes_of_a_cluster_start_with_full_knowledge_of_each_other() -> None:
             assert (node.folder / "data" / "nodes.conf").read_text().splitlines() == lines
             cluster_words = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500")
             wanted = (*cluster_words, *REPLICATION, "--maxmemory", "10mb")
-            assert tuple(node._arguments[-len(wanted) :]) == wanted
-    finally:
-        cluster.close()
+            with pytest.raises(ServerStartError):
+                await node.start()
+            assert tuple(node.log.split()[-len(wanted) :]) == wanted
 
 
 async def test_where_there_is_no_replica_nothing_fails_over() -> None:
-    cluster = RedisCluster(1, 0)
-    try:
+    with closing(RedisCluster(1, 0)) as cluster:
         with pytest.raises(UnsupportedDeploymentError, match="RedisCluster has no replica"):
             await cluster.fail_over()
-    finally:
-        cluster.close()
+
+
+@pytest.mark.parametrize("kind", [Replicated, RedisCluster])
+def test_servers_that_follow_each_other_need_ports(kind: Any) -> None:
+    with pytest.raises(UnsupportedDeploymentError, match="by TCP only"):
+        kind(unix=True)
+
+
+def test_one_url_has_the_login_every_node_and_the_service() -> None:
+    with closing(RedisCluster(3, 1, password="p@ss")) as cluster:
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in cluster.servers)
+        assert cluster.addresses == [f"redis+cluster://:p%40ss@{hosts}"]
+        assert [len(shard) for shard in cluster.shards] == [2, 2, 2]
+        assert [one for shard in cluster.shards for one in shard] == cluster.servers
+    with closing(SentinelGroup(1, 3, service="main", password="p@ss")) as group:
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in group.sentinels)
+        assert group.addresses == [f"redis+sentinel://:p%40ss@{hosts}/main"]
+        assert len({one.identity for one in group.sentinels}) == 3  # type: ignore[attr-defined]
