@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from asynclock._nodes.primary import WAITAOF_SINCE
 from asynclock.errors import ConfigurationError
 from asynclock.testing import ServerBinary, all_servers, find_server, why_no_clock_jumps
+
+WAITAOF_SINCE = (7, 2, 0)
 
 
 def server_with_tls() -> ServerBinary:

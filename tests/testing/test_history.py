@@ -37,110 +37,109 @@ def rules(history, **options) -> list[str]:
 
 # ---- each rule, planted --------------------------------------------------------------------------
 
-
-def test_one_after_the_other_is_clean():
-    assert check([*body(1, 0, 1), *body(2, 1, 2), *body(7, 5, 6)]) == []
-
-
-def test_an_overlap_is_found_and_described():
-    (violation,) = check([*body(1, 0, 2, pid=11), *body(2, 1, 3, pid=12)])
-    assert violation.rule == "overlap"
-    assert [event.fence for event in violation.events] == [1, 2]
-    for part in ("'a'", "fence 1 of process 11", "fence 2 of process 12"):
-        assert part in str(violation)
-
-
-def test_names_have_nothing_to_do_with_each_other():
-    assert check([*body(1, 0, 2), *body(1, 1, 3, name="other", body="x")]) == []
+FROZEN = body(1, 0, 9, until=3.0)
+"""A frozen client's body goes on; its lease does not."""
+KILLED = [acquired(1, 0, until=3.0), acquired(1, 2, kind="extended", until=6.0)]
+LOST = [acquired(1, 0, until=10.0), acquired(1, 4, kind="lost")]
+LATE = body(1, 0, 9, last="lost", until=3.0)
+SHORTENED = [acquired(1, 0, until=9.0), acquired(1, 1, kind="extended", until=3.0)]
+THREE = [*body(1, 0, 9), *body(2, 1, 9), *body(3, 2, 9)]
+READERS = [*body(1, 0, 9, shared=True), *body(2, 1, 9, shared=True)]
+SAME_FENCE = [*body(1, 0, 1, shared=True), *body(1, 2, 3, shared=True, body="x")]
+FALLING = [*body(5, 0, 1), *body(4, 2, 3)]
+OVER = acquired(1, 5, until=3.0)
 
 
-def test_a_body_inside_another_is_an_overlap():
-    assert rules([*body(1, 0, 9), *body(2, 3, 4)]) == ["overlap"]
-
-
-def test_a_lease_is_valid_until_its_deadline_only():
-    """A frozen client's body goes on; its lease does not."""
-    frozen = body(1, 0, 9, until=3.0)
-    assert check([*frozen, *body(2, 4, 5)]) == []
-    assert rules([*frozen, *body(2, 2, 5)]) == ["overlap"]
-
-
-def test_a_killed_process_holds_until_its_last_deadline():
-    killed = [acquired(1, 0, until=3.0), acquired(1, 2, kind="extended", until=6.0)]
-    assert check([*killed, *body(2, 6, 7)]) == []
-    assert rules([*killed, *body(2, 5, 7)]) == ["overlap"]
-
-
-def test_of_a_killed_process_without_a_deadline_nothing_is_assumed():
-    assert check([acquired(1, 0), *body(2, 5, 7)]) == []
-
-
-def test_a_lost_lease_ends_with_its_loss():
-    lost = [acquired(1, 0, until=10.0), acquired(1, 4, kind="lost")]
-    assert check([*lost, *body(2, 5, 7)]) == []
-    assert rules([*lost, *body(2, 3, 7)]) == ["overlap"]
-
-
-def test_permits():
-    three = [*body(1, 0, 9), *body(2, 1, 9), *body(3, 2, 9)]
-    assert rules(three, permits=2) == ["overlap"]
-    assert check(three, permits=3) == []
-    own = [replace(event, permits=3) for event in three]
-    assert check(own) == []
-    assert rules(own, permits=2) == ["overlap"], "what is asked for wins"
-
-
-def test_readers_share_and_writers_do_not():
-    readers = [*body(1, 0, 9, shared=True), *body(2, 1, 9, shared=True)]
-    assert check(readers) == []
-    assert rules([*readers, *body(3, 2, 3)]) == ["overlap"]
-    assert rules([*body(1, 0, 3), *body(2, 2, 9, shared=True)]) == ["overlap"]
-    assert rules([*readers, *body(3, 2, 3)], permits=5) == ["overlap"]
-
-
-def test_a_repeated_fence():
-    assert rules([*body(1, 0, 1), *body(1, 2, 3, body="x")]) == ["fence falls", "fence repeats"]
-    sharing = [*body(1, 0, 1, shared=True), *body(1, 2, 3, shared=True, body="x")]
-    assert check(sharing) == []
-    assert "fence repeats" in rules([*sharing, *body(1, 4, 5, body="y")])
-
-
-def test_a_falling_fence():
-    falling = [*body(5, 0, 1), *body(4, 2, 3)]
-    assert rules(falling) == ["fence falls"]
-    assert check(falling, fences=False) == []
-    assert rules([*body(5, 0, 1, shared=True), *body(4, 2, 3)]) == ["fence falls"]
-    assert rules([*body(5, 0, 1), *body(4, 2, 3, shared=True)]) == ["fence falls"]
-    assert check([*body(5, 0, 1, shared=True), *body(4, 2, 3, shared=True)]) == []
-
-
-def test_fences_follow_real_time_only():
-    """An acquire that began before another body was acquired may get the smaller fence."""
-    assert check([*body(5, 0, 1, began=-2), *body(4, 2, 3, began=-1)]) == []
+@pytest.mark.parametrize(
+    ("history", "options", "found"),
+    [
+        pytest.param([*body(1, 0, 1), *body(2, 1, 2), *body(7, 5, 6)], {}, [], id="in turn"),
+        pytest.param([*body(1, 0, 2), *body(1, 1, 3, name="b", body="x")], {}, [], id="names"),
+        pytest.param([*body(1, 0, 9), *body(2, 3, 4)], {}, ["overlap"], id="one inside another"),
+        # a lease is valid until its deadline only
+        pytest.param([*FROZEN, *body(2, 4, 5)], {}, [], id="frozen, after the deadline"),
+        pytest.param([*FROZEN, *body(2, 2, 5)], {}, ["overlap"], id="frozen, before it"),
+        pytest.param([*KILLED, *body(2, 6, 7)], {}, [], id="killed, after the last deadline"),
+        pytest.param([*KILLED, *body(2, 5, 7)], {}, ["overlap"], id="killed, before it"),
+        pytest.param([acquired(1, 0), *body(2, 5, 7)], {}, [], id="killed without a deadline"),
+        pytest.param([*LOST, *body(2, 5, 7)], {}, [], id="after a loss"),
+        pytest.param([*LOST, *body(2, 3, 7)], {}, ["overlap"], id="before a loss"),
+        pytest.param([*SHORTENED, *body(2, 4, 5)], {}, [], id="after an earlier deadline"),
+        pytest.param([*SHORTENED, *body(2, 2, 5)], {}, ["overlap"], id="before an earlier one"),
+        pytest.param(
+            [*body(1, 0, 1, until=9.0), *body(2, 1, 2, until=9.0)], {}, [], id="in the same moment"
+        ),
+        pytest.param([acquired(1, 0, until=1.0), *body(2, 1, 2)], {}, [], id="at the deadline"),
+        pytest.param([OVER, *body(2, 5.5, 7)], {}, [], id="over when it came"),
+        pytest.param([*body(9, 0, 9), OVER], {}, ["fence falls", "overlap"], id="over, inside"),
+        # permits, and the largest one of the bodies counts
+        pytest.param(THREE, {"permits": 2}, ["overlap"], id="three on two permits"),
+        pytest.param(THREE, {"permits": 3}, [], id="three on three permits"),
+        pytest.param([replace(event, permits=3) for event in THREE], {}, [], id="own permits"),
+        pytest.param(
+            *([replace(event, permits=3) for event in THREE], {"permits": 2}, ["overlap"]),
+            id="what is asked for wins",
+        ),
+        pytest.param(
+            [*body(1, 0, 9, permits=1), *body(2, 1, 9, permits=2)], {}, [], id="while a limit rises"
+        ),
+        pytest.param(
+            [*body(1, 0, 9, permits=2), *body(2, 1, 9, permits=1), *body(3, 2, 9)],
+            *({}, ["overlap"]),
+            id="one too many",
+        ),
+        pytest.param(READERS, {}, [], id="readers share"),
+        pytest.param([*READERS, *body(3, 2, 3)], {}, ["overlap"], id="a writer among readers"),
+        pytest.param(
+            [*READERS, *body(3, 2, 3)], {"permits": 5}, ["overlap"], id="whatever the permits"
+        ),
+        pytest.param(
+            [*body(1, 0, 3), *body(2, 2, 9, shared=True)], {}, ["overlap"], id="a reader in a write"
+        ),
+        # fences
+        pytest.param(
+            [*body(1, 0, 1), *body(1, 2, 3, body="x")],
+            *({}, ["fence falls", "fence repeats"]),
+            id="a repeated fence",
+        ),
+        pytest.param(SAME_FENCE, {}, [], id="readers with one fence"),
+        pytest.param(
+            [*SAME_FENCE, *body(1, 4, 5, body="y")],
+            *({}, ["fence falls", "fence repeats"]),
+            id="readers and a writer with one fence",
+        ),
+        pytest.param(
+            [*body(1, 0, 1, shared=True), *body(1, 2, 3, body="x")],
+            *({}, ["fence falls", "fence repeats"]),
+            id="a reader and a writer with one fence",
+        ),
+        pytest.param(FALLING, {}, ["fence falls"], id="a falling fence"),
+        pytest.param(FALLING, {"fences": False}, [], id="no fences are asked for"),
+        pytest.param(
+            [*body(5, 0, 1, shared=True), *body(4, 2, 3)], {}, ["fence falls"], id="behind a reader"
+        ),
+        pytest.param(
+            [*body(5, 0, 1), *body(4, 2, 3, shared=True)], {}, ["fence falls"], id="of a reader"
+        ),
+        pytest.param(
+            [*body(5, 0, 1, shared=True), *body(4, 2, 3, shared=True)], {}, [], id="among readers"
+        ),
+        # an acquire that began before another body was acquired may get the smaller fence
+        pytest.param([*body(5, 0, 1, began=-2), *body(4, 2, 3, began=-1)], {}, [], id="by time"),
+        # the rest
+        pytest.param(LATE, {}, [], id="late without a grace"),
+        pytest.param(LATE, {"grace": 5}, ["overrun"], id="an overrun"),
+        pytest.param(LATE, {"grace": 6}, [], id="late within the grace"),
+    ],
+)
+def test_each_rule(history, options, found):
+    assert rules(history, **options) == found
 
 
 def test_an_old_fence_is_remembered():
-    assert rules([*body(9, 0, 1), *body(1, 2, 3), *body(2, 4, 5)]) == ["fence falls"]
-    assert len(check([*body(9, 0, 1), *body(1, 2, 3), *body(2, 4, 5)])) == 2
-
-
-def test_an_overrun():
-    late = body(1, 0, 9, last="lost", until=3.0)
-    assert check(late) == []
-    assert rules(late, grace=5) == ["overrun"]
-    assert check(late, grace=6) == []
-
-
-def test_a_lease_that_passes_on_in_the_same_moment_is_no_overlap():
-    """Also between bodies that know a deadline: the first one has ended."""
-    assert check([*body(1, 0, 1, until=9.0), *body(2, 1, 2, until=9.0)]) == []
-    assert check([acquired(1, 0, until=1.0), *body(2, 1, 2)]) == []
-
-
-def test_the_last_known_deadline_counts_also_if_it_is_earlier():
-    shorter = [acquired(1, 0, until=9.0), acquired(1, 1, kind="extended", until=3.0)]
-    assert check([*shorter, *body(2, 4, 5)]) == []
-    assert rules([*shorter, *body(2, 2, 5)]) == ["overlap"]
+    assert [
+        violation.rule for violation in check([*body(9, 0, 1), *body(1, 2, 3), *body(2, 4, 5)])
+    ] == ["fence falls"] * 2
 
 
 def test_steps_of_one_moment_are_in_the_order_of_a_life():
@@ -150,26 +149,25 @@ def test_steps_of_one_moment_are_in_the_order_of_a_life():
     assert check([*steps, *body(2, 1, 2)]) == []
 
 
-def test_readers_among_writers_of_a_fence():
-    reader, writer = body(1, 0, 1, shared=True), body(1, 2, 3, body="x")
-    assert "fence repeats" in rules([*reader, *writer])
-
-
-def test_permits_may_differ_from_body_to_body():
-    """While a limit is being changed, the largest one counts."""
-    assert check([*body(1, 0, 9, permits=1), *body(2, 1, 9, permits=2)]) == []
-    one_too_many = [*body(1, 0, 9, permits=2), *body(2, 1, 9, permits=1), *body(3, 2, 9)]
-    assert rules(one_too_many) == ["overlap"]
-
-
-def test_a_lease_that_was_over_when_it_came_counts_for_its_moment_only():
-    assert check([acquired(1, 5, until=3.0), *body(2, 5.5, 7)]) == []
-    assert rules([*body(1, 0, 9), acquired(2, 5, until=3.0)]) == ["overlap"]
-
-
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="never acquired"):
         check([acquired(1, 0, kind="left")])
+
+
+def test_a_violation_says_whose_bodies_they_were_and_when():
+    one = body(1, 0, 2, pid=11, task="web", until=9.0)
+    other = body(2, 1, 3, pid=12, task="cron")
+    (violation,) = check([*one, *other])
+    assert (violation.rule, [event.fence for event in violation.events]) == ("overlap", [1, 2])
+    assert str(violation) == (
+        "overlap: 'a': fence 1 of process 11 'web' [0.000000 to 2.000000] "
+        "with fence 2 of process 12 'cron' [1.000000 to 3.000000]"
+    )
+    (late,) = check(body(1, 0, 9, until=3.0), grace=5)
+    assert str(late).endswith("went on for 6.000000 s after its deadline")
+    (falling,) = check([*body(5, 0, 1), *body(4, 3, 4, began=2)])
+    assert "begun at 2.000000, after fence 5" in str(falling)
+    assert [event.fence for event in falling.events] == [5, 4]
 
 
 # ---- any history ---------------------------------------------------------------------------------
@@ -263,13 +261,16 @@ class FakeLease:
 async def test_recording_a_body():
     history, lease = History(), FakeLease()
     began = history.now()
-    with history.body(lease, began=began):
+    with history.body(lease, began=began) as recorded:
         await asyncio.sleep(0)
-    first, second, last = history
-    assert [first.kind, second.kind, last.kind] == ["acquired", "entered", "left"]
+        recorded.extended(until=0.0)
+    assert [event.kind for event in history] == ["acquired", "entered", "extended", "left"]
+    first, entered, extended, last = history
     assert first.began == began <= first.at <= last.at
     assert (first.name, first.owner, first.fence) == ("a", "me", 7)
-    assert last.until == pytest.approx(last.at + 5, abs=1)
+    assert extended.until == 0.0
+    for event in (first, entered, last):  # the deadline of that moment: a renewal has moved it
+        assert event.until == pytest.approx(history.now() + 5, abs=1)
     assert last.pid == os.getpid()
     assert (task := asyncio.current_task())
     assert last.task == task.get_name()
@@ -283,26 +284,17 @@ def test_each_step_tells_what_is_known_then():
     body.entered()
     body.extended(before + 9)
     body.left()
-    lost = history.acquired("b", "me", 8, began=before - 1)
-    lost.lost()
+    history.acquired("b", "me", 8, began=before - 1).lost()
     known = [(event.kind, event.until and event.until - before) for event in history]
     assert known == [
         *(("acquired", 5), ("entered", 5), ("extended", 9), ("left", 9)),
         *(("acquired", None), ("lost", None)),
     ]
-    first, *_, last = history
+    first, *_, other, last = history
     assert (first.shared, first.permits, first.task) == (True, 3, "MainThread")
     assert before <= first.began == first.at, "without another word it began just now"
-    assert (last.began, last.body) == (before - 1, lost._last.body)
+    assert (last.began, last.body) == (before - 1, other.body)
     assert first.body != last.body
-
-
-def test_a_deadline_is_a_moment_of_the_history():
-    history = History()
-    with history.body(FakeLease(), began=history.now()):
-        pass
-    for event in history:
-        assert event.until == pytest.approx(history.now() + 5, abs=1)
 
 
 def test_a_file_is_private_is_added_to_and_can_be_read_when_it_is_closed(tmp_path):

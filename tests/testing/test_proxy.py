@@ -131,23 +131,6 @@ async def test_a_delayed_request_reaches_the_server_after_its_client_has_gone(
     assert time.monotonic() - began >= 0.25
 
 
-def kept(proxy: FaultProxy) -> list[int]:
-    """Return how many pieces each connection of the proxy has not passed on yet."""
-    return [len(pipe._waiting) for one in proxy._connections for pipe in one._pipes]
-
-
-async def test_requests_do_not_overtake_each_other_when_healed(proxy, connect):
-    client = await connect()
-    await client.call("PING")
-    proxy.delay(0.2)
-    client.send("ECHO 1")
-    await until(lambda: any(kept(proxy)), "the proxy has the request")
-    proxy.heal()
-    client.send("ECHO 2")
-    lines = [await client.reply() for _ in range(4)]
-    assert lines == [b"$1\r\n", b"1\r\n", b"$1\r\n", b"2\r\n"]
-
-
 async def test_partition_cuts_and_refuses_and_heals(proxy, connect):
     client = await connect()
     await client.call("PING")

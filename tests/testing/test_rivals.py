@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
-from asynclock._primitives.hold import Hold
 from asynclock.errors import ConfigurationError
 from asynclock.events import Acquired, Released
 from asynclock.testing import busy, lose, memory_node
+from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
 
@@ -21,11 +20,11 @@ async def test_a_rival_waits_five_seconds_for_the_name() -> None:
     """A test whose name is never released fails soon, and one that releases it late does not."""
     async with asynclock.connect("memory://") as locks:
         async with locks.lock("a"):
-            began = _clock.now()
+            began = now()
             with pytest.raises(asynclock.AcquireTimeoutError):
                 async with asyncio.timeout(60), busy("a"):
                     raise AssertionError("two owners hold it")
-            assert _clock.now() - began == pytest.approx(5.0, abs=0.1)
+            assert now() - began == pytest.approx(5.0, abs=0.1)
         lease = await locks.lock("a").acquire()
         late = asyncio.get_running_loop().call_later(4.0, lambda: asyncio.ensure_future(released()))
 
@@ -77,7 +76,7 @@ async def test_of_a_lease_on_several_names_the_first_one_is_lost() -> None:
     """As it is with names in different slots of a Cluster."""
     async with asynclock.connect("memory://") as locks:
         first, second = [await locks.lock(name).acquire() for name in "ab"]
-        both = Hold([first, second])
+        both = asynclock.MultiLease("a, b", "ab", [first, second])
         lose(both, "a test")
         assert [first.held, second.held, both.held] == [False, True, False]
         assert both.lost_reason == first.lost_reason == "a test"
