@@ -14,7 +14,7 @@ from asynclock._nodes.script import Script
 from asynclock._primitives.lock import SCRIPT
 from asynclock._rules.quorum import Ballot
 from asynclock.testing.plugin import StartServers
-from tests.model.fuzz import Stats, Violation, Wire, World
+from tests.tables.model.fuzz import Stats, Violation, Wire, World
 
 GUARD = (files("asynclock.fencing") / "guard.lua").read_text("utf-8")
 STEPS = 400

@@ -1,7 +1,7 @@
 """Each script on a real server against a model in a few lines: random calls, the same replies.
 
 Time stands still here: every ttl is far longer than a test, and a rule of its own lets a key
-expire. The mutex itself is in tests/model.
+expire. The mutex and its queue are in tests/tables/model.
 """
 
 from __future__ import annotations
@@ -459,152 +459,6 @@ class Several(Machine):
         self.redis.delete(name)
 
 
-class Queue(Machine):
-    """lock.lua with waiters."""
-
-    KEYS = ["l", "c", "q"]
-    numbers = st.sampled_from([0, 0, 3, 7])
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.holder: str | None = None
-        self.tickets: dict[str, int] = {}
-        self.woken: set[str] = set()
-
-    @property
-    def order(self) -> list[str]:
-        return sorted(self.tickets, key=lambda ticket: (self.tickets[ticket], ticket))
-
-    @property
-    def first(self) -> str:
-        return next(iter(self.order), "")
-
-    def wake(self) -> str:
-        self.woken |= {*self.order[:1]}
-        return self.first
-
-    def join(self, ticket: str, number: int, floor: int) -> None:
-        last = max(self.tickets.values(), default=0)
-        self.tickets[ticket] = number or self.tickets.get(ticket) or max(floor, last + 1)
-        self.woken.discard(ticket)
-
-    def drop(self, ticket: str) -> None:
-        self.tickets.pop(ticket, None)
-        self.woken.discard(ticket)
-
-    @rule(
-        owner=owners,
-        floor=floors.filter(lambda floor: floor >= 0),  # else a number is the server's clock
-        patience=st.sampled_from([0, TTL, TTL]),
-        number=numbers,
-        barge=st.sampled_from([0, 0, 1]),
-    )
-    def take(self, owner: str, floor: int, patience: int, number: int, barge: int) -> None:
-        ticket = f"{owner}:ticket"
-        more = (patience, ticket, number, barge)
-        reply = self.acquire(lock.SCRIPT, self.KEYS, owner, floor, *more)
-        settled = self.first == ticket and self.tickets.get(ticket) == number
-        joined = bool(self.first and number and patience and not settled)
-        if joined:
-            self.join(ticket, number, floor)
-        head = self.first
-        ours = barge or head in ("", ticket)
-        if self.holder == owner or (ours and self.holder is None):
-            self.holder = owner
-            self.drop(ticket)
-            assert reply == [1, self.fence("c", floor), self.first]
-            return
-        if patience and not joined:
-            self.join(ticket, number, floor)
-        free = self.holder is None
-        if free:
-            self.wake()
-        number = self.tickets[ticket] if patience else 0
-        rank = self.order.index(ticket) if patience else 0
-        assert 0 <= reply[1] <= TTL
-        assert [reply[0], *reply[2:]] == [0, self.holder or head, number, rank, int(free)]
-
-    @rule(owner=owners)
-    def leave(self, owner: str) -> None:
-        self.drop(f"{owner}:ticket")
-        reply = self.call(lock.SCRIPT, self.KEYS, "leave", f"{owner}:ticket")
-        assert reply == ([1, self.wake()] if self.holder is None else [0, ""])
-
-    @rule()
-    def pass_on(self) -> None:
-        reply = self.call(lock.SCRIPT, self.KEYS, "pass")
-        assert reply == ([1, self.wake()] if self.holder is None else [0, ""])
-
-    @rule(owner=owners)
-    def crash(self, owner: str) -> None:
-        """The first one's ticket expires: it is skipped at the next request of anybody."""
-        if self.first == f"{owner}:ticket":
-            self.redis.delete(f"q:#{owner}:ticket")
-            self.call(lock.SCRIPT, self.KEYS, "release", "nobody")
-            self.drop(f"{owner}:ticket")
-            self.redis.zrem("q", f"{owner}:ticket")
-
-    @rule(owner=owners, keep=st.sampled_from([0, 1]), waits=st.booleans(), number=numbers)
-    def give_back(self, owner: str, keep: int, waits: bool, number: int) -> None:
-        """With a ticket: of an attempt that failed elsewhere and goes on waiting."""
-        ticket = f"{owner}:ticket"
-        waits = waits and (number > 0 or ticket in self.tickets)  # else the clock gives the number
-        keep = 0 if waits else keep
-        more = (0, ticket, TTL, number) if waits else (keep,)
-        reply = self.call(lock.SCRIPT, self.KEYS, "release", owner, *more)
-        if self.holder != owner:
-            assert reply == [0, ""]
-            return
-        self.holder = None
-        if waits:
-            self.join(ticket, number, 0)
-        assert reply == [1, "" if keep else self.wake()]
-
-    @invariant()
-    def the_queue_is_in_order(self) -> None:
-        assert self.kept("l") == self.holder
-        found: list[Any] = list(self.redis.zrange("q", 0, -1))
-        assert [ticket.decode() for ticket in found] == self.order
-        for ticket in self.order:
-            assert self.kept(f"q:#{ticket}") == ("go" if ticket in self.woken else "1")
-
-
-@pytest.mark.parametrize("ahead", [-(10**9), 1000])
-@pytest.mark.parametrize("patience", [0, TTL])
-def test_a_process_that_may_go_before_those_who_wait(ahead: int, patience: int) -> None:
-    """Within its turn; uncontended.lua does most of it, and must reply what lock.lua would."""
-    machine, (one, two, three) = Queue(), OWNERS[:3]
-    try:
-
-        def take(owner: str, patience: int, *, number: int = 0, barge: int = 0) -> None:
-            machine.take(owner, max(0, machine.now + ahead), patience, number, barge)
-            machine.the_queue_is_in_order()
-
-        def release(owner: str, keep: int = 1) -> None:
-            machine.give_back(owner, keep=keep, waits=False, number=0)
-
-        take(one, 0)
-        take(two, TTL)
-        take(three, TTL)
-        release(one)
-        take(one, patience, barge=1)  # another's ticket is the first
-        release(one)
-        take(three, patience, barge=1)  # has a ticket behind the first
-        release(three)
-        take(two, patience, barge=1)  # has the first ticket
-        take(three, TTL)
-        release(two)
-        take(one, TTL)  # may not go before them: the first is woken
-        take(one, patience, barge=1)
-        release(one)
-        machine.drop(f"{three}:ticket")  # it dies
-        machine.redis.delete(f"q:#{three}:ticket")
-        take(one, patience, barge=1)
-        assert machine.holder == one
-    finally:
-        machine.teardown()
-
-
 class Value(Machine):
     """register.lua."""
 
@@ -689,12 +543,11 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-for machine in (Slots, ReadersAndWriter, Several, Queue, Value, Leading):
+for machine in (Slots, ReadersAndWriter, Several, Value, Leading):
     machine.TestCase.settings = QUICK
 
 TestSlots = Slots.TestCase
 TestReadersAndWriter = ReadersAndWriter.TestCase
 TestSeveral = Several.TestCase
-TestQueue = Queue.TestCase
 TestValue = Value.TestCase
 TestLeading = Leading.TestCase
