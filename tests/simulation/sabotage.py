@@ -1,298 +1,385 @@
 """Ways to break the library that a suite which proves anything must notice.
 
-Those of hooks.py replace a function. Most of the others edit one: the text that
-is replaced must be there exactly once, so that a sabotage can't become a harmless one unseen when
-the code around it changes.
+Each replaces a function of Python or of a script by one that does something else, or lets a command
+of a script lie. They name what they replace and say nothing of its text, so the code can change.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
-import sys
-import textwrap
+import math
+import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import MemberDescriptorType, ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 
-from asynclock import _clock, _connect
-from asynclock._engine import renewal
-from asynclock._engine.acquire import Acquire
+from asynclock import _clock, _connect, _settings
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.batch import Batch
+from asynclock._engine.context import Context
+from asynclock._engine.engine import Engine
 from asynclock._engine.fences import Reservation
-from asynclock._engine.lease import Lease
+from asynclock._engine.grant import Grant
+from asynclock._engine.lease_state import LeaseState
+from asynclock._engine.local_acquire import LocalAcquire
 from asynclock._engine.local_queue import LocalQueue
-from asynclock._engine.message import Message
+from asynclock._engine.release import Release
 from asynclock._engine.renewal import Renewals
 from asynclock._engine.restoring import Restores
 from asynclock._engine.round import Round
-from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
+from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Script
-from asynclock._nodes.server import ServerNode
-from asynclock._primitives import base, fair, lock
-from asynclock._rules import validity
+from asynclock._primitives import base, fair, lock, readwrite
+from asynclock._primitives import round as votes
+from asynclock._rules import trust, validity
 from asynclock._rules.quorum import Ballot
+from asynclock._rules.standstill import StandStill
 from asynclock._rules.trust import Trust
-from tests.simulation.hooks import HOOKS
 
 Break = Callable[[pytest.MonkeyPatch], None]
-SABOTAGES: dict[str, Break] = {}
-OPTIONS: dict[str, dict[str, Any]] = {}
-"""Under which plan each is noticed soon; by default that of most seeds. Besides, what changes the
-plan or the world's nature: a sabotage may be a setting."""
+Scripts = tuple[tuple[ModuleType, str], ...]
+LOCK: Scripts = ((lock, "SCRIPT"), (fair, "SCRIPT"))
+SIDES: Scripts = ((readwrite, "READ"), (readwrite, "WRITE"))
 
 
-def _sabotage(**options: Any) -> Callable[[Break], Break]:
-    def register(function: Break) -> Break:
-        SABOTAGES[function.__name__] = function
-        OPTIONS[function.__name__] = {"plan": "locks", **options}
+# ---- how to break something --------------------------------------------------------------------
+
+
+def swap(owner: Any, name: str, replace: Callable[[Any], Any]) -> Break:
+    """Let what `replace` makes of it take the place of a function, an attribute or a constant."""
+
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(owner, name, replace(vars(owner)[name]))
+
+    return break_it
+
+
+def _change(patch: pytest.MonkeyPatch, places: Scripts, change: Callable[[str], str]) -> None:
+    sources = [getattr(*place).source for place in places]
+    changed = [change(source) for source in sources]
+    assert changed != sources, "no script was changed"
+    scripts = [Script(source) for source in changed]
+    for (module, name), script in zip(places, scripts, strict=True):
+        patch.setattr(module, name, script)
+    # Each connection loads them at once, as it loads the good ones.
+    patch.setattr(_connect, "SCRIPTS", (*_connect.SCRIPTS, *scripts))
+
+
+def lua(places: Scripts, function: str, body: str) -> Break:
+    """Give a function of scripts another body."""
+    found = re.compile(rf"^(local function {function}\([^)]*\)).*?^end$", re.MULTILINE | re.DOTALL)
+
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        _change(patch, places, lambda source: found.sub(rf"\1 {body} end", source, 1))
+
+    return break_it
+
+
+LIE = """
+local real = redis
+local function lie(command, key, value, ...) {body} end
+local function told(how) return function(command, ...)
+  local said = lie(command, ...)
+  if said ~= nil then return said end
+  return how(command, ...)
+end end
+local redis = setmetatable(
+  {{call = told(real.call), pcall = told(real.pcall)}}, {{__index = real}})
+"""
+
+
+def lie(body: str, places: Scripts = LOCK) -> Break:
+    """Let commands of scripts reply what `body` returns for their words, if it does."""
+
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        _change(patch, places, LIE.format(body=body).__add__)
+
+    return break_it
+
+
+def told(statement: str, places: Scripts = LOCK) -> Break:
+    """Let scripts be told other arguments than the client sent."""
+
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        _change(patch, places, f"{statement}\n".__add__)
+
+    return break_it
+
+
+def unchanged(_patch: pytest.MonkeyPatch) -> None:
+    """Leave the library as it is: a setting of the schedule is the sabotage."""
+
+
+# ---- what takes the place of a function --------------------------------------------------------
+
+
+def nothing(_: Any) -> Any:
+    """Make a function that does nothing."""
+    return lambda *_args, **_options: None
+
+
+def always(value: object) -> Callable[[Any], Any]:
+    """Make a function, an attribute or a constant with one value."""
+
+    def replace(old: Any) -> Any:
+        if isinstance(old, property | MemberDescriptorType):
+            return property(lambda _: value, lambda *_: None)
+        return (lambda *_args, **_options: value) if callable(old) else value
+
+    return replace
+
+
+def later(old: Any) -> Any:
+    """Make a function whose moment is half a second later."""
+    return lambda *args: old(*args) + 0.5
+
+
+def after(set_: Callable[[Any], None]) -> Callable[[Any], Any]:
+    """Make a function that does something to its object besides, in the end."""
+
+    def replace(old: Any) -> Any:
+        def function(self: Any, *args: Any, **options: Any) -> None:
+            old(self, *args, **options)
+            set_(self)
+
         return function
 
-    return register
+    return replace
 
 
-for _name, _hook in HOOKS.items():
-    SABOTAGES[_name] = _hook.break_it
-    OPTIONS[_name] = {"plan": _hook.plan}
+def changed(act: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Make a function whose arguments `act` changes first."""
+    return lambda old: lambda self, *args: old(self, *act(self, *args))
+
+
+def same_fence(_: Any) -> Any:
+    """Make a hand-over that takes no new fence."""
+    return lambda grant: grant.fence
+
+
+def first_fence(_: Any) -> Any:
+    """Make a hand-over that leaves its fence in the block."""
+    return lambda grant: grant.fences[0]
+
+
+def unasked(_: Any) -> Any:
+    """Make any reply to a reservation confirm it."""
+    return lambda reservation, _index, _reply: reservation._claim(reservation._grant.fence)
+
+
+def counted(_: Any) -> Any:
+    """Count every answer."""
+    return lambda _size, *, sure, unsure, left: sure + unsure
+
+
+def _stamped_late(grant_round: Any, grant: Grant) -> tuple[Any, ...]:
+    grant_round._sent = _clock.now()
+    return (grant,)
+
+
+def _one_decides(reservation: Any) -> None:
+    reservation._quorum = 1
+
+
+def _one_node_fewer(nodes: Any) -> None:
+    nodes.quorum = max(1, nodes.quorum - 1)
+
+
+def largest_claim(_: Any) -> Any:
+    """Let the largest claim of a quorum count without making it everybody's."""
+
+    def agree(ballot: Ballot, _fence: int) -> None:
+        ballot.fence = max(ballot.claims.values())
+        ballot.claims = dict.fromkeys(ballot.claims, ballot.fence)
+        ballot._support = len(ballot.claims)
+
+    return agree
+
+
+def at_once(_: Any) -> Any:
+    """Count a fence that was written back before the nodes have accepted it."""
+
+    def write_back(ballot: Ballot, nodes: tuple[int, ...]) -> None:
+        for node in nodes:
+            ballot.claims[node] = ballot.fence
+            ballot._support += 1
+
+    return write_back
+
+
+def _from_now(one: Any) -> float:
+    return validity.valid_until(_clock.now(), one.ttl if isinstance(one, Batch) else one._ttl)
+
+
+def counted_from_the_replies(_: Any) -> Any:
+    """Make a validity that begins when it is asked for."""
+    return property(_from_now, lambda *_: None)
+
+
+OURS = """
+  for i = 1, #KEYS do
+    if ARGV[1] == 'batch' and command == 'GET' and KEYS[i] == key and i <= tonumber(ARGV[2]) then
+      return ARGV[7 + i]
+    end
+  end
+  if ARGV[1] == 'release' and command == 'GET' and key == KEYS[1] then return ARGV[2] end
+"""
+RAISED_BY_ANYBODY = """
+  if ARGV[1] == 'raise' and command == 'GET' and key == KEYS[1] then return ARGV[2] end
+"""
+TAKEN_OVER = """
+  if command == 'SET' and (...) == 'NX' then
+    return real.call('SET', key, value, 'PX', (select(3, ...)))
+  end
+"""
+EARLIER_NUMBER = """
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+  if number <= 0 then
+    number = tonumber(redis.call('ZSCORE', queue, ticket))
+      or math.max(1, (tonumber(last) or floor) - 1)
+  end
+  redis.call('ZADD', queue, string.format('%.0f', number), ticket)
+  redis.call('SET', derived(queue, ticket), WAITS, 'PX', ms)
+  redis.call('PEXPIRE', queue, ms)
+  return number
+"""
+
+
+class Sabotage(NamedTuple):
+    """A way to break the library, and the schedules that notice it soon."""
+
+    plan: str
+    breaks: tuple[Break, ...]
+    options: dict[str, Any]
+    """What changes the plan or the nature of the world: a sabotage may be a setting."""
+
+
+def under(plan: str, *breaks: Break, **options: Any) -> Sabotage:
+    """Make a sabotage that schedules of this plan notice."""
+    return Sabotage(plan, breaks, options)
+
+
+SABOTAGES = {
+    # one holder at a time
+    "release_without_owner_check": under("locks", lie(OURS)),
+    "acquire_without_owner_check": under("locks", lie(TAKEN_OVER)),
+    "quorum_minus_one": under("locks", swap(Multiplexer, "__init__", after(_one_node_fewer))),
+    "quarantined_nodes_count": under("locks", swap(Trust, "votes_from", always(0.0))),
+    "restart_guard_ignored": under("locks", restart_guard=False),
+    "jumps_without_quarantine": under("leaps", clock_guard=False),
+    "validity_from_the_end": under(
+        "locks",
+        swap(Attempt, "valid_until", counted_from_the_replies),
+        swap(Batch, "valid_until", counted_from_the_replies),
+        faults=("freeze_process_in_an_attempt",),
+    ),
+    "renewal_from_the_reply": under("answers", swap(Round, "_grant", changed(_stamped_late))),
+    "an_extension_in_flight_is_forgotten": under(
+        "stretches",
+        swap(Grant, "asked", nothing),
+        swap(Grant, "wanted_ttl", lambda _: property(lambda grant: grant.ttl)),
+    ),
+    "a_shorter_ttl_counts_when_it_is_answered": under(
+        "ttls", swap(Renewals, "_shorten", nothing), faults=("lose_replies",)
+    ),
+    "extend_takes_any_ttl": under(
+        "ttls", swap(_settings, "ttl", lambda _: lambda ttl, **_options: ttl)
+    ),
+    "each_leave_ends_the_last_that_entered": under(
+        "tasks", swap(base.Entered, "leave", lambda _: lambda entered: entered.pop())
+    ),
+    "a_node_that_forgot_has_a_say": under(
+        "witnesses", swap(Trust, "remembers_from", always(-math.inf))
+    ),
+    "no_key_is_put_back": under("rolling", swap(Restores, "missing", nothing)),
+    "no_margin": under(
+        "drifting", swap(validity, "DRIFT", always(0.0)), swap(validity, "GRAIN", always(0.0))
+    ),
+    # With the clock guard on, a clock set back looks like one that stood still, and is survived.
+    "wall_clock_for_validity": under("locks", trusts_wall_clocks=True, clock_guard=False),
+    "hand_over_unchecked": under(
+        "late hand-overs",
+        swap(LocalAcquire, "_take_over", changed(lambda _, grant, _least: (grant, -math.inf))),
+        # A turn ends long before the lease does, so that is not looked at either.
+        swap(
+            LocalQueue, "hand_on", changed(lambda _, grant, given, _now: (grant, given, -math.inf))
+        ),
+    ),
+    "a_lease_outlives_its_key": under("locks", swap(validity, "valid_until", later)),
+    "a_restarted_node_votes_at_once": under("locks", swap(trust, "quarantine", always(0.0))),
+    "a_jump_of_a_clock_goes_unseen": under("leaps", swap(Trust, "sample", always(0.0))),
+    "a_stand_still_is_overlooked": under("pauses", swap(StandStill, "jumped", always(0.0))),
+    "a_stand_still_shortens_no_lease": under("pauses", swap(Renewals, "shorten", nothing)),
+    "a_lease_does_not_end_sooner": under("pauses", swap(Grant, "end_sooner", nothing)),
+    "all_leases_have_one_owner": under("locks", swap(Context, "new_owner", always("owner"))),
+    "a_shorter_ttl_does_not_count": under("ttls", swap(Grant, "shortened", nothing)),
+    "a_lease_is_held_after_its_end": under("locks", swap(LeaseState, "held", always(True))),
+    "no_lease_is_marked_as_lost": under("locks", swap(Engine, "mark_lost", nothing)),
+    "a_reader_is_not_kept": under("shapes", lua(SIDES, "keep_reader", "return")),
+    "a_silent_memory_is_empty": under("witnesses", swap(votes, "surely_empty", always(True))),
+    "every_answer_counts": under("witnesses", swap(votes, "countable", counted)),
+    # fences
+    "a_successor_gets_the_same_fence": under("crowd", swap(Grant, "take_fence", same_fence)),
+    "a_reserved_fence_is_given_twice": under("crowd", swap(Grant, "take_fence", first_fence)),
+    "a_block_needs_no_counter": under("blocks", swap(Reservation, "on_reply", unasked)),
+    "a_counter_is_not_stored": under("locks", lua(LOCK, "keep_fence", "return")),
+    "a_counter_is_ignored": under("fences", lua(LOCK, "fence_above", "return fence")),
+    # Counters only disagree where the clock does not raise them all to one floor.
+    "write_back_skipped": under(
+        "fences",
+        swap(Ballot, "_agree", largest_claim),
+        swap(Ballot, "_write_back", at_once),
+    ),
+    "raise_without_owner_check": under(
+        "raises",
+        lie(
+            "if ARGV[1] == 'raise' and command == 'GET' and key == KEYS[1] then return ARGV[2] end"
+        ),
+    ),
+    "reserved_at_one_node": under("blocks", swap(Reservation, "__init__", after(_one_decides))),
+    "a_block_from_own_plus_one": under(
+        "pairs", swap(Reservation, "_claim", changed(lambda self, _highest: (self._grant.fence,)))
+    ),
+    # nothing is left, no task waits too long
+    "late_requests_run": under(
+        "strays", told("if ARGV[1] == 'acquire' or ARGV[1] == 'batch' then ARGV[5] = '0' end")
+    ),
+    "a_first_acquire_without_a_deadline": under(
+        "strays",
+        swap(ServerRequests, "_bounded", lambda _: lambda _server, command: command),
+    ),
+    "a_lost_turn": under(
+        "crowd", swap(LocalQueue, "leave", lambda old: lambda *args: old(*args) and None)
+    ),
+    "claims_behind_are_not_raised": under("fences", swap(Ballot, "take_behind", always(()))),
+    "raises_are_not_counted": under("raises", swap(Attempt, "on_raise_reply", nothing)),
+    "claims_never_agree": under("fences", swap(Ballot, "_agree", nothing)),
+    "a_batch_is_not_sent": under("crowd", swap(Batch, "send", nothing)),
+    "a_cancelled_successor_keeps_all": under("crowd", swap(LocalAcquire, "_give_back", nothing)),
+    "a_waiter_that_left_has_its_turn": under("crowd", swap(LocalQueue, "give_up", nothing)),
+    "a_freed_lease_fills_its_queue": under("crowd", swap(LocalQueue, "free", nothing)),
+    "a_release_is_never_certain": under("locks", swap(Release, "_certain", always(False))),
+    "a_round_of_renewals_never_ends": under("locks", swap(Round, "_tell", nothing)),
+    # who goes first
+    "no_ticket_is_the_first": under("order", lua(LOCK, "first", "return nil")),
+    "a_later_waiter_gets_a_smaller_number": under("order", lua(LOCK, "join", EARLIER_NUMBER)),
+}
 
 
 @contextlib.contextmanager
 def sabotaged(name: str) -> Iterator[dict[str, Any]]:
     """Break the library in one way; return the options of a run that belong to it."""
+    plan, breaks, options = SABOTAGES[name]
     with pytest.MonkeyPatch.context() as patch:
-        SABOTAGES[name](patch)
+        for break_it in breaks:
+            break_it(patch)
         lock.spec.cache_clear()  # what is kept has the good script, or afterwards the bad one
         try:
-            yield OPTIONS[name]
+            yield {"plan": plan, **options}
         finally:
             lock.spec.cache_clear()
             gc.collect()  # managers that a broken library could not close
-
-
-def _edit(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
-    """Replace some source inside a function of `owner`, a class or a module."""
-    function = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(old) == 1, f"{name} has {old!r} {source.count(old)} times"
-    source = "from __future__ import annotations\n" + source.replace(old, new)
-    names = {"_clock": _clock, **vars(sys.modules[function.__module__])}
-    found: dict[str, Any] = {}
-    exec(compile(source, f"<{name}, sabotaged>", "exec"), names, found)
-    patch.setattr(owner, name, found[name])
-
-
-def _edit_script(patch: pytest.MonkeyPatch, old: str, new: str, times: int = 1) -> None:
-    source = lock.SCRIPT.source
-    assert source.count(old) == times, f"the script has {old!r} {source.count(old)} times"
-    script = Script(source.replace(old, new))
-    patch.setattr(lock, "SCRIPT", script)
-    # Each connection loads it at once, as it loads the good one.
-    patch.setattr(_connect, "SCRIPTS", (*_connect.SCRIPTS, script))
-
-
-# ---- one holder at a time ----------------------------------------------------------------------
-
-
-@_sabotage()
-def release_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    _edit_script(patch, "if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end", "")
-
-
-@_sabotage()
-def acquire_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    _edit_script(patch, "'NX', 'PX', ARGV[3])", "'PX', ARGV[3])", times=2)
-
-
-@_sabotage()
-def quorum_minus_one(patch: pytest.MonkeyPatch) -> None:
-    init = Multiplexer.__init__
-
-    def fewer(self: Multiplexer, *args: Any, **options: Any) -> None:
-        init(self, *args, **options)
-        self.quorum = max(1, self.quorum - 1)
-
-    patch.setattr(Multiplexer, "__init__", fewer)
-
-
-@_sabotage(restart_guard=False)
-def restart_guard_ignored(_patch: pytest.MonkeyPatch) -> None:
-    """Nothing to patch: it is a setting."""
-
-
-@_sabotage(plan="leaps", clock_guard=False)
-def jumps_without_quarantine(_patch: pytest.MonkeyPatch) -> None:
-    """A setting, too."""
-
-
-@_sabotage()
-def quarantined_nodes_count(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, ServerNode, "obstacle", "now < self.trust.votes_from and", "False and")
-    _edit(patch, Attempt, "on_reply", "self.started < node.trust.votes_from", "False")
-    _edit(patch, Batch, "on_reply", "self.started < node.trust.votes_from", "False")
-
-
-@_sabotage(faults=("freeze_process_in_an_attempt",))
-def validity_from_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A lease counted from the replies instead of from before the request."""
-
-    def late(attempt: Attempt) -> float:
-        return validity.valid_until(_clock.now(), attempt._ttl)
-
-    patch.setattr(Attempt, "valid_until", property(late, lambda _self, _value: None))
-    batch = property(lambda batch: validity.valid_until(_clock.now(), batch.ttl), lambda *_: None)
-    patch.setattr(Batch, "valid_until", batch)
-
-
-@_sabotage(plan="answers")
-def renewal_from_the_reply(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Round, "_grant", "grant, self._sent", "grant, _clock.now()")
-
-
-@_sabotage(plan="stretches")
-def an_extension_in_flight_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A renewal at the old ttl overtakes nothing, and a longer extension counts after all."""
-    old = "max(grant.valid_until, grant.asked_until)"
-    _edit(patch, renewal, "_shortens", old, "grant.valid_until")
-    _edit(patch, Renewals, "_renew", "grant.wanted_ttl", "grant.ttl")
-
-
-@_sabotage(plan="ttls", faults=("lose_replies",))
-def a_shorter_ttl_counts_when_it_is_answered(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Renewals, "extend", "self._shorten(grant, until, number, ttl)", "pass")
-
-
-@_sabotage(plan="ttls")
-def extend_takes_any_ttl(patch: pytest.MonkeyPatch) -> None:
-    old = "ttl = _settings.ttl(ttl, node_timeout=timeout, max_ttl=longest)"
-    _edit(patch, Lease, "extend", old, "pass")
-
-
-@_sabotage(plan="tasks")
-def each_leave_ends_the_last_that_entered(patch: pytest.MonkeyPatch) -> None:
-    new = "if not mine and self:\n        return self.pop()\n    if not mine:"
-    _edit(patch, base.Entered, "leave", "if not mine:", new)
-
-
-@_sabotage(plan="witnesses")
-def a_node_that_forgot_has_a_say(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Trust, "remembers_from", property(lambda _: float("-inf"), lambda *_: None))
-
-
-@_sabotage(plan="rolling")
-def no_key_is_put_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Restores, "missing", lambda *_: None)
-
-
-@_sabotage(plan="drifting")
-def no_margin(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(validity, "DRIFT", 0.0)
-    patch.setattr(validity, "GRAIN", 0.0)
-
-
-# With the clock guard on, a clock set back looks like one that stood still, and is survived.
-@_sabotage(trusts_wall_clocks=True, clock_guard=False)
-def wall_clock_for_validity(_patch: pytest.MonkeyPatch) -> None:
-    """`held` asks a clock that may be set back: an option of the world."""
-
-
-@_sabotage(plan="late hand-overs")
-def hand_over_unchecked(patch: pytest.MonkeyPatch) -> None:
-    old = "or grant.valid_until - now <= least"
-    _edit(patch, Acquire, "_take_over", old, "")
-    # A turn ends long before the lease does, so that is not looked at either.
-    _edit(
-        patch,
-        LocalQueue,
-        "hand_on",
-        "now >= grant.valid_until or self.used_up(grant, now)",
-        "False",
-    )
-
-
-# ---- fences ------------------------------------------------------------------------------------
-
-
-# Counters only disagree where the clock does not raise them all to one floor.
-@_sabotage(plan="fences")
-def write_back_skipped(patch: pytest.MonkeyPatch) -> None:
-    """The largest claim of a quorum, without making it everybody's."""
-
-    def write_back(self: Ballot, nodes: tuple[int, ...]) -> None:
-        for node in nodes:
-            self.claims[node] = self.fence
-            self._support += 1
-
-    def agree(self: Ballot, _fence: int) -> None:
-        self.fence = max(self.claims.values())
-        self.claims = dict.fromkeys(self.claims, self.fence)
-        self._support = len(self.claims)
-
-    patch.setattr(Ballot, "_agree", agree)
-    patch.setattr(Ballot, "_write_back", write_back)
-
-
-@_sabotage(plan="raises")
-def raise_without_owner_check(patch: pytest.MonkeyPatch) -> None:
-    old = "if redis.call('GET', KEYS[1]) ~= ARGV[2] or counter > fence then"
-    _edit_script(patch, old, "if counter > fence then")
-
-
-@_sabotage(plan="blocks")
-def reserved_at_one_node(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Reservation, "__init__", "nodes.quorum", "1")
-
-
-@_sabotage(plan="pairs")
-def a_block_from_own_plus_one(patch: pytest.MonkeyPatch) -> None:
-    # Alone it does no harm. If the largest previous counter is our own fence, both rules say the
-    # same. If that counter is larger, the guard that follows refuses a block that starts below it.
-    # It is not smaller, because the nodes that claimed our fence and those that were raised share
-    # a node. So the guard goes, too; without the guard alone, the block starts above the counter.
-    between, guard = "\n    grant = self._grant\n    if ", "grant.reserving is self._done"
-    old = f"highest + 1{between}{guard} and first > max(highest, grant.fence):"
-    new = f"self._grant.fence + 1{between}{guard}:"
-    _edit(patch, Reservation, "_claim", old, new)
-
-
-# ---- nothing is left, no task waits too long ----------------------------------------------------
-
-
-@_sabotage(plan="strays")
-def late_requests_run(patch: pytest.MonkeyPatch) -> None:
-    _edit_script(patch, "not_after > 0 and now > not_after", "false", times=2)
-
-
-@_sabotage(plan="strays")
-def a_first_acquire_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Attempt, "ask", "command.give_up_at = until", "pass")
-    _edit(patch, Message, "__init__", "0.0 if limits[1] else give_up_at", "0.0")
-
-
-@_sabotage(plan="crowd")
-def a_lost_turn(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Acquire, "_leave", "if turn is None:", "if True:")
-
-
-@_sabotage(plan="waits")
-def a_late_timer_waits_as_long_again(patch: pytest.MonkeyPatch) -> None:
-    _edit(patch, Link, "_check_time", "self._arm(min(late, self.timeout))", "self._arm(late)")
-
-
-# ---- who goes first -----------------------------------------------------------------------------
-
-
-@_sabotage(plan="order")
-def newcomers_are_granted_a_free_name(patch: pytest.MonkeyPatch) -> None:
-    _edit_script(patch, "barge or not head or head == ticket, nil", "true, nil")
-    patch.setattr(fair, "SCRIPT", lock.SCRIPT)
-
-
-@_sabotage(plan="order")
-def a_later_waiter_gets_a_smaller_number(patch: pytest.MonkeyPatch) -> None:
-    old = "number = math.max(floor, (tonumber(last) or 0) + 1)"
-    _edit_script(patch, old, "number = math.max(1, (tonumber(last) or floor) - 1)")
-    patch.setattr(fair, "SCRIPT", lock.SCRIPT)
