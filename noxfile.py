@@ -217,10 +217,11 @@ ON_EACH_PYTHON = [
     "tests/cancel",
     "tests/cli/test_doctor.py",
     "tests/contract",
-    "tests/contrib/test_edges.py",
-    "tests/contrib/test_odd_requests.py",
-    "tests/contrib/test_pace.py",
-    "tests/contrib/test_fastapi.py",
+    "tests/contrib/test_declaring.py",
+    "tests/contrib/test_leaving.py",
+    "tests/contrib/test_requests.py",
+    "tests/contrib/test_sockets.py",
+    "tests/contrib/test_starting.py",
     "tests/engine",
     "tests/nodes/test_handshake.py",
     "tests/nodes/test_link.py",
@@ -367,7 +368,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(default=False)
 def pictures(session: nox.Session) -> None:
     """Take the pictures of the live page for the docs anew; needs chromium and its driver."""
-    Environment(session).run("python", "-m", "tests.contrib.pictures")
+    Environment(session).run("python", "-m", "tests.tables.contrib.pictures")
 
 
 class Empty:

@@ -27,7 +27,7 @@ from asynclock.contrib.dashboard.snapshots import Query, Snapshots
 from asynclock.testing import local_servers
 from tests.contrib.apps import serving
 from tests.contrib.browser import binaries, browse
-from tests.contrib.pictures import Planted, plant, planted
+from tests.contrib.planted import Planted, plant, planted
 from tests.waiting import until
 
 TOKEN = "a token for measuring"  # noqa: S105 - of a server on this machine

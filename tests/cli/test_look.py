@@ -15,7 +15,7 @@ from asynclock._inspect.monitor import Monitor, SeenLease
 from asynclock.cli.look import held, rows
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
-from tests.contrib.test_dashboard_page import client_for
+from tests.contrib.apps import client_for
 
 from .conftest import PATIENCE, Program
 from .schema import check

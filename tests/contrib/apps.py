@@ -1,30 +1,55 @@
-"""The same small service in both frameworks, and servers for it: in this process or their own.
+"""The same small service in both frameworks, servers in this process for it, and clients.
 
 No `from __future__ import annotations` here: FastAPI would not find the names of an inner app.
-
-    python -m tests.contrib.apps fastapi PORT NODE…
 """
 
 import asyncio
 import contextlib
-import sys
+import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
+import httpx
 import uvicorn
 from aiohttp import web
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from asynclock import Lease
+from asynclock import Lease, LockManager
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib import fastapi as for_fastapi
-from asynclock.contrib.fastapi import Locked, Locks, locked
+from asynclock.contrib.dashboard import dashboard
+from asynclock.contrib.fastapi import Locked
 
 FRAMEWORKS = ("fastapi", "aiohttp")
-PATIENCE = 0.2
+NUMBERS = itertools.count()
+PATIENT: dict[str, Any] = {
+    "restart_guard": False,
+    "ttl": 60.0,
+    "max_ttl": 60.0,
+    "node_timeout": 5.0,
+}
+"""Leases that outlive every test: a key that is gone was released. And time for a busy machine."""
+TOKEN = "Token-of-16-chars"
+"""The token of the live page."""
+PATIENCE = 0.05
 """Seconds that the service waits for a lock: too short for a lock that stays taken."""
+
+
+def memory(count: int = 3) -> list[str]:
+    """Return addresses of nodes in memory that no other test has."""
+    return [f"memory://contrib-{next(NUMBERS)}" for _ in range(count)]
+
+
+def client_for(
+    locks: LockManager, url: str = "http://localhost", *, token: str | None = TOKEN, **more: Any
+) -> httpx.AsyncClient:
+    """Return a client of the live page of a manager, without a server."""
+    app = dashboard(locks, token=TOKEN, **more)
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return httpx.AsyncClient(transport=transport, base_url=url, headers=headers, timeout=60)
 
 
 class Witness:
@@ -47,9 +72,38 @@ class Witness:
             self.left.append("done")
 
 
+def with_locks(framework: str, *nodes: Any, **settings: Any) -> Any:
+    """Make an application without routes, on nodes of its own unless some are given."""
+    app = FastAPI() if framework == "fastapi" else web.Application()
+    setup = for_fastapi.setup if framework == "fastapi" else for_aiohttp.setup
+    setup(app, *(nodes or memory()), **settings)
+    return app
+
+
+def manager_of(app: Any) -> LockManager:
+    """Return the manager of an application that runs."""
+    locks: LockManager = (
+        app[for_aiohttp.LOCKS] if isinstance(app, web.Application) else app.state.asynclock
+    )
+    return locks
+
+
+@contextlib.asynccontextmanager
+async def client_of(app: Any) -> AsyncIterator[tuple[httpx.AsyncClient, LockManager]]:
+    """Run an application; yield a client and the manager. FastAPI has no server and no task."""
+    async with contextlib.AsyncExitStack() as stack:
+        transport, url = None, "http://test"
+        if isinstance(app, web.Application):
+            url = await stack.enter_async_context(serving(app))
+        else:
+            await stack.enter_async_context(app.router.lifespan_context(app))
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url=url, timeout=60)
+        yield await stack.enter_async_context(client), manager_of(app)
+
+
 def fastapi_app(witness: Witness, *nodes: Any, **settings: Any) -> FastAPI:
-    app = FastAPI()
-    for_fastapi.setup(app, *nodes, **settings)
+    app: FastAPI = with_locks("fastapi", *nodes, **settings)
     app.add_api_route("/health/locks", for_fastapi.health)
 
     @app.post("/orders/{order_id}/quick")
@@ -65,11 +119,6 @@ def fastapi_app(witness: Witness, *nodes: Any, **settings: Any) -> FastAPI:
     ) -> dict[str, int]:
         await witness.work(lease.name)
         return {"fence": lease.fence}
-
-    @app.post("/orders/{order_id}/decorated")
-    @locked("orders:{order_id}", timeout=PATIENCE)
-    async def decorated(order_id: int, locks: Locks) -> dict[str, Any]:
-        return {"held": [lease.name for lease in locks.leases()], "order": order_id}
 
     @app.post("/orders/{order_id}/upload")
     async def upload(
@@ -99,8 +148,7 @@ def fastapi_app(witness: Witness, *nodes: Any, **settings: Any) -> FastAPI:
 
 
 def aiohttp_app(witness: Witness, *nodes: Any, **settings: Any) -> web.Application:
-    app = web.Application()
-    for_aiohttp.setup(app, *nodes, **settings)
+    app: web.Application = with_locks("aiohttp", *nodes, **settings)
     app.router.add_get("/health/locks", for_aiohttp.health)
 
     @for_aiohttp.locked("orders:{order_id}", timeout=PATIENCE)
@@ -145,13 +193,21 @@ async def _aiohttp(app: web.Application) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
+class _Server(uvicorn.Server):
+    """Leaves the signals of the test's process alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 @contextlib.asynccontextmanager
 async def _uvicorn(app: Any) -> AsyncIterator[str]:
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_level="critical", timeout_graceful_shutdown=1
     )
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server._serve())
+    server = _Server(config)
+    task = asyncio.create_task(server.serve())
     try:
         while not server.started:
             if task.done():
@@ -161,18 +217,3 @@ async def _uvicorn(app: Any) -> AsyncIterator[str]:
     finally:
         server.should_exit = True
         await task
-
-
-def main(framework: str, port: int, nodes: list[str]) -> None:
-    """A process of its own, which ends by SIGTERM as it would in production."""
-    settings = {"restart_guard": False, "ttl": 60.0, "max_ttl": 60.0, "node_timeout": 5.0}
-    witness = Witness()
-    app = MAKERS[framework](witness, *nodes, **settings)
-    if framework == "fastapi":
-        uvicorn.run(app, port=port, log_level="warning", timeout_graceful_shutdown=1)
-    else:
-        web.run_app(app, host="127.0.0.1", port=port, shutdown_timeout=1, print=None)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

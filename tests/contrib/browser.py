@@ -10,13 +10,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from asynclock.testing.servers.ports import ReservedPort
+from tests.waiting import until, until_in_thread
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-dev-shm-usage "
@@ -48,6 +49,27 @@ class Page:
     async def open(self, url: str) -> None:
         await self._post("url", url=url)
 
+    async def text(self, name: str) -> str:
+        """The text of an element that has this id."""
+        return str(await self.run(f"return document.getElementById('{name}').textContent"))
+
+    async def true(self, script: str) -> None:
+        """Wait until an expression in the page is true."""
+        await until(lambda: self.run(f"return {script}"), script, timeout=60)
+
+    async def shows(self, name: str, wanted: str) -> None:
+        """Wait until an element has this text in it."""
+
+        async def found() -> bool:
+            return wanted in await self.text(name)
+
+        await until(found, f"{wanted} in {name}", timeout=120)
+
+    async def log_in(self, token: str) -> None:
+        """Type a token, and send it."""
+        await self.run(f"document.getElementById('token').value = '{token}'")
+        await self.run("document.querySelector('#login button').click()")
+
     async def run(self, script: str) -> Any:
         """What a script in the page returns; it is outside of the page's own policy."""
         return await self._post("execute/sync", script=script, args=[])
@@ -55,12 +77,9 @@ class Page:
     async def look(self, width: int, *, dark: bool = False) -> None:
         """Show it in a window of this width, to somebody who prefers light or dark."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        await self._command("Emulation.setDeviceMetricsOverride", **size)
+        await self.command("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        await self._command("Emulation.setEmulatedMedia", features=[scheme])
-
-    async def _command(self, name: str, **params: Any) -> None:
-        await self._post("goog/cdp/execute", cmd=name, params=params)
+        await self.command("Emulation.setEmulatedMedia", features=[scheme])
 
     async def reload(self) -> None:
         """Press F5."""
@@ -76,48 +95,58 @@ class Page:
         await asyncio.to_thread(file.write_bytes, picture)
 
 
-@contextlib.asynccontextmanager
-async def browse(folder: Path) -> AsyncIterator[Page]:
-    """A browser of our own, with a new profile in `folder`."""
+@contextlib.contextmanager
+def driven(folder: Path) -> Iterator[tuple[str, str]]:
+    """Start a browser of our own, with a new profile in `folder`: its driver and its session."""
     found = binaries()
     assert found
-    port = ReservedPort()
     # A short path, because the browser's socket in it must have one, and nothing stays in /tmp.
     scratch = tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True)
-    process = subprocess.Popen(
-        [found[1], f"--port={port.number}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={**os.environ, "HOME": str(folder), "TMPDIR": scratch.name},
-    )
-    try:
-        base = f"http://127.0.0.1:{port.number}"
-        async with httpx.AsyncClient(base_url=base, timeout=120, trust_env=False) as driver:
-            await _until_ready(driver)
-            options = {
-                "binary": found[0],
-                "args": [*FLAGS, f"--user-data-dir={folder / 'profile'}"],
-            }
-            wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
-            answer = await driver.post("/session", json=wanted)
-            assert answer.status_code == 200, answer.text
-            session = answer.json()["value"]["sessionId"]
-            yield Page(driver, session)
-            await driver.delete(f"/session/{session}")
-    finally:
-        # The driver, and a browser that it has left behind.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.to_thread(process.wait, 30)
-        scratch.cleanup()
-        port.release()
+    with scratch, ReservedPort() as port:
+        process = subprocess.Popen(
+            [found[1], f"--port={port}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "HOME": str(folder), "TMPDIR": scratch.name},
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            with httpx.Client(base_url=url, timeout=120, trust_env=False) as driver:
+                until_in_thread(lambda: _is_ready(driver), timeout=60)
+                flags = [*FLAGS, f"--user-data-dir={folder / 'profile'}"]
+                options = {"goog:chromeOptions": {"binary": found[0], "args": flags}}
+                answer = driver.post("/session", json={"capabilities": {"alwaysMatch": options}})
+                assert answer.status_code == 200, answer.text
+                session = answer.json()["value"]["sessionId"]
+                yield url, session
+                driver.delete(f"/session/{session}")
+        finally:
+            # The driver, and a browser that it has left behind.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
 
 
-async def _until_ready(driver: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(httpx.TransportError):
-                if (await driver.get("/status")).json()["value"]["ready"]:
-                    return
-            await asyncio.sleep(0.05)
+def _is_ready(driver: httpx.Client) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return bool(driver.get("/status").json()["value"]["ready"])
+    return False
+
+
+@contextlib.asynccontextmanager
+async def tab(url: str, session: str) -> AsyncIterator[Page]:
+    """The tab of a browser that runs, as a new one would be."""
+    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as driver:
+        page = Page(driver, session)
+        await page.open("about:blank")
+        await page.look(1100)
+        yield page
+
+
+@contextlib.asynccontextmanager
+async def browse(folder: Path) -> AsyncIterator[Page]:
+    """A browser of our own for one use."""
+    with driven(folder) as (url, session):
+        async with tab(url, session) as page:
+            yield page

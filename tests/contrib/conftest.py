@@ -1,39 +1,27 @@
-"""A served application and what its nodes keep."""
+"""A served application."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
-from aiohttp import web
 
 import asynclock
-from asynclock.contrib.aiohttp import LOCKS
 from asynclock.testing import LocalServer
-from tests.contrib.apps import FRAMEWORKS, MAKERS, Witness, serving
-
-PATIENT: dict[str, Any] = {
-    "restart_guard": False,
-    "ttl": 60.0,
-    "max_ttl": 60.0,
-    "node_timeout": 5.0,
-}
-"""Leases that outlive every test: a key that is gone was released. And time for a busy machine."""
+from tests.contrib.apps import FRAMEWORKS, MAKERS, PATIENT, Witness, manager_of, memory, serving
+from tests.contrib.browser import binaries, driven
 
 
 async def lock_keys(nodes: list[LocalServer]) -> list[str]:
-    """The keys of locks that any living node keeps."""
+    """The keys of locks that the nodes keep."""
     found: list[str] = []
     for node in nodes:
-        if node.alive and not node.frozen:
-            keys: Any = await node.command("KEYS", "asynclock:*")
-            found += [
-                key for key in keys if not key.endswith((":#fence", ":#primary", ":#witness"))
-            ]
+        keys: Any = await node.command("KEYS", "asynclock:*")
+        found += [key for key in keys if not key.endswith((":#fence", ":#primary", ":#witness"))]
     return found
 
 
@@ -44,17 +32,14 @@ class Service:
     url: str
     client: httpx.AsyncClient
     witness: Witness
-    nodes: list[LocalServer]
     app: Any
 
     async def free(self) -> bool:
-        return not await lock_keys(self.nodes)
+        return not [one async for one in self.locks.inspect_all()]
 
     @property
     def locks(self) -> asynclock.LockManager:
-        """The manager of the running application."""
-        app = self.app
-        return app[LOCKS] if isinstance(app, web.Application) else app.state.asynclock
+        return manager_of(self.app)
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -66,16 +51,33 @@ Start = Callable[..., contextlib.AbstractAsyncContextManager[Service]]
 
 
 @pytest.fixture
-def start(asynclock_nodes: list[LocalServer], framework: str) -> Start:
-    """Start the service with some settings of its own."""
+def start(framework: str) -> Start:
+    """Start the service, on nodes in memory by default, with some settings of its own.
+
+    `around` makes what is served of the application.
+    """
 
     @contextlib.asynccontextmanager
-    async def run(maker: Callable[..., Any] | None = None, **settings: Any) -> AsyncIterator[Any]:
+    async def run(
+        maker: Callable[..., Any] | None = None,
+        nodes: list[str] | None = None,
+        around: Callable[[Any], Any] = lambda app: app,
+        **settings: Any,
+    ) -> AsyncIterator[Any]:
         witness = Witness()
-        urls = [node.url for node in asynclock_nodes]
-        app = (maker or MAKERS[framework])(witness, *urls, **{**PATIENT, **settings})
-        async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-            yield Service(url, client, witness, asynclock_nodes, app)
+        make = maker or MAKERS[framework]
+        app = make(witness, *(nodes or memory()), **{**PATIENT, **settings})
+        async with serving(around(app)) as url, httpx.AsyncClient(base_url=url, timeout=60) as it:
+            yield Service(url, it, witness, app)
             witness.go_on.set()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """One browser for all tests of a worker: it takes seconds to start."""
+    if binaries() is None:
+        pytest.skip("no browser: chromium or chromedriver is not installed")
+    with driven(tmp_path_factory.mktemp("browser")) as found:
+        yield found

@@ -1,7 +1,7 @@
 """A service in both frameworks whose holder stays until a file appears, for servers that stop.
 
     uvicorn tests.contrib.stopping_apps:app
-    python -m tests.contrib.stopping_apps PORT     # aiohttp
+    python -m tests.contrib.stopping_apps PORT [PATIENCE]     # aiohttp
 
 NODES (redis://…,…) and GO, the file, come from the environment. Each framework is imported only
 where it serves: a busy machine takes long to import both. No `from __future__ import annotations`
@@ -65,7 +65,8 @@ def by_aiohttp() -> None:
 
     served.router.add_post("/hold", hold)
     served.router.add_get("/waiting", waiting)
-    web.run_app(served, host="127.0.0.1", port=int(sys.argv[1]), print=None)
+    port, patience = int(sys.argv[1]), float((*sys.argv, 60)[2])
+    web.run_app(served, host="127.0.0.1", port=port, shutdown_timeout=patience, print=None)
 
 
 def __getattr__(name: str) -> Any:

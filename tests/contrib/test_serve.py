@@ -1,10 +1,12 @@
-"""`asynclock serve` beside services: the settings that must agree with theirs, and its address."""
+"""`asynclock serve` beside services: its address and token, settings that must agree, mistakes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,22 +18,22 @@ import httpx
 import pytest
 
 import asynclock
-from asynclock._access import node_access
-from asynclock._inspect.survey import ask
-from asynclock._nodes.script import Command
+from asynclock.cli import main
 from asynclock.fleet import Fleet
 from asynclock.testing import LocalServer
-from tests.contrib.conftest import PATIENT
+from tests.contrib.apps import PATIENT
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
+OFF = ("--restart-guard", "off")
+pytestmark = pytest.mark.timeout(240)
 
 
 @contextlib.asynccontextmanager
 async def serve(
     nodes: list[LocalServer], *options: str, token: str | None = None
-) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
-    """Run the program; yield a client that has its token, and the address that it printed."""
+) -> AsyncIterator[tuple[httpx.AsyncClient, str, subprocess.Popen[str]]]:
+    """Run the program; yield a client that has its token, its address, and the process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("ASYNCLOCK_")}
     process = subprocess.Popen(
         [
@@ -50,7 +52,7 @@ async def serve(
         headers = {"Authorization": f"Bearer {given}"}
         url = address.partition("#")[0]
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
-            yield client, address
+            yield client, address, process
     finally:
         process.kill()
         await asyncio.to_thread(process.wait, 30)
@@ -61,20 +63,43 @@ async def state(client: httpx.AsyncClient) -> Any:
     return (await client.get("/state")).json()
 
 
-@pytest.mark.timeout(240)
+async def test_it_prints_its_address_and_names_itself_to_the_nodes(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    """So that `nodes finish` knows that it holds no lock."""
+    urls = [node.url for node in asynclock_nodes]
+    async with Fleet(*urls) as fleet:
+        await fleet.record(force=True)
+        async with serve(asynclock_nodes, *OFF) as (client, address, process):
+            url, _, token = address.partition("/#token=")
+            assert url.startswith("http://127.0.0.1:")
+            assert len(token) >= 16
+            assert (await client.get("/state", headers={"Authorization": ""})).status_code == 401
+            assert len((await state(client))["nodes"]) == 3
+
+            async def tools() -> Any:
+                clients = (await fleet.show()).clients or ()
+                return [one.label for one in clients if not one.holds]
+
+            (label,) = await until(tools)
+            assert label.endswith(":serve")
+            async with client.stream("GET", "/events") as stream:
+                await anext(stream.aiter_lines())
+                process.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(process.wait, 30)
+
+
 async def test_settings_that_differ_are_no_red_alarm(asynclock_nodes: list[LocalServer]) -> None:
     """New servers have no vote by the page's settings, and by those of the services they have."""
     urls = [node.url for node in asynclock_nodes]
+    token = "mine & with 100 % signs"
     async with (
-        serve(asynclock_nodes, "--max-ttl", "3600") as (client, _),
+        serve(asynclock_nodes, "--max-ttl", "3600", token=token) as (client, address, _),
         asynclock.connect(*urls, **PATIENT) as services,
     ):
-
-        async def level() -> str | None:
-            trouble = (await state(client))["trouble"]
-            return trouble and trouble["level"]
-
-        assert await level() == "red"
+        assert parse_qs(urlsplit(address).fragment) == {"token": [token]}
+        trouble = (await state(client))["trouble"]
+        assert trouble["level"] == "red"
 
         async def seems_to_differ() -> Any:
             async with services.lock("jobs"):
@@ -86,72 +111,63 @@ async def test_settings_that_differ_are_no_red_alarm(asynclock_nodes: list[Local
     assert "--restart-guard" in text
 
 
-@pytest.mark.timeout(240)
-async def test_the_settings_of_the_services_are_taken(asynclock_nodes: list[LocalServer]) -> None:
-    options = ("--max-ttl", "3600", "--restart-guard", "off", "--prefix", "other:")
-    urls = [node.url for node in asynclock_nodes]
-    async with (
-        serve(asynclock_nodes, *options) as (client, _),
-        asynclock.connect(*urls, **PATIENT, prefix="other:") as services,
-        services.lock("jobs"),
-    ):
-        found = await state(client)
-    assert [one["name"] for one in found["locks"]] == ["jobs"]
-    assert (found["trouble"], found["doubts"]) == (None, [])
-
-
-@pytest.mark.timeout(240)
-async def test_a_prefix_and_a_ttl_that_seem_to_differ_are_named(
-    asynclock_nodes: list[LocalServer],
+@pytest.mark.parametrize(
+    ("options", "locks", "doubts"),
+    [
+        (("--max-ttl", "3600", "--prefix", "other:"), ["jobs"], []),
+        (("--prefix", "another:"), [], ["no key begins with 'another:'", "--prefix"]),
+        (("--max-ttl", "5", "--prefix", "other:"), ["jobs"], ["the max_ttl of 5 s", "--max-ttl"]),
+    ],
+)
+async def test_the_settings_of_the_services_are_taken_and_others_named(
+    asynclock_nodes: list[LocalServer], options: tuple[str, ...], locks: Any, doubts: list[str]
 ) -> None:
     urls = [node.url for node in asynclock_nodes]
-    off = ("--restart-guard", "off")
-    async with asynclock.connect(*urls, **PATIENT) as services, services.lock("jobs"):
-        async with serve(asynclock_nodes, *off, "--prefix", "another:") as (client, _):
-            (prefix,) = (await state(client))["doubts"]
-        async with serve(asynclock_nodes, *off, "--max-ttl", "5") as (client, _):
-            (ttl,) = (await state(client))["doubts"]
-    assert "no key begins with 'another:'" in prefix
-    assert "--prefix" in prefix
-    assert "more than the max_ttl of 5 s" in ttl
-    assert "--max-ttl" in ttl
+    async with (
+        asynclock.connect(*urls, **PATIENT, prefix="other:") as services,
+        services.lock("jobs"),
+        serve(asynclock_nodes, *OFF, *options) as (client, _, _),
+    ):
+        found = await state(client)
+    assert [one["name"] for one in found["locks"]] == locks
+    assert found["trouble"] is None
+    assert len(found["doubts"]) == bool(doubts)
+    assert all(words in found["doubts"][0] for words in doubts)
+
+
+NODE = ("--node", "redis://127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
-    "options", [("--restart-guard", "maybe"), ("--acks", "some"), ("--max-ttl", "-1")]
+    ("options", "words"),
+    [
+        ((), ["no nodes"]),
+        ((*NODE, "--restart-guard", "maybe"), ["restart-guard"]),
+        ((*NODE, "--acks", "some"), ["acks"]),
+        ((*NODE, "--max-ttl", "-1"), ["max-ttl"]),
+        ((*NODE, "--port", "TAKEN"), ["can't be used: Address already in use", "--port 0 takes"]),
+        ((*NODE, "WITHOUT"), ["pip install 'asynclock[cli,dashboard]'"]),
+    ],
 )
-def test_a_setting_that_makes_no_sense_is_refused(options: tuple[str, str]) -> None:
-    words = [sys.executable, "-m", "asynclock", "serve", "--node", "redis://127.0.0.1:1", *options]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
-    assert done.returncode == 64
-    assert options[0].removeprefix("--") in done.stderr.replace("_", "-")
-
-
-@pytest.mark.timeout(240)
-async def test_a_token_of_ones_own_is_in_the_address_once(
-    asynclock_nodes: list[LocalServer],
+def test_it_says_what_is_wrong(
+    options: tuple[str, ...],
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    token = "mine & with 100 % signs"
-    async with serve(asynclock_nodes, token=token) as (client, address):
-        assert (await client.get("/state")).status_code == 200
-        assert parse_qs(urlsplit(address).fragment) == {"token": [token]}
-        assert (await client.get("/favicon.ico")).status_code == 200
-
-
-@pytest.mark.timeout(240)
-async def test_it_names_itself_to_the_nodes(asynclock_nodes: list[LocalServer]) -> None:
-    """So that `nodes finish` knows that it holds no lock."""
-    urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, **PATIENT) as locks, Fleet(*urls) as fleet:
-        await fleet.record(force=True)
-        async with serve(asynclock_nodes, "--restart-guard", "off") as (client, _):
-            await state(client)
-            node = node_access(locks).nodes[0]
-
-            async def named() -> bool:
-                listed = await ask(node, Command.plain("CLIENT", "LIST"))
-                return b":serve " in listed
-
-            await until(named)
-            (tool,) = [one for one in (await fleet.show()).clients or () if not one.holds]
-            assert tool.label.endswith(":serve")
+    for name in [name for name in os.environ if name.startswith("ASYNCLOCK")]:
+        monkeypatch.delenv(name)
+    if "WITHOUT" in options:
+        monkeypatch.setitem(sys.modules, "uvicorn", None)
+    handlers = [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        given = [port if one == "TAKEN" else one for one in options if one != "WITHOUT"]
+        monkeypatch.setattr(sys, "argv", ["asynclock", "serve", *given])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    for one, handler in handlers:
+        signal.signal(one, handler)
+    assert ended.value.code == 64
+    said = capsys.readouterr().err.replace("max_ttl", "max-ttl").replace("restart_", "restart-")
+    assert [one for one in words if one not in said] == [], said

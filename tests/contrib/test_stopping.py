@@ -24,10 +24,10 @@ from starlette.testclient import WebSocketDenialResponse
 
 from asynclock import Lease, connect
 from asynclock.contrib import aiohttp as for_aiohttp
-from asynclock.contrib.fastapi import Locked, locked, setup
+from asynclock.contrib.fastapi import Locked, locked
 from asynclock.testing import LocalServer, busy
 from asynclock.testing.servers.ports import ReservedPort
-from tests.contrib.apps import serving
+from tests.contrib.apps import client_of, serving, with_locks
 from tests.contrib.conftest import lock_keys
 from tests.docs.blocks import ROOT, python_blocks
 from tests.waiting import PATIENCE, becomes, until
@@ -35,11 +35,14 @@ from tests.waiting import PATIENCE, becomes, until
 PAGE = ROOT / "docs" / "web.md"
 APP = "tests.contrib.stopping_apps"
 WORKER = ("-k", "worker.Worker", "--graceful-timeout", "60")
+LIMIT = ("--timeout-graceful-shutdown", "1")
 SERVERS: dict[str, tuple[str, ...]] = {
     "uvicorn": ("uvicorn", f"{APP}:app", "--port", "PORT"),
     "uvicorn-workers": ("uvicorn", f"{APP}:app", "--port", "PORT", "--workers", "1"),
     "gunicorn": ("gunicorn", f"{APP}:app", *WORKER, "-b", "127.0.0.1:PORT"),
     "aiohttp": (APP, "PORT"),
+    "uvicorn, impatient": ("uvicorn", f"{APP}:app", "--port", "PORT", *LIMIT),
+    "aiohttp, impatient": (APP, "PORT", "1"),
 }
 
 
@@ -55,12 +58,8 @@ def server(which: str, nodes: list[LocalServer], go: Path) -> Iterator[tuple[str
         "PYTHONPATH": f"{ROOT}{os.pathsep}{go.parent}",
     }
     with ReservedPort() as port:
-        command = [
-            sys.executable,
-            "-m",
-            *(one.replace("PORT", str(port)) for one in SERVERS[which]),
-        ]
-        process = subprocess.Popen(command, env=environment, cwd=go.parent)
+        words = [one.replace("PORT", str(port)) for one in SERVERS[which]]
+        process = subprocess.Popen([sys.executable, "-m", *words], env=environment, cwd=go.parent)
         try:
             yield f"http://127.0.0.1:{port}", process
         finally:
@@ -73,6 +72,7 @@ def server(which: str, nodes: list[LocalServer], go: Path) -> Iterator[tuple[str
 async def test_sigterm_ends_the_waits_and_lets_holders_finish(
     which: str, asynclock_nodes: list[LocalServer], tmp_path: Path
 ) -> None:
+    """Or, with little patience, ends them: in any case their locks are free."""
     go = tmp_path / "go"
     test = f"::{test_sigterm_ends_the_waits_and_lets_holders_finish.__name__}"
     (worker,) = [one for one in python_blocks(PAGE) if one.shown_by and one.shown_by.endswith(test)]
@@ -96,9 +96,12 @@ async def test_sigterm_ends_the_waits_and_lets_holders_finish(
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
                 assert answer.json()["type"] == "urn:asynclock:unavailable"
                 assert answer.json()["lock"] == "a"
-            assert not holder.done()
-            go.touch()
-            assert (await holder).json() == {"held": True}
+            if "impatient" in which:
+                await asyncio.wait([holder])
+            else:
+                assert not holder.done()
+                go.touch()
+                assert (await holder).json() == {"held": True}
         await asyncio.to_thread(process.wait, PATIENCE)
     assert not await lock_keys(asynclock_nodes)
 
@@ -122,8 +125,8 @@ def stopping() -> Iterator[Server]:
 
 
 def application() -> FastAPI:
-    app = FastAPI()
-    setup(app, connect("memory://stopping"))  # the same manager is opened at each start
+    # The same manager is opened at each start.
+    app: FastAPI = with_locks("fastapi", connect("memory://stopping"))
 
     @app.get("/{name}")
     @locked("{name}")
@@ -142,21 +145,19 @@ async def test_a_request_that_comes_later_gets_a_free_lock_and_does_not_wait(
 ) -> None:
     """And an application that starts again, as in tests, begins anew."""
     app = application()
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        async with app.router.lifespan_context(app), busy("a", app.state.asynclock):
-            waiting = asyncio.create_task(client.get("/a"))
-            await until(lambda: app.state.asynclock.statistics().waiting)
-            stopping.handle_exit()
-            assert (await waiting).status_code == 503
-            assert (await client.get("/a")).status_code == 503
-            assert (await client.get("/b")).json() == "b"
-        stopping.should_exit = False
-        async with app.router.lifespan_context(app), busy("a", app.state.asynclock) as other:
-            waiting = asyncio.create_task(client.get("/a"))
-            await until(lambda: app.state.asynclock.statistics().waiting)
-            await other.release()
-            assert (await waiting).json() == "a"
+    async with client_of(app) as (client, locks), busy("a", locks):
+        waiting = asyncio.create_task(client.get("/a"))
+        await until(lambda: locks.statistics().waiting)
+        stopping.handle_exit()
+        assert (await waiting).status_code == 503
+        assert (await client.get("/a")).status_code == 503
+        assert (await client.get("/b")).json() == "b"
+    stopping.should_exit = False
+    async with client_of(app) as (client, locks), busy("a", locks) as other:
+        waiting = asyncio.create_task(client.get("/a"))
+        await until(lambda: locks.statistics().waiting)
+        await other.release()
+        assert (await waiting).json() == "a"
 
 
 def test_a_socket_that_waits_is_refused(stopping: Server) -> None:
@@ -177,8 +178,7 @@ def test_a_socket_that_waits_is_refused(stopping: Server) -> None:
 async def test_routes_without_a_timeout_are_warned_of_at_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    api, inner = FastAPI(), FastAPI()
-    setup(api, "memory://stopping")
+    api, inner = with_locks("fastapi"), FastAPI()
     api.get("/{name}/patient")(locked("{name}")(nothing))
     api.get("/{name}/quick")(locked("{name}", timeout=2)(nothing))
     api.get("/{name}/free")(nothing)
@@ -189,8 +189,7 @@ async def test_routes_without_a_timeout_are_warned_of_at_the_start(
     assert warned(caplog) == [("/{name}/patient", "/{name}/inner")]
 
     caplog.clear()
-    site = web.Application()
-    for_aiohttp.setup(site, "memory://stopping")
+    site = with_locks("aiohttp")
     site.router.add_get("/{name}/patient", for_aiohttp.locked("{name}")(handle))
     site.router.add_get("/{name}/quick", for_aiohttp.locked("{name}", timeout=2)(handle))
     async with serving(site):

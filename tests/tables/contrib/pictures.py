@@ -1,4 +1,4 @@
-"""Takes the pictures of the live page for docs/_static: python -m tests.contrib.pictures
+"""Takes the pictures of the live page for docs/_static: python -m tests.tables.contrib.pictures
 
 Three nodes, one of them dead; 200 locks, some contended; three widths, light and dark. The locks,
 the waiters and what the page has seen are made up, so that nobody waits for minutes to pass.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,64 +24,15 @@ from asynclock.contrib.dashboard.history import History
 from asynclock.testing import LocalServer
 from tests.contrib.apps import serving
 from tests.contrib.browser import Page, browse
+from tests.contrib.planted import HOSTS, plant, planted
 from tests.waiting import until
 
-STATIC = Path(__file__).parents[2] / "docs" / "_static"
+STATIC = Path(__file__).parents[3] / "docs" / "_static"
 WIDTHS = (390, 900, 1440)
 TOKEN = "a token for the pictures"
 CONTENDED = "orders:eu-west-1:invoice:77120"
-HOSTS = ("web-1", "web-2", "worker-eu-1", "worker-eu-2", "worker-us-1")
 BRIEF = (12, 40, 103, 131, 150)
 """The locks for which somebody has waited for a moment."""
-PLANT = """
-for _, one in ipairs(cjson.decode(ARGV[1])) do
-  local key, now = 'asynclock:' .. one.name, redis.call('TIME')
-  now = now[1] * 1000000 + now[2]
-  redis.call('SET', key, one.owner, 'PX', one.left * 1000)
-  redis.call('SET', key .. ':#fence', string.format('%.0f', now - one.held * 1000000), 'PX', 900000)
-  for place, waited in ipairs(one.waited) do
-    local ticket = string.format('%032x:%s', place, one.waiters[place])
-    local queue = key .. ':#queue'
-    redis.call('ZADD', queue, string.format('%.0f', now - waited * 1000000), ticket)
-    redis.call('SET', queue .. ':#' .. ticket, '1', 'PX', 900000)
-  end
-end
-"""
-"""Writes locks and waiters that have been there for a while, as real clients would have."""
-
-
-@dataclass
-class Planted:
-    """A lock on the nodes, and those who wait for it; times in seconds."""
-
-    name: str
-    owner: str
-    held: float
-    left: float
-    """Seconds until it ends without a renewal."""
-    waited: Sequence[float] = ()
-    waiters: Sequence[str] = ()
-
-
-async def plant(servers: Sequence[LocalServer], locks: Sequence[Planted]) -> None:
-    """Write locks to all servers."""
-    for at in range(0, len(locks), 1000):
-        text = json.dumps([asdict(one) for one in locks[at : at + 1000]])
-        await asyncio.gather(*(server.command("EVAL", PLANT, 0, text) for server in servers))
-
-
-def planted(number: int, waiters: int = 0, *, name: str = "", left: float = 0) -> Planted:
-    """Make a lock with some waiters."""
-    kind = ("cart", "shipment", "refund", "stock")[number % 4]
-    label = f"{HOSTS[number % 5]}.example.org:{4000 + number % 97}"
-    return Planted(
-        name or f"orders:eu-west-1:{kind}:{77000 + 7 * number}",
-        f"{number:032x}:{label}",
-        0.4 + number**2 % 4000 / 13 if not waiters else 20.0 * waiters + 11,
-        left or 52 + number % 71 / 10,
-        [(0.9 if waiters == 1 else 19.7) * waiters / (place + 1) for place in range(waiters)],
-        [f"{HOSTS[(number + place) % 5]}.example.org:{4100 + place}" for place in range(waiters)],
-    )
 
 
 @contextlib.asynccontextmanager
