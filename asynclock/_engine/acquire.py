@@ -39,10 +39,8 @@ class Acquire(LocalAcquire):
     def _detached(self) -> Generator[Any, Any, Lease]:
         # The engine refers to the object that makes the call. If that were the caller's object,
         # the call would go on after the caller has dropped it.
-        twin = Acquire(
-            self._engine, self._spec, self._options, None, once=self._once, since=self._started
-        )
-        twin._deadline = self._deadline
+        twin = Acquire(self._engine, self._spec, self._options, None, once=self._once)
+        twin._started, twin._deadline = self._started, self._deadline
         self._entered = twin._entered = None
         return twin._call()
 

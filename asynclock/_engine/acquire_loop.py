@@ -308,8 +308,9 @@ class AcquireLoop:
         return self._owners.has_one(attempt.owners, attempt.started, _clock.now())
 
     def _answer_by(self, *, settling: bool = False) -> float:
-        # The latest moment for an answer; a split vote may be settled after the deadline.
-        if settling or self._settled:
+        # The latest moment for an answer; after the deadline a split vote may be settled, and a
+        # slot may be taken that a refusal reported as free.
+        if settling or self._settled or (self._hops and (self._once or self._late())):
             patience = SETTLING * self._engine.settings.node_timeout
             return max(self._until, self._asked + patience)
         return self._until

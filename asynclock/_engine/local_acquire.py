@@ -40,7 +40,8 @@ class LocalAcquire(Request):
         self._spec = spec
         self._options = options
         self._once = once
-        self._started = _clock.now() if since is None else since
+        # Of several calls that don't wait, each gets the time for answers of its own.
+        self._started = _clock.now() if since is None or once or timeout == 0 else since
         self._deadline = None if timeout is None else self._started + timeout
 
     @property
@@ -48,7 +49,8 @@ class LocalAcquire(Request):
         return self._spec.name
 
     def _queue(self) -> LocalQueue[Grant] | None:
-        # try_acquire never queues: fail at once if this process holds it, else ask the nodes.
+        # try_acquire never queues: fail at once if this process holds it, else ask the nodes. Its
+        # grant is entered in the queue, unless another task asks or may ask first.
         spec, queues = self._spec, self._engine.queues
         if spec.queue_key is None:
             return None
@@ -60,7 +62,8 @@ class LocalAcquire(Request):
         elif self._once:
             if queue.full:
                 raise refusals.held_here(self._engine, queue)
-            return None
+            if queue.asking or queue.kept is not None:
+                return None
         return queue
 
     def _join(self, queue: LocalQueue[Grant]) -> Waiter[Grant]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from .._engine.acquire import Acquire
 from .._engine.acquiring import AcquireContext
 from .._engine.lease import Lease
-from ..errors import LeaseLostError
+from ..errors import LeaseLostError, NotAcquiredError
 from .hold import release_soon
 
 Calls = Sequence[Callable[[], Acquire]]
@@ -44,8 +44,12 @@ async def _add(leases: list[Lease], calls: Calls, gate: AcquireContext[Lease] | 
             for call in calls:
                 leases.append(await call())  # noqa: PERF401 - a failure must find the first ones
         else:
-            async with gate:
-                await _add(leases, calls, None)
+            async with gate as turn:
+                try:
+                    await _add(leases, calls, None)
+                except NotAcquiredError:
+                    turn._let_go()
+                    raise
     except GeneratorExit:
         release_soon(leases)
         raise

@@ -62,10 +62,11 @@ class Pace:
         """Note that all permits are taken, or that others share the name.
 
         Which of the holders is named says nothing: what counts is for how long each look was in
-        vain. After a longer pause that begins anew.
+        vain. That begins anew after a pause of more than twice as long: a caller that does what it
+        is told comes back a little later than after once as long.
         """
         pause = now - self._looked
-        if self._holder is not MANY or pause > max(UNKNOWN, self._looked - self._since):
+        if self._holder is not MANY or pause > max(UNKNOWN, 2 * (self._looked - self._since)):
             self._holder, self._since = MANY, now
         self._looked = now
 

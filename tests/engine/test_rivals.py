@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from asynclock._rules.settling import SETTLING
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import Way
+from tests.tables import inside
 
 NODE_TIMEOUT = 0.4
 FAR = NODE_TIMEOUT / 4
@@ -75,7 +77,7 @@ async def race(
             places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, ways, strict=True)]
             options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
             locks = await stack.enter_async_context(asynclock.connect(*places, **options))
-            locks._engine.random = random.Random(seed * 100 + number).random
+            inside.seed(locks, seed * 100 + number)
             await locks.ready()
             for way, seconds in zip(ways, delays(number, size, chance), strict=True):
                 way.seconds = seconds
@@ -172,37 +174,94 @@ def test_of_rivals_of_several_sorts_at_least_one_wins(kind: str, size: int, fail
     for seed, delays in enumerate((near_one, anywhere, anywhere)):
         won, took = run_virtual(race(size, 5, MIXED[kind], delays, seed=seed, fail=fail))
         assert won >= 1, f"seed {seed}"
-        assert took <= (SETTLING + 1) * NODE_TIMEOUT
+        steps = 3 if kind == "one permit and several" else 1  # the turn to collect, and two permits
+        assert took <= (steps * SETTLING + 1) * NODE_TIMEOUT
+
+
+@contextlib.asynccontextmanager
+async def two(size: int, *, seed: int, far: bool) -> AsyncIterator[tuple[Locks, Locks]]:
+    """Two managers that have met the nodes; the second one may be far away."""
+    nodes = [MemoryNode(str(index)) for index in range(size)]
+    ways = [Way() for _ in nodes]
+    options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
+    near = [MemoryEndpoint(node.name, node) for node in nodes]
+    places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, ways, strict=True)]
+    async with asynclock.connect(*near, **options) as first:
+        async with asynclock.connect(*places, **options) as second:
+            for number, locks in enumerate((first, second)):
+                inside.seed(locks, 2 * seed + number)
+                await locks.ready()
+            for way in ways:
+                way.seconds = FAR if far else 0.0
+            yield first, second
+            for way in ways:
+                way.seconds = 0.0
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_name_that_somebody_has_is_refused_after_one_round_trip(kind: str, size: int) -> None:
-    async def play() -> None:
-        nodes = [MemoryNode(str(index)) for index in range(size)]
-        ways = [Way() for _ in nodes]
-        options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
-        places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, ways, strict=True)]
-        async with asynclock.connect(*places, **options) as holder:
-            held = [await KINDS[kind][1](holder, 0)]
-            if kind == "two permits":
-                held.append(await KINDS[kind][1](holder, 0))
-            async with asynclock.connect(*places, **options) as locks:
-                await locks.ready()
-                for way in ways:
-                    way.seconds = FAR
-                began = _clock.now()
-                assert await locks.lock("other").try_acquire()
-                trip = _clock.now() - began
-                began = _clock.now()
-                try:
-                    assert await KINDS[kind][1](locks, 1) is None
-                except asynclock.AcquireTimeoutError:
-                    assert "timeout" in kind or kind == "election"
-                # Of several slots each is looked at.
-                trips = {"two permits": 2, "several permits": 4}.get(kind, 1)
-                assert _clock.now() - began <= trips * trip + 0.001
-                for way in ways:
-                    way.seconds = 0.0
+    async def play(seed: int) -> None:
+        async with two(size, seed=seed, far=True) as (holder, locks):
+            held = [await KINDS[kind][1](holder, 0) for _ in range(KINDS[kind][0])]
+            began = _clock.now()
+            assert await locks.lock("other").try_acquire()
+            trip = _clock.now() - began
+            began = _clock.now()
+            try:
+                assert await KINDS[kind][1](locks, 1) is None
+            except asynclock.AcquireTimeoutError:
+                assert "timeout" in kind or kind == "election"
+            # Of several slots each is looked at.
+            trips = {"two permits": 2, "several permits": 4}.get(kind, 1)
+            assert _clock.now() - began <= trips * trip + 0.001
+            assert all(held)
 
-    run_virtual(play())
+    for seed in range(SEEDS.get(kind, 1)):
+        run_virtual(play(seed))
+
+
+SEEDS = {"two permits": 4, "several permits": 8}
+"""The number of plays where it is drawn which slot is asked for first."""
+AT_ONCE: dict[str, Callable[[Any], Any]] = {
+    "try": lambda wish: wish.try_acquire(),
+    "timeout 0": lambda wish: wish.acquire(timeout=0),
+}
+at_once = pytest.mark.parametrize("call", AT_ONCE)
+
+
+@at_once
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_try_for_a_taken_slot_has_the_time_to_take_the_free_one(
+    size: int, call: str, *, far: bool
+) -> None:
+    async def play(seed: int) -> None:
+        async with two(size, seed=seed, far=far) as (holder, locks):
+            assert await holder.semaphore("a", 2).try_acquire()
+            assert await AT_ONCE[call](locks.semaphore("a", 2))
+
+    for seed in range(6):
+        run_virtual(play(seed))
+
+
+@at_once
+@pytest.mark.parametrize("taken", [0, 1])
+@pytest.mark.parametrize("permits", [3, 12])
+def test_several_permits_that_are_free_are_taken_from_afar(
+    permits: int, taken: int, call: str
+) -> None:
+    async def play(seed: int) -> None:
+        async with two(3, seed=seed, far=True) as (holder, locks):
+            for _ in range(taken):
+                assert await holder.semaphore("a", permits + taken).try_acquire()
+            wish = locks.semaphore("a", permits + taken).several(permits)
+            began = _clock.now()
+            lease = await AT_ONCE[call](wish)
+            assert lease is not None
+            assert len(lease.fences) == permits
+            if not taken:  # one round trip for each, and two for the turn to collect them
+                assert _clock.now() - began <= (permits + 2) * 2 * FAR + 0.001
+
+    for seed in range(4):
+        run_virtual(play(seed))

@@ -72,14 +72,26 @@ def test_where_several_may_hold_it_counts_how_long_looks_were_in_vain() -> None:
         (10.5, 0.5),
         (13.0, SHORTEST),  # it may have been free in between
         (14.0, 1.0),
-        (16.0, SHORTEST),
+        (16.0, 3.0),
+        (22.1, SHORTEST),
     ):
         pace.seen_many(looked)
         assert pace.pause(5, 0.0, permits=2) == pause
     pace.held(0.25)
     assert pace.pause(1, 0.0, permits=2) == 0.25
-    pace.seen_many(16.1)
+    pace.seen_many(22.2)
     assert pace.pause(3, 0.0, permits=2) == 0.5, "we had our turn, so it was free"
+
+
+@given(st.lists(random, min_size=40, max_size=40), st.booleans())
+def test_a_caller_that_comes_back_when_it_is_told_backs_off(drawn: list[float], many: bool) -> None:
+    """Whatever is drawn: each look takes a moment as well."""
+    pace, now, looks = Pace(), 100.0, 0
+    while now < 108.0:
+        pace.seen_many(now) if many else pace.seen("x", 100.0, now)
+        now += pace.pause(0, drawn[looks]) + 0.005
+        looks += 1
+    assert looks < 25
 
 
 def test_a_waiter_learns_from_the_ranks_that_it_gains() -> None:

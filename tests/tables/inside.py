@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from asynclock import LockManager, _clock
 from tests.waiting import until
 
@@ -20,6 +22,14 @@ async def sleeps(locks: LockManager, tasks: int = 1) -> None:
         return sum(watch._future is not None for watch in watches) >= tasks
 
     await until(asleep, f"{tasks} tasks wait for a push")
+
+
+def seed(locks: LockManager, number: int) -> None:
+    """Let all that a manager draws at random follow from a number."""
+    chance, engine = random.Random(number), locks._engine
+    engine.random, engine.entropy = chance.random, chance.randbytes
+    for node in engine.multiplexer.nodes:
+        node.random = chance.random
 
 
 def renew_now(locks: LockManager) -> None:
