@@ -1,49 +1,54 @@
-"""A Cluster that the test makes up and changes, in virtual time; the real one: tests/replicated."""
+"""A Cluster whose servers the test makes up: views, primaries, clocks, acknowledgements."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock import _clock
-from asynclock._nodes.cluster.node import LOOK_GAP
-from asynclock._nodes.cluster.view_reader import MAX_SOURCES
 from asynclock.testing.memory.keyspace import ReplyError
 from tests.engine.virtual_nodes import seconds_until, start
 from tests.nodes.virtual_servers import (
+    ClusterServer,
     Server,
     VirtualCluster,
     connect,
+    kept,
     key_of,
+    met,
     name_on,
-    node_of,
     slot_of,
 )
+from tests.tables.inside import now, renew_now
 from tests.waiting import in_virtual_time, until
 
 LONG: dict[str, Any] = {"ttl": 100.0, "max_ttl": 100.0}
 """So that no renewal and no expiry is in the way."""
-
-
-def kept() -> list[str]:
-    """Return the servers that tasks keep connected, each once per task."""
-    names = (task.get_name() for task in asyncio.all_tasks())
-    return sorted(
-        name.split()[-1].split(":")[0]
-        for name in names
-        if name.startswith("asynclock: keep ") and "cluster" not in name
-    )
+NAME = name_on(0)
+CONFIRMED = 2.0
+"""Seconds for which the word of a majority counts (docs/guarantees.md)."""
 
 
 def acquires(server: Server) -> int:
-    return sum(b"acquire" in words for words in server.asked)
+    return len(server.operations("acquire"))
+
+
+def looks(server: Server) -> int:
+    return len(server.asked_for("CLUSTER", "SLOTS"))
+
+
+def refuse_views(cluster: VirtualCluster, reply: Any = None) -> None:
+    reply = ReplyError("ERR not now") if reply is None else reply
+    for server in cluster.servers:
+        server.instead[b"CLUSTER"] = lambda _words: reply
 
 
 @in_virtual_time
 async def test_each_name_is_locked_where_its_slot_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Cluster keeps no record of the fleet's nodes: its key would be on one server of it."""
     cluster = VirtualCluster(monkeypatch)
     async with connect(cluster) as locks:
         for number, server in enumerate(cluster.primaries):
@@ -55,41 +60,43 @@ async def test_each_name_is_locked_where_its_slot_is(monkeypatch: pytest.MonkeyP
             assert (await server.command("GET", mark)).split()[0].startswith(server.run_id)
         (health,) = locks.nodes()
         assert (health.state, health.cause, health.version) == ("up", "", "7.0.0")
-        assert node_of(locks).round_trip is not None
+        assert health.round_trip is not None
+        assert [server.asked_for("HMGET") for server in cluster.primaries] == [[], [], []]
     assert [server.connections for server in cluster.servers] == [0, 0, 0]
     assert kept() == []
 
 
 @in_virtual_time
-async def test_a_release_on_a_cluster_wakes_the_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = VirtualCluster(monkeypatch)
-    name = name_on(1)
+async def test_each_lease_is_renewed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of a command must be in one slot, also if one server has both slots."""
+    cluster = VirtualCluster(monkeypatch, primaries=1)
+    (server,) = cluster.primaries
+    async with connect(cluster) as locks:
+        leases = [await locks.lock(name).acquire() for name in "ab"]
+        renew_now(locks)
+        await until(lambda: len(server.operations("extend")) >= 2)
+        found = [words for words in server.asked_for("EVALSHA") if b"extend" in words]
+        assert [len(words) - words.index(b"extend") for words in found] == [4, 4]
+        assert all(lease.held for lease in leases)
+
+
+@pytest.mark.parametrize("pushes", [True, False])
+@in_virtual_time
+async def test_a_release_wakes_the_waiter(monkeypatch: pytest.MonkeyPatch, *, pushes: bool) -> None:
+    """Where one server sends no pushes, no waiter counts on them."""
+    cluster, name = VirtualCluster(monkeypatch), name_on(1)
+    server = cluster.primaries[1]
+    if not pushes:
+        server.instead[b"CLIENT"] = lambda _words: ReplyError("ERR unknown command")
     async with connect(cluster, **LONG) as here, connect(cluster, **LONG) as there:
         lease = await here.lock(name).acquire()
         waiting = start(there.lock(name).acquire())
         await asyncio.sleep(3)
-        asked = acquires(cluster.primaries[1])
+        asked = acquires(server)
         await asyncio.sleep(4)
-        assert acquires(cluster.primaries[1]) - asked <= 8, (
-            "it keeps its place, but nothing wakes it"
-        )
+        assert (acquires(server) - asked <= 8) is pushes, "it keeps its place, but nothing wakes it"
         await lease.release()
-        assert await seconds_until(waiting.done) < 0.05
-
-
-@in_virtual_time
-async def test_where_one_server_sends_no_pushes_no_waiter_counts_on_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = VirtualCluster(monkeypatch)
-    cluster.primaries[1].instead[b"CLIENT"] = lambda _words: ReplyError("ERR unknown command")
-    async with connect(cluster, **LONG) as here, connect(cluster, **LONG) as there:
-        lease = await here.lock(name_on(1)).acquire()
-        assert not node_of(here).tracking
-        waiting = start(there.lock(name_on(1)).acquire())
-        await asyncio.sleep(3)
-        await lease.release()
-        assert await seconds_until(waiting.done) < 2
+        assert await seconds_until(waiting.done) < (0.05 if pushes else 2)
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
@@ -99,18 +106,28 @@ async def test_waiters_ask_again_when_a_slot_moves_and_only_then(
 ) -> None:
     """The new server pushes nothing to a connection that asked for it elsewhere."""
     cluster = VirtualCluster(monkeypatch)
-    async with connect(cluster, **LONG) as locks:
-        for number in range(3):
-            async with locks.lock(name_on(number)):
-                pass
-        woken: list[str | None] = []
-        node_of(locks).on_wake = woken.append
+    server = cluster.primaries[0]
+    async with connect(cluster, **LONG) as here, connect(cluster, **LONG) as there:
+        await met(there)
+        await here.lock(NAME).acquire()
+        waiting = start(there.lock(NAME).acquire())
         await asyncio.sleep(5)
-        assert woken == []
-        cluster.tell(cluster.moved(slot_of("a"), cluster.primaries[0]), epoch=epoch)
-        assert await seconds_until(lambda: woken) < 1.1
-        await asyncio.sleep(5)
-        assert woken == [None]
+
+        def after_a_look() -> set[int]:
+            """Return the numbers of the looks behind which an acquire followed at once."""
+            pairs = list(zip(server.asked, server.asked_at, strict=True))
+            looked = [at for words, at in pairs if words[0] == b"CLUSTER"]
+            asked = [at for words, at in pairs if b"acquire" in words]
+            return {n for n, at in enumerate(looked) if any(0 <= one - at < 1e-4 for one in asked)}
+
+        before = after_a_look()
+        cluster.tell(cluster.moved(slot_of("a"), server), epoch=epoch)
+        await asyncio.sleep(1.1)
+        assert len(after_a_look()) > len(before)
+        waiting.cancel()
+
+
+# ---- views
 
 
 @in_virtual_time
@@ -119,57 +136,70 @@ async def test_a_view_is_read_about_once_a_second(monkeypatch: pytest.MonkeyPatc
     cluster = VirtualCluster(monkeypatch)
     server = cluster.primaries[0]
     async with connect(cluster) as locks:
-        async with locks.lock("a"):
-            pass
+        await met(locks)
+        server.odd[slot_of(NAME)] = "CLUSTERDOWN Hash slot not served"
+        before = looks(server)
         for _ in range(100):
-            node_of(locks).look_again()
+            start(locks.lock(NAME).try_acquire()).add_done_callback(lambda one: one.exception())
             await asyncio.sleep(0.01)
-        assert 10 <= len(server.asked_for("CLUSTER", "SLOTS")) <= 1.0 / LOOK_GAP + 4
-        before = len(server.asked_for("CLUSTER", "SLOTS"))
+        assert 5 <= looks(server) - before <= 24
+        server.odd.clear()
+        await asyncio.sleep(1)
+        before = looks(server)
         await asyncio.sleep(10)
-        assert 8 <= len(server.asked_for("CLUSTER", "SLOTS")) - before <= 15
+        assert 8 <= looks(server) - before <= 15
+
+
+@pytest.mark.parametrize(("chance", "seconds"), [(0.0, 0.8), (1.0, 1.05)])
+@in_virtual_time
+async def test_clients_that_began_together_do_not_look_together(
+    monkeypatch: pytest.MonkeyPatch, chance: float, seconds: float
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: chance)
+    cluster = VirtualCluster(monkeypatch)
+    async with connect(cluster) as locks:
+        await met(locks)
+        await asyncio.sleep(2)
+        before = looks(cluster.primaries[0])
+        await asyncio.sleep(40 * seconds)
+        assert looks(cluster.primaries[0]) - before == pytest.approx(40, abs=1)
+
+
+@pytest.mark.parametrize("why", ["dead", "not confirmed"])
+@in_virtual_time
+async def test_while_a_primary_may_have_been_replaced_the_view_is_read_often(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    cluster = VirtualCluster(monkeypatch)
+    old, watcher, other = cluster.primaries
+    async with connect(cluster) as locks:
+        await met(locks)
+        await asyncio.sleep(3)
+        if why == "dead":
+            old.kill()
+        else:
+            cluster.tell(cluster.replaced(old, cluster.spare), to=[watcher, other])
+        before = looks(watcher)
+        await asyncio.sleep(3)
+        assert looks(watcher) - before >= 6
 
 
 @in_virtual_time
 async def test_a_slot_that_nobody_serves_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = VirtualCluster(monkeypatch)
-    name, whole = name_on(0), cluster.shards
+    whole = cluster.shards
     async with connect(cluster) as locks:
-        async with locks.lock(name):
-            pass
-        parts = cluster.moved(slot_of(name), cluster.spare)
-        cluster.tell([part for part in parts if part[2] != [cluster.spare]], epoch=2)
+        await met(locks)
+        cluster.tell(cluster.without(slot_of(NAME)), epoch=2)
         await asyncio.sleep(1.1)
         with pytest.raises(asynclock.QuorumUnavailableError, match="no server has its slot"):
-            await locks.lock(name).try_acquire()
+            await locks.lock(NAME).try_acquire()
         async with locks.lock(name_on(1)):
             pass
         cluster.tell(whole, epoch=3)
-        began = _clock.now()
-        async with locks.lock(name):
-            assert _clock.now() - began < 0.2, "the view is read as soon as somebody wants it"
-
-
-@in_virtual_time
-async def test_what_a_server_of_a_cluster_lacks_is_told_until_it_votes_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = VirtualCluster(monkeypatch)
-    name, server = name_on(1), cluster.primaries[1]
-    async with connect(cluster) as locks:
-        async with locks.lock(name):
-            pass
-        server.instead[b"EVALSHA"] = lambda _words: ReplyError("OOM command not allowed")
-        with pytest.raises(asynclock.QuorumUnavailableError, match="c1:7000: OOM"):
-            await locks.lock(name).acquire(timeout=1.5)
-        assert locks.nodes()[0].cause == "c1:7000: OOM command not allowed"
-        lack = node_of(locks).lack
-        assert lack is not None
-        assert lack.code == "OOM"
-        del server.instead[b"EVALSHA"]
-        async with locks.lock(name):
-            assert locks.nodes()[0].cause == ""
-            assert node_of(locks).lack is None
+        began = now()
+        async with locks.lock(NAME):
+            assert now() - began < 0.2, "the view is read as soon as somebody wants it"
 
 
 @in_virtual_time
@@ -180,10 +210,10 @@ async def test_an_acquire_waits_for_the_first_view_and_not_longer(
     shards = cluster.shards
     cluster.tell([])
     async with connect(cluster) as locks:
-        began = _clock.now()
+        began = now()
         with pytest.raises(asynclock.QuorumUnavailableError, match="none are assigned"):
             await locks.lock("a").try_acquire()
-        assert _clock.now() - began <= 1.01
+        assert now() - began <= 1.01
         assert locks.nodes()[0].state == "connecting"
         assert "none are assigned" in locks.nodes()[0].cause
         waiting = start(locks.lock("a").acquire(timeout=30))
@@ -193,72 +223,102 @@ async def test_an_acquire_waits_for_the_first_view_and_not_longer(
         assert await waiting
 
 
+@pytest.mark.parametrize("met_before", [False, True])
 @in_virtual_time
-async def test_a_wrong_password_of_a_cluster_is_a_mistake_and_no_wait(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_wrong_password_is_a_mistake_and_no_wait(
+    monkeypatch: pytest.MonkeyPatch, *, met_before: bool
 ) -> None:
+    """Also for a call that came before the servers were met; the second time, it is known."""
     cluster = VirtualCluster(monkeypatch)
     for server in cluster.servers:
         server.instead[b"HELLO"] = lambda _words: ReplyError("WRONGPASS invalid")
-    began = _clock.now()
+    locks, began = connect(cluster), now()
+    if met_before:
+        await locks.ready()
+        assert now() - began < 0.2, "the end of the first attempt is noticed at once"
+    for _ in range(2):
+        began = now()
+        with pytest.raises(asynclock.ConfigurationError, match="WRONGPASS"):
+            await locks.lock("a").acquire(timeout=30)
+        assert now() - began < 0.2
+    assert locks.nodes()[0].state == "down"
+    await locks.aclose()
+
+
+@pytest.mark.parametrize("reply", [[1], b"", [[0, 16383, [b"h"]]], ReplyError("ERR odd")])
+@in_virtual_time
+async def test_a_view_that_cannot_be_read_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch, reply: Any
+) -> None:
+    cluster = VirtualCluster(monkeypatch)
+    tells = [server.instead[b"CLUSTER"] for server in cluster.servers]
     async with connect(cluster) as locks:
-        assert _clock.now() - began < 0.2, "the end of the first attempt is noticed at once"
-        for _ in range(2):  # the second time, the cause is known
-            began = _clock.now()
-            with pytest.raises(asynclock.ConfigurationError, match="WRONGPASS"):
-                await locks.lock("a").acquire(timeout=30)
-            assert _clock.now() - began < 0.2
+        await met(locks)
+        refuse_views(cluster, reply)
+        await asyncio.sleep(4)
         assert locks.nodes()[0].state == "down"
+        for server, told in zip(cluster.servers, tells, strict=True):
+            server.instead[b"CLUSTER"] = told
+        async with locks.lock(NAME, timeout=3):
+            pass
 
 
 @in_virtual_time
-async def test_an_older_view_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_newest_of_all_views_counts_and_an_older_one_is_not_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of a server that was cut off, and is the only one that answers."""
     cluster = VirtualCluster(monkeypatch)
     old, (first, second, third) = cluster.shards, cluster.primaries
     cluster.tell(cluster.replaced(first, cluster.spare), epoch=2)
     cluster.tell(old, to=[third])
-    name = name_on(0)
     async with connect(cluster) as locks:
-        async with locks.lock(name):
-            assert await cluster.spare.command("GET", key_of(name))
+        async with locks.lock(NAME) as lease:
+            assert await cluster.spare.command("GET", key_of(NAME)) == lease.owner
+            assert await first.command("GET", key_of(NAME)) is None
         cluster.spare.kill()
         second.kill()
         await asyncio.sleep(5)
-        shard = node_of(locks).owner(slot_of(name))
-        assert shard is not None
-        assert shard.address == "spare:7000"
+        with pytest.raises(asynclock.QuorumUnavailableError, match="spare:7000"):
+            await locks.lock(NAME).try_acquire()
+
+
+# ---- primaries
 
 
 @in_virtual_time
 async def test_a_primary_is_confirmed_from_the_question_on(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = VirtualCluster(monkeypatch)
-    told: list[float] = []
-    for server in cluster.servers:
-        tells = server.instead[b"CLUSTER"]
-
-        def noting(words: Any, tells: Any = tells) -> Any:
-            told.append(_clock.now())
-            return tells(words)
-
-        server.instead[b"CLUSTER"] = noting
+    server = cluster.primaries[0]
     async with connect(cluster, node_timeout=2.0) as locks:
-        async with locks.lock("a"):
-            pass
-        for server in cluster.servers:
-            server.way.seconds = 0.4
+        await met(locks)
+        for one in cluster.servers:
+            one.way.seconds = 0.4
         await asyncio.sleep(10)
-        before = len(told)
-        await until(lambda: len(told) > before)
-        for server in cluster.servers:
-            server.instead[b"CLUSTER"] = lambda _words: ReplyError("NOPERM no right")
-        asked = max(told) - 0.4
-        await asyncio.sleep(asked + 1.9 - _clock.now())
+        before = looks(server)
+        await until(lambda: looks(server) > before)
+        asked = now() - 0.4
+        refuse_views(cluster, ReplyError("NOPERM no right"))
+        await asyncio.sleep(asked + CONFIRMED - 0.1 - now())
         assert locks.nodes()[0].state == "up"
         await asyncio.sleep(0.2)
         assert locks.nodes()[0].state == "down"
         with pytest.raises(asynclock.QuorumUnavailableError):
             await locks.lock("a").try_acquire()
+
+
+@in_virtual_time
+async def test_a_grant_that_is_told_after_the_confirmation_has_ended_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By then another server may be the primary."""
+    cluster = VirtualCluster(monkeypatch)
+    async with connect(cluster, node_timeout=8.0, ttl=60, max_ttl=60) as locks:
+        await met(locks)
+        refuse_views(cluster)
+        cluster.primaries[0].way.seconds = CONFIRMED
+        with pytest.raises(asynclock.QuorumUnavailableError, match="not confirmed"):
+            await locks.lock(NAME).try_acquire()
 
 
 @in_virtual_time
@@ -268,85 +328,136 @@ async def test_a_primary_that_most_others_do_not_name_is_not_used(
     """Its own replicas may name it: they are cut off together with it."""
     cluster = VirtualCluster(monkeypatch, replicas=2)
     async with connect(cluster) as locks:
-        async with locks.lock(name_on(0)):
-            pass
+        await met(locks)
         for server in cluster.primaries[1:]:
             server.kill()
         await asyncio.sleep(2.1)
         with pytest.raises(asynclock.QuorumUnavailableError, match="only 1 of 3 primaries confirm"):
-            await locks.lock(name_on(0)).try_acquire()
+            await locks.lock(NAME).try_acquire()
 
 
+@pytest.mark.parametrize("becomes_known", [True, False])
 @in_virtual_time
-async def test_servers_that_left_the_cluster_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_primary_is_asked_once_most_others_confirm_it(
+    monkeypatch: pytest.MonkeyPatch, *, becomes_known: bool
+) -> None:
+    """A call waits for that: most servers may know it a moment later. Until then, no mark."""
     cluster = VirtualCluster(monkeypatch)
-    old = cluster.primaries[0]
+    shards = cluster.replaced(cluster.primaries[0], cluster.spare)
+    cause = "spare:7000: only 1 of 3 primaries confirm it as a primary"
     async with connect(cluster) as locks:
-        async with locks.lock(name_on(0)):
-            pass
-        assert kept() == ["c0", "c0", "c1", "c1", "c2", "c2"], "each as a voter and as a source"
-        cluster.tell(cluster.replaced(old, cluster.spare), epoch=2)
-        old.freeze()
-        await asyncio.sleep(1.1 + 1.0)  # until the view is read, and one node timeout
-        assert kept() == ["c1", "c1", "c2", "c2", "spare", "spare"]
-        assert len(list(node_of(locks)._kept)) == 6
-        assert len(node_of(locks).shards) == 3
-        old.thaw()
-        await asyncio.sleep(0.01)
-        assert old.connections == 0
-        async with locks.lock(name_on(0)) as lease:
-            assert await cluster.spare.command("GET", key_of(name_on(0))) == lease.owner
+        await met(locks)
+        cluster.tell(shards, epoch=2, to=[cluster.primaries[1]])
+        await until(lambda: cluster.spare.connections, every=0.001)
+        waiting = start(locks.lock(NAME).try_acquire())
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        if becomes_known:
+            cluster.tell(shards, epoch=2)
+            lease = await waiting
+            assert await cluster.spare.command("GET", key_of(NAME)) == lease.owner
+        else:
+            with pytest.raises(asynclock.QuorumUnavailableError):
+                await waiting
+            await asyncio.sleep(5)
+            assert locks.nodes()[0].cause == cause
+            assert await cluster.spare.command("KEYS", "*") == []
+            with pytest.raises(asynclock.QuorumUnavailableError, match=cause):
+                await locks.lock(NAME).try_acquire()
 
 
 @in_virtual_time
-async def test_only_servers_of_the_view_are_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = VirtualCluster(monkeypatch, replicas=3)
-    cluster.url += ",spare:7000,nobody:7000"
-    async with connect(cluster) as locks:
-        async with locks.lock("a"):
-            pass
-        await asyncio.sleep(3)
-        sources = kept()
-        for number in range(3):
-            sources.remove(f"c{number}")  # as a voter
-        assert len(sources) == MAX_SOURCES
-        assert {"c0", "c1", "c2"} < set(sources)
-        assert not {"spare", "nobody"} & set(sources)
-        assert cluster.spare.connections == 0
-
-
-@in_virtual_time
-async def test_the_jump_of_one_servers_clock_ends_leases_sooner(
+async def test_a_new_primary_that_answers_no_tls_is_reported_like_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And the other servers are asked for theirs: perhaps our own clock stood still."""
+    """While the first connection to it is being made, too."""
     cluster = VirtualCluster(monkeypatch)
-    async with connect(cluster, ttl=60, max_ttl=60) as locks:
-        leases = [await locks.lock(name_on(n), renew=False).acquire() for n in range(3)]
-        left = leases[0].remaining()
-        for server in cluster.servers:
-            server.jump_clock(5)
-        asked = [len(server.asked_for("TIME")) for server in cluster.servers]
-        node_of(locks).shards[1].check_clock()
-        await asyncio.sleep(0.05)
-        pairs = zip(cluster.servers, asked, strict=True)
-        assert all(len(server.asked_for("TIME")) > before for server, before in pairs)
-        assert leases[0].remaining() == pytest.approx(left - 5, abs=0.2)
+    cluster.spare.deaf = True
+    async with connect(cluster) as locks:
+        await met(locks)
+        cluster.tell(cluster.replaced(cluster.primaries[0], cluster.spare), epoch=2)
+        await asyncio.sleep(1.1)
+        with pytest.raises(asynclock.QuorumUnavailableError, match="TLS handshake within 1 s"):
+            await locks.lock(NAME).try_acquire()
+
+
+@in_virtual_time
+async def test_a_primary_that_was_demoted_is_replaced_soon_and_no_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = VirtualCluster(monkeypatch)
+    cluster.primaries[0].info["role"] = "slave"
+    async with connect(cluster) as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError, match="c0:7000: it is a replica"):
+            await locks.lock(NAME).acquire(timeout=2)
+        async with locks.lock(name_on(1)):
+            pass
+
+
+@in_virtual_time
+async def test_a_dead_primary_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view may soon name another one."""
+    cluster = VirtualCluster(monkeypatch)
+    frozen = cluster.primaries[0]
+    frozen.freeze()
+    async with connect(cluster, node_timeout=0.25) as locks:
+        await asyncio.sleep(20)
+        before = len(frozen.dialled)
+        await asyncio.sleep(10)
+        # As a source, it is dialled for two seconds each time.
+        assert len(frozen.dialled) - before >= 14
+        assert "c0:7000: no answer to the login within 0.5 s" in locks.nodes()[0].cause
+
+
+@in_virtual_time
+async def test_a_frozen_server_does_not_make_the_others_doubtful(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long a node timeout is, two looks end while the last confirmation counts."""
+    cluster = VirtualCluster(monkeypatch)
+    async with connect(cluster, node_timeout=8.0, **LONG) as locks:
+        await met(locks)
+        cluster.primaries[2].freeze()
+        for _ in range(40):
+            lease = await locks.lock(NAME).try_acquire()
+            assert lease is not None
+            await lease.release()
+            await asyncio.sleep(0.5)
+
+
+@in_virtual_time
+async def test_what_a_server_lacks_is_told_until_it_votes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, name = VirtualCluster(monkeypatch), name_on(1)
+    server = cluster.primaries[1]
+    async with connect(cluster) as locks:
+        await met(locks)
+        server.instead[b"EVALSHA"] = lambda _words: ReplyError("OOM command not allowed")
+        with pytest.raises(asynclock.QuorumUnavailableError, match="c1:7000: OOM"):
+            await locks.lock(name).acquire(timeout=1.5)
+        assert locks.nodes()[0].cause == "c1:7000: OOM command not allowed"
+        del server.instead[b"EVALSHA"]
+        async with locks.lock(name):
+            assert locks.nodes()[0].cause == ""
 
 
 @in_virtual_time
 async def test_a_cluster_votes_when_its_last_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = VirtualCluster(monkeypatch)
-    async with connect(cluster, restart_guard=True, **LONG) as elder:
-        await until(lambda: elder.nodes()[0].state == "quarantined")
-        node = node_of(elder)
-        await until(lambda: len([s for s in node.shards if s.link]) == 3)
-        shards = list(node.shards)
-        shards[0].trust.votes_from = shards[2].trust.votes_from = 0.0
-        assert node.votes_from == shards[1].trust.votes_from > _clock.now()
-        assert node.state(_clock.now()) == "quarantined"
-        assert node.cause(_clock.now()).startswith("c1:7000: ")
-        assert "c0" not in node.cause(_clock.now())
+    young = cluster.primaries[1]
+    async with connect(cluster, restart_guard=True) as locks:
+        await until(lambda: locks.nodes()[0].state == "up", timeout=60)
+        young.restart()
+        ready = start(locks.ready(voting=True))
+        await until(lambda: locks.nodes()[0].state == "quarantined")
+        (health,) = locks.nodes()
+        assert health.votes_in > 9
+        assert health.cause.startswith("c1:7000: ")
+        async with locks.lock(NAME):
+            pass
+        await until(lambda: locks.nodes()[0].state == "up", timeout=60, every=0.001)
+        assert await seconds_until(ready.done) < 0.01
 
 
 @in_virtual_time
@@ -361,12 +472,139 @@ async def test_a_server_that_may_evict_keys_is_refused_in_a_cluster_as_well(
     await locks.aclose()
 
 
+# ---- servers that come and go
+
+
 @in_virtual_time
-async def test_the_clock_of_each_server_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servers_that_left_the_cluster_are_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = VirtualCluster(monkeypatch)
+    old = cluster.primaries[0]
     async with connect(cluster) as locks:
-        await until(lambda: locks.nodes()[0].state == "up")
-        before = [len(server.asked_for("TIME")) for server in cluster.servers]
-        node_of(locks).check_clock()
+        await met(locks)
+        assert kept() == ["c0", "c0", "c1", "c1", "c2", "c2"], "each as a voter and as a source"
+        cluster.tell(cluster.replaced(old, cluster.spare), epoch=2)
+        old.freeze()
+        await asyncio.sleep(1.1 + 1.0)  # until the view is read, and one node timeout
+        assert kept() == ["c1", "c1", "c2", "c2", "spare", "spare"]
+        old.thaw()
         await asyncio.sleep(0.01)
-        assert [len(one.asked_for("TIME")) for one in cluster.servers] == [n + 1 for n in before]
+        assert old.connections == 0
+        async with locks.lock(NAME) as lease:
+            assert await cluster.spare.command("GET", key_of(NAME)) == lease.owner
+        dialled = len(old.dialled)
+        await asyncio.sleep(3)
+        assert len(old.dialled) == dialled
+    assert not [one for one in caplog.records if "c0" not in one.message]
+
+
+@pytest.mark.parametrize(
+    ("primaries", "replicas", "sources"), [(3, 3, 7), (7, 1, 8), (8, 1, 9), (9, 0, 9)]
+)
+@in_virtual_time
+async def test_only_servers_of_the_view_are_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch, primaries: int, replicas: int, sources: int
+) -> None:
+    """All primaries and at least one replica; no seed that is in no view."""
+    cluster = VirtualCluster(monkeypatch, primaries=primaries, replicas=replicas)
+    cluster.url += ",spare:7000,nobody:7000"
+    async with connect(cluster) as locks:
+        async with locks.lock("a"):
+            pass
+        await asyncio.sleep(3)
+        found = kept()
+        for number in range(primaries):
+            found.remove(f"c{number}")  # as a voter
+        assert len(found) == sources
+        assert {f"c{number}" for number in range(primaries)} <= set(found)
+        assert not {"spare", "nobody"} & set(found)
+        assert cluster.spare.connections == 0
+
+
+# ---- clocks
+
+
+@pytest.mark.parametrize("jumping", ["all", "one", "a newcomer"])
+@in_virtual_time
+async def test_the_jump_of_one_servers_clock_ends_leases_sooner(
+    monkeypatch: pytest.MonkeyPatch, jumping: str
+) -> None:
+    """A lease may be on that server. All are asked: perhaps our own clock stood still."""
+    cluster, name = VirtualCluster(monkeypatch, replicas=1), name_on(1)
+    async with connect(cluster, ttl=60, max_ttl=60) as locks:
+        await met(locks)
+        servers: list[ClusterServer] = cluster.primaries[:1]
+        if jumping == "all":
+            servers = cluster.primaries
+        elif jumping == "a newcomer":
+            servers, name = [cluster.spare], NAME
+            cluster.tell(cluster.moved(slot_of(NAME), cluster.spare), epoch=2)
+            await asyncio.sleep(1.1)
+            await (await locks.lock(NAME, timeout=3).acquire()).release()
+        lease = await locks.lock(name, renew=False).acquire()
+        left = lease.remaining()
+        asked = [len(server.asked_for("TIME")) for server in cluster.servers]
+        for server in servers:
+            server.jump_clock(5)
+        await locks.inspect(NAME)
+        await asyncio.sleep(0.05)
+        assert lease.remaining() == pytest.approx(left - 5, abs=0.2)
+        pairs = zip(cluster.servers, asked, strict=True)
+        more = [len(server.asked_for("TIME")) > before for server, before in pairs]
+        assert more[1:3] == [True, True]
+        assert more[3:] == [False] * 3, "leases are on no replica"
+
+
+# ---- acknowledgements
+
+
+def acknowledge(cluster: VirtualCluster, count: int) -> None:
+    for server in (*cluster.servers, cluster.spare):
+        server.instead[b"WAIT"] = lambda _words: count
+
+
+@in_virtual_time
+async def test_the_replicas_that_the_view_shows_must_acknowledge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = VirtualCluster(monkeypatch, replicas=2)
+    primary, replicas = cluster.primaries[0], cluster.replicas[0]
+    acknowledge(cluster, 2)
+
+    async def waits_for(count: int) -> bool:
+        primary.asked.clear()
+        async with locks.lock(NAME):
+            return primary.asked_for("WAIT")[0][1] == b"%d" % count
+
+    async with connect(cluster, acks="all") as locks:
+        assert await waits_for(2)
+        (first, last, _), *others = cluster.shards
+        for count in (1, 2):
+            cluster.tell([(first, last, [primary, *replicas[:count]]), *others])
+            await until(lambda count=count: waits_for(count), timeout=2)  # type: ignore[misc]
+        acknowledge(cluster, 1)
+        with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 2 replicas acknowledged"):
+            await locks.lock(NAME).try_acquire()
+
+
+@in_virtual_time
+async def test_replicas_that_any_primary_had_may_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a failover, the new primary has fewer. A Cluster without any is a mistake."""
+    cluster = VirtualCluster(monkeypatch, replicas=1)
+    acknowledge(cluster, 1)
+    heir = cluster.replicas[0][0]
+    async with connect(cluster, acks=1) as locks:
+        async with locks.lock(NAME):
+            pass
+        shards = [(first, last, servers[:1]) for first, last, servers in cluster.shards]
+        shards[0] = (shards[0][0], shards[0][1], [heir])
+        acknowledge(cluster, 0)
+        cluster.tell(shards, epoch=2)
+        with pytest.raises(asynclock.QuorumUnavailableError, match="0 of 1 replicas"):
+            await locks.lock(NAME).acquire(timeout=5)
+    async with connect(VirtualCluster(monkeypatch), acks=1) as locks:
+        with pytest.raises(asynclock.ConfigurationError, match="needs 1 replica, and it has none"):
+            await locks.lock(NAME).acquire(timeout=5)

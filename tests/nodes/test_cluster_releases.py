@@ -1,18 +1,161 @@
-"""Releases to a Cluster whose servers come and go, and the end of a manager. In virtual time."""
+"""Commands to a Cluster whose slots move, and releases to servers that come and go."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from asynclock import _clock
-from asynclock._nodes.replies import Answer
-from asynclock._nodes.script import Command
+import asynclock
+from asynclock.testing.memory.keyspace import ReplyError
 from tests.engine.virtual_nodes import seconds_until, start
-from tests.nodes.test_cluster_in_time import LONG, kept
-from tests.nodes.virtual_servers import VirtualCluster, connect, key_of, name_on, node_of, slot_of
-from tests.waiting import in_virtual_time
+from tests.nodes.virtual_servers import VirtualCluster, connect, kept, key_of, met, name_on, slot_of
+from tests.tables.inside import now
+from tests.waiting import in_virtual_time, until
+
+LONG: dict[str, Any] = {"ttl": 100.0, "max_ttl": 100.0}
+NAME = name_on(0)
+SLOT = slot_of(NAME)
+SPLIT = "TRYAGAIN Multiple keys request during rehashing of slot"
+
+
+@pytest.mark.parametrize("newcomer", [False, True])
+@in_virtual_time
+async def test_a_command_is_asked_at_the_server_that_gets_the_slot(
+    monkeypatch: pytest.MonkeyPatch, *, newcomer: bool
+) -> None:
+    """For this once, so the next one begins where the slot still is; with its script's source."""
+    cluster = VirtualCluster(monkeypatch)
+    source = cluster.primaries[0]
+    target = cluster.spare if newcomer else cluster.primaries[1]
+    async with connect(cluster) as locks:
+        await met(locks)
+        if newcomer:  # it came into the Cluster a moment ago
+            cluster.tell(cluster.moved(slot_of(name_on(1)), target), epoch=2)
+        source.odd[SLOT] = f"ASK {SLOT} {target.host}:{target.port}"
+        target.forget_scripts()
+        began = len(target.asked)
+        lease = await locks.lock(NAME).acquire()
+        assert await target.command("GET", key_of(NAME)) == lease.owner
+        words = [words[0] for words in target.asked[began:] if words[0] != b"CLUSTER"]
+        assert words[words.index(b"ASKING") + 1] == b"EVAL"
+        source.odd.clear()
+        async with locks.lock(NAME) as other:
+            assert await source.command("GET", key_of(NAME)) == other.owner
+
+
+@in_virtual_time
+async def test_after_a_slot_has_moved_its_new_server_is_asked_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At once, before the next view."""
+    cluster = VirtualCluster(monkeypatch)
+    source, target = cluster.primaries[:2]
+    async with connect(cluster) as locks:
+        await met(locks)
+        await asyncio.sleep(0.2)
+        views = len(source.asked_for("CLUSTER", "SLOTS"))
+        for server in cluster.servers:
+            server.instead[b"CLUSTER"] = lambda _words: ReplyError("ERR not now")
+        cluster.tell(cluster.moved(SLOT, target))
+        began = now()
+        async with locks.lock(NAME) as lease:
+            assert await target.command("GET", key_of(NAME)) == lease.owner
+        assert now() - began < 0.01
+        asked = len(source.asked)
+        async with locks.lock(NAME):
+            pass
+        assert [words for words in source.asked[asked:] if words[0] != b"CLUSTER"] == []
+        await asyncio.sleep(0.1)
+        assert len(source.asked_for("CLUSTER", "SLOTS")) > views, "the view is read again soon"
+
+
+@in_virtual_time
+async def test_a_slot_that_moved_to_a_server_outside_of_the_view_waits_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = VirtualCluster(monkeypatch)
+    async with connect(cluster) as locks:
+        await met(locks)
+        cluster.tell(cluster.moved(SLOT, cluster.spare), epoch=2)
+        began = now()
+        async with locks.lock(NAME) as lease:
+            assert await cluster.spare.command("GET", key_of(NAME)) == lease.owner
+        assert now() - began < 0.2
+
+
+@pytest.mark.parametrize("host", ["c1", ""])
+@in_virtual_time
+async def test_redirects_in_a_circle_are_followed_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """A server that does not know its own name leaves it out: it means itself."""
+    cluster = VirtualCluster(monkeypatch)
+    first, second = cluster.primaries[:2]
+    async with connect(cluster) as locks:
+        await met(locks)
+        first.odd[SLOT] = f"MOVED {SLOT} {host}:7000"
+        second.odd[SLOT] = f"MOVED {SLOT} c0:7000"
+        before = sum(len(server.asked_for("EVALSHA")) for server in (first, second))
+        with pytest.raises(asynclock.QuorumUnavailableError, match="MOVED"):
+            await locks.lock(NAME).try_acquire()
+        after = sum(len(server.asked_for("EVALSHA")) for server in (first, second))
+        assert 2 <= after - before <= 12
+        assert any(key_of(NAME) in words for words in second.asked) is bool(host)
+
+
+class Few(dict[int, str]):
+    """An error for each slot, but only so often, or a loop without a pause would never end."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._left = times
+
+    def get(self, _slot: int, _default: Any = None) -> Any:
+        self._left -= 1
+        return SPLIT if self._left > 0 else None
+
+
+@in_virtual_time
+async def test_while_a_slot_is_split_a_command_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = VirtualCluster(monkeypatch)
+    source = cluster.primaries[0]
+    async with connect(cluster, node_timeout=2.0) as locks:
+        await met(locks)
+        source.odd = Few(200)
+        before = len(source.asked_for("EVALSHA"))
+        waiting = start(locks.lock(NAME).acquire())
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        assert 10 <= len(source.asked_for("EVALSHA")) - before <= 52, "every 20 ms"
+        source.odd = {}
+        assert await seconds_until(waiting.done) < 0.1
+        assert await waiting
+
+
+@in_virtual_time
+async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its release was answered already: the name would be locked for a ttl, with no owner."""
+    cluster = VirtualCluster(monkeypatch)
+    source = cluster.primaries[0]
+    async with connect(cluster, node_timeout=5.0, **LONG) as locks:
+        await met(locks)
+        source.odd[SLOT] = SPLIT
+        waiting = start(locks.lock(NAME).acquire())
+        await asyncio.sleep(0.31)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        source.odd.clear()
+        await asyncio.sleep(1)
+        assert await source.command("GET", key_of(NAME)) is None
+
+
+# ---- releases
 
 
 @pytest.mark.parametrize("how", ["dead", "frozen"])
@@ -20,11 +163,13 @@ from tests.waiting import in_virtual_time
 async def test_a_release_goes_to_the_heir_of_its_primary(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    """As soon as the next view names it."""
     cluster = VirtualCluster(monkeypatch)
-    old, heir, name = cluster.primaries[0], cluster.spare, name_on(0)
+    old, heir = cluster.primaries[0], cluster.spare
     async with connect(cluster, **LONG) as locks:
-        lease = await locks.lock(name).acquire()
-        await heir.command("SET", key_of(name), lease.owner)
+        await met(locks)
+        lease = await locks.lock(NAME).acquire()
+        await heir.command("SET", key_of(NAME), lease.owner)
         if how == "dead":
             old.kill()
         else:
@@ -32,71 +177,12 @@ async def test_a_release_goes_to_the_heir_of_its_primary(
         await lease.release()
         await asyncio.sleep(1)
         cluster.tell(cluster.replaced(old, heir), epoch=2)
+        await until(lambda: heir.connections == 2, "as a voter and as a source", every=0.001)
 
         async def free() -> bool:
-            return await heir.command("GET", key_of(name)) is None
+            return await heir.command("GET", key_of(NAME)) is None
 
-        assert await seconds_until(free) < 2.5
-
-
-@in_virtual_time
-async def test_releases_that_can_no_longer_matter_are_not_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = VirtualCluster(monkeypatch)
-    shards = cluster.shards
-    cluster.tell([])
-    async with connect(cluster) as locks:
-        node, now = node_of(locks), _clock.now()
-        spec = locks.lock("a")._spec
-        for number in range(50):
-            node.keep_release(spec.release(f"owner-{number}", now, now + 1.0))
-        await asyncio.sleep(1.5)
-        node.keep_release(spec.release("new", now, _clock.now() + 60))
-        node.keep_release(spec.release("new", now, _clock.now() + 60))
-        node.keep_release(spec.release("brief", now, _clock.now() + 0.01))
-        assert len(node._unsent) == 2
-        await asyncio.sleep(0.05)
-        cluster.tell(shards)
-        await asyncio.sleep(2.2)
-        sent = [
-            words[7] for server in cluster.servers for words in server.asked if b"release" in words
-        ]
-        assert set(sent) == {b"new"}
-
-
-@in_virtual_time
-async def test_a_closed_cluster_answers_each_command_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = VirtualCluster(monkeypatch)
-    cluster.tell([])
-    cluster.primaries[0].freeze()
-    locks = connect(cluster)
-    await locks.ready()
-    node, loop = node_of(locks), asyncio.get_running_loop()
-    ask, release = Command.plain("GET", "a", keys=("a",)), Answer(loop)
-    waiting = Answer(loop)
-    node.ask(ask, waiting, 0)
-    await locks.aclose()
-    assert kept() == [], "not even the task of a server that does not answer"
-    assert (await waiting.future).cause == "the manager is closed"
-    node.ask(ask, release, 0)
-    assert release.future.done()
-    assert release.future.result().cause == "the manager is closed"
-
-
-@in_virtual_time
-async def test_closing_a_manager_that_never_met_its_cluster_takes_no_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = VirtualCluster(monkeypatch)
-    cluster.tell([])
-    async with connect(cluster, node_timeout=2.0) as locks:
-        now = _clock.now()
-        node_of(locks).keep_release(locks.lock("a")._spec.release("me", now, now + 60))
-        await locks.aclose()
-        assert _clock.now() - now < 0.5
+        assert await seconds_until(free) < 0.1
 
 
 @in_virtual_time
@@ -105,60 +191,93 @@ async def test_a_release_that_is_sent_again_follows_its_slot(
 ) -> None:
     """Before the client has read the view in which the slot has moved."""
     cluster = VirtualCluster(monkeypatch)
-    source, target, name = *cluster.primaries[:2], name_on(0)
+    source, target = cluster.primaries[:2]
     async with connect(cluster, **LONG) as locks:
-        lease = await locks.lock(name).acquire()
-        await target.command("SET", key_of(name), lease.owner)
+        lease = await locks.lock(NAME).acquire()
+        await target.command("SET", key_of(NAME), lease.owner)
         source.freeze()
         releasing = start(lease.release())
         await asyncio.sleep(0.1)
-        cluster.tell(cluster.moved(slot_of(name), target), to=[target])
-        source.odd[slot_of(name)] = f"MOVED {slot_of(name)} c1:7000"
+        cluster.tell(cluster.moved(SLOT, target), to=[target])
+        source.odd[SLOT] = f"MOVED {SLOT} c1:7000"
         source.cut()
         source.frozen = False
         await asyncio.sleep(3)
-        assert await target.command("GET", key_of(name)) is None
+        assert await target.command("GET", key_of(NAME)) is None
         await releasing
 
 
-@pytest.mark.parametrize("place", ["waits for a view", "is kept for later"])
+@pytest.mark.parametrize(("ttl", "sent"), [(1.5, 0), (60.0, 1)])
+@in_virtual_time
+async def test_a_release_is_kept_for_as_long_as_it_matters(
+    monkeypatch: pytest.MonkeyPatch, ttl: float, sent: int
+) -> None:
+    cluster = VirtualCluster(monkeypatch)
+    server, whole = cluster.primaries[0], cluster.shards
+    async with connect(cluster, node_timeout=0.3, max_ttl=100) as locks:
+        await met(locks)
+        lease = await locks.lock(NAME, ttl=ttl, renew=False).acquire()
+        cluster.tell(cluster.without(SLOT), epoch=2)
+        await asyncio.sleep(1.1)
+        server.asked.clear()
+        start(lease.release())
+        await asyncio.sleep(3)
+        cluster.tell(whole, epoch=3)
+        await asyncio.sleep(2.2)
+        assert server.operations("release", "batch") == [f"release {lease.owner}"] * sent
+
+
+@pytest.mark.parametrize("place", ["waits for a view", "is kept for later", "server is away"])
 @in_virtual_time
 async def test_a_close_waits_for_the_server_that_a_release_needs(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
+    """It has the lease still, and gets its release."""
     cluster = VirtualCluster(monkeypatch)
-    server, name, whole = cluster.primaries[0], name_on(0), cluster.shards
-    async with connect(cluster, node_timeout=2.0, **LONG) as locks:
-        lease = await locks.lock(name).acquire()
-        parts = cluster.moved(slot_of(name), cluster.spare)
-        cluster.tell([part for part in parts if part[2] != [cluster.spare]], epoch=2)
+    server, whole = cluster.primaries[0], cluster.shards
+    server.durable = True
+    locks = connect(cluster, node_timeout=2.0, **LONG)
+    await met(locks)
+    lease = await locks.lock(NAME).acquire()
+    if place == "server is away":
+        server.kill()
+        releasing = start(lease.release())
+        await asyncio.sleep(0.1)
+    else:
+        cluster.tell(cluster.without(SLOT), epoch=2)
         await asyncio.sleep(1.1)
         releasing = start(lease.release())
         await asyncio.sleep(2.1 if place == "is kept for later" else 0.1)
-        closing = start(locks.aclose())
-        await asyncio.sleep(1)
-        assert not closing.done()
+    closing = start(locks.aclose())
+    await asyncio.sleep(0.5)
+    assert not closing.done()
+    assert await server.command("GET", key_of(NAME)) == lease.owner
+    if place == "server is away":
+        server.restart()
+        await closing
+    else:
         cluster.tell(whole, epoch=3)
         assert await seconds_until(closing.done) < 0.2
-        assert await server.command("GET", key_of(name)) is None
-        await releasing
+    assert await server.command("GET", key_of(NAME)) is None
+    await releasing
 
 
 @in_virtual_time
-async def test_a_release_that_was_not_needed_is_answered_at_once(
+async def test_closing_a_manager_that_never_met_its_cluster_takes_no_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Each command is answered at once; no task stays, not even of a server that is frozen."""
     cluster = VirtualCluster(monkeypatch)
     cluster.tell([])
-    async with connect(cluster) as locks:
-        node, now, loop = node_of(locks), _clock.now(), asyncio.get_running_loop()
-        asked, released = Answer(loop), Answer(loop)
-        spec = locks.lock("a")._spec
-        node.ask(spec.acquire("me", 60.0, 1, 0, 60_000), asked, 0)
-        assert not asked.future.done()
-        node.deliver(spec.release("me", now, now + 60), released, 0)
-        for answer in (asked, released):
-            assert answer.future.result().cause == "given up before it was executed"
-        other = Answer(loop)
-        node.deliver(spec.release("other", now, now + 60), other, 0)
-        assert not other.future.done()
+    cluster.primaries[0].freeze()
+    locks = connect(cluster, node_timeout=2.0)
+    await locks.ready()
+    looking = start(locks.inspect("a"))
+    await asyncio.sleep(0.1)
+    began = now()
+    await locks.aclose()
+    assert now() - began < 0.5
+    assert kept() == []
+    found = await looking
+    assert "the manager is closed" in str(found.nodes[0].error)
+    assert now() - began < 0.5

@@ -1,43 +1,176 @@
-"""Guards of single nodes and links, each alone. In virtual time."""
+"""What a client notices of nodes that fall silent, break, forget or have another clock."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
+import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from asynclock import _clock
-from asynclock._nodes.link import Link
-from asynclock._nodes.pending_releases import PendingReleases
-from asynclock._nodes.replies import READONLY, Failure
-from asynclock._nodes.script import BATCH, Command
-from asynclock._nodes.wakeup import Wakeups
-from asynclock._primitives.lock import SCRIPT
+import asynclock
 from asynclock.events import NodeQuarantined
-from asynclock.testing import run_virtual
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.wire import Route
 from tests.engine.virtual_nodes import (
     KEY,
-    NODE_TIMEOUT,
     Nodes,
+    Way,
     seconds_until,
     start,
     virtual,
     virtual_single,
 )
-from tests.nodes.by_hand import CLOCK, by_hand
+from tests.nodes.virtual_servers import Server, alone
+from tests.tables.inside import now, renew_now
 from tests.waiting import in_virtual_time, until
 
+URL = "redis://p0"
+SETTINGS: dict[str, Any] = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0}
+MAX_TTL = 30.0
+"""A third of it is longer than any pause between two looks at a link."""
 
-@virtual
-async def test_a_new_primary_renews_nothing_while_others_may_use_the_old_one(on: Nodes) -> None:
-    nodes = on.locks._engine.multiplexer
-    now, trust = _clock.now(), nodes.nodes[0].trust
-    trust.votes_from, trust.renews_from = now + 20.0, now + 2.0
-    assert not nodes.counts(0, now + 1.0, (0, 1))
-    assert nodes.counts(0, now + 3.0, (0, 1))
-    assert not nodes.counts(0, now + 3.0, (1, 2))
-    assert nodes.counts(0, now + 21.0, (1, 2))
+
+# ---- silence
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@in_virtual_time
+async def test_a_server_that_falls_silent_is_stalled_then_up_again_or_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, acks: int
+) -> None:
+    server = alone(monkeypatch, replicas=1)
+    async with asynclock.connect(URL, acks=acks, restart_guard=False, **SETTINGS) as locks:
+        for thaws in (True, False):
+            async with locks.lock("a", timeout=5):
+                pass
+            server.freeze()
+            with pytest.raises(asynclock.QuorumUnavailableError, match="no answer within 1 s"):
+                await locks.lock("a").try_acquire()
+            assert locks.nodes()[0].state == "stalled"
+            with pytest.raises(asynclock.QuorumUnavailableError, match=r"no answer for 0\.0 s"):
+                await locks.lock("a").try_acquire()
+            if thaws:
+                server.thaw()
+                assert await seconds_until(lambda: locks.nodes()[0].state == "up") < 0.05
+                assert len(server.dialled) == 1, "on the same connection"
+        await asyncio.sleep(4.5)
+        assert locks.nodes()[0].state == "down"
+    assert any(re.search(r"down: no answer for [45]\.\d s", one.message) for one in caplog.records)
+
+
+@pytest.mark.parametrize(("node_timeout", "patience"), [(0.5, 2.0), (0.05, 1.0)])
+@in_virtual_time
+async def test_a_stalled_link_is_closed_soon(
+    monkeypatch: pytest.MonkeyPatch, node_timeout: float, patience: float
+) -> None:
+    """And however short the node timeout is, not because of a moment's silence."""
+    server = alone(monkeypatch)
+    settings = {**SETTINGS, "node_timeout": node_timeout, "max_ttl": 600.0}
+    async with asynclock.connect(URL, **settings) as locks:
+        await asyncio.sleep(0.3)
+        server.freeze()
+        await locks.inspect("a")
+        stalled = now()
+        await until(lambda: len(server.dialled) == 2, every=0.001)
+        assert patience <= server.dialled[1] - stalled <= 1.3 * patience
+
+
+@virtual_single
+async def test_a_push_that_was_lost_with_its_connection_is_not_waited_for(on: Nodes) -> None:
+    await on.ghost()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().refused >= 2)
+    on.nodes[0].cut()
+    await on.nodes[0].command("DEL", KEY)
+    assert await seconds_until(waiting.done) < 0.1
+
+
+@in_virtual_time
+async def test_a_release_that_ran_before_its_acquire_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The acquire met a server without its script, which another client then loaded."""
+    server = alone(monkeypatch)
+    async with asynclock.connect(URL, **SETTINGS) as locks, locks.lock("warm"):
+        sources = [words[2] for words in server.asked_for("SCRIPT", "LOAD")]
+        server.forget_scripts()
+        server.way.seconds = 0.1
+        asking = start(locks.lock("a").acquire())
+        await asyncio.sleep(0.05)
+        asking.cancel()  # the release follows 0.05 s behind
+        await asyncio.sleep(0.075)
+        assert server.keys.get(KEY) is None
+        for source in sources:
+            await server.command("SCRIPT", "LOAD", source)
+        await asyncio.sleep(0.5)
+        assert server.keys.get(KEY + b":#fence") is not None
+        assert server.keys.get(KEY) is None
+
+
+@in_virtual_time
+async def test_a_push_that_is_no_invalidation_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = alone(monkeypatch)
+    async with asynclock.connect(URL, **SETTINGS) as locks, locks.lock("a") as lease:
+        for client in server.talking:
+            client.push([b"message", b"channel", b"asynclock:a"])
+        assert await lease.check()
+        assert locks.nodes()[0].state == "up"
+
+
+@in_virtual_time
+async def test_a_renewal_of_many_leases_takes_a_server_no_long_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others wait while a server executes a command."""
+    server = alone(monkeypatch)
+
+    def renewals() -> list[int]:
+        found = [words for words in server.asked_for("EVALSHA") if b"extend" in words]
+        return sorted(len(words) - words.index(b"extend") - 3 for words in found)
+
+    async with asynclock.connect(URL, **SETTINGS) as locks:
+        leases = [await locks.lock(f"a{number}").acquire() for number in range(101)]
+        renew_now(locks)
+        await until(lambda: sum(renewals()) >= 101)
+        assert renewals() == [1, 100]
+        assert all(lease.held for lease in leases)
+
+
+class Far(Route):
+    """Each piece takes 10 ms."""
+
+    def delay(self) -> float:
+        return 0.01
+
+
+@in_virtual_time
+async def test_a_first_change_is_not_too_old_for_the_nodes_that_it_meets() -> None:
+    """They have just started, so they may have forgotten anything from before they were met."""
+    # The numbers are chosen before the nodes are met, as connecting takes some time.
+    ends: list[Any] = [MemoryEndpoint(name, MemoryNode(name), Far()) for name in "abc"]
+    locks = asynclock.connect(*ends, restart_guard=False)
+    # No time for a second try if the nodes of the first round count as missing.
+    assert await locks.latch("done", 3).count_down(timeout=0) == 2
+    await locks.aclose()
+
+
+@in_virtual_time
+async def test_three_young_servers_wait_and_one_does_not() -> None:
+    for names, state in (("a", "up"), ("abc", "quarantined")):
+        places: list[Any] = [MemoryEndpoint(name, MemoryNode(name), Way()) for name in names]
+        async with asynclock.connect(*places, ttl=10, node_timeout=1) as locks:
+            await locks.ready()
+            assert {node.state for node in locks.nodes()} == {state}
+
+
+# ---- clocks
 
 
 @virtual
@@ -51,187 +184,100 @@ async def test_a_node_whose_clock_is_ahead_takes_no_request_for_late(on: Nodes) 
 
 
 @virtual
-async def test_when_one_clock_jumped_the_others_are_asked(on: Nodes) -> None:
-    """All at once: then it was ours that stood still, and leases end sooner."""
+async def test_when_all_clocks_jumped_ours_stood_still_and_leases_end_sooner(on: Nodes) -> None:
     lease = await on.locks.lock("a", renew=False).acquire()
     before = lease.remaining()
     for node in on.nodes:
         node.jump_clock(3)
-    on.locks._engine.multiplexer.nodes[0].check_clock()
-    await asyncio.sleep(0.01)
+    await on.locks.inspect("a")
     assert lease.remaining() == pytest.approx(before - 3, abs=0.1)
-
-
-@virtual_single
-async def test_a_node_that_answers_again_is_asked_again_on_the_same_connection(on: Nodes) -> None:
-    node = on.locks._engine.multiplexer.nodes[0]
-    link = node.link
-    on.nodes[0].freeze()
-    assert await on.locks.inspect("a")
-    assert node.state(_clock.now()) == "stalled"
-    on.nodes[0].thaw()
-    assert await seconds_until(lambda: node.state(_clock.now()) == "up") < 0.05
-    assert node.link is link
-
-
-@virtual_single
-async def test_each_request_has_a_deadline_of_its_own(on: Nodes) -> None:
-    link = on.locks._engine.multiplexer.nodes[0].link
-    assert link is not None
-    on.nodes[0].freeze()
-    began = _clock.now()
-    first = start(link.ask(Command.plain("TIME")))
-    await asyncio.sleep(NODE_TIMEOUT / 2)
-    second = start(link.ask(Command.plain("TIME")))
-    async with asyncio.timeout(5 * NODE_TIMEOUT):
-        assert isinstance(await first, Failure)
-        assert _clock.now() - began == pytest.approx(NODE_TIMEOUT, abs=0.01)
-        assert isinstance(await second, Failure)
-        assert _clock.now() - began == pytest.approx(1.5 * NODE_TIMEOUT, abs=0.01)
-
-
-@virtual_single
-async def test_a_push_that_was_lost_with_its_connection_is_not_waited_for(on: Nodes) -> None:
-    await on.ghost()
-    waiting = start(on.locks.lock("a").acquire())
-    await until(lambda: on.locks.statistics().refused >= 2)
-    on.nodes[0].cut()
-    await on.nodes[0].command("DEL", KEY)
-    assert await seconds_until(waiting.done) < 0.1
-
-
-@virtual_single
-async def test_a_release_that_ran_before_its_acquire_is_repeated(on: Nodes) -> None:
-    """The acquire met a server without its script, which another client then loaded."""
-    (node,) = on.nodes
-    node.forget_scripts()
-    on.slow(0.1)
-    asking = start(on.locks.lock("a").acquire())
-    await asyncio.sleep(0.05)
-    asking.cancel()  # the release follows 0.05 s behind
-    await asyncio.sleep(0.075)
-    assert node.keys.get(KEY) is None
-    await node.command("SCRIPT", "LOAD", SCRIPT.source)
-    await asyncio.sleep(0.5)
-    assert node.keys.get(KEY + b":#fence") is not None
-    assert node.keys.get(KEY) is None
-
-
-def test_an_old_push_is_no_new_one() -> None:
-    async def scenario() -> None:
-        wakeups = Wakeups(3, 2)
-        watch = wakeups.watch(("a",))
-        wakeups.wake("a")
-        assert await watch.wait(1.0)
-        watch.reset()
-        assert not await watch.wait(1.0)
-
-    run_virtual(scenario())
-
-
-@pytest.mark.parametrize("connections", [1, 4])
-def test_a_release_is_repeated_ever_more_rarely(connections: int) -> None:
-    """By one schedule, however many connections have broken meanwhile."""
-
-    async def scenario() -> int:
-        times = 0
-
-        def send(_release: Command, sink: Any) -> None:
-            nonlocal times
-            times += 1
-            asyncio.get_running_loop().call_soon(sink.on_reply, 0, Failure("no answer"))
-
-        pending = PendingReleases(1.0, send)
-        release = Command.release(SCRIPT, ("a", "b"), "me", 0.0, _clock.now() + 600)
-        for _ in range(connections):
-            pending.keep(release)
-            pending.resend()
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(60)
-        return times
-
-    assert 6 <= run_virtual(scenario()) <= 12
-
-
-class Owner:
-    """Keeps what a link says of its connection."""
-
-    def __init__(self) -> None:
-        self.end: Failure | None = None
-
-    def on_clock(self, clock: float, sent: float, received: float) -> None: ...
-
-    def on_push(self, push: list[Any]) -> None: ...
-
-    def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
-        self.end = end
-
-
-class Wire(asyncio.Transport):
-    """A connection whose other side is the test."""
-
-    def __init__(self, link: Link) -> None:
-        super().__init__()
-        self.link = link
-
-    def write(self, data: Any) -> None: ...
-
-    def abort(self) -> None:
-        asyncio.get_running_loop().call_soon(self.link.connection_lost, None)
-
-
-async def ended_by(command: Command, reply: str) -> tuple[Any, Failure | None]:
-    """What a link makes of this reply, and why the link ends."""
-    owner = Owner()
-    link = Link(owner, 1.0)
-    link.connection_made(Wire(link))
-    answer = link.ask(command)
-    await asyncio.sleep(0)  # sent
-    link.data_received(reply.encode())
-    async with asyncio.timeout(5):
-        await link.closed
-    return await answer, owner.end
-
-
-@pytest.mark.parametrize("words", ["READONLY You can't", "ERR Error running script: -READONLY"])
-async def test_the_link_to_a_demoted_primary_ends(words: str) -> None:
-    answer, end = await ended_by(Command.plain("SET", "a", "b"), f"-{words}\r\n")
-    assert READONLY in answer.cause
-    assert end is not None
-    assert end.code == READONLY
-
-
-@pytest.mark.parametrize("words", ["READONLY You can't", "@user_script: 9: -READONLY You can't"])
-async def test_so_it_does_if_one_name_of_a_batch_was_refused(words: str) -> None:
-    reply = f"*3\r\n:1\r\n*2\r\n:1\r\n-{words}\r\n:5\r\n"
-    answer, end = await ended_by(Command.plain(BATCH), reply)
-    assert answer[0] == 1  # each name of the batch takes its own reply
-    assert end is not None
-    assert end.code == READONLY
 
 
 @in_virtual_time
 async def test_a_node_whose_clock_jumped_is_told_of_as_one_that_does_not_vote(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with by_hand() as hand:
-        await hand.comes()
-        for clock in (CLOCK, CLOCK + 30):
+    server, events = alone(monkeypatch), list[Any]()
+    async with asynclock.connect(URL, observers=[events.append], **SETTINGS) as locks:
+        async with locks.lock("a"):
             await asyncio.sleep(1)
-            hand.node.on_clock(clock, _clock.now(), _clock.now())
-        (event,) = (one for one in hand.events if isinstance(one, NodeQuarantined))
-        assert event.seconds > 0
-        assert "clock jumped" in event.cause
+        server.jump_clock(30)
+        await locks.inspect("a")
+        assert locks.nodes()[0].state == "quarantined"
+    (event,) = (one for one in events if isinstance(one, NodeQuarantined))
+    assert event.seconds > 0
+    assert "clock jumped" in event.cause
     (record,) = (one for one in caplog.records if "does not vote for" in one.message)
-    assert record.levelname == "WARNING"
+    assert record.levelno == logging.WARNING
 
 
-@pytest.mark.parametrize("key", ["asynclock:#set", ""])
+@pytest.mark.parametrize("busy", [0.1, 0.4, 0.9])
 @in_virtual_time
-async def test_a_node_that_was_flushed_is_asked_for_the_record_that_it_lost(key: str) -> None:
-    """It must be told the record before it votes again."""
-    async with by_hand(record_key=key) as hand:
-        link = await hand.comes()
-        hand.node.on_push([b"invalidate", None])
-        asked = [command.args[0] for command in link.commands]
-        assert asked == (["CLIENT", "HMGET"] if key else [])
+async def test_an_idle_link_is_asked_for_the_clock_each_third_of_max_ttl(
+    monkeypatch: pytest.MonkeyPatch, busy: float
+) -> None:
+    """Whenever the last reply came: no reading is older, and each costs one request."""
+    server = alone(monkeypatch)
+    async with asynclock.connect(URL, max_ttl=MAX_TTL) as locks:
+        await locks.ready()
+        await asyncio.sleep(busy)
+        await locks.inspect("a")
+        begun = len(server.asked)
+        await asyncio.sleep(3 * MAX_TTL + 1)
+        assert [words[0] for words in server.asked[begun:]] == [b"TIME"] * 9
+        gaps = [after - one for one, after in pairwise(server.asked_at[begun - 1 :])]
+        assert gaps == pytest.approx([MAX_TTL / 3] * 9, abs=0.02)
+
+
+@pytest.mark.parametrize("tracking", [False, True])
+@in_virtual_time
+async def test_what_no_push_tells_is_asked_for_at_intervals(
+    monkeypatch: pytest.MonkeyPatch, *, tracking: bool
+) -> None:
+    server = alone(monkeypatch)
+    if not tracking:
+        server.instead[b"CLIENT"] = lambda _words: ReplyError("NOPERM no right")
+    async with asynclock.connect(URL, max_ttl=MAX_TTL) as locks:
+        await locks.ready()
+        await asyncio.sleep(MAX_TTL + 1)
+        assert len(server.asked_for("HMGET")) == (1 if tracking else 4)
+
+
+@in_virtual_time
+async def test_the_round_trip_is_a_mean_of_the_last_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither that of the first one, nor only the newest."""
+    server = alone(monkeypatch)
+    async with asynclock.connect(URL, **{**SETTINGS, "node_timeout": 2.0}) as locks:
+
+        async def after(times: int) -> float:
+            for _ in range(times):
+                async with locks.lock("a"):
+                    await asyncio.sleep(0.5)
+            return locks.nodes()[0].round_trip or 0.0
+
+        near = await after(3)
+        server.way.seconds = 0.1
+        between, far = await after(2), await after(60)
+    assert near < 0.01
+    assert near + 0.02 < between < far / 2
+    assert 0.19 < far < 0.21
+
+
+@pytest.mark.parametrize(("chance", "part"), [(0.0, 0.5), (1.0, 1.0)])
+@in_virtual_time
+async def test_a_replica_is_met_again_ever_more_rarely_until_it_is_a_primary(
+    monkeypatch: pytest.MonkeyPatch, chance: float, part: float
+) -> None:
+    """Clients that met it together do not all come back together."""
+    monkeypatch.setattr(random, "random", lambda: chance)
+    server: Server = alone(monkeypatch)
+    server.info["role"] = "slave"
+    async with asynclock.connect(URL, **SETTINGS) as locks:
+        await until(lambda: len(server.dialled) == 8, timeout=60)
+        pauses = [after - one for one, after in pairwise(server.dialled)]
+        longest = [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+        assert pauses == pytest.approx([part * one for one in longest], abs=0.001)
+        server.info["role"] = "master"
+        await until(lambda: locks.nodes()[0].state != "rejected")

@@ -1,8 +1,10 @@
-"""What goes wrong in a handshake, and what it leaves behind on the link."""
+"""What a new connection asks a server, and what the client makes of each answer."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,64 +12,323 @@ import redis.asyncio
 from redis.credentials import CredentialProvider
 
 import asynclock
-from asynclock._nodes import handshake
-from asynclock._nodes.link import Link
-from asynclock._nodes.replies import NOBODY, Failure
-from asynclock._nodes.script import Command
-from asynclock.testing import LocalServer, memory_node, run_virtual
+from asynclock.testing import LocalServer
+from asynclock.testing.memory.keyspace import ReplyError
 from tests import patient
+from tests.engine.virtual_nodes import start
+from tests.nodes.virtual_servers import Server, alone
+from tests.tables.inside import now
+from tests.waiting import in_virtual_time, until
+
+URL = "redis://p0"
+SETTINGS: dict[str, Any] = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0}
+NOT_READY = ("LOADING the dataset", "BUSY running a script")
 
 
-async def test_an_answer_that_nobody_expected_does_not_end_the_node(
-    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+def refuse(server: Server, **errors: str) -> None:
+    """Let the server refuse commands; "end": it hangs up."""
+
+    def reply(error: str) -> Any:
+        if error == "end":
+            return server.cut()
+        return error[1:].encode() if error[0] == "+" else ReplyError(error)
+
+    for name, error in errors.items():
+        server.instead[name.encode()] = partial(lambda error, _words: reply(error), error)
+
+
+async def refusal(url: str = URL, **settings: Any) -> tuple[str, bool]:
+    """Return why a server is of no use, and whether a person must put that right."""
+    async with asynclock.connect(url, **{**SETTINGS, **settings}) as locks:
+        with pytest.raises(asynclock.AsyncLockError) as caught:
+            await locks.lock("a").try_acquire()
+        return str(caught.value), isinstance(caught.value, asynclock.ConfigurationError)
+
+
+@in_virtual_time
+async def test_a_login_a_database_and_all_questions_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read_facts, failing = handshake.read_facts, True
+    server = alone(monkeypatch)
+    async with asynclock.connect("redis://alice:secret@p0/1", **SETTINGS) as locks:
+        await locks.ready()
+        words = [[word.decode() for word in one] for one in server.asked]
+        assert words[:6] == [
+            ["HELLO", "3", "AUTH", "alice", "secret"],
+            ["SELECT", "1"],
+            ["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"],
+            ["CONFIG", "GET", "appendfsync"],
+            ["TIME"],
+            ["INFO"],
+        ]
+        read = ["HMGET", "asynclock::#set", "accepted", "value", "name"]
+        reading = words.index(read)
+        assert {one[0] for one in words[6 : reading - 1]} == {"SCRIPT"}
+        assert words[reading - 1] == ["CLIENT", "CACHING", "YES"]
+    server.asked.clear()
+    async with asynclock.connect(URL, **SETTINGS) as locks:
+        await locks.ready()
+        assert [words[:2] for words in server.asked[:2]] == [
+            (b"HELLO", b"3"),
+            (b"CLIENT", b"TRACKING"),
+        ]
 
-    def malformed(info: Any, fsync: Any, *, tracking: bool) -> Any:
-        if failing:
-            info = info.replace(b"uptime_in_seconds:", b"uptime_in_seconds:x")
-        return read_facts(info, fsync, tracking=tracking)
 
-    monkeypatch.setattr(handshake, "read_facts", malformed)
-    async with patient.connect(asynclock_nodes[0].url, restart_guard=False) as locks:
-        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+@in_virtual_time
+async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, no = alone(monkeypatch), "NOPERM no right"
+    most = {"CONFIG": no, "TIME": no, "INFO": no, "SCRIPT": no, "HMGET": no}
+    refuse(server, CLIENT=no, **most)
+    async with asynclock.connect(URL, restart_guard=False, **SETTINGS) as locks:
+        for _ in range(2):
+            async with locks.lock("a", timeout=5):
+                pass
+            server.cut()
+            await asyncio.sleep(1)
+        del server.instead[b"INFO"]
+        server.cut()
+        await asyncio.sleep(1)
+        async with locks.lock("a"):
+            pass
+    told = [one.message.partition(": ")[0] for one in caplog.records if "refuses" in one.message]
+    every = [f"p0:6379 refuses {name}" for name in ("CLIENT", "CONFIG", "TIME")]
+    rest = [f"p0:6379 refuses {name}" for name in ("SCRIPT", "HMGET")]
+    assert told == [*every, "p0:6379 refuses INFO", *rest, *every, *rest]
+
+
+@pytest.mark.parametrize(
+    ("replies", "cause", "permanent"),
+    [
+        ({"HELLO": "WRONGPASS invalid username-password pair"}, "WRONGPASS invalid", True),
+        ({"HELLO": "NOAUTH HELLO must be called with AUTH"}, "it wants a password (NOAUTH)", True),
+        (
+            {
+                "HELLO": "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`",
+                "INFO": "+redis_version:6.0.9",
+            },
+            "Redis 6.2 or later is needed: ERR unknown command `HELLO`",
+            True,
+        ),
+        (
+            {"HELLO": "NOPROTO unsupported HELLO", "INFO": "+redis_version:6.0.9"},
+            "Redis 6.2 or later is needed: NOPROTO",
+            True,
+        ),
+        (
+            {"HELLO": "NOPROTO unsupported HELLO", "INFO": "+redis_version:7.0.15"},
+            "it is Redis 7.0.15, but HELLO 3 is refused",
+            True,
+        ),
+        ({"HELLO": "ERR max number of clients"}, "ERR max number of clients", False),
+        *(({"HELLO": error}, error, False) for error in NOT_READY),
+        *(({"SCRIPT": error}, error, False) for error in NOT_READY),
+        *(({"INFO": error}, error, False) for error in NOT_READY),
+        ({"SELECT": "ERR DB index is out of range"}, "ERR DB index is out of range", True),
+        ({"SELECT": "NOPERM no right"}, "NOPERM no right", True),
+        ({"INFO": "+redis_mode:sentinel"}, "it is a Sentinel: write redis+sentinel://", True),
+        ({"INFO": "+uptime_in_seconds:x"}, "the handshake failed: ValueError: ", False),
+        (
+            {"HELLO": "end"},
+            "connection lost: reset by the node; if this port wants TLS, the",
+            False,
+        ),
+        ({"INFO": "+role:sentinel"}, "it is a sentinel, not a primary", True),
+        ({"INFO": "+role:slave"}, "it is a replica, not a primary", True),
+    ],
+)
+@in_virtual_time
+async def test_why_a_server_is_of_no_use(
+    monkeypatch: pytest.MonkeyPatch, replies: dict[str, str], cause: str, *, permanent: bool
+) -> None:
+    server = alone(monkeypatch)
+    refuse(server, **replies)
+    found, needs = await refusal(f"{URL}/1")
+    assert (cause in found, needs) == (True, permanent), found
+    assert server.connections == 0
+
+
+@in_virtual_time
+async def test_a_server_that_repeats_the_login_is_quoted_with_the_user_and_not_the_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse(alone(monkeypatch), HELLO="ERR no such command: HELLO 3 AUTH alice secret")
+    cause, _ = await refusal("redis://alice:secret@p0")
+    assert "HELLO 3 AUTH alice ***" in cause
+
+
+class Provider(CredentialProvider):
+    """Gives what a test tells it to."""
+
+    def __init__(self, *found: str | Exception | None) -> None:
+        self.found = found
+
+    async def get_credentials_async(self) -> Any:
+        await asyncio.sleep(0.05)
+        if isinstance(self.found[0], Exception):
+            raise self.found[0]
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("found", "login"),
+    [
+        (("pw",), ("default", "pw")),
+        (("u", "pw"), ("u", "pw")),
+        ((None, "pw"), ("default", "pw")),
+        (("", "pw"), ("default", "pw")),
+        (("u", None), ("u", "")),
+    ],
+)
+@in_virtual_time
+async def test_a_provider_may_name_a_password_alone(
+    monkeypatch: pytest.MonkeyPatch, found: tuple[str | None, ...], login: tuple[str, str]
+) -> None:
+    server = alone(monkeypatch)
+    client = redis.asyncio.Redis(host="p0", credential_provider=Provider(*found))
+    async with asynclock.connect(client, **SETTINGS) as locks:
+        await locks.ready()
+        assert server.asked[0][3:] == tuple(word.encode() for word in login)
+
+
+@in_virtual_time
+async def test_an_error_of_a_provider_of_passwords_is_told_without_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may quote the password."""
+    alone(monkeypatch)
+    failing = Provider(PermissionError("the password canary has expired"))
+    client: Any = redis.asyncio.Redis(host="p0", credential_provider=failing)
+    cause = "no credentials: the provider raised PermissionError"
+    found, needs = await refusal(client)
+    assert (cause in found, needs) == (True, False)
+    assert "canary" not in found
+
+
+@in_virtual_time
+async def test_a_password_of_a_provider_that_is_wrong_now_may_be_right_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse(alone(monkeypatch), HELLO="WRONGPASS invalid")
+    client: Any = redis.asyncio.Redis(host="p0", credential_provider=Provider("pw"))
+    found, needs = await refusal(client)
+    assert ("WRONGPASS invalid" in found, needs) == (True, False)
+
+
+@in_virtual_time
+async def test_a_password_that_cannot_be_encoded_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone(monkeypatch)
+    client: Any = redis.asyncio.Redis(host="p0", password="canary\udc80")
+    cause, _ = await refusal(client)
+    assert "the handshake failed: its address or login can't be encoded" in cause
+    assert "canary" not in cause
+
+
+def tls_error(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, "it failed")
+    error.reason = reason
+    return error
+
+
+NO_TLS = "can't connect: it failed: does this port speak TLS?"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "permanent"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed"), "Connection refused", False),
+        (OSError(), "can't connect: OSError", False),
+        (OSError("no route"), "can't connect: no route", False),
+        (tls_error("CERTIFICATE_VERIFY_FAILED"), "can't connect: it failed", True),
+        (tls_error("WRONG_VERSION_NUMBER"), NO_TLS, False),
+        (tls_error("RECORD_LAYER_FAILURE"), NO_TLS, False),
+    ],
+)
+@in_virtual_time
+async def test_a_connection_that_cannot_be_opened_says_why(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, cause: str, *, permanent: bool
+) -> None:
+    server = alone(monkeypatch)
+
+    async def closed(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(server, "open", closed)
+    found, needs = await refusal()
+    assert (cause in found, needs) == (True, permanent), found
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (tls_error("CERTIFICATE_VERIFY_FAILED"), True),
+        (ReplyError("WRONGPASS invalid"), False),
+    ],
+)
+@in_virtual_time
+async def test_what_a_person_must_put_right_may_pass_where_it_worked_before(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, *, passes: bool
+) -> None:
+    """A proxy gets a new certificate; a password that is wrong stays wrong."""
+    server = alone(monkeypatch)
+    async with asynclock.connect(URL, **SETTINGS) as locks:
+        await locks.ready()
+        if isinstance(error, ReplyError):
+            server.instead[b"HELLO"] = lambda _words: error
+        else:
+
+            async def closed(*_: Any) -> Any:
+                raise error
+
+            monkeypatch.setattr(server, "open", closed)
+        server.cut()
+        kind = asynclock.QuorumUnavailableError if passes else asynclock.ConfigurationError
+        with pytest.raises(kind):
+            await locks.lock("a").acquire(timeout=3)
+
+
+@in_virtual_time
+async def test_a_handshake_that_is_given_up_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = alone(monkeypatch)
+    server.freeze()
+    locks = asynclock.connect(URL, **SETTINGS)
+    asking = start(locks.lock("a").try_acquire())
+    await asyncio.sleep(0.1)
+    asking.cancel()
+    await locks.aclose()
+    server.thaw()
+    await asyncio.sleep(0.01)
+    assert server.connections == 0
+
+
+@pytest.mark.parametrize("seconds", [0.25, 0.5])
+@in_virtual_time
+async def test_after_a_slow_handshake_a_silent_server_has_one_node_timeout(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Attempts to connect get more time after each that failed."""
+    server = alone(monkeypatch)
+    server.freeze()
+    async with asynclock.connect(URL, **{**SETTINGS, "node_timeout": seconds}) as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError, match=f"within {seconds} s"):
             await locks.lock("a").try_acquire()
-        (cause,) = caught.value.nodes.values()
-        assert cause.startswith("the handshake failed: ValueError: ")
-        failing = False
-        async with locks.lock("a", timeout=20) as lease:
-            assert lease.held
-
-
-async def test_a_host_name_that_cannot_be_encoded_does_not_end_the_node() -> None:
-    host = "a" * 70 + ".example"
-    async with asynclock.connect(f"redis://{host}:6379") as locks:
-        with pytest.raises(asynclock.QuorumUnavailableError, match="can't be encoded"):
+        await asyncio.sleep(5)
+        assert "no answer to the login within 2 s" in locks.nodes()[0].cause
+        server.thaw()
+        await until(lambda: locks.nodes()[0].state == "up")
+        server.freeze()
+        began = now()
+        with pytest.raises(asynclock.QuorumUnavailableError, match=f"within {seconds} s"):
             await locks.lock("a").try_acquire()
-        (keeper,) = (t for t in asyncio.all_tasks() if t.get_name().startswith("asynclock: keep"))
-        assert not keeper.done()
+        assert now() - began == pytest.approx(seconds, abs=0.05)
 
 
-def test_a_slow_handshake_leaves_no_timer_behind() -> None:
-    """A node that falls silent right after it costs one node timeout, not the dial's."""
-
-    async def scenario() -> float:
-        async with asynclock.connect("memory://a", restart_guard=False) as locks:
-            node = memory_node("a")
-            node.freeze()
-            node.cut()
-            while "within 2 s" not in (locks.nodes()[0].cause or ""):
-                await asyncio.sleep(0.01)
-            node.thaw()
-            while locks.nodes()[0].state != "up":
-                await asyncio.sleep(0.001)
-            node.freeze()
-            begin = asyncio.get_running_loop().time()
-            with pytest.raises(asynclock.QuorumUnavailableError):
-                await locks.lock("a").try_acquire()
-            return asyncio.get_running_loop().time() - begin
-
-    assert run_virtual(scenario()) <= 0.3
+# ---- on sockets
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -97,20 +358,24 @@ async def test_a_connection_opens_in_one_round_trip(asynclock_nodes: list[LocalS
     relay.close()
 
 
-class Slow(CredentialProvider):
-    """Needs some time to find the password."""
-
-    async def get_credentials_async(self) -> tuple[str, str]:
-        await asyncio.sleep(0.05)
-        return "default", "secret"
-
-
-@pytest.mark.parametrize("provider", [None, Slow()])
-async def test_a_server_that_refuses_before_it_is_asked_is_quoted(
-    provider: CredentialProvider | None,
+@pytest.mark.parametrize(
+    ("after", "reply", "cause"),
+    [
+        (b"", b"-ERR max number of clients reached\r\n", "ERR max number of clients reached"),
+        (b"INFO", b"+OK\r\n", "the server closed the connection"),
+    ],
+    ids=["before it is asked", "before it says who it is"],
+)
+@pytest.mark.parametrize("provider", [None, Provider("default", "secret")])
+async def test_a_server_that_ends_a_connection_is_quoted(
+    provider: CredentialProvider | None, after: bytes, reply: bytes, cause: str
 ) -> None:
-    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"-ERR max number of clients reached\r\n")
+    """And not taken for one without the right to INFO, which may have forgotten everything."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if after:
+            await reader.readuntil(after)
+        writer.write(reply)
         writer.close()
 
     full = await asyncio.start_server(refuse, "127.0.0.1")
@@ -119,49 +384,14 @@ async def test_a_server_that_refuses_before_it_is_asked_is_quoted(
     async with client, asynclock.connect(client) as locks:
         with pytest.raises(asynclock.QuorumUnavailableError) as caught:
             await locks.lock("a").try_acquire()
-        assert list(caught.value.nodes.values()) == ["ERR max number of clients reached"]
+        (found,) = caught.value.nodes.values()
+        assert found.startswith(cause) or (after and "connection lost" in found), found
     full.close()
 
 
-class Recorder(asyncio.Transport):
-    """A transport that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def abort(self) -> None:
-        pass
-
-
-class Listener:
-    """The owner of a link, which wants to know nothing."""
-
-    def on_clock(self, *_: object) -> None:
-        pass
-
-    on_push = on_disconnect = on_clock
-
-
-async def test_a_peer_that_catches_up_is_written_to_in_the_next_turn() -> None:
-    """Within `resume_writing` asyncio can't bear a write that fails."""
-    link, transport = Link(Listener(), 1.0), Recorder()
-    link.connection_made(transport)
-    link.pause_writing()
-    link.send(Command.plain("TIME"), NOBODY, 0)
-    await asyncio.sleep(0)
-    link.resume_writing()
-    assert not transport.written
-    await asyncio.sleep(0)
-    assert b"TIME" in transport.written
-    link.connection_lost(None)
-
-
-async def test_a_password_that_cannot_be_encoded_is_not_shown() -> None:
-    error = UnicodeEncodeError("utf-8", "canary\udc80", 6, 7, "surrogates not allowed")
-    failure = handshake.why_unready(error)
-    assert isinstance(failure, Failure)
-    assert "canary" not in failure.cause
+async def test_a_host_name_that_cannot_be_encoded_does_not_end_the_node() -> None:
+    async with asynclock.connect(f"redis://{'a' * 70}.example:6379") as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError, match="can't be encoded"):
+            await locks.lock("a").try_acquire()
+        (keeper,) = (t for t in asyncio.all_tasks() if t.get_name().startswith("asynclock: keep"))
+        assert not keeper.done()

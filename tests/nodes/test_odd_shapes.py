@@ -22,6 +22,7 @@ ODD: dict[str, Any] = {
     "text": b"OK",
     "empty": [],
     "short": [1],
+    "short refusal": [0],
     "none granted": [1, None, b"", NOW],
     "fence is a text": [1, b"7", b"", NOW],
     "fence is a list": [1, [], b"x", NOW],
@@ -142,8 +143,10 @@ TOLD: dict[str, Callable[[Held], Awaitable[Any]]] = {
 """Calls whose result says what the nodes that answered say."""
 
 
-def play(size: int, odd: Any, call: Callable[[Held], Awaitable[Any]]) -> Any:
+def play(size: int, odd: Any, call: str | Callable[[Held], Awaitable[Any]]) -> Any:
     """Return what the call returns, or the error that it raises, if the first node is odd."""
+
+    wanted = {**CALLS, **TOLD}[call] if isinstance(call, str) else call
 
     async def scenario() -> Any:
         errors: list[Any] = []
@@ -154,11 +157,12 @@ def play(size: int, odd: Any, call: Callable[[Held], Awaitable[Any]]) -> Any:
         places: list[Any] = [MemoryEndpoint(node.name, node) for node in nodes]
         async with asynclock.connect(*places, ttl=5, max_ttl=60, node_timeout=0.25) as locks:
             on = Held(locks)
-            await on.prepare()
+            if call not in TAKE:
+                await on.prepare()
             nodes[0].odd = odd
             try:
                 async with asyncio.timeout(300):
-                    found: Any = await call(on)
+                    found: Any = await wanted(on)
             except asynclock.AsyncLockError as error:
                 found = error
             await asyncio.sleep(1)
@@ -172,22 +176,31 @@ def play(size: int, odd: Any, call: Callable[[Held], Awaitable[Any]]) -> Any:
 @pytest.mark.parametrize("call", [*CALLS, *TOLD])
 def test_two_good_nodes_are_enough(call: str) -> None:
     for shape, odd in ODD.items():
-        found = play(3, odd, {**CALLS, **TOLD}[call])
+        found = play(3, odd, call)
         assert not isinstance(found, Exception), (shape, found)
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_single_node_is_named(call: str) -> None:
     for shape, odd in ODD.items():
-        found = play(1, odd, CALLS[call])
+        found = play(1, odd, call)
         assert isinstance(found, asynclock.AsyncLockError), (shape, found)
         nodes = getattr(found, "nodes", {})
         assert "memory://a" in nodes or "memory://a" in str(found), (shape, found)
 
 
+def test_a_lease_is_given_up_whatever_its_node_replies() -> None:
+    async def given_up(on: Held) -> bool:
+        await on.lease.release()
+        return on.lease.held
+
+    for shape, odd in ODD.items():
+        assert play(1, odd, given_up) is False, shape
+
+
 @pytest.mark.parametrize("call", [one for one in TOLD if one.startswith("inspect")])
 def test_an_inspection_says_which_node_is_odd(call: str) -> None:
-    found = play(3, ODD["text"], TOLD[call])
+    found = play(3, ODD["text"], call)
     views = [part.nodes[0] for part in (found.parts or (found,))]
     assert all("unexpected form" in view.error for view in views)
 
@@ -195,5 +208,5 @@ def test_an_inspection_says_which_node_is_odd(call: str) -> None:
 @given(odd=RESP, call=st.sampled_from([*CALLS, *TOLD]))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_reply_of_one_node_is_survived(odd: Any, call: str) -> None:
-    found = play(3, odd, {**CALLS, **TOLD}[call])
+    found = play(3, odd, call)
     assert not isinstance(found, Exception) or isinstance(found, asynclock.AsyncLockError)

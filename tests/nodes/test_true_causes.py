@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._nodes.node_log import QUIET
-from asynclock._nodes.replies import ServerError, failure
 from asynclock.testing import FaultProxy, LocalServer, all_servers, make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
@@ -106,7 +104,6 @@ async def test_what_a_node_answers_instead_of_votes_is_shown_and_logged_once(
     told = [record.message for record in caplog.records if "vote" in record.message]
     where = health.node
     assert told == [f"{where} does not vote: {health.cause}", f"{where} votes again"]
-    assert QUIET > 1
     assert locks.nodes()[0].cause.startswith(FULL)
 
 
@@ -240,28 +237,3 @@ async def test_a_node_that_was_reached_before_may_have_a_wrong_certificate_for_a
         proxy.cut()
         with pytest.raises(asynclock.QuorumUnavailableError, match="CERTIFICATE"):
             await locks.lock("b").acquire(timeout=1)
-
-
-BEFORE_7 = f"ERR Error running script (call to f_{'0' * 40}): @user_script:62: "
-SINCE_7 = f" script: {'0' * 40}, on @user_script:62."
-CAUGHT_BEFORE_7 = "@user_script: 62: "
-SINCE_VALKEY_9 = " script: on @user_script:62."
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        (f"{BEFORE_7}-", "."),
-        (f"{BEFORE_7}{CAUGHT_BEFORE_7}-", "."),
-        (f"{CAUGHT_BEFORE_7}-", "."),
-        ("", f".{SINCE_7}"),
-        ("", f".{SINCE_VALKEY_9}"),
-    ],
-)
-def test_a_scripts_error_is_told_as_the_servers_own(around: tuple[str, str]) -> None:
-    before, behind = around
-    full = failure(ServerError(f"{before}{FULL}{behind}"))
-    assert (full.code, full.permanent) == ("OOM", False)
-    assert full.cause.rstrip(".") == FULL
-    wrong = failure(ServerError(f"{before.rstrip('-')}{WRONG_TYPE}{behind}"))
-    assert (wrong.code, wrong.permanent) == ("WRONGTYPE", True)

@@ -5,22 +5,23 @@ Each server has a host and a port, tells what a test lets it tell, and keeps wha
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from redis.crc import key_slot
 
 import asynclock
-from asynclock._nodes.cluster import ClusterNode
-from asynclock._nodes.cluster.slots import SLOTS, key_slot
-from asynclock._nodes.endpoint import Endpoint
 from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.keyspace import OK, ReplyError, Words
 from tests.engine.virtual_nodes import Way
+from tests.tables import inside
 
-L = TypeVar("L")
+SLOTS = 16_384
 Reply = Callable[[Words], Any]
+WITH_SCRIPT = (b"EVALSHA", b"EVAL")
 WITH_KEYS = {b"EVALSHA": 3, b"EVAL": 3, b"GET": 1, b"SET": 1, b"DEL": 1}
 """The place of the first key in a command."""
 
@@ -31,32 +32,58 @@ class Server(MemoryNode):
     def __init__(self, host: str, port: int) -> None:
         super().__init__(f"{host}:{port}")
         self.host, self.port = host, port
-        self.way = Way()
+        self.way, self.deaf = Way(), False
         self.info: dict[str, object] = {}
         """What INFO tells besides the usual."""
         self.instead: dict[bytes, Reply] = {}
         """By a command's first word: what replies to it."""
         self.asked: list[Words] = []
+        self.asked_at: list[float] = []
+        self.dialled: list[float] = []
+        """When somebody tried to connect."""
+        self.talking: set[Any] = set()
+        """Those that have asked something and are still connected."""
+        self._left: set[Any] = set()
+        self._opened = 0
         self.born_ago(3600)
+
+    async def open(self, factory: Any, route: Any = None) -> Any:
+        self.dialled.append(inside.now())
+        protocol = await super().open(factory, route)
+        self._opened += 1
+        return protocol
+
+    def left(self, client: Any) -> None:
+        super().left(client)
+        self.talking.discard(client)
+        self._left.add(client)
+
+    @property
+    def connections(self) -> int:
+        return self._opened - len(self._left)
 
     def answer(self, client: Any, words: Words) -> Any:
         if client is None:
             return super().answer(client, words)
+        self.talking.add(client)
         self.asked.append(words)
-        reply = self.instead.get(words[0].upper())
-        return super().answer(client, words) if reply is None else reply(words)
+        self.asked_at.append(inside.now())
+        name = words[0].upper()
+        if (instead := self.instead.get(name)) is not None:
+            return instead(words)
+        reply = super().answer(client, words)
+        more = "".join(f"{key}:{value}\r\n" for key, value in self.info.items())
+        return reply + more.encode() if name == b"INFO" else reply
 
     def asked_for(self, *first: str) -> list[Words]:
         """Return the commands that began with these words."""
         wanted = tuple(word.encode() for word in first)
         return [words for words in self.asked if words[: len(wanted)] == wanted]
 
-    @property
-    def connections(self) -> int:
-        return len(self._clients)
-
-    def _said(self) -> str:
-        return super()._said() + "".join(f"{key}:{value}\r\n" for key, value in self.info.items())
+    def operations(self, *some: str) -> list[str]:
+        """Return the operations of scripts that were asked for, with their owners."""
+        found = (words[3 + int(words[2]) :] for words in self.asked if words[0] in WITH_SCRIPT)
+        return [b" ".join(words[:2]).decode() for words in found if words[0].decode() in some]
 
 
 class ClusterServer(Server):
@@ -168,6 +195,10 @@ class VirtualCluster:
                 parts.append((first, last, servers))
         return [part for part in parts if part[0] <= part[1]]
 
+    def without(self, slot: int) -> list[tuple[int, int, list[ClusterServer]]]:
+        """Return the shards after nobody serves a slot any more."""
+        return [part for part in self.moved(slot, self.spare) if part[2] != [self.spare]]
+
 
 class Sentinel(Server):
     """A Sentinel that names whatever the test lets it name."""
@@ -236,6 +267,23 @@ def name_on(number: int, of: int = 3) -> str:
     return next(name for name in names if slot_of(name) * of // SLOTS == number)
 
 
+async def met(locks: asynclock.LockManager) -> None:
+    """Let the manager know all three servers."""
+    for number in range(3):
+        async with locks.lock(f"warm-{name_on(number)}"):
+            pass
+
+
+def kept() -> list[str]:
+    """Return the servers that tasks keep connected, each once per task."""
+    names = (task.get_name() for task in asyncio.all_tasks())
+    return sorted(
+        name.split()[-1].split(":")[0]
+        for name in names
+        if name.startswith("asynclock: keep ") and "cluster" not in name
+    )
+
+
 def slot_of(name: str) -> int:
     return key_slot(f"asynclock:{{{name}}}".encode())
 
@@ -244,31 +292,21 @@ def key_of(name: str) -> bytes:
     return f"asynclock:{{{name}}}".encode()
 
 
+def alone(patch: pytest.MonkeyPatch, *, replicas: int = 0) -> Server:
+    """One server at redis://p0 with so many replicas, each of which acknowledges everything."""
+    server = Server("p0", 6379)
+    server.info["connected_slaves"] = replicas
+    server.instead[b"WAIT"] = lambda _words: server.info["connected_slaves"]
+    reach(patch, [server])
+    return server
+
+
 def reach(patch: pytest.MonkeyPatch, servers: Sequence[Server]) -> None:
     """Let addresses lead to these servers."""
-    at = {(server.host, server.port): server for server in servers}
-
-    async def by_address(self: Endpoint, make: Callable[[], Any]) -> Any:
-        server = at.get((self.host, self.port))
-        if server is None:
-            raise ConnectionRefusedError(f"nobody at {self.address}")
-        return await server.open(make, server.way)
-
-    patch.setattr(Endpoint, "look_up", known)
-    patch.setattr(Endpoint, "open", by_address)
-
-
-async def known(_self: Endpoint) -> None:
-    """Look nothing up: no name of a test has an address."""
+    inside.reach(patch, {(server.host, server.port): server for server in servers})
 
 
 def connect(cluster: VirtualCluster, **settings: Any) -> asynclock.LockManager:
     """Connect to a Cluster, without the restart guard: its servers were never met before."""
     usual = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0, "restart_guard": False}
     return asynclock.connect(cluster.url, **{**usual, **settings})
-
-
-def node_of(locks: asynclock.LockManager) -> ClusterNode:
-    (node,) = locks._engine.multiplexer.nodes
-    assert isinstance(node, ClusterNode)
-    return node

@@ -170,18 +170,6 @@ async def test_a_demoted_primary_is_left_at_once(group: Replicated, connect: Con
     assert (await old.command("ROLE"))[0] == "slave"
 
 
-@pytest.mark.parametrize("acks", [-1, 1.5, True, "some", None])
-def test_acks_are_checked(acks: object) -> None:
-    with pytest.raises(asynclock.ConfigurationError, match="acks must be"):
-        asynclock.connect("redis://localhost", acks=acks)  # type: ignore[arg-type]  # on purpose
-
-
-def test_what_majority_means() -> None:
-    majority = Acks.of("majority", False)
-    assert [majority.needed(replicas) for replicas in range(7)] == [1, 1, 1, 2, 2, 3, 3]
-    assert [Acks.of("all", False).needed(replicas) for replicas in range(4)] == [1, 1, 2, 3]
-
-
 @pytest.mark.parametrize("timeout", [0.01, 0.7, 1.2, 2.2])
 async def test_whatever_the_timeout_the_missing_acknowledgements_are_told(
     group: Replicated, connect: Connect, timeout: float

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
 
 from asynclock import LockManager, _clock
+from asynclock._nodes.endpoint import TLS, Endpoint
 from tests.waiting import until
 
 
@@ -46,3 +52,24 @@ def loses_pushes(locks: LockManager) -> None:
     """Let no push reach this client's waiters from now on."""
     for node in locks._engine.multiplexer.nodes:
         node.on_wake = lambda _key: None
+
+
+def reach(patch: pytest.MonkeyPatch, servers: Mapping[tuple[str, int], Any]) -> None:
+    """Let hosts and ports lead to servers in memory, each by its `way`; no name is looked up.
+
+    A server that is `deaf` takes a connection and never finishes a TLS handshake.
+    """
+
+    async def known(_self: Endpoint) -> None: ...
+
+    async def by_address(self: Endpoint, make: Callable[[], Any]) -> Any:
+        server = servers.get((self.host, self.port))
+        if server is None:
+            raise ConnectionRefusedError(f"nobody at {self.address}")
+        if server.deaf:
+            self.phase = TLS
+            await asyncio.Event().wait()
+        return await server.open(make, server.way)
+
+    patch.setattr(Endpoint, "look_up", known)
+    patch.setattr(Endpoint, "open", by_address)

@@ -1,0 +1,326 @@
+"""What becomes of one command to a Cluster, by the replies and the states of its servers."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock import _clock
+from asynclock._nodes.cluster.parked import ParkedCommands
+from asynclock._nodes.cluster.route import RoutedCommand
+from asynclock._nodes.node import NodeSettings
+from asynclock._nodes.replies import NOBODY, Failure
+from asynclock._nodes.script import Command
+from asynclock._primitives.lock import SCRIPT
+from tests.waiting import in_virtual_time
+
+NODE_TIMEOUT = 0.25
+MOVED = Failure("MOVED 1 10.0.0.2:7000", code="MOVED")
+ASK = Failure("ASK 1 10.0.0.2:7000", code="ASK")
+OOM = Failure("OOM no memory", code="OOM")
+NO_VOTE = Failure("votes in 5.0 s")
+GRANT, REFUSAL = [1, 5, 0], [0, 100, "you"]
+VOTES = ("acquire", "read", "prepare", "accept")
+
+
+class Cluster:
+    """A Cluster of which every server is the same one."""
+
+    round_trip: float | None = None
+    settings = NodeSettings(
+        NODE_TIMEOUT, 10.0, restart_guard=True, guard_first=True, clock_guard=True
+    )
+    address = "10.0.0.1:7000"
+
+    def __init__(
+        self, reply: Any = None, *, votes_in: float = 0.0, renews_in: float = 0.0, **state: Any
+    ) -> None:
+        now = _clock.now()
+        self.reply = reply
+        """What answers each command; None: no answer yet."""
+        self.trust = SimpleNamespace(votes_from=now + votes_in, renews_from=now + renews_in)
+        self.tracking: bool = state.get("tracking", False)
+        self.no_vote: Failure | None = state.get("no_vote")
+        self.lack: Failure | None = state.get("lack")
+        self.asked: list[str] = []
+        self.sinks: list[Any] = []
+        self.noted: list[Failure | None] = []
+        self.kept: list[Any] = []
+        self.looks = 0
+        self.parked = ParkedCommands(lambda: Failure("no view"))
+        self.claiming: dict[Any, Any] = {}
+
+    # a server
+
+    def obstacle(self, _now: float) -> Failure | None:
+        return self.no_vote
+
+    def note(self, answer: Failure | None) -> None:
+        self.noted.append(answer)
+
+    def ask(self, command: Command, sink: Any, index: int) -> None:
+        source = "source " * command.sourced
+        self.asked.append(f"{source}{command.op!s}")
+        assert len(self.asked) < 100, "it follows redirects for ever"
+        if sink is not NOBODY:
+            self.sinks.append(sink)
+            if self.reply is not None:
+                sink.on_reply(index, self.reply)
+
+    def deliver(self, command: Command, sink: Any, index: int) -> None:
+        self.asked.append("to be delivered")
+        self.ask(command, sink, index)
+
+    # the Cluster
+
+    def owner(self, _slot: int) -> Any:
+        return self
+
+    shard_at = owner
+
+    def address_of(self, _shard: Any) -> tuple[str, int]:
+        return "10.0.0.1", 7000
+
+    def moved(self, slot: int, shard: Any) -> None: ...
+
+    def look_again(self) -> None:
+        self.looks += 1
+
+    def keep_release(self, command: Command) -> None:
+        self.kept.append(command.owner)
+
+    def send(
+        self, op: str, *, keys: tuple[str, ...] = ("k",), **how: bool
+    ) -> tuple[RoutedCommand, list[Any]]:
+        """Send an operation; return the command, and the list of its answers."""
+        answers: list[Any] = []
+        sink: Any = SimpleNamespace(on_reply=lambda _index, reply: answers.append(reply))
+        cluster: Any = self
+        command = RoutedCommand(cluster, Command(SCRIPT, keys, (op, "me")), sink, 0, **how)
+        command.go()
+        return command, answers
+
+
+TOLD = Failure("10.0.0.1:7000: votes in 5.0 s")
+
+
+@pytest.mark.parametrize(
+    ("op", "reply", "state", "answer"),
+    [
+        *((op, GRANT, {"no_vote": NO_VOTE}, TOLD) for op in VOTES),
+        *((op, GRANT, {"no_vote": NO_VOTE}, GRANT) for op in ("extend", "release", "inspect")),
+        *((op, GRANT, {"votes_in": -60}, GRANT) for op in VOTES),
+        *((op, GRANT, {}, GRANT) for op in VOTES),
+        *((op, GRANT, {"votes_in": 60}, None) for op in VOTES),
+        *((op, REFUSAL, {"votes_in": 60}, REFUSAL) for op in VOTES),
+        *((op, GRANT, {"renews_in": 60}, None) for op in ("extend", "raise")),
+        *((op, GRANT, {}, GRANT) for op in ("extend", "raise")),
+        ("inspect", GRANT, {"renews_in": 60}, GRANT),
+    ],
+)
+@in_virtual_time
+async def test_a_reply_counts_only_from_a_server_that_may_give_it(
+    op: str, reply: Any, state: dict[str, Any], answer: Any
+) -> None:
+    """No guard makes a refusal wrong, and a look is no vote."""
+    cluster = Cluster(reply, **state)
+    _, (found,) = cluster.send(op)
+    assert isinstance(found, Failure) if answer is None else found == answer
+    assert len(cluster.asked) == (0 if answer is TOLD else 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "state"), [*((op, {"votes_in": 1}) for op in VOTES), ("extend", {"renews_in": 1})]
+)
+@in_virtual_time
+async def test_a_vote_counts_that_was_asked_for_when_the_quarantine_was_over(
+    op: str, state: dict[str, Any]
+) -> None:
+    """A reply that comes later may be of a moment at which the server had no vote."""
+    cluster = Cluster(**state)
+    _, answers = cluster.send(op)
+    await asyncio.sleep(2)
+    cluster.sinks[0].on_reply(0, GRANT)
+    assert [type(one) for one in answers] == [Failure]
+
+
+@pytest.mark.parametrize(
+    ("op", "reply", "how", "tracking", "asked"),
+    [
+        ("acquire", REFUSAL, {"arm": True}, False, ["acquire"]),
+        ("acquire", REFUSAL, {}, True, ["acquire"]),
+        ("acquire", REFUSAL, {"arm": True}, True, ["CLIENT", "acquire"]),
+        ("release", REFUSAL, {"release": True}, False, ["to be delivered", "release"]),
+        ("acquire", MOVED, {}, False, ["acquire"] * 6),
+    ],
+)
+@in_virtual_time
+async def test_what_a_server_is_sent(
+    op: str, reply: Any, how: dict[str, bool], tracking: bool, asked: list[str]
+) -> None:
+    cluster = Cluster(reply, tracking=tracking)
+    cluster.send(op, **how)
+    assert cluster.asked == asked
+
+
+@in_virtual_time
+async def test_nothing_comes_between_the_permission_for_a_moving_slot_and_its_command() -> None:
+    """A server forgets the permission with the next command, whatever it is."""
+    cluster = Cluster(tracking=True)
+    cluster.send("acquire", arm=True)
+    cluster.sinks[0].on_reply(0, ASK)
+    assert cluster.asked[-3:] == ["CLIENT", "ASKING", "source acquire"]
+
+
+@in_virtual_time
+async def test_keys_in_two_slots_are_a_mistake() -> None:
+    cluster = Cluster(GRANT)
+    _, (answer,) = cluster.send("acquire", keys=("a", "b"))
+    assert answer.permanent
+    assert "different slots" in answer.cause
+    assert cluster.asked == []
+
+
+@in_virtual_time
+async def test_an_owner_claims_its_key_until_the_answer() -> None:
+    cluster = Cluster()
+    first, _ = cluster.send("acquire")
+    assert cluster.claiming == {"me": first}
+    second, _ = cluster.send("acquire")
+    cluster.sinks[0].on_reply(0, REFUSAL)
+    assert cluster.claiming == {"me": second}, "an earlier answer ends no later claim"
+    cluster.sinks[1].on_reply(0, REFUSAL)
+    assert cluster.claiming == {}
+
+
+@pytest.mark.parametrize("how", ["released", "too late"])
+@in_virtual_time
+async def test_a_redirect_is_not_followed_after_a_release_or_the_timeout(how: str) -> None:
+    cluster = Cluster()
+    command, answers = cluster.send("acquire")
+    if how == "released":
+        assert not command.give_up(), "it may have been executed"
+    else:
+        await asyncio.sleep(NODE_TIMEOUT + 0.001)
+    cluster.sinks[0].on_reply(0, MOVED)
+    assert [one.cause for one in answers] == [
+        "given up before it was executed" if how == "released" else MOVED.cause
+    ]
+    assert len(cluster.asked) == 1
+
+
+@pytest.mark.parametrize(("op", "kept"), [("release", ["me"]), ("acquire", [])])
+@in_virtual_time
+async def test_a_release_is_kept_if_it_fails(op: str, kept: list[str]) -> None:
+    cluster = Cluster(MOVED)
+    cluster.send(op, release=op == "release")
+    assert cluster.kept == kept
+
+
+@pytest.mark.parametrize(
+    ("op", "reply", "lack", "noted", "looks"),
+    [
+        ("acquire", OOM, None, [OOM], 1),
+        ("extend", OOM, None, [], 1),
+        ("acquire", Failure("no answer within 1 s"), None, [], 1),
+        ("acquire", GRANT, OOM, [None], 0),
+        ("acquire", GRANT, None, [], 0),
+        ("extend", GRANT, OOM, [], 0),
+    ],
+)
+@in_virtual_time
+async def test_a_vote_or_its_error_is_noted_and_an_error_makes_the_view_doubtful(
+    op: str, reply: Any, lack: Failure | None, noted: list[Failure | None], looks: int
+) -> None:
+    """Perhaps another server has its slots by now."""
+    cluster = Cluster(reply, lack=lack)
+    _, (answer,) = cluster.send(op)
+    assert (cluster.noted, cluster.looks) == (noted, looks)
+    if isinstance(reply, Failure):
+        assert answer.cause == f"10.0.0.1:7000: {reply.cause}"
+
+
+@in_virtual_time
+async def test_a_server_of_a_cluster_that_connects_later_is_refused_as_well() -> None:
+    locks = asynclock.connect("redis+cluster://10.255.255.1:7000")
+    cluster: Any = locks._engine.multiplexer.nodes[0]
+    cluster.on_connect = lambda _node: None
+    cluster.rejected = Failure("one server under two addresses", permanent=True)
+    assert cluster.obstacle(_clock.now()) is cluster.rejected
+    shard: Any = SimpleNamespace(trust=SimpleNamespace(facts=None), rejected=None)
+    cluster._shard_connected(shard)
+    assert shard.rejected is cluster.rejected
+
+
+# ---- commands without a server
+
+
+class Parked(ParkedCommands):
+    """Parked commands, and what becomes of them."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: Failure("no view"))
+        self.heard: list[Any] = []
+
+    def command(self, name: Any, seconds: float = 60.0, *, release: bool = False) -> Any:
+        return SimpleNamespace(
+            until=_clock.now() + seconds,
+            release=release,
+            go=lambda: self.heard.append(name),
+            fail=lambda failure: self.heard.append(f"{name}: {failure.cause}"),
+        )
+
+
+@in_virtual_time
+async def test_each_parked_command_fails_at_its_own_timeout() -> None:
+    began, parked = _clock.now(), Parked()
+    for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 2.0)):
+        parked.park(parked.command(name, seconds))
+    for seconds, failed in ((0.99, 0), (1.01, 1), (1.99, 1), (2.01, 3)):
+        await asyncio.sleep(began + seconds - _clock.now())
+        assert parked.heard == [f"{name}: no view" for name in "abc"[:failed]]
+    parked.resume()
+    assert len(parked.heard) == 3
+
+
+@in_virtual_time
+async def test_parked_commands_are_sent_once_in_their_order() -> None:
+    parked = Parked()
+    for name in "abc":
+        parked.park(parked.command(name))
+    parked.resume()
+    parked.resume()
+    assert parked.heard == ["a", "b", "c"]
+
+
+@in_virtual_time
+async def test_a_parked_command_that_was_given_up_is_not_sent() -> None:
+    parked = Parked()
+    waiting, again = (parked.command(name, release=True) for name in "ab")
+    parked.park(waiting)
+    parked.retry(again)
+    assert parked.drop(waiting)
+    assert parked.releases, "the other one is a release as well"
+    assert parked.drop(again)
+    assert not parked.drop(again)
+    assert not parked.releases
+    parked.resume()
+    await asyncio.sleep(1)
+    assert parked.heard == []
+
+
+@in_virtual_time
+async def test_all_waiting_commands_fail_when_the_manager_is_closed() -> None:
+    parked = Parked()
+    parked.park(parked.command("a"))
+    parked.retry(parked.command("b"))
+    parked.fail(Failure("closed"))
+    parked.resume()
+    await asyncio.sleep(100)
+    assert parked.heard == ["a: closed", "b: closed"]
+    parked.park(parked.command("a"))
+    assert not parked.releases
