@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
-import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -136,7 +138,7 @@ def test_an_environment_of_another_lock_file_is_missing(
     (tmp_path / "package-lock.json").write_text("{}")
     monkeypatch.setattr("benchmarks.install.HOME", tmp_path)
     monkeypatch.setattr("benchmarks.install.NODE", tmp_path)
-    pretend_ready(tmp_path, "node", install._pins(ENVIRONMENTS["node"]))
+    pretend_ready(tmp_path, "node", hashlib.sha256(b"{}").hexdigest())
     assert install.command(SYSTEMS["node-redlock"], "asyncio")
     (tmp_path / "package-lock.json").write_text('{"another": "version"}')
     assert not install.command(SYSTEMS["node-redlock"], "asyncio")
@@ -203,8 +205,10 @@ def test_round_trips_names_and_starts(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_program_that_fails_is_no_figure() -> None:
-    with pytest.raises(WorkerError, match="exit status 3"):
-        asyncio.run(costs._program(sys.executable, "-c", "raise SystemExit(3)"))
+    nodes = SimpleNamespace(urls=["memory://"])
+    played: Any = SimpleNamespace(command=["false"], nodes=nodes, name="x")
+    with pytest.raises(WorkerError, match="exit status 1"):
+        asyncio.run(costs.start(played))
 
 
 def test_like_is_compared_with_like(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.local_queue import LocalQueue
 from asynclock.testing import Event, History, LocalServer, check, until
 from asynclock.testing.plugin import StartServers
 from tests import patient
@@ -133,17 +132,14 @@ async def test_after_a_killed_holder(
     assert min(event.at for event in others) >= first.until
 
 
-async def test_a_holding_that_is_given_twice_is_noticed(
-    asynclock_servers: StartServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hand_on = LocalQueue.hand_on
-
-    def to_two(queue: LocalQueue, *given: Any) -> bool:
-        return hand_on(queue, *given) and (hand_on(queue, *given) or True)
-
-    monkeypatch.setattr(LocalQueue, "hand_on", to_two)
-    orders = Orders(urls(await asynclock_servers(1)), "", 20, 0.2)
+async def test_two_holders_are_noticed(asynclock_servers: StartServers) -> None:
+    """Two clients that have different nodes exclude nobody."""
     history = History()
-    async with patient.connect(*orders.urls, restart_guard=False) as locks:
-        await work(locks, history, orders)
+
+    async def client(server: LocalServer) -> None:
+        orders = Orders([server.url], "", 2, 0.2)
+        async with patient.connect(*orders.urls, restart_guard=False) as locks:
+            await work(locks, history, orders)
+
+    await asyncio.gather(*map(client, await asynclock_servers(2)))
     assert "overlap" in {violation.rule for violation in check(history)}

@@ -1,4 +1,4 @@
-"""Clocks that jump: theirs and ours. Kleppmann's two timelines, and the rest.
+"""Clocks that jump: theirs and ours. Kleppmann's second timeline, and the rest.
 
 https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 """
@@ -8,66 +8,32 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from asynclock import _clock
-from asynclock._engine.attempt import Attempt
-from asynclock._engine.batch import Batch
-from asynclock._rules import validity
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests import patient
-from tests.guards.conftest import TTL, Connect, second_lease
-from tests.waiting import until
+from tests.engine.virtual_nodes import start
+from tests.guards.conftest import Connect
+from tests.guards.nodes import old
+from tests.waiting import in_virtual_time, until
 
 Prepare = Callable[..., Any]
 
 
-async def test_timeline_one_a_clock_jumps(
-    seasoned: Prepare, cut_off: Prepare, connect: Connect, guarded: bool
-) -> None:
-    """Client 1 has A, B and C; C's clock jumps and its key expires; client 2 gets C, D and E."""
-    servers = await seasoned(5)
-    first = connect(*await cut_off(servers, 3, 4), clock_guard=guarded)
-    second = connect(*await cut_off(servers, 0, 1), clock_guard=guarded)
-    await asyncio.gather(first.ready(), second.ready())
-    lease = await first.lock("a", renew=False).acquire(timeout=2)
-    servers[2].jump_clock(120)
-    # The first request is too late by C's new clock, guard or not; the next ones are not.
-    rival = await second_lease(second, "a")
-    assert lease.held, "too slow a machine for this test"
-    assert (rival is not None) is not guarded
-    if guarded:
-        health = second.nodes()[2]
-        assert health.state == "quarantined"
-        assert 119.5 < _jump_in(health.cause) < 120.5
-        later = await second.lock("a").acquire(timeout=3 * TTL)
-        assert not lease.held
-        assert later.fence > lease.fence
-
-
-async def test_timeline_two_a_long_pause(
-    asynclock_servers: StartServers,
-    connect: Connect,
-    guarded: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_timeline_two_a_long_pause(asynclock_servers: StartServers, connect: Connect) -> None:
     """Client 1 asks and pauses; the replies wait until its keys have expired and client 2 is in.
 
-    The guard is to count validity from before the first byte was sent; the sabotage counts from
-    the moment the replies are read, as a client without that rule does.
+    Validity counts from before the first byte was sent.
     """
     servers = await asynclock_servers(3)
     urls = [server.url for server in servers]
     first = connect(*urls, restart_guard=False, ttl=1.0)
     await first.ready()
-    if not guarded:
-        _validity_from_the_end(monkeypatch)
     rival = _Elsewhere(urls, servers)
     for server in servers:
         await server.freeze()
@@ -78,7 +44,7 @@ async def test_timeline_two_a_long_pause(
     assert rival.holds.wait(20)  # blocks this loop: a pause of the whole process
     try:
         lease = await asking
-        assert (lease is not None and lease.held) is not guarded
+        assert lease is None or not lease.held
     finally:
         rival.leave.set()
         await asyncio.to_thread(rival.join)
@@ -112,15 +78,6 @@ class _Elsewhere(threading.Thread):
                 await until(self.leave.is_set, "the thread may leave")
 
 
-def _validity_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(attempt: Attempt) -> float:
-        return validity.valid_until(_clock.now(), attempt._ttl)
-
-    monkeypatch.setattr(Attempt, "valid_until", property(late, lambda _self, _value: None))
-    batch = property(lambda batch: validity.valid_until(_clock.now(), batch.ttl), lambda *_: None)
-    monkeypatch.setattr(Batch, "valid_until", batch)
-
-
 @pytest.mark.parametrize("by", [-120.0, -0.5, 0.5, 120.0])
 async def test_a_jump_is_seen_in_the_next_reply(
     seasoned: Prepare, connect: Connect, by: float
@@ -146,67 +103,45 @@ async def test_a_jump_is_seen_without_traffic(seasoned: Prepare, connect: Connec
     await until(lambda: locks.nodes()[0].state == "quarantined")
 
 
-@pytest.mark.parametrize("n", [1, 3])
-async def test_our_own_clock_stands_still(
-    seasoned: Prepare,
-    connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-    guarded: bool,
-    n: int,
-) -> None:
-    """A virtual machine that was paused: all nodes seem to jump; what is held ends sooner."""
-    servers = await seasoned(n)
-    locks = connect(
-        *[server.url for server in servers], ttl=60.0, max_ttl=60.0, clock_guard=guarded
-    )
-    lease = await locks.lock("a").acquire(timeout=5)
-    boot_time, began = _clock.now, _clock.now()
-    monkeypatch.setattr(_clock, "now", lambda: boot_time() - 20.0)
-    assert 70 < lease.remaining() < 80  # deceived, as our clock is
-    await locks.inspect("something else")
-    if guarded:  # it ends sooner by itself, and not because time passes
-        await until(lambda: lease.remaining() + boot_time() - began < 60)
-    else:
-        await asyncio.sleep(0.1)
-        assert lease.remaining() > 70
+# To a client it looks the same when its own clock stands still: all nodes seem to jump forward.
 
 
-@pytest.mark.parametrize("n", [1, 3, 5])
+@pytest.mark.parametrize(("jump", "times"), [(20.0, 1), (0.4, 3), (0.01, 20)])
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("names", ["a", "abc", "abcde"])
+@in_virtual_time
 async def test_our_own_clock_stands_still_again_and_again(
-    seasoned: Prepare, connect: Connect, monkeypatch: pytest.MonkeyPatch, n: int
+    names: str, guard: bool, jump: float, times: int
 ) -> None:
-    """Each time counts, and once: a virtual machine that stutters loses as much of each lease."""
-    servers = await seasoned(n)
-    locks = connect(*[server.url for server in servers], ttl=60.0, max_ttl=60.0)
-    lease = await locks.lock("a", renew=False).acquire(timeout=5)
-    boot_time, behind = _clock.now, 0.0
-    monkeypatch.setattr(_clock, "now", lambda: boot_time() - behind)
-    ends = boot_time() + lease.remaining()
-    for _ in range(3):
-        time.sleep(0.4)  # noqa: ASYNC251 - all of us stands still
-        behind += 0.4
+    """A virtual machine that stutters loses as much of each lease: each time counts, and once."""
+    on = old(names)
+    async with on.connect(ttl=60.0, max_ttl=60.0, clock_guard=guard) as locks:
+        lease = await locks.lock("a", renew=False).acquire()
         await locks.inspect("something else")
-    await until(lambda: lease.remaining() < ends - boot_time() + 0.1, timeout=3)
-    await asyncio.sleep(0.05)
-    assert lease.remaining() > ends - boot_time() - 0.3  # and no more than that is lost
+        left = lease.remaining()
+        for _ in range(times):
+            for node in on.nodes:
+                node.jump_clock(jump)
+            await locks.inspect("something else")
+        lost = jump * times if guard else 0.0
+        await asyncio.sleep(0.2)
+        assert left - 0.2 - lease.remaining() == pytest.approx(lost, abs=0.01 * (times + 1))
 
 
-async def test_a_renewal_during_which_our_clock_stood_still(
-    seasoned: Prepare, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@in_virtual_time
+async def test_a_renewal_during_which_our_clock_stood_still() -> None:
     """It counts from the request on, which is longer ago than our clock says."""
-    servers = await seasoned(3)
-    locks = connect(*[server.url for server in servers], ttl=60.0, max_ttl=60.0)
-    lease = await locks.lock("a", renew=False).acquire(timeout=5)
-    boot_time, behind = _clock.now, 0.0
-    monkeypatch.setattr(_clock, "now", lambda: boot_time() - behind)
-    began = boot_time()
-    extending = asyncio.ensure_future(lease.extend())
-    await asyncio.sleep(0)
-    time.sleep(0.5)  # noqa: ASYNC251 - before the request is written
-    behind = 0.5
-    await extending
-    assert lease.remaining() <= began + 60.0 * 0.99 - boot_time() + 0.1
+    on = old("abc")
+    async with on.connect(ttl=60.0, max_ttl=60.0) as locks:
+        lease = await locks.lock("a", renew=False).acquire()
+        on.slow(0.2)
+        extending = start(lease.extend())
+        await asyncio.sleep(0.1)
+        for node in on.nodes:
+            node.jump_clock(0.5)
+        await extending
+        # A jump behind a slow reply counts for no less than it was.
+        assert -0.25 < lease.remaining() - (60.0 * 0.99 - 0.4 - 0.5) < 0.01
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock.fleet import Fleet
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
-from tests.guards.test_set_in_time import far_nodes
+from tests.guards.nodes import far_nodes
+from tests.tables.inside import now
 
 NAMES = ("x", "y", "z")
 TASKS = 2
@@ -65,7 +65,7 @@ class Service:
             self._uses[locks] += 1
             try:
                 async with locks.lock(self._random.choice(NAMES), timeout=3.0):
-                    self._grants.append(_clock.now())
+                    self._grants.append(now())
                     await asyncio.sleep(self._random.expovariate(20))
             except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
                 await asyncio.sleep(0.01)
@@ -81,7 +81,7 @@ async def _faults(
     chance = random.Random(5)
     for kind in itertools.cycle(kinds):
         number, seconds = chance.randrange(len(servers)), chance.uniform(0.1, LONGEST_FAULT)
-        server, way = servers[number], nodes[number]._route
+        server, way = servers[number], nodes[number].way
         if kind == "restart":
             server.kill()
             server.restart(keep_data=False)
@@ -139,7 +139,7 @@ async def _moves(sets: Sequence[str], dead: str, kinds: Sequence[str]) -> None:
     letters = sorted(set("".join(sets)))
     servers, addresses = far_nodes("".join(letters))
     for address in addresses:
-        address._route.seconds = TRIP / 2
+        address.way.seconds = TRIP / 2
     nodes = dict(zip(letters, addresses, strict=True))
     grants: list[float] = []
     services = [Service(number, grants) for number in range(4)]

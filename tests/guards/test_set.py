@@ -9,12 +9,11 @@ import pytest
 
 import asynclock
 from asynclock import events as events_of
-from asynclock._nodes.server import ServerNode
 from asynclock.fleet import Fleet
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
-from tests.waiting import PATIENCE, becomes, until
+from tests.waiting import becomes, until
 
 QUICK = {"ttl": 2.0, "max_ttl": 2.0, "node_timeout": 0.5, "restart_guard": False}
 
@@ -114,25 +113,6 @@ async def test_nobody_is_refused_without_a_record(
         await other.lock("z").acquire(timeout=5)
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, 0), (3, 1)])
-async def test_a_fleet_without_a_record_is_told_so_once_and_not_warned(
-    asynclock_servers: StartServers,
-    connect: Connect,
-    caplog: pytest.LogCaptureFixture,
-    count: int,
-    told: int,
-) -> None:
-    """A single node has no set that could differ (docs/decisions/0025)."""
-    locks = connect(*urls(*await asynclock_servers(count)), **QUICK)
-    with caplog.at_level(logging.INFO, "asynclock.fleet"):
-        async with locks.lock("x", timeout=5):
-            pass
-        await until(lambda: all(node.state == "up" for node in locks.nodes()))
-    records = [record for record in caplog.records if record.name == "asynclock.fleet"]
-    assert [record.levelno for record in records] == [logging.INFO] * told
-    assert all("`asynclock nodes record` writes one" in record.message for record in records)
-
-
 async def test_the_guard_can_be_off(asynclock_servers: StartServers, connect: Connect) -> None:
     a, b, c, d, e = await asynclock_servers(5)
     await recorded(a, b, c)
@@ -201,22 +181,3 @@ async def test_a_client_without_pushes_is_counted_before_clients_are_refused(
             await one.record()
     async with other.lock("x", timeout=5) as lease:
         assert lease.held
-
-
-@pytest.mark.timeout(2 * PATIENCE)
-async def test_the_record_is_read_behind_any_number_of_requests(
-    asynclock_servers: StartServers, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (server,) = await asynclock_servers(1)
-    locks = connect(server.url, **QUICK)
-    async with locks.lock("x", timeout=5):
-        pass
-    (node,) = locks._engine.multiplexer.nodes
-    assert isinstance(node, ServerNode)
-    link = node.link
-    assert link is not None
-    monkeypatch.setattr("asynclock._nodes.link.MAX_IN_FLIGHT", 0)
-    await server.command("HSET", node.settings.record_key, "accepted", "7")
-    node.poll_record()
-    await until(lambda: node.trust.facts is not None and node.trust.facts.kept.number == 7)
-    assert node.link is link

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from asynclock import LockManager, _clock
 from asynclock._nodes.endpoint import TLS, Endpoint
+from asynclock._primitives import fair, lock, readwrite, semaphore
 from tests.waiting import until
 
 
@@ -73,3 +75,14 @@ def reach(patch: pytest.MonkeyPatch, servers: Mapping[tuple[str, int], Any]) -> 
 
     patch.setattr(Endpoint, "look_up", known)
     patch.setattr(Endpoint, "open", by_address)
+
+
+@contextlib.contextmanager
+def tickets_live(patch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
+    """Let the ticket of a waiter that is never refreshed live this long, of each kind of lock."""
+    with patch.context() as now:
+        for kind in (fair, lock, readwrite, semaphore):
+            now.setattr(kind, "PATIENCE", seconds, raising=False)
+        lock.spec.cache_clear()  # specs are kept for later calls
+        yield
+    lock.spec.cache_clear()
