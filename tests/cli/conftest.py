@@ -1,14 +1,16 @@
-"""The program as a process, on real servers."""
+"""The program as a process on real servers, and in this process on nodes in memory."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from asynclock.testing import LocalServer
+from asynclock.cli import main
+from asynclock.testing import LocalServer, run_virtual
 from tests import waiting
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 150.0
 """Seconds for anything that must happen: the machine may be busy with other tests."""
-
+STRANGE = ("ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
+"""What a machine may set for its own programs."""
 
 until = functools.partial(waiting.until, timeout=PATIENCE)
 
@@ -60,8 +64,7 @@ def logger() -> Iterator[logging.Logger]:
 
 def environment(**more: str) -> dict[str, str]:
     """No settings of the machine's own, and the package of this checkout."""
-    strange = ("ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
-    env = {key: value for key, value in os.environ.items() if key not in strange}
+    env = {key: value for key, value in os.environ.items() if key not in STRANGE}
     # Compiling the package at every start would take most of the time of these tests.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
@@ -168,3 +171,54 @@ async def connected(node: LocalServer, wanted: int) -> None:
         return sum("resp=3" in line or "flags=t" in line for line in lines) >= wanted
 
     await until(all_of_them, f"{wanted} clients are connected")
+
+
+# ---- the program in this process -----------------------------------------------------------------
+
+NODES = ("memory://a", "memory://b", "memory://c")
+Scene = Callable[[], contextlib.AbstractAsyncContextManager[object]]
+
+
+class Here:
+    """Runs the program in this process, on nodes in memory and in virtual time.
+
+    What `scene` makes of the nodes lasts while the program runs.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.patch = patch
+        self.seconds = 0.0
+        """Seconds that the last run took."""
+        self._capsys = capsys
+        self._scene: Scene = contextlib.nullcontext
+        patch.setattr(asyncio, "run", self._run)
+
+    def __call__(self, *words: str, scene: Scene = contextlib.nullcontext) -> Outcome:
+        """Run the program to its end."""
+        self._scene = scene
+        self.patch.setattr(sys, "argv", ["asynclock", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = self._capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), said.out, said.err)
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        async def play() -> Any:
+            async with self._scene():
+                began = asyncio.get_running_loop().time()
+                try:
+                    return await work
+                finally:
+                    self.seconds = asyncio.get_running_loop().time() - began
+
+        return run_virtual(play())
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Here]:
+    for name in STRANGE:
+        monkeypatch.delenv(name, raising=False)
+    before = signal.getsignal(signal.SIGINT)
+    yield Here(monkeypatch, capsys)
+    signal.signal(signal.SIGINT, before)
+    gc.enable()  # `inspect` needs no collector: its process ends soon

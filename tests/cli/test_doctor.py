@@ -1,45 +1,47 @@
-"""`asynclock doctor` finds what was planted, and nothing on healthy nodes."""
+"""`asynclock doctor` on real servers: it finds what was planted, and nothing on healthy ones."""
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import datetime
 import json
 import re
+import shutil
+import subprocess
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
 import pytest
+import trustme
 
-from asynclock._nodes.acks import Acks
-from asynclock._nodes.endpoint import Endpoint
-from asynclock._nodes.handshake import greet
 from asynclock.cli import doctor
-from asynclock.cli._output import console
-from asynclock.cli.doctor import counters
-from asynclock.cli.doctor.command import _print_finding
-from asynclock.cli.doctor.findings import TEXTS, Finding, Severity
-from asynclock.cli.doctor.identity import OPTIONAL, role
-from asynclock.cli.doctor.probe import NullListener, Probe, Purpose
-from asynclock.cli.doctor.state import clock
-from asynclock.cli.doctor.state import counters as weigh
+from asynclock.cli.doctor.findings import TEXTS
+from asynclock.cli.doctor.identity import OPTIONAL
 from asynclock.cli.doctor.trial import USES
 from asynclock.testing import (
     FaultProxy,
     LocalServer,
     RedisCluster,
     SentinelGroup,
+    make_certificates,
 )
 from asynclock.testing.plugin import StartServers
+from asynclock.testing.servers.tls import Certificates
 from asynclock.testing.topology import REPLICATION, follow, in_sync
-from tests.able_servers import need_clock_jumps
+from tests.able_servers import server_with_tls
+from tests.access.test_acl import minimal
 from tests.docs.blocks import ROOT
+from tests.waiting import until
 
 from .conftest import PATIENCE, Program
+
+NOTE, WARNING, ERROR = range(3)
+QUICK = ("doctor", "--json", "--watch", "0.2")
 
 
 def codes(out: str) -> dict[str | None, set[str]]:
@@ -60,66 +62,40 @@ def at(server: LocalServer) -> str:
 async def test_nothing_on_a_healthy_set(program: Program, asynclock_servers: StartServers) -> None:
     servers = await asynclock_servers(3, aof=True)
     program.use(servers)
-    ended = await program("doctor", "--json")
+    ended = await program(*QUICK)
     assert ended.status == 0, ended.out
     # A fresh server might have been another process a moment ago, which said nothing of its disk.
     assert all(found <= {"young", "set-unrecorded"} for found in codes(ended.out).values())
     program.use(servers, restart_guard="disk")  # a promise that settles that question
-    assert codes((await program("doctor", "--json")).out) == {None: {"set-unrecorded"}}
+    assert codes((await program(*QUICK)).out) == {None: {"set-unrecorded"}}
     program.use(servers[:1])  # whose first contact is free
     ended = await program("doctor")
     assert "all is well" in ended.out
 
 
-async def _evicts(server: LocalServer) -> None:
-    await server.command("CONFIG", "SET", "maxmemory", "100mb")
-    await server.command("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
-
-
-async def _fsync(server: LocalServer) -> None:
-    await server.command("CONFIG", "SET", "appendfsync", "everysec")
-
-
-async def _no_aof(server: LocalServer) -> None:
-    await server.command("CONFIG", "SET", "appendonly", "no")
-
-
-async def _no_replicas(server: LocalServer) -> None:
-    await server.command("CONFIG", "SET", "min-replicas-to-write", "2")
-
-
-async def _idle(server: LocalServer) -> None:
-    await server.command("CONFIG", "SET", "timeout", "30")
-
-
-async def _no_tracking(server: LocalServer) -> None:
-    await server.command("ACL", "SETUSER", "default", "-client", "+client|id")
-
-
-async def _no_words(server: LocalServer) -> None:
-    await server.command("ACL", "SETUSER", "default", "-pexpire", "-scan", "-config", "-info")
-
-
-async def _full(server: LocalServer) -> None:
-    await server.command("CONFIG", "SET", "maxmemory", "100kb")
-
-
-PLANTS: dict[str, tuple[Callable[[LocalServer], Awaitable[None]], set[str]]] = {
-    "evicts": (_evicts, {"evicts"}),
-    "fsync": (_fsync, {"fsync"}),
-    "persistence": (_no_aof, {"no-persistence"}),
-    "min-replicas": (_no_replicas, {"min-replicas", "refuses-writes"}),
-    "idle": (_idle, {"idle-timeout"}),
-    "tracking": (_no_tracking, {"tracking"}),
-    "rights": (_no_words, {"rights", "rights-scan", "rights-info", "rights-config-get"}),
-    "memory": (_full, {"memory", "refuses-writes"}),
-}
+PLANTS: tuple[tuple[tuple[str, ...], set[str]], ...] = (
+    (
+        ("CONFIG SET maxmemory 100mb", "CONFIG SET maxmemory-policy volatile-lru"),
+        {"evicts"},
+    ),
+    (("CONFIG SET appendfsync everysec",), {"fsync"}),
+    (("CONFIG SET appendonly no",), {"no-persistence"}),
+    (("CONFIG SET min-replicas-to-write 2",), {"min-replicas", "refuses-writes"}),
+    (("CONFIG SET timeout 30",), {"idle-timeout"}),
+    (("ACL SETUSER default -client +client|id",), {"tracking"}),
+    (
+        ("ACL SETUSER default -pexpire -scan -config -info",),
+        {"rights", "rights-scan", "rights-info", "rights-config-get"},
+    ),
+    (("CONFIG SET maxmemory 100kb",), {"memory", "refuses-writes"}),
+)
 
 
 async def test_planted_misconfigurations(program: Program, asynclock_servers: StartServers) -> None:
     servers = await asynclock_servers(len(PLANTS) + 4, aof=True, args=REPLICATION)
-    for server, (plant, _) in zip(servers, PLANTS.values(), strict=False):
-        await plant(server)
+    for server, (commands, _) in zip(servers, PLANTS, strict=False):
+        for command in commands:
+            await server.command(*command.split())
     master, replica, frozen, refusing = servers[len(PLANTS) :]
     await follow(replica, master)
     await in_sync(master, [replica])
@@ -132,10 +108,10 @@ async def test_planted_misconfigurations(program: Program, asynclock_servers: St
         web = await stack.enter_async_context(speaks_http())
         nodes = [*(server.url for server in servers), "redis://127.0.0.1:1", old, slow.url, web]
         program.use(nodes)
-        ended = await program("doctor", "--json", "--watch", "0.5")
-    assert ended.status == Severity.ERROR
+        ended = await program(*QUICK)
+    assert ended.status == ERROR
     found = codes(ended.out)
-    for server, (_, wanted) in zip(servers, PLANTS.values(), strict=False):
+    for server, (_, wanted) in zip(servers, PLANTS, strict=False):
         assert wanted <= found[at(server)], (wanted, found[at(server)])
     assert "replica" in found[at(replica)]
     assert "min-replicas-unset" in found[at(master)]
@@ -148,47 +124,12 @@ async def test_planted_misconfigurations(program: Program, asynclock_servers: St
     assert "even-number" in found[None]
 
 
-async def test_two_nodes(program: Program, asynclock_servers: StartServers) -> None:
-    program.use(await asynclock_servers(2, aof=True))
-    ended = await program("doctor", "--json")
-    assert ended.status == Severity.ERROR
-    assert "two-nodes" in codes(ended.out)[None]
-
-
-async def test_clocks(program: Program, asynclock_servers: StartServers) -> None:
-    need_clock_jumps()
-    off, racing, still = await asynclock_servers(3, aof=True, clock=True)
-    off.jump_clock(120.0)
-    program.use([off, racing, still])
-
-    async def race() -> None:
-        while True:
-            racing.jump_clock(0.02)
-            await asyncio.sleep(0.05)
-
-    pace = asyncio.ensure_future(race())
-    try:
-        ended = await program("doctor", "--json", "--watch", "2")
-    finally:
-        pace.cancel()
-    found = codes(ended.out)
-    assert "clock-offset" in found[at(off)]
-    assert "clock-rate" in found[at(racing)]
-    assert not found[at(still)] & {"clock-offset", "clock-rate", "clock-jumped"}
-
-
-def test_a_jump_of_the_clock_is_no_rate() -> None:
-    server = Probe(Endpoint.from_url("redis://h"), "redis://h", False, jumped=1.5)
-    purpose = Purpose(3, 10.0, 0.25, "asynclock:", Acks(), 1.0)
-    assert [finding.code for finding in clock(server, purpose)] == ["clock-jumped"]
-
-
 async def test_sentinels(program: Program) -> None:
     async with SentinelGroup(replicas=1, sentinels=3) as group:
         program.use(group.addresses, acks=1)
-        healthy = codes((await program("doctor", "--json")).out)
+        healthy = codes((await program(*QUICK)).out)
         await group.sentinels[0].kill()
-        shown = codes((await program("doctor", "--json")).out)
+        shown = codes((await program(*QUICK)).out)
     sentinels = {at(sentinel) for sentinel in group.sentinels}
     assert not {node for node in healthy if node in sentinels}
     assert shown[at(group.sentinels[0])] == {"sentinel-down"}
@@ -201,51 +142,224 @@ async def test_a_sentinel_or_cluster_node_taken_for_a_server(program: Program) -
     ):
         part = cluster.servers[0]
         program.use([group.sentinels[0], part])
-        found = codes((await program("doctor", "--json")).out)
+        found = codes((await program(*QUICK)).out)
     assert "sentinel" in found[at(group.sentinels[0])]
     assert "cluster" in found[at(part)]
 
 
-@pytest.mark.parametrize("word", ["redis_mode", "server_mode"])  # Valkey 9 has only the second
-def test_a_sentinel_is_known_by_either_word(word: str) -> None:
-    server = Probe(Endpoint.from_url("redis://h"), "redis://h", False, info={word: "sentinel"})
-    purpose = Purpose(3, 10.0, 0.25, "asynclock:", Acks(), 1.0)
-    assert [finding.code for finding in role(server, purpose)] == ["sentinel"]
+async def test_commands_renamed_away(program: Program, asynclock_servers: StartServers) -> None:
+    """EVAL is fatal; without INFO hardly anything can be seen, which is not "all is well"."""
+
+    async def without(*words: str) -> LocalServer:
+        args = [part for word in words for part in ("--rename-command", word, "")]
+        (server,) = await asynclock_servers(1, aof=True, args=args)
+        return server
+
+    no_eval, no_evalsha, no_info = await asyncio.gather(
+        without("EVAL"), without("EVALSHA"), without("INFO")
+    )
+    found: dict[LocalServer, Any] = {}
+    for server in (no_eval, no_evalsha, no_info):
+        program.use([server])
+        ended = await program(*QUICK)
+        found[server] = ended.status, codes(ended.out)[at(server)], ended.out
+    for server, word in ((no_eval, "EVAL"), (no_evalsha, "EVALSHA")):
+        status, names, out = found[server]
+        assert (status, names) == (ERROR, {"renamed"})
+        assert f"it does not know {word}:" in out
+    status, names, out = found[no_info]
+    assert (status, names) == (WARNING, {"renamed", "young"} & names)
+    assert "stays unknown" in out
 
 
-async def test_counters_are_counted_and_weighed(
-    program: Program, asynclock_servers: StartServers, monkeypatch: pytest.MonkeyPatch
+async def test_the_documented_minimal_user(
+    program: Program, asynclock_servers: StartServers
 ) -> None:
-    (server,) = await asynclock_servers(1, aof=True)
-    program.use([server])
-    script = "for i = 1, 3000 do redis.call('SET', 'asynclock:' .. i .. ':#fence', 1) end"
-    await server.command("EVAL", script, 0)
-    await server.command("SET", "another:#fence", 1)
-    (node,) = json.loads((await program("doctor", "--json")).out)["nodes"]
-    assert node["counters"] == 3000
-    size = await server.command("MEMORY", "USAGE", "asynclock:1234:#fence")
-    assert node["counters_bytes"] == pytest.approx(3000 * int(size), rel=0.1)
-    monkeypatch.setattr(counters, "PAGES", 1)
-    link = await greet(Endpoint.of(server.url), NullListener(), 2, 2)
-    found = await counters.count_counters(link, "asynclock:")
-    link.close("done")
-    assert found is not None
-    assert found.count == pytest.approx(3000, rel=0.01), "a sample of a thousand keys"
-    heavy = Probe(Endpoint.of(server.url), server.url, login=False)
-    heavy.counters = counters.Counters(1_000_000, 142_000_000)
-    (note,) = weigh(heavy, Purpose(1, 10, 0.25, "asynclock:", Acks(0), 1.0))
-    assert "1,000,000 (142.0 MB)" in note.what
+    """Enough for everything that the library does: no more than a note."""
+    (server,) = await asynclock_servers(1, aof=True, users=[" ".join(minimal()), "default off"])
+    program.use([server.url_for("locks", "secret")])
+    ended = await program(*QUICK)
+    assert (ended.status, codes(ended.out)[at(server)]) == (NOTE, {"rights-scan"})
+    assert "ACL SETUSER locks +scan" in ended.out
+    keys = await server.command("KEYS", "*")
+    assert not [key for key in keys if not key.endswith((":#primary", ":#witness"))]
 
 
-async def test_for_people(program: Program, asynclock_servers: StartServers) -> None:
-    servers = await asynclock_servers(1, aof=True)
-    await servers[0].command("CONFIG", "SET", "requirepass", "secret")
-    program.use(servers)
-    ended = await program("doctor")
-    assert ended.status == Severity.ERROR
-    assert "why:" in ended.out
-    assert "fix:" in ended.out
-    assert "\x1b" not in ended.out
+async def test_a_user_who_lacks_what_one_primitive_needs(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    words = [word for word in minimal() if word not in ("+zadd", "+hset", "+client|tracking")]
+    (server,) = await asynclock_servers(1, aof=True, users=[" ".join(words), "default off"])
+    program.use([server.url_for("locks", "secret")])
+    ended = await program(*QUICK)
+    found = codes(ended.out)[at(server)]
+    assert ended.status == WARNING
+    assert found >= {"tracking", "cannot-rwlock", "cannot-event", "cannot-latch", "cannot-barrier"}
+    assert "cannot-lock" not in found
+    assert "ACL SETUSER locks +client|tracking" in ended.out
+    assert "ACL SAVE" in ended.out  # this server's users are in a file of their own
+
+
+async def test_it_takes_a_lock(program: Program, asynclock_servers: StartServers) -> None:
+    """Rights that no single command shows: keys of another prefix."""
+    words = [word.replace("asynclock:", "locks:") for word in minimal()]
+    (server,) = await asynclock_servers(1, aof=True, users=[" ".join(words), "default off"])
+    program.use([server.url_for("locks", "secret")], prefix="locks:")
+    assert (await program("doctor", "--watch", "0.2")).status == NOTE
+    program.use([server.url_for("locks", "secret")], prefix="other:")
+    ended = await program(*QUICK)
+    assert ended.status == ERROR
+
+
+async def test_no_connection_left(program: Program, asynclock_servers: StartServers) -> None:
+    none, one, few = await asynclock_servers(3, aof=True)
+    others = [await asyncio.open_connection(node.host, node.port) for node in (none, none)]
+    # The last connection that is let in is the one which says so.
+    await few.command("CONFIG", "SET", "maxclients", "12")
+    await one.command("CONFIG", "SET", "maxclients", "1")
+    await none.command("CONFIG", "SET", "maxclients", "2")
+    program.use([none, one, few])
+    ended = await program(*QUICK)
+    for _, writer in others:
+        writer.close()
+    found = codes(ended.out)
+    assert [found[at(node)] - {"young"} for node in (none, one, few)] == [{"maxclients"}] * 3
+    assert ended.status == ERROR
+    assert "CONFIG SET maxclients 10000" in ended.out
+    findings = json.loads(ended.out)["findings"]
+    bad = {one["node"] for one in findings if one["severity"] == "error" and one["node"]}
+    assert bad == {at(none), at(one)}
+
+
+async def test_replicas_too_few_for_acks(program: Program, asynclock_servers: StartServers) -> None:
+    (alone,) = await asynclock_servers(1, aof=True)
+    master, replica = await asynclock_servers(2, aof=True, args=REPLICATION)
+    await follow(replica, master)
+    await in_sync(master, [replica])
+    await master.command("CONFIG", "SET", "min-replicas-to-write", "1")
+
+    async def accepts_writes() -> bool:
+        # A connected replica counts as good once it is online and has told its offset.
+        return "min_slaves_good_slaves:1" in await master.command("INFO", "replication")
+
+    await until(accepts_writes, "the master counts its replica as good", timeout=PATIENCE)
+    for nodes, acks, wanted in (
+        ([alone], 1, {"too-few-replicas"}),
+        ([alone], "all", {"too-few-replicas"}),
+        ([master], 2, {"too-few-replicas"}),
+        ([master], 1, set()),
+        ([master], "majority", set()),
+    ):
+        program.use(nodes, acks=acks)
+        ended = await program(*QUICK)
+        found = codes(ended.out)[at(nodes[0])]
+        assert found - {"young"} == wanted, (acks, ended.out)
+        assert ended.status == (ERROR if wanted else NOTE)
+
+
+# ---- TLS -----------------------------------------------------------------------------------------
+
+
+def _expired(folder: Path) -> Certificates:
+    """An authority and its certificates, the server's of which ended yesterday."""
+    files = make_certificates(folder)
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(files.ca))
+    day = datetime.timedelta(days=1)
+    now = datetime.datetime.now(datetime.UTC)
+    old = authority.issue_cert("127.0.0.1", not_before=now - 9 * day, not_after=now - day)
+    old.private_key_pem.write_to_path(str(files.server_key))
+    old.cert_chain_pems[0].write_to_path(str(files.server_cert))
+    return files
+
+
+async def _served(
+    start: StartServers, now: Certificates, later: Certificates | None = None, **more: Any
+) -> LocalServer:
+    """A server with TLS, which gets the certificate in `later` once it runs."""
+    (server,) = await start(1, aof=True, tls=now, binary=server_with_tls(), **more)
+    if later is not None:
+        for setting, file in (
+            ("tls-key-file", later.server_key),
+            ("tls-cert-file", later.server_cert),
+        ):
+            _, path = await server.command("CONFIG", "GET", setting)
+            shutil.copy(file, path)
+        await server.command("CONFIG", "SET", "tls-cert-file", path)
+    return server
+
+
+async def test_tls(program: Program, asynclock_servers: StartServers, tmp_path: Path) -> None:
+    good = make_certificates(tmp_path / "good")
+    other = make_certificates(tmp_path / "other")
+    foreign = make_certificates(tmp_path / "foreign", "elsewhere.example.org")
+    expired = _expired(tmp_path / "expired")
+    plain, fine, strict, named, old = await asyncio.gather(
+        asynclock_servers(1, aof=True),
+        _served(asynclock_servers, good),
+        _served(asynclock_servers, make_certificates(tmp_path / "strict"), tls_client_certs=True),
+        _served(asynclock_servers, make_certificates(tmp_path / "named"), foreign),
+        _served(asynclock_servers, make_certificates(tmp_path / "old"), expired),
+    )
+
+    def url(server: LocalServer, ca: Path, scheme: str = "rediss") -> str:
+        query = f"?ssl_ca_certs={ca}" if scheme == "rediss" else ""
+        return f"{scheme}://127.0.0.1:{server.port}/0{query}"
+
+    cases = {
+        "tls-expired": url(old, expired.ca),
+        "tls-authority": url(fine, other.ca),
+        "tls-name": url(named, foreign.ca),
+        "tls-client-certificate": url(strict, tmp_path / "strict" / "ca.pem"),
+        "tls-plain-port": url(plain[0], good.ca),
+        "tls-only": url(fine, good.ca, "redis"),
+    }
+    for code, node in cases.items():
+        program.use([node])
+        ended = await program(*QUICK)
+        assert ended.status == ERROR
+        (found,) = (names for where, names in codes(ended.out).items() if where is not None)
+        assert found == {code}, ended.out
+    program.use([url(fine, good.ca)])
+    ended = await program(*QUICK)
+    assert ended.status == NOTE, ended.out
+
+
+# ---- what it advises -----------------------------------------------------------------------------
+
+
+async def test_what_it_advises_outlives_a_restart(program: Program, tmp_path: Path) -> None:
+    """A server with a configuration file: the printed command is run as it stands."""
+    binary = shutil.which("redis-server")
+    if binary is None or shutil.which("redis-cli") is None:
+        pytest.skip("redis-server or redis-cli is not on PATH")
+    file, socket = tmp_path / "redis.conf", tmp_path / "s"
+    settings = [f"port 0\nunixsocket {socket}\ndir {tmp_path}\nsave ''\nappendonly yes\n"]
+    file.write_text(settings[0] + "appendfsync everysec\ntimeout 30\n")
+    server = subprocess.Popen([binary, str(file)], stdout=subprocess.DEVNULL)
+    try:
+        await until(socket.exists, "the server listens")
+        program.use([f"unix://{socket}"])
+        before = await program(*QUICK)
+        (names,) = codes(before.out).values()
+        assert names - {"young"} == {"fsync", "idle-timeout"}
+        for fix in (fix for fix in _fixes(before.out) if "CONFIG SET" in fix):
+            assert fix.endswith("CONFIG REWRITE")
+            subprocess.run(["sh", "-c", fix], check=True, capture_output=True, timeout=PATIENCE)
+        assert (await program("doctor", "--watch", "0.2")).status == NOTE
+    finally:
+        server.kill()
+        server.wait()
+    written = file.read_text()
+    assert "appendfsync always" in written
+    assert "timeout 30" not in written
+
+
+def _fixes(out: str) -> Sequence[str]:
+    return [finding["fix"] for finding in json.loads(out)["findings"]]
+
+
+# ---- what helps ----
 
 
 def _host(url: str) -> str:
@@ -326,9 +440,3 @@ def test_the_table_of_the_page_has_every_finding_and_no_other() -> None:
     codes |= {f"cannot-{use.replace('_', '-')}" for use in USES}
     codes |= {f"rights-{command.lower().replace(' ', '-')}" for command in OPTIONAL}
     assert sorted(listed) == sorted(codes)
-
-
-def test_a_line_for_a_file_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    what = "word " * 100 + "end"
-    _print_finding(console(), Finding("code", Severity.ERROR, "a:1", what, "why", "fix"))
-    assert f"a:1: {what}  [code]" in capsys.readouterr().out.splitlines()[1]

@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
 
-import pytest
-
-import asynclock
-from asynclock._engine.inspection import Inspection, NodeView
-from asynclock._engine.waiters import Waiter
-from asynclock._inspect.monitor import Monitor, SeenLease
-from asynclock.cli.look import held, rows
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.contrib.apps import client_for
 
-from .conftest import PATIENCE, Program
+from .conftest import Program
 from .schema import check
 from .terminal import Session
 from .test_inspect import locks_of
 
 LONG = "orders:shipping:eu-central-1:customer-0042:invoice"
-
-
-def waiters(count: int) -> tuple[Waiter, ...]:
-    return tuple(Waiter(f"{n:032x}:web-{n}:1", woken=False) for n in range(count))
-
-
-@pytest.mark.parametrize(
-    ("count", "first", "last"),
-    [
-        (20, "20 waiting; the first goes next", "20     web-19:1"),
-        (21, "21 waiting; the first goes next", "and 1 more, which --json lists"),
-        # The nodes were asked for 1,000, of which some had died.
-        (995, "995 or more waiting; the first goes next", "and 975 more, which --json lists"),
-    ],
-)
-def test_a_long_queue_is_cut_and_says_so(
-    capsys: pytest.CaptureFixture[str], count: int, first: str, last: str
-) -> None:
-    held._show_queue(waiters(count))
-    lines = capsys.readouterr().out.splitlines()
-    assert (lines[0], lines[-1]) == (first, last)
-    assert len(lines) <= 23
-    assert rows._waiting(waiters(count)) == f"{first.partition(' waiting')[0]}, first web-0:1"
 
 
 async def test_every_json_output_keeps_to_its_schema(
@@ -83,31 +51,6 @@ async def test_every_json_output_keeps_to_its_schema(
     check(json.loads(released.out), "release")
     check(json.loads(bench.out), "bench")
     check(page, "page")
-
-
-async def test_silence_is_no_disagreement(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes, node_timeout=0.5)
-    first, second, third = asynclock_nodes
-    for node in (first, second):
-        await node.command("SET", "asynclock:young", f"{1:032d}:a:1", "PX", 60_000)
-        await node.command("SET", "asynclock:split", f"{id(node):032d}:a:1", "PX", 60_000)
-    await third.command("SET", "asynclock:torn", f"{1:032d}:a:1", "PX", 60_000)
-    young, split, torn = await program.each(
-        ("inspect", "young"), ("inspect", "split"), ("inspect", "torn")
-    )
-    assert "not on 1 of 3 nodes" in young.out
-    assert "disagree" not in young.out
-    assert "nobody has a quorum: no quorum, nodes disagree, not on 1 of 3 nodes" in split.out
-    assert "nobody has a quorum: no quorum, not on 2 of 3 nodes" in torn.out
-    await first.kill()
-    await second.kill()
-    torn, listed = await program.each(("inspect", "torn"), ("inspect", "--all", "--json"))
-    assert torn.status == 69
-    assert "torn: unknown: 1 of 3 nodes answered" in torn.out
-    (found,) = json.loads(listed.out)["locks"]
-    assert (found["conflict"], found["silent"], found["missing"]) == (False, 2, 0)
 
 
 async def test_a_node_without_a_vote_is_not_up(
@@ -196,80 +139,3 @@ async def test_a_page_of_locks_is_asked_about_at_once(
     stats = await node.command("INFO", "commandstats")
     calls = stats.partition("cmdstat_evalsha:calls=")[2].partition(",")[0]
     assert int(calls) < 300
-
-
-async def test_a_wait_for_a_cluster_of_pages_ends(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    """A node that dies in the middle of a survey is an error in it, no end of it."""
-    from asynclock._access import node_access
-    from asynclock._inspect.survey import survey
-
-    urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, restart_guard=False, node_timeout=1.0) as locks:
-        for node in asynclock_nodes:
-            await node.command("SET", "asynclock:x", "o:h:1", "PX", 60_000)
-        looking = asyncio.ensure_future(survey(node_access(locks)))
-        await asynclock_nodes[0].kill()
-        async with asyncio.timeout(PATIENCE):
-            found = await looking
-    assert [one.name for one in found.held] == ["x"]
-
-
-def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sorting 100,000 locks takes a second, which no key may wait for."""
-    from asynclock.cli.look import top
-
-    sorts: list[tuple[int, bool, str]] = []
-
-    def ordered(monitor: Monitor, *how: Any) -> list[Any]:
-        sorts.append(how)
-        return list(rows.ordered(monitor, *how))
-
-    monkeypatch.setattr(top, "ordered", ordered)
-    view = top.TopScreen(Monitor())
-    for key in ("down", "end", "s", "up", "r", "page down", "/", "x", "\r", "home"):
-        view._key(key)
-        view._render()
-    wanted = [(0, False, ""), (1, False, ""), (1, True, ""), (1, True, "x")]
-    assert sorts == wanted
-    view.monitor.leases = {}
-    view._render()
-    assert sorts == [*wanted, wanted[-1]]
-
-
-# Name, holder, first and last seen, remaining, fence, waiting, nodes that hold it (of two).
-SEEN = (
-    ("b", "web-2", 3.0, 5.0, 7, 0, 1),
-    ("a", "web-3", 1.0, 9.0, 8, 2, 2),
-    ("C", "web-1", 2.0, 7.0, 9, 1, 2),
-)
-
-
-@pytest.mark.parametrize(
-    ("column", "names"),
-    [
-        ("name", "abC"),
-        ("holder", "Cba"),
-        ("seen for", "aCb"),
-        ("remaining", "bCa"),
-        ("fence", "baC"),
-        ("nodes", "baC"),
-        ("waiting", "bCa"),
-        ("note", "aCb"),
-    ],
-)
-def test_each_column_sorts(column: str, names: str) -> None:
-    monitor = Monitor()
-    for name, holder, first, left, fence, queue, kept in SEEN:
-        views = [
-            NodeView(f"n{n}", f"{fence:032x}:{holder}:1" if n < kept else None, left, fence)
-            for n in range(2)
-        ]
-        found = Inspection(name, tuple(views), 2, waiting=waiters(queue))
-        monitor.leases[name, "", ""] = SeenLease(found, first, 10.0)
-    at = rows.COLUMNS.index(column)
-    shown = [lease.found.name for lease in rows.ordered(monitor, at, reverse=False, search="")]
-    assert "".join(shown) == names
-    shown = [lease.found.name for lease in rows.ordered(monitor, at, reverse=False, search="EB-3")]
-    assert shown == ["a"]

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-import asynclock
-from asynclock import _clock
-from asynclock._access import fleet_record, node_access
-from asynclock._inspect.survey import _Known, survey
+from asynclock._access import fleet_record
 from asynclock.errors import ConfigurationError
 from asynclock.fleet import Fleet
-from asynclock.testing import MemoryNode, memory_node
+from asynclock.testing import MemoryNode
 from asynclock.testing.memory.keyspace import ReplyError
 from tests.waiting import in_virtual_time
 
@@ -75,49 +72,3 @@ async def test_without_the_right_to_list_clients_a_step_ends_only_by_force() -> 
 
 
 # ---- what a survey makes of keys -----------------------------------------------------------------
-
-
-@in_virtual_time
-async def test_a_survey_of_one_name_passes_over_names_that_begin_with_it() -> None:
-    async with asynclock.connect("memory://") as locks:
-        async with locks.lock("a"), locks.lock("ab"):
-            found = await survey(node_access(locks), "a")
-            assert [one.name for one in found.held] == ["a"]
-    known = _Known("asynclock:", "a")
-    assert known[b"asynclock:ab"] is None
-    assert known[b"asynclock:a"] is not None
-
-
-@in_virtual_time
-async def test_a_foreign_key_under_the_prefix_is_no_failure_of_the_node() -> None:
-    node = memory_node()
-    async with asynclock.connect("memory://") as locks:
-        await locks.event("mine").set()
-        await node.command("ZADD", "asynclock:theirs:#event", 1, "x")
-        found = await survey(node_access(locks))
-        assert not found.errors
-        assert [one.name for one in found.states] == ["mine"]
-
-
-@in_virtual_time
-async def test_a_node_that_stops_answering_during_a_survey_is_named() -> None:
-    node = memory_node()
-    async with asynclock.connect("memory://", node_timeout=1.0) as locks:
-        await locks.event("mine").set()
-        scans = 0
-
-        def freezing(self: MemoryNode, client: Any, words: Any) -> Any:
-            nonlocal scans
-            if words[0] == b"SCAN":
-                scans += 1
-                asyncio.get_running_loop().call_soon(node.freeze)
-            return answer(self, client, words)
-
-        answer, began = MemoryNode.answer, _clock.now()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MemoryNode, "answer", freezing)
-            found = await survey(node_access(locks))
-        assert scans == 1
-        assert list(found.errors) == ["memory://"], found.errors
-        assert not found.states
-        assert _clock.now() - began <= 3.0

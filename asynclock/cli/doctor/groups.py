@@ -33,7 +33,7 @@ async def resolve(url: str) -> Group:
         return await _behind_sentinels(url)
     if scheme.endswith("+cluster"):
         return await _in_cluster(url)
-    return Group([(Endpoint.from_url(url), url)])
+    return Group([(Endpoint.of(url), url)])
 
 
 async def _ask(endpoint: Endpoint, *commands: Sequence[str]) -> list[Any] | Failure:

@@ -49,6 +49,16 @@ class MemoryEndpoint(Endpoint):
         """The name of the node in errors, logs and health."""
         return SCHEME + self.name
 
+    @property
+    def opaque(self) -> bool:
+        """Return True because there is nothing that another way to connect would reach."""
+        return True
+
+    @property
+    def rotates(self) -> bool:
+        """Return False because there is no password."""
+        return False
+
     async def credentials(self) -> tuple[str, ...]:
         """Return () because an in-memory node needs no credentials."""
         return ()

@@ -1,0 +1,238 @@
+"""How a monitor tells ends apart, and how a survey reads replies: tables of looks and replies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock._access import node_access
+from asynclock._engine.inspection import Inspection, NodeView
+from asynclock._engine.reports import NodeHealth
+from asynclock._inspect.fleet_state import clients_of
+from asynclock._inspect.layout import PARTS, KeyRef
+from asynclock._inspect.monitor import Monitor, _seen_node
+from asynclock._inspect.states import SharedState
+from asynclock._inspect.survey import Survey, _KeyScan, _Known, held
+from asynclock._nodes.cluster.node import ClusterNode
+from asynclock._nodes.replies import Failure
+from asynclock._primitives.kind import StateView
+from asynclock.cli.look.held import with_missing_votes
+from asynclock.testing import memory_node
+from tests.waiting import in_virtual_time
+
+NODES = ("memory://a", "memory://b", "memory://c")
+AWAY, NEVER = Failure("no answer"), Failure("NOPERM not you", permanent=True)
+FOREIGN = Failure("WRONGTYPE another kind of value", permanent=True)
+
+# ---- what has changed ----------------------------------------------------------------------------
+
+
+def look(*parts: tuple[str, float]) -> Survey:
+    """Parts of a name with the seconds that are left of each."""
+    return Survey(
+        [
+            Inspection("a", (NodeView("n0", "a" * 32, left, 1),), 1, "semaphore", part)
+            for part, left in parts
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("looks", "counts"),
+    [
+        ([(0.0, [("0", 4.0)]), (3.0, [])], {"released": 1}),
+        ([(0.0, [("0", 4.0)]), (3.4, [])], {"released": 1}),
+        ([(0.0, [("0", 4.0)]), (3.6, [])], {"ran out": 1}),
+        ([(0.0, [("0", 10.0)]), (9.0, [("0", 10.0)]), (11.0, [])], {"released": 1}),
+        ([(0.0, [("0", 10.0)]), (9.0, [("0", 1.0)]), (9.7, [])], {"ran out": 1}),
+        ([(0.0, [("0", 9.0), ("1", 9.0)]), (1.0, [("1", 9.0)])], {"released": 1}),
+        # Its holder may have renewed and then released it while nobody looked.
+        ([(0.0, [("0", 10.0)]), (60.0, [])], {}),
+        ([(0.0, [("0", 10.0)]), (5.1, [])], {"released": 1}),
+        ([(0.0, [("0", 4.0)]), (5.0, [])], {"ran out": 1}),
+        ([(0.0, [("0", 4.0)]), (5.1, [])], {}),
+    ],
+    ids=[
+        *("early", "just before", "near its end", "renewed", "not renewed", "each part"),
+        *("nobody_looked", "long ago", "soon enough", "too late"),
+    ],
+)
+async def test_how_a_lease_that_is_gone_has_ended(
+    looks: list[tuple[float, list[tuple[str, float]]]], counts: dict[str, int]
+) -> None:
+    monitor = Monitor()
+    for at, parts in looks:
+        await monitor._compare(look(*parts), at)
+    assert monitor.counts == counts
+    assert [one.how for one in monitor.ended] == list(counts)
+
+
+@in_virtual_time
+async def test_what_happened_between_two_looks_is_counted() -> None:
+    monitor, quick = Monitor(), {"restart_guard": False, "ttl": 10.0, "node_timeout": 0.2}
+    async with (
+        asynclock.connect(*NODES, **quick) as others,
+        asynclock.connect(*NODES, **quick) as locks,
+    ):
+
+        async def seen(**counts: int) -> None:
+            await monitor.refresh(locks)
+            assert monitor.counts == {name.replace("_", " "): n for name, n in counts.items()}
+
+        before = await locks.lock("before").acquire()
+        await seen()  # what was held at the start was not acquired since
+        first = await locks.lock("first").acquire()
+        await locks.lock("dies", renew=False).acquire()
+        await asyncio.sleep(1.0)
+        await seen(acquired=2)
+        await first.release()
+        await seen(acquired=2, released=1)
+        await seen(acquired=2, released=1)
+        await before.release()
+        before = await others.lock("before").acquire()  # another lease of the same name
+        await seen(acquired=3, released=2)
+        for _ in range(13):
+            await asyncio.sleep(1.0)
+            await monitor.refresh(locks)
+        await seen(acquired=3, released=2, ran_out=1)
+        (one,) = monitor.leases.values()
+        assert one.last_seen - one.first_seen == pytest.approx(13.0, abs=0.1)
+        # While no node answers nothing is known to have changed.
+        for url in NODES:
+            memory_node(url).freeze()
+        await seen(acquired=3, released=2, ran_out=1)
+        assert len(monitor.leases) == 1
+        assert monitor.trouble is not None
+        assert monitor.trouble.level == "red"
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await held(node_access(locks))
+        assert caught.value.nodes.keys() == {*NODES}
+        for url in NODES[1:]:
+            memory_node(url).thaw()
+        await before.release()
+        await seen(acquired=3, released=3, ran_out=1)  # two of three nodes are enough to tell
+
+
+@in_virtual_time
+async def test_what_a_server_says_of_itself() -> None:
+    monitor = Monitor()
+    async with asynclock.connect(*NODES) as locks:
+        node = memory_node("a")
+        answer = node.answer
+
+        def telling(client: Any, words: Any) -> Any:
+            reply = answer(client, words)
+            more = b"\r\ntracking_total_keys:5\r\nconnected_clients:9\r\n"
+            return reply + more if words[0] == b"INFO" else reply
+
+        node.answer = telling  # type: ignore[method-assign]
+        await locks.ready()
+        await monitor.refresh(locks)
+    one, other, _ = monitor.nodes
+    assert (one.health.node, one.cause, one.watched, one.clients) == ("memory://a", "", "5", "9")
+    assert (other.watched, other.clients) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "reply", "shown"),
+    [("", b"", ""), ("gone", b"", "gone"), ("", AWAY, "no answer"), ("gone", AWAY, "gone")],
+)
+def test_why_a_node_is_not_up_or_says_nothing(cause: str, reply: Any, shown: str) -> None:
+    health = NodeHealth("n0", "down" if cause else "up", cause, 0.0, None, None, None)
+    assert _seen_node(health, reply).cause == shown
+
+
+def test_which_nodes_have_no_vote() -> None:
+    """A node that does not answer is named for that alone."""
+    states = ("up", "quarantined", "rejected", "down", "stalled", "connecting", "rejected")
+    health = [
+        NodeHealth(f"n{at}", state, f"why {at}", 0.0, None, None, None)
+        for at, state in enumerate(states)
+    ]
+    locks: Any = SimpleNamespace(nodes=lambda: health)
+    found = with_missing_votes(Survey([], {"n6": "no answer"}), locks)
+    assert found.without_vote == {"n1": "why 1", "n2": "why 2"}
+
+
+@pytest.mark.parametrize(
+    ("replies", "clients"),
+    [
+        ([None, ValueError()], None),
+        ([b""], ()),
+        ([b"id=1 name=asynclock:0a1b:web-1 age=3\n"], [("web-1", "other")]),
+    ],
+)
+def test_clients_that_nobody_may_list_are_not_none(replies: Any, clients: Any) -> None:
+    found = clients_of(None, replies)
+    assert (found and [(one.label, one.uses) for one in found]) == clients
+
+
+# ---- replies -------------------------------------------------------------------------------------
+
+QUEUE, MUTEX, EVENT = KeyRef("a", "queue"), KeyRef("a"), KeyRef("a", "event")
+
+
+@pytest.mark.parametrize(
+    ("key", "reply", "error"),
+    [
+        (QUEUE, [], None),
+        (QUEUE, NEVER, None),
+        (QUEUE, AWAY, "no answer"),
+        (MUTEX, AWAY, "no answer"),
+        (MUTEX, NEVER, "NOPERM not you"),
+        (EVENT, NEVER, "NOPERM not you"),
+        (MUTEX, FOREIGN, None),
+        (EVENT, FOREIGN, None),
+        # Its key went between the page of keys and the question.
+        (EVENT, [1, 0, None, -2, 7], None),
+    ],
+)
+def test_which_reply_is_an_error_of_the_node(key: KeyRef, reply: Any, error: str | None) -> None:
+    node: Any = SimpleNamespace(address="n0")
+    one = _KeyScan(node, _Known("p:", None))
+    one._record(key, reply)
+    assert one.error == error
+    assert list(one.queues) == ([key] if key is QUEUE and error is None else [])
+    assert not one.views
+    assert not one.states
+    one._record(EVENT, [1, 3, b"set", 5000, 7])
+    assert one.states[EVENT] == StateView("n0", 3, "set", 5.0, 7)
+
+
+class NoPrimaries(ClusterNode):
+    """A Cluster that answers, but whose primaries are not known, before or after."""
+
+    shards = ()  # type: ignore[assignment]
+
+    def __init__(self, reply: Any) -> None:
+        self.address = "cluster n0"
+        self._reply = reply
+
+    def ask(self, command: Any, sink: Any, index: int, *, arm: bool = False) -> None:
+        sink.on_reply(index, self._reply)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"), [([[None]], "its primaries are not known"), (AWAY, "no answer")]
+)
+async def test_a_cluster_without_a_known_primary_is_not_listed_as_empty(
+    reply: Any, error: str
+) -> None:
+    one = _KeyScan(NoPrimaries(reply), _Known("p:", None))
+    await one.run()
+    assert one.error == error
+
+
+@pytest.mark.parametrize(("now", "waiting"), [(5, 2), (10, 1), (20, 0)])
+def test_a_party_that_crashed_at_a_barrier_waits_no_longer(now: int, waiting: int) -> None:
+    """By the clock of the node that told the state."""
+    text = json.dumps([3, 0, {"one": 10, "other": 20}, [], False, []])
+    part: Any = PARTS["barrier"][1]
+    state = SharedState("b", part, (StateView("n0", 1, text, 5.0, now),), 1).state
+    assert state is not None
+    assert state["waiting"] == waiting
