@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from asynclock import _clock, _connect, _settings
+from asynclock._engine.acquire import Acquire
+from asynclock._engine.acquire_loop import AcquireLoop
 from asynclock._engine.attempt import Attempt
 from asynclock._engine.batch import Batch
 from asynclock._engine.context import Context
@@ -30,10 +32,13 @@ from asynclock._engine.release import Release
 from asynclock._engine.renewal import Renewals
 from asynclock._engine.restoring import Restores
 from asynclock._engine.round import Round
+from asynclock._nodes.error_replies import ErrorReplies
+from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Script
-from asynclock._primitives import base, fair, lock, readwrite
+from asynclock._nodes.server import ServerNode
+from asynclock._primitives import base, fair, lock, multi, readwrite
 from asynclock._primitives import round as votes
 from asynclock._rules import trust, validity
 from asynclock._rules.quorum import Ballot
@@ -44,6 +49,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 Scripts = tuple[tuple[ModuleType, str], ...]
 LOCK: Scripts = ((lock, "SCRIPT"), (fair, "SCRIPT"))
 SIDES: Scripts = ((readwrite, "READ"), (readwrite, "WRITE"))
+SEVERAL: Scripts = ((multi, "SCRIPT"),)
 
 
 # ---- how to break something --------------------------------------------------------------------
@@ -164,6 +170,21 @@ def same_fence(_: Any) -> Any:
 def first_fence(_: Any) -> Any:
     """Make a hand-over that leaves its fence in the block."""
     return lambda grant: grant.fences[0]
+
+
+def last_fence(_: Any) -> Any:
+    """Make a hand-over that leaves the block of fences as it is."""
+    return lambda grant: grant.fences[-1] if grant.fences else grant.fence
+
+
+def longer(old: Any) -> Any:
+    """Make an extension that counts for half a second more."""
+    return lambda grant, until, *args: old(grant, until + 0.5, *args)
+
+
+def at_the_end(_: Any) -> Any:
+    """Make a renewal that is due when the ttl is over."""
+    return lambda sent, ttl: sent + ttl
 
 
 def unasked(_: Any) -> Any:
@@ -367,6 +388,49 @@ SABOTAGES = {
     # who goes first
     "no_ticket_is_the_first": under("order", lua(LOCK, "first", "return nil")),
     "a_later_waiter_gets_a_smaller_number": under("order", lua(LOCK, "join", EARLIER_NUMBER)),
+    # each reply counts, and for what it is
+    "refusals_are_not_counted": under("locks", swap(Ballot, "refuse", nothing)),
+    "abstentions_are_not_counted": under("locks", swap(Ballot, "abstain", nothing)),
+    "accepted_fences_are_not_counted": under("queues", swap(Ballot, "raised", nothing)),
+    "any_vote_is_won": under("locks", swap(Attempt, "conclude", always(True))),
+    "no_fence_is_written_back": under("queues", swap(Attempt, "_write_back", nothing)),
+    "different_replies_decide_no_batch": under("keepers", swap(Batch, "_split_up", nothing)),
+    "a_split_batch_counts_no_reply": under("locks", swap(Batch, "_count", nothing)),
+    "a_rejected_request_has_no_reply": under("locks", swap(ErrorReplies, "take", nothing)),
+    "overdue_requests_are_waited_for": under("late", swap(Link, "_check_time", nothing)),
+    "a_tick_sends_nothing": under("locks", swap(Multiplexer, "flush_soon", nothing)),
+    # renewal
+    "an_extension_counts_for_longer": under("locks", swap(Grant, "extended", longer)),
+    "an_extension_does_not_count": under("rolling", swap(Grant, "extended", nothing)),
+    "extensions_are_not_counted": under("rolling", swap(Round, "_count", nothing)),
+    "a_renewal_comes_too_late": under("rolling", swap(validity, "renew_at", at_the_end)),
+    "a_lease_is_never_renewed": under("rolling", swap(Renewals, "_ends_next", always(True))),
+    "a_lease_is_never_checked": under("locks", swap(Grant, "check_at", nothing)),
+    # clocks and guards
+    "no_guard_takes_a_vote": under("locks", swap(Trust, "quarantine", always(0.0))),
+    "one_node_alone_knows_of_a_jump": under("pauses", swap(Multiplexer, "_jumped", nothing)),
+    "an_idle_node_is_not_asked_for_its_clock": under(
+        "pauses", swap(ServerNode, "check_clock", nothing)
+    ),
+    "clocks_in_replies_are_not_read": under("rolling", swap(ServerNode, "on_clock", nothing)),
+    "clocks_are_not_compared": under("rolling", swap(Multiplexer, "_read_clocks", nothing)),
+    "requests_have_no_bound": under("rolling", swap(Multiplexer, "not_after", always(0))),
+    "fences_have_no_floor": under("rolling", swap(Multiplexer, "fence_floor", always(0))),
+    "a_fence_of_the_block_is_given_again": under("crowd", swap(Grant, "take_fence", last_fence)),
+    # calls that end early
+    "a_call_that_gave_up_waits_on": under("calm", swap(AcquireLoop, "leave", nothing)),
+    "a_call_that_gave_up_has_its_turn": under("locks", swap(Acquire, "_give_up", nothing)),
+    "a_cancelled_attempt_keeps_the_name": under("brief", swap(Attempt, "abandon", nothing)),
+    "a_call_cleans_nothing_up": under("locks", swap(Context, "clean_up", nothing)),
+    "nothing_is_done_in_the_managers_loop": under("crowd", swap(Context, "soon", nothing)),
+    # scripts
+    "each_fence_is_the_first": under("locks", lua(LOCK, "next_fence", "return 1")),
+    "a_counter_is_soon_forgotten": under("queues", lua(LOCK, "time_to_keep", "return 1")),
+    "the_fence_of_a_side_is_not_stored": under("shapes", lua(SIDES, "keep_fence", "return")),
+    "each_fence_of_a_side_is_the_first": under("shapes", lua(SIDES, "next_fence", "return 1")),
+    "the_fences_of_several_are_not_stored": under("shapes", lua(SEVERAL, "keep_fence", "return")),
+    "a_side_that_gave_up_waits_on": under("calm", lua(SIDES, "leave", "return")),
+    "no_side_is_the_first": under("calm", lua(SIDES, "first", "return nil")),
 }
 
 
