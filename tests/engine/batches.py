@@ -8,7 +8,7 @@ from typing import Any
 import asynclock
 from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.keyspace import ReplyError
-from tests.engine.virtual_nodes import TTL, Nodes
+from tests.engine.virtual_nodes import TTL, Nodes, Way
 from tests.waiting import until
 
 NAMES = "abcde"
@@ -71,3 +71,9 @@ def deny(node: MemoryNode) -> None:
 
 async def lease_of(on: Nodes, name: str) -> asynclock.Lease:
     return await on.locks.lock(name).acquire()
+
+
+async def teach(on: Nodes) -> None:
+    """Let another client, which is near, bring the nodes our scripts."""
+    async with Nodes(on.nodes, [Way() for _ in on.nodes]).connect() as near, near.lock("near"):
+        pass

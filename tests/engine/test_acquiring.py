@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._primitives import lock
 from asynclock.testing import LocalServer
 from tests import patient
 
@@ -74,12 +73,3 @@ async def test_a_name_is_the_text_whatever_its_type_prints(
             async with locks.lock(name) as lease:
                 assert type(lease.name) is str
                 assert await node.command("EXISTS", "a:{orders}")
-
-
-def test_specs_are_kept_by_prefix_and_name() -> None:
-    kept = lock.spec("one:", "a")
-    assert lock.spec("one:", "a") is kept
-    assert lock.spec("two:", "a").keys == ("two:a", "two:a:#fence")
-    for number in range(2000):
-        lock.spec("one:", str(number))
-    assert lock.spec("one:", "a") is not kept  # the number of kept specs is bounded

@@ -10,37 +10,7 @@ import time
 import pytest
 
 import asynclock
-from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, Nodes, seconds_until, start, virtual
-
-
-@virtual
-async def test_who_asks_after_another_task_knows_of_the_outage(on: Nodes) -> None:
-    """It has too little time left to find out by itself that the nodes don't answer."""
-    for node in on.nodes[1:]:
-        node.freeze()
-    first = start(on.locks.lock("a").acquire(timeout=5))
-    await asyncio.sleep(0)
-    second = start(on.locks.lock("a").acquire(timeout=5 + NODE_TIMEOUT / 10))
-    await asyncio.wait([first, second])
-    for task in (first, second):
-        error = task.exception()
-        assert isinstance(error, asynclock.QuorumUnavailableError)
-        assert {*error.nodes} == {"memory://b", "memory://c"}
-
-
-@virtual
-async def test_a_permit_of_one_task_keeps_no_other_task_from_asking(on: Nodes) -> None:
-    mine = await on.locks.semaphore("s", 2).acquire()
-    async with on.connect() as others:
-        theirs = await others.semaphore("s", 2).acquire()
-        asks = start(on.locks.semaphore("s", 2).acquire())
-        waits = start(on.locks.semaphore("s", 2).acquire())
-        await asyncio.sleep(1)
-        asks.cancel()
-        await asyncio.sleep(1)
-        await theirs.release()
-        assert await seconds_until(waits.done) < NODE_TIMEOUT
-        assert mine.held
+from tests.engine.virtual_nodes import KEY, Nodes, virtual
 
 
 @virtual

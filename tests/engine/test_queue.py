@@ -123,10 +123,10 @@ def test_a_release_wakes_one_waiter(kind: str) -> None:
 
 @asynccontextmanager
 async def in_its_turn(
-    on: Nodes,
+    on: Nodes, turn: float = 60.0
 ) -> AsyncIterator[tuple[asynclock.LockManager, asynclock.Lease, asyncio.Task[Any]]]:
     """A manager whose turn has begun, its lease, and the next waiter of another process."""
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
+    async with on.connect(turn=turn) as ours, on.connect() as other:
         first = await on.locks.lock("a").acquire()
         mine = await line_up(ours.lock("a"), ours)
         waiting = await line_up(other.lock("a"), other)

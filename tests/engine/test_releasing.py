@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock import _clock
-from asynclock._engine.release import GONE, UNRELEASED, UNWOKEN
 from asynclock.events import Lost, Released
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, Nodes, start, virtual
+from tests.tables.inside import now
 from tests.waiting import until
+
+GONE = "the nodes no longer held it for us when it was released"
 
 AT_ONCE = 0.05
 
 
-class Log(logging.Handler):
-    """Keeps what the library logs meanwhile."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
-        self.messages.append(record.getMessage())
-
-    def __enter__(self) -> list[str]:
-        logging.getLogger("asynclock").addHandler(self)
-        return self.messages
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("asynclock").removeHandler(self)
-
-
 async def takes(call: Awaitable[object]) -> float:
     """Return the seconds that `call` takes."""
-    began = _clock.now()
+    began = now()
     await call
-    return _clock.now() - began
+    return now() - began
 
 
 def notes(locks: asynclock.LockManager, kind: type[object]) -> list[asynclock.events.Event]:
@@ -58,34 +39,6 @@ KINDS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "semaphore": lambda locks: locks.semaphore("a", 2),
     "write": lambda locks: locks.rwlock("a").write(),
 }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_release_waits_for_a_quorum_and_not_for_a_slow_node(kind: str) -> None:
-    async def scenario(on: Nodes) -> None:
-        lease = await KINDS[kind](on.locks).acquire()
-        on.ways[0].seconds = 0.4
-        on.ways[1].seconds = 0.1
-        assert await takes(lease.release()) == pytest.approx(0.2, abs=0.01)
-        assert lease.lost_reason is None
-        on.slow(0.0)
-
-    virtual(scenario)()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_failure_does_not_confirm_a_release(kind: str) -> None:
-    """One node has confirmed and one has failed: the third decides."""
-
-    async def scenario(on: Nodes) -> None:
-        lease = await KINDS[kind](on.locks).acquire()
-        on.nodes[0].kill()
-        await until(lambda: on.locks.nodes()[0].state == "down")
-        on.ways[2].seconds = 0.2
-        assert await takes(lease.release()) == pytest.approx(0.4, abs=0.01)
-        on.slow(0.0)
-
-    virtual(scenario)()
 
 
 @pytest.mark.parametrize("left", ["by release", "by the end of the block"])
@@ -125,18 +78,6 @@ async def test_two_nodes_without_the_lease_decide_although_the_third_is_silent(o
     assert event.reason == GONE
     assert event.held == pytest.approx(2.0, abs=0.01)
     assert on.locks.statistics().lost == 1
-
-
-@virtual
-async def test_one_node_without_the_lease_shows_no_loss(on: Nodes) -> None:
-    lost = notes(on.locks, Lost)
-    lease = await on.locks.lock("a").acquire()
-    await on.nodes[0].command("DEL", KEY)
-    assert await lease.check()
-    assert await lease.release()
-    await asyncio.sleep(1)
-    assert lease.lost_reason is None
-    assert not lost
 
 
 async def handed_over(locks: asynclock.LockManager) -> asynclock.Lease:
@@ -180,65 +121,17 @@ async def test_a_loss_tells_how_long_the_lease_was_held_that_was_lost(on: Nodes)
     assert event.fence == second.fence
 
 
-@virtual
-async def test_a_node_that_refuses_releases_is_complained_of_once(on: Nodes) -> None:
-    with Log() as messages:
-        for _ in range(3):
-            lease = await on.locks.lock("a").acquire()
-            await on.nodes[0].command("SET", KEY + b":#queue", "of another program")
-            await lease.release()
-            await asyncio.sleep(0.1)
-            await on.nodes[0].command("DEL", KEY + b":#queue")
-    told = [one for one in messages if one.startswith((UNWOKEN[:30], UNRELEASED[:30]))]
-    assert len(told) == 1
-    assert told[0].startswith(UNWOKEN[:30]), "the lock itself is deleted"
-
-
-@virtual
-async def test_an_outage_is_no_refusal_of_releases(on: Nodes) -> None:
-    with Log() as messages:
+def test_an_outage_is_no_refusal_of_releases(caplog: pytest.LogCaptureFixture) -> None:
+    @virtual
+    async def test(on: Nodes) -> None:
         lease = await on.locks.lock("a").acquire()
         on.nodes[0].freeze()
         await lease.release()
         await asyncio.sleep(2 * NODE_TIMEOUT)
-    assert not [one for one in messages if "releases" in one]
-    on.nodes[0].thaw()
+        on.nodes[0].thaw()
 
-
-@virtual
-async def test_a_check_waits_for_a_quorum_and_not_for_a_slow_node(on: Nodes) -> None:
-    lease = await on.locks.lock("a").acquire()
-    on.ways[0].seconds = 0.4
-    assert await takes(lease.check()) < AT_ONCE
-    on.slow(0.0)
-    await asyncio.sleep(1)
-
-
-@virtual
-async def test_a_check_that_two_nodes_deny_does_not_wait_for_the_third(on: Nodes) -> None:
-    lost = notes(on.locks, Lost)
-    lease = await on.locks.lock("a").acquire()
-    for node in on.nodes[:2]:
-        await node.command("DEL", KEY)
-    on.nodes[2].freeze()
-    began = _clock.now()
-    assert not await lease.check()
-    assert _clock.now() - began < AT_ONCE
-    assert len(lost) == 1
-    on.nodes[2].thaw()
-
-
-@virtual
-async def test_a_check_that_one_node_denies_needs_the_other_two(on: Nodes) -> None:
-    lease = await on.locks.lock("a").acquire()
-    await on.nodes[0].command("DEL", KEY)
-    assert await lease.check()
-    on.nodes[1].freeze()
-    with pytest.raises(asynclock.QuorumUnavailableError, match="check 'a'") as raised:
-        await lease.check()
-    assert list(raised.value.nodes) == ["memory://b"]
-    assert lease.held
-    on.nodes[1].thaw()
+    test()
+    assert not [one for one in caplog.messages if "releases" in one]
 
 
 @virtual
@@ -272,8 +165,8 @@ async def test_a_check_of_a_lease_that_is_released_meanwhile_reports_no_loss(on:
 @virtual
 async def test_a_check_of_a_lease_that_has_ended_asks_no_node(on: Nodes) -> None:
     lease = await on.locks.lock("a", renew=False).acquire()
-    on.locks._engine.renewals.close()  # so nothing notices the end
-    await asyncio.sleep(lease.remaining() + 0.01)
+    loop: Any = asyncio.get_running_loop()
+    loop.now += lease.remaining() + 0.01  # the loop was busy, so nothing has noticed the end
     for way in on.ways:
         way.go_mute()
     assert await takes(lease.check()) == 0.0

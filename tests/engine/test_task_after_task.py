@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock import _clock, events
-from asynclock._engine.attempt import Attempt
+from asynclock import events
 from tests.engine.test_queue import in_its_turn
-from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, start, virtual
-from tests.engine.votes import HELD, OUT, QUEUED, SHORT, WON, answered
+from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, seconds_until, start, virtual
+from tests.tables.inside import now
 from tests.waiting import until
 
 
@@ -25,82 +22,67 @@ async def error(call: Any) -> Any:
     return caught.value
 
 
-@virtual
-async def test_a_task_with_too_little_time_to_ask_tells_the_outage_of_the_one_before(
-    on: Nodes,
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+@pytest.mark.parametrize(
+    ("first", "second"), [(5.0, 5.0 + NODE_TIMEOUT / 10), (9.0, 2 * NODE_TIMEOUT)]
+)
+def test_a_task_that_had_no_time_to_ask_tells_the_outage_of_the_one_before(
+    kind: str, first: float, second: float
 ) -> None:
-    """Its own answers are cut by the timeout, so they say nothing."""
-    with answered(replace(OUT, took=NODE_TIMEOUT), SHORT) as asked:
-        first = start(on.locks.semaphore("s", 1).acquire(timeout=0.9))
-        await asyncio.sleep(0)
-        second = start(on.locks.semaphore("s", 1).acquire(timeout=NODE_TIMEOUT + 0.1))
-        for task in (first, second):
-            found = await error(task)
+    """Its turn did not come, or its own answers were cut by the timeout: they say nothing."""
+
+    @virtual
+    async def test(on: Nodes) -> None:
+        lock: Any = on.locks.lock("a") if kind == "lock" else on.locks.semaphore("a", 1)
+        for node in on.nodes[1:]:
+            node.freeze()
+        calls = []
+        for timeout in (first, second):
+            calls.append(start(lock.acquire(timeout=timeout)))
+            await asyncio.sleep(0)
+        for call in calls:
+            found = await error(call)
             assert isinstance(found, asynclock.QuorumUnavailableError)
-            assert found.nodes == {"memory://a": "down", "memory://b": "down"}
-    assert len(asked) == 2
+            assert {*found.nodes} == {"memory://b", "memory://c"}
 
-
-@virtual
-async def test_a_task_whose_turn_does_not_come_tells_the_outage_of_the_one_that_asks(
-    on: Nodes,
-) -> None:
-    with answered(OUT):
-        asking = start(on.locks.semaphore("s", 1).acquire())
-        await asyncio.sleep(0)
-        found = await error(on.locks.semaphore("s", 1).acquire(timeout=0.5))
-        assert isinstance(found, asynclock.QuorumUnavailableError)
-        assert found.nodes == {"memory://a": "down", "memory://b": "down"}
-        asking.cancel()
-        await asyncio.wait([asking])
+    test()
 
 
 @virtual
 async def test_after_a_win_nobody_tells_of_an_outage_before_it(on: Nodes) -> None:
     """The timeout of the last task ends while another one asks, and the nodes answer."""
     lock = on.locks.lock("a", handoff=False)
-    first = await lock.acquire()
-    second, third = start(lock.acquire()), start(lock.acquire())
-    fourth = start(lock.acquire(timeout=2.0))
-    await asyncio.sleep(0)
-    (queue,) = on.locks._engine.queues.values()
-    queue.search = SimpleNamespace(unanswered=Attempt(on.locks._engine, QUEUED, TTL))
-    await first.release()
-    lease = await second
-    await asyncio.sleep(1.9)
-    on.slow(0.2)
+    for node in on.nodes[1:]:
+        node.freeze()
+    first, second = start(lock.acquire()), start(lock.acquire())
+    third = start(lock.acquire(timeout=5.0))
+    await asyncio.sleep(3.0)
+    for node in on.nodes[1:]:
+        node.thaw()
+    lease = await first
+    await asyncio.sleep(1.5)
+    on.slow(0.45)
     await lease.release()
-    assert type(await error(fourth)) is asynclock.AcquireTimeoutError
-    assert not third.done()
+    assert type(await error(third)) is asynclock.AcquireTimeoutError
     on.slow(0.0)
-    await (await third).release()
+    await (await second).release()
 
 
-@pytest.mark.parametrize(
-    ("votes", "goes_on"), [((WON,), True), ((HELD, WON), False)], ids=["won at once", "refused"]
-)
-def test_a_turn_goes_on_only_if_nobody_came_in_between(votes: Any, *, goes_on: bool) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        async with on.connect(turn=60.0) as locks:
-            held = await locks.lock("a").acquire()
-            grant = held._grant
-            assert grant is not None
-            assert grant.queue is not None
-            grant.queue.grants.clear()
-            grant.queue.kept = grant
-            began = grant.since
-            await asyncio.sleep(1.0)
-            with answered(*votes):
-                call = asyncio.ensure_future(locks.lock("a").acquire())
-                await asyncio.sleep(0.5)
-                locks._engine.multiplexer.wakeups.wake(None)
-                lease = await call
-            assert lease._grant is not None
-            assert (lease._grant.since == began) is goes_on
-            assert lease._grant.since <= _clock.now()
-
-    test()
+@virtual
+async def test_after_a_refusal_nobody_tells_of_an_outage_before_it(on: Nodes) -> None:
+    for node in on.nodes[:2]:
+        node.kill()
+    await until(lambda: [one.state for one in on.locks.nodes()][:2] == ["down"] * 2)
+    asking = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.5)
+    for node in on.nodes[:2]:
+        node.restart()
+        node.born_ago(3600)
+    await on.ghost()
+    await until(lambda: on.locks.statistics().refused)
+    found = await error(on.locks.lock("a").acquire(timeout=1))
+    assert type(found) is asynclock.AcquireTimeoutError
+    asking.cancel()
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["made before", "made after"])
@@ -109,15 +91,12 @@ def test_a_turn_that_is_over_when_the_name_is_wanted_again_passes_on(*, early: b
 
     @virtual
     async def test(on: Nodes) -> None:
-        async with in_its_turn(on) as (ours, lease, waiting):
+        async with in_its_turn(on, turn=0.25) as (ours, lease, waiting):
             call = ours.lock("a").acquire() if early else None
+            await asyncio.sleep(0.2)
             on.slow(0.1)  # the name is kept until the nodes have answered
             await lease.release()
-            (queue,) = ours._engine.queues.values()
-            queue.turn = 0.05
-            assert queue.kept is not None
-            queue.kept.since = _clock.now()
-            await asyncio.sleep(0.06)
+            await asyncio.sleep(0.1)
             again = start(call or ours.lock("a").acquire())
             done, _ = await asyncio.wait([again, waiting], return_when="FIRST_COMPLETED")
             assert done == {waiting}
@@ -131,39 +110,27 @@ def test_a_turn_that_is_over_when_the_name_is_wanted_again_passes_on(*, early: b
 @virtual
 async def test_a_call_that_is_over_leaves_no_timer_behind(on: Nodes) -> None:
     """Neither the one of its first request, nor that of its turn, nor that of its attempt."""
-    loop = asyncio.get_running_loop()
-    timers: list[asyncio.TimerHandle] = []
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
     call_later = loop.call_later
 
-    def noted(delay: float, callback: Any, *args: Any, **more: Any) -> asyncio.TimerHandle:
-        timers.append(call_later(delay, callback, *args, **more))
-        if callback.__name__ in {"_expire", "expire", "give_up"}:
-            ours.append(timers[-1])
+    def noted(delay: float, *call: Any, **more: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(delay, *call, **more))
         return timers[-1]
 
-    ours: list[asyncio.TimerHandle] = []
+    def pending(timeout: float) -> int:
+        ends = loop.time() + timeout
+        return sum(not one.cancelled() and abs(one.when() - ends) < 0.01 for one in timers)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "call_later", noted)
-        lease = await on.locks.lock("a").acquire(timeout=1.0)
-        assert len(ours) == 1, "the first request ends by a timer"
+        lease = await on.locks.lock("a").acquire(timeout=1.5)
         waiting = start(on.locks.lock("a").acquire(timeout=50.0))
         await asyncio.sleep(0)
-        assert len(ours) == 2, "the turn must come in time"
+        assert [pending(1.5), pending(50.0)] == [0, 1], "the turn must come in time"
         await lease.release()
         await (await waiting).release()
-        await (await on.locks.semaphore("s", 1).acquire(timeout=1.0)).release()
-        assert len(ours) == 3, "so must the attempt"
-        assert all(timer.cancelled() for timer in ours)
-
-
-@virtual
-async def test_a_win_narrows_the_pauses_between_rivals(on: Nodes) -> None:
-    """Whether it was won with others of the tick or alone."""
-    spread = on.locks._engine.spread
-    for wanted in (on.locks.lock("a"), on.locks.semaphore("s", 1)):
-        spread.width = 0.1
-        async with wanted.acquire():
-            assert spread.width == pytest.approx(0.08)
+        await (await on.locks.semaphore("s", 1).acquire(timeout=1.5)).release()
+        assert [pending(1.5), pending(50.0)] == [0, 0]
 
 
 @virtual
@@ -195,6 +162,7 @@ async def test_each_call_in_vain_is_told_with_its_outcome_and_how_long_it_waited
 
 @virtual
 async def test_a_refusal_and_a_win_are_told_whole(on: Nodes) -> None:
+    """A refusal with the label of the holder: with the id anyone could release the lock."""
     seen: list[Any] = []
     owner = "0123456789abcdef" * 2 + ":web"
     await on.ghost(owner, ttl=5.0)
@@ -253,6 +221,23 @@ async def test_a_try_for_a_permit_asks_the_nodes_while_this_process_has_not_all(
 
 
 @virtual
+async def test_a_permit_of_one_task_keeps_no_other_task_from_asking(on: Nodes) -> None:
+    mine = await on.locks.semaphore("s", 2).acquire()
+    async with on.connect() as others:
+        theirs = await others.semaphore("s", 2).acquire()
+        for _ in range(3):
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                await on.locks.semaphore("s", 2).acquire(timeout=0.3)
+        asks, waits = [start(on.locks.semaphore("s", 2).acquire()) for _ in range(2)]
+        await asyncio.sleep(1)
+        asks.cancel()
+        await asyncio.sleep(1)
+        await theirs.release()
+        assert await seconds_until(waits.done) < NODE_TIMEOUT
+        assert mine.held
+
+
+@virtual
 async def test_a_call_counts_its_time_from_when_it_was_made(on: Nodes) -> None:
     """As a coroutine as well, which a task drives."""
     held = await on.locks.lock("a").acquire()
@@ -261,9 +246,9 @@ async def test_a_call_counts_its_time_from_when_it_was_made(on: Nodes) -> None:
         for drive in (lambda call: call, asyncio.create_task):
             call = theirs.lock("a").acquire(timeout=1.0)
             await asyncio.sleep(0.7)
-            began = _clock.now()
+            began = now()
             await error(drive(call))
-            assert _clock.now() - began == pytest.approx(0.3)
+            assert now() - began == pytest.approx(0.3)
     waited = [one.waited for one in seen if isinstance(one, events.Failed)]
     assert waited == pytest.approx([1.0, 1.0])
     await held.release()
@@ -304,18 +289,16 @@ async def test_what_a_task_asks_for_in_its_turn_is_what_its_lock_says(on: Nodes)
 
 
 @virtual
-async def test_the_time_of_a_lease_counts_from_its_request_and_its_turn_from_the_answer(
-    on: Nodes,
-) -> None:
+async def test_the_time_of_a_lease_counts_from_its_request(on: Nodes) -> None:
     on.slow(0.2)
     for wanted in (on.locks.lock("a"), on.locks.semaphore("s", 1)):
-        began = _clock.now()
+        began = now()
         lease = await wanted.acquire()
-        now = _clock.now()
-        assert now - began == pytest.approx(0.4)
-        assert lease.remaining() == pytest.approx(began + TTL * 0.99 - 0.002 - now)
-        assert lease._grant is not None
-        assert (lease._grant.asked_since, lease._grant.since) == (began, now)
-        assert lease._grant.alarm == pytest.approx(began + TTL / 3), "the first renewal"
+        assert now() - began == pytest.approx(0.4)
+        assert lease.remaining() == pytest.approx(began + TTL * 0.99 - 0.002 - now())
+        await asyncio.sleep(began + TTL / 3 - now() - 0.001)
+        before = on.locks.statistics().renewed
+        await asyncio.sleep(0.402)
+        assert on.locks.statistics().renewed == before + 1, "so does the first renewal"
         await lease.release()
     on.slow(0.0)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import asynclock
-from asynclock import _clock
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory.keyspace import ReplyError
 from asynclock.testing.memory.wire import Route, Stream
+from tests.tables.inside import now, undecided
 from tests.waiting import until
 
 KEY, COUNTER = b"asynclock:a", b"asynclock:a:#fence"
@@ -78,25 +79,17 @@ def virtual(scenario: Scenario) -> Callable[[], None]:
     return _test(scenario, "abc")
 
 
-def busy(scenario: Scenario) -> Callable[[], None]:
-    """Make the same test of a busy manager: some batch has no verdict all the time.
-
-    So everything that a tick asks for is collected until the tick ends.
-    """
-    return _test(scenario, "abc", under_way=1)
-
-
 def virtual_four(scenario: Scenario) -> Callable[[], None]:
     """Make the same test on four nodes, which two rivals can split."""
     return _test(scenario, "abcd")
 
 
 def virtual_single(scenario: Scenario) -> Callable[[], None]:
-    """Give the name to such an owner on one node."""
+    """Make the same test on a single node."""
     return _test(scenario, "a")
 
 
-def _test(scenario: Scenario, names: str, *, under_way: int = 0) -> Callable[[], None]:
+def _test(scenario: Scenario, names: str) -> Callable[[], None]:
     async def play() -> None:
         on = Nodes([MemoryNode(name) for name in names], [Way() for _ in names])
         for node in on.nodes:
@@ -104,10 +97,9 @@ def _test(scenario: Scenario, names: str, *, under_way: int = 0) -> Callable[[],
         async with asyncio.timeout(LONGEST), on.connect() as on.locks:
             async with on.locks.lock("warm"):
                 pass
-            multiplexer = on.locks._engine.multiplexer
-            multiplexer.undecided += under_way
+            locks = on.locks
             await scenario(on)
-        assert multiplexer.undecided == under_way, "a batch never got a verdict"
+        assert not undecided(locks), "a batch never got a verdict"
 
     def test() -> None:
         run_virtual(play())
@@ -116,11 +108,27 @@ def _test(scenario: Scenario, names: str, *, under_way: int = 0) -> Callable[[],
     return test
 
 
+def refuse_tracking(nodes: list[MemoryNode]) -> None:
+    """Let the nodes push nothing to those who connect from now on."""
+
+    def refusing(node: MemoryNode) -> Callable[[Any, Any], Any]:
+        answer = node.answer
+
+        def refuse(client: Any, words: Any) -> Any:
+            tracking = [word.upper() for word in words[:2]] == [b"CLIENT", b"TRACKING"]
+            return ReplyError("NOPERM no tracking") if tracking else answer(client, words)
+
+        return refuse
+
+    for node in nodes:
+        node.answer = refusing(node)  # type: ignore[assignment, method-assign]
+
+
 async def seconds_until(condition: Callable[[], object], timeout: float = 60.0) -> float:
     """Wait for `condition`, to the millisecond; return the seconds that it took."""
-    began = _clock.now()
+    began = now()
     await until(condition, timeout=timeout, every=0.001)
-    return _clock.now() - began
+    return now() - began
 
 
 def start(wish: Any) -> asyncio.Task[Any]:

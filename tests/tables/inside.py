@@ -86,3 +86,13 @@ def tickets_live(patch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
         lock.spec.cache_clear()  # specs are kept for later calls
         yield
     lock.spec.cache_clear()
+
+
+def undecided(locks: LockManager) -> int:
+    """Return how many requests for several names at once have no verdict yet."""
+    return locks._engine.multiplexer.undecided
+
+
+def chance(locks: LockManager, random: Callable[[], float]) -> None:
+    """Let all chance of this client be what `random` returns, from 0 to 1."""
+    locks._engine.random = random

@@ -1,0 +1,440 @@
+"""What one tick of the loop asks for travels as one command per node, and each name stays alone.
+
+Calls that end early and nodes that fail cost no other name, and leave no key behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import asynclock
+from tests.engine.batches import NAMES, deny, forbid, free, lease_of, listen, teach, together
+from tests.engine.virtual_nodes import (
+    COUNTER,
+    NODE_TIMEOUT,
+    TTL,
+    Nodes,
+    start,
+    virtual,
+    virtual_single,
+)
+from tests.waiting import until
+
+
+@virtual
+async def test_one_command_per_node_and_tick(on: Nodes) -> None:
+    seen = [listen(node) for node in on.nodes]
+    leases = await together(on)
+    assert len({lease.owner for lease in leases}) == len(NAMES)
+    await asyncio.gather(*(lease.release() for lease in leases))
+    assert seen == [["batch", "batch"]] * 3
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_one_name_needs_no_batch(on: Nodes) -> None:
+    seen = [listen(node) for node in on.nodes]
+    async with on.locks.lock("a"):
+        pass
+    assert seen == [["acquire", "release"]] * 3
+
+
+@virtual
+async def test_releases_and_acquires_of_a_tick_share_a_command(on: Nodes) -> None:
+    first = await together(on, "ab")
+    seen = listen(on.nodes[0])
+    *_, third = await asyncio.gather(
+        *(lease.release() for lease in first), on.locks.lock("c").acquire()
+    )
+    assert third.held
+    assert seen == ["batch"]
+
+
+async def one_after_the_other(on: Nodes) -> list[str]:
+    """Have three tasks of the process hold one name in turn; return what a node executes."""
+    seen = listen(on.nodes[0])
+
+    async def hold() -> None:
+        async with on.locks.lock("a", handoff=False):
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(*(hold() for _ in range(3)))
+    assert on.locks.statistics().handovers == 0
+    return seen
+
+
+@virtual
+async def test_a_release_and_the_next_task_of_the_process_share_a_command(on: Nodes) -> None:
+    assert await one_after_the_other(on) == ["acquire", "batch", "batch", "release"]
+    await free(on, "a")
+
+
+@virtual
+async def test_they_do_if_this_name_is_all_that_the_process_asks_for(on: Nodes) -> None:
+    for _ in range(20):
+        async with on.locks.lock("x"):
+            pass
+    assert await one_after_the_other(on) == ["acquire", "batch", "batch", "release"]
+
+
+@virtual_single
+async def test_a_single_node_is_told_of_the_release_at_once(on: Nodes) -> None:
+    assert await one_after_the_other(on) == ["acquire", "release"] * 3
+
+
+@virtual
+async def test_a_released_name_can_be_taken_in_the_same_tick(on: Nodes) -> None:
+    lease, other = await together(on, "ab")
+    release = asyncio.create_task(lease.release())
+    await asyncio.sleep(0)
+    again = await on.locks.lock("a").try_acquire()
+    assert again is not None
+    assert again.fence > lease.fence
+    assert await release
+    assert await other.release()
+
+
+@virtual
+async def test_a_held_name_keeps_no_other_name_back(on: Nodes) -> None:
+    await on.ghost()
+    tries = [on.locks.lock(name).try_acquire() for name in NAMES]
+    first, *others = await asyncio.gather(*tries)
+    assert first is None
+    assert all(lease is not None and lease.held for lease in others)
+    assert on.locks.statistics().refused == 1
+
+
+@virtual
+async def test_a_waiter_of_a_batch_gets_the_name_once_it_is_free(on: Nodes) -> None:
+    await on.ghost(ttl=3.0)
+    leases = await together(on)
+    assert all(lease.held for lease in leases)
+    await asyncio.gather(*(lease.release() for lease in leases))
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_another_programs_key_fails_its_own_name_only(on: Nodes) -> None:
+    for node in on.nodes:
+        await node.command("HSET", "asynclock:a", "x", "y")
+        await node.command("HSET", "asynclock:b:#fence", "x", "y")
+    first, second, *others = await together(on)
+    for error in (first, second):
+        assert isinstance(error, asynclock.ConfigurationError)
+        assert "WRONGTYPE" in str(error)
+    assert all(lease.held for lease in others)
+    await asyncio.gather(*(lease.release() for lease in others))
+    await free(on, *NAMES[1:])
+
+
+@virtual
+async def test_nodes_that_disagree_about_one_fence_agree_about_the_rest(on: Nodes) -> None:
+    now = int(on.nodes[0].wall() * 1_000_000)
+    for ahead, node in enumerate(on.nodes):
+        await node.command("SET", "asynclock:b:#fence", now + ahead * 5_000_000, "PX", 60_000)
+    leases = await together(on)
+    fences = [lease.fence for lease in leases]
+    # Two of three nodes decide, whichever reply first.
+    assert fences[1] > max(fences[0], *fences[2:]) + 4_000_000
+    assert on.locks.statistics().write_backs == 1
+
+
+@virtual
+async def test_each_ttl_has_a_command_of_its_own(on: Nodes) -> None:
+    seen = listen(on.nodes[0])
+    ttls = (4.0, 5.0, 4.0, 5.0)
+    calls = [on.locks.lock(f"{number}", ttl=ttl).acquire() for number, ttl in enumerate(ttls)]
+    leases = await asyncio.gather(*calls)
+    assert [lease.ttl for lease in leases] == [*ttls]
+    assert seen == ["batch", "batch"]
+    assert 4000 < await on.nodes[0].command("PTTL", "asynclock:3") <= 5000
+    assert await on.nodes[0].command("PTTL", "asynclock:0") <= 4000
+
+
+@virtual
+async def test_a_command_has_a_maximum_number_of_names(on: Nodes) -> None:
+    seen = listen(on.nodes[0])
+    calls = [on.locks.lock(f"n{number}").acquire() for number in range(2 * 64 + 2)]
+    leases = await asyncio.gather(*calls)
+    assert all(lease.held for lease in leases)
+    assert seen == ["batch"] * 3
+
+
+# calls that end early
+
+
+@virtual
+async def test_a_call_that_is_over_is_not_asked_for_alone(on: Nodes) -> None:
+    for node in on.nodes:
+        forbid(node, "a")
+    on.slow(0.1)
+    tasks = [asyncio.create_task(lease_of(on, name)) for name in NAMES]
+    await asyncio.sleep(0.05)
+    tasks[1].cancel()
+    error, cancelled, *leases = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(error, asynclock.ConfigurationError)
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert all(lease.held for lease in leases)
+    await asyncio.sleep(0.5)
+    await free(on, *"ab")
+
+
+@virtual
+async def test_a_call_that_is_closed_before_the_tick_ends_is_never_sent(on: Nodes) -> None:
+    seen = listen(on.nodes[0])
+    call = on.locks.lock("a").acquire()
+    call.send(None)
+    call.close()
+    await asyncio.gather(*(on.locks.lock(name).acquire() for name in "bc"))
+    assert seen == ["batch"]
+    await free(on, "a")
+    assert on.locks.statistics().waiting == 0
+
+
+@virtual
+async def test_a_call_that_is_begun_and_dropped_gives_its_name_up(on: Nodes) -> None:
+    for rounds in range(3):  # 0: the batch is not sent yet
+        calls = [on.locks.lock(name).acquire() for name in NAMES]
+        for call in calls:
+            call.send(None)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        del call, calls
+        async with asyncio.timeout(TTL / 2), on.locks.lock("a"):
+            pass
+        await free(on, *NAMES)
+        assert on.locks.statistics().waiting == 0
+
+
+@virtual
+async def test_a_cancelled_call_gives_up_its_name_only(on: Nodes) -> None:
+    on.slow(0.1)
+    tasks = [asyncio.create_task(lease_of(on, name)) for name in NAMES]
+    await asyncio.sleep(0.05)
+    tasks[0].cancel()
+    leases = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(leases[0], asyncio.CancelledError)
+    assert all(lease.held for lease in leases[1:])
+    await free(on, "a")
+
+
+@virtual
+async def test_closing_the_manager_leaves_nothing_behind(on: Nodes) -> None:
+    on.slow(0.1)
+    async with on.connect(ttl=60.0, max_ttl=60.0) as other:
+        for node in on.nodes:
+            node.born_ago(3600)
+        async with other.lock("warm"):
+            pass
+        tasks = [start(other.lock(name).acquire()) for name in NAMES]
+        await asyncio.sleep(0.05)
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(error) for error in errors} == {asynclock.ConfigurationError}
+    await free(on, *NAMES)
+
+
+# nodes that fail
+
+
+@virtual
+async def test_a_node_that_is_down_breaks_no_batch(on: Nodes) -> None:
+    on.nodes[2].kill()
+    await until(lambda: on.locks.nodes()[2].state == "down", every=0.01)
+    seen = [listen(node) for node in on.nodes]
+    leases = await together(on)
+    assert all(lease.held for lease in leases)
+    await asyncio.gather(*(lease.release() for lease in leases))
+    assert seen == [["batch", "batch"], ["batch", "batch"], []]
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_a_quarantined_node_gets_the_releases_alone(on: Nodes) -> None:
+    first = await together(on, "ab")
+    on.nodes[2].restart(keep_data=True)
+    await until(lambda: on.locks.nodes()[2].state == "quarantined", every=0.01)
+    seen = [listen(node) for node in on.nodes]
+    *_, third = await asyncio.gather(*(one.release() for one in first), lease_of(on, "c"))
+    assert third.held
+    assert seen == [["batch"], ["batch"], ["release", "release"]]
+    await free(on, *"ab")
+
+
+@virtual
+async def test_too_few_nodes_for_a_batch_fail_every_name(on: Nodes) -> None:
+    for number in (1, 2):
+        on.nodes[number].kill()
+    await until(lambda: [n.state for n in on.locks.nodes()].count("down") == 2, every=0.01)
+    errors = await together(on, timeout=1.0)
+    assert Counter(map(type, errors)) == {asynclock.QuorumUnavailableError: len(NAMES)}
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_a_connection_that_breaks_in_between_costs_no_name(on: Nodes) -> None:
+    on.slow(0.1)
+    gathered = asyncio.ensure_future(together(on))
+    await asyncio.sleep(0.05)
+    on.nodes[0].cut()
+    leases = await gathered
+    assert all(lease.held for lease in leases)
+    await asyncio.gather(*(lease.release() for lease in leases))
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_releases_that_a_node_did_not_answer_are_sent_again(on: Nodes) -> None:
+    leases = await together(on)
+    on.nodes[0].freeze()
+    await asyncio.gather(*(lease.release() for lease in leases))
+    # By now the link counts all as failed: the connection breaks later.
+    await until(lambda: on.locks.nodes()[0].state == "stalled", every=0.01)
+    on.nodes[0].restart(keep_data=True)
+    assert await on.nodes[0].command("EXISTS", "asynclock:a")
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_a_stalled_node_gets_no_release_of_a_lease_that_it_was_not_asked_for(
+    on: Nodes,
+) -> None:
+    granted = await together(on, "ab")
+    on.nodes[0].freeze()
+    asked = await together(on, "cd")
+    await until(lambda: on.locks.nodes()[0].state == "stalled", every=0.01)
+    seen = listen(on.nodes[0])
+    later = await together(on, "ef")
+    assert all(lease.held for lease in later)
+    await asyncio.gather(*(lease.release() for lease in (*granted, *asked, *later)))
+    on.nodes[0].thaw()
+    await free(on, *"abcdef")
+    assert Counter(seen) == {"batch": 1, "leave": 2, "release": 4}, "nothing of e and f"
+
+
+@virtual
+async def test_a_late_error_about_the_script_does_not_cost_the_releases(on: Nodes) -> None:
+    leases = await together(on)
+    on.nodes[0].forget_scripts()
+    on.nodes[0].freeze()
+    await asyncio.gather(*(lease.release() for lease in leases))
+    on.nodes[0].thaw()
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_a_late_denial_of_one_name_does_not_cost_the_other_releases(on: Nodes) -> None:
+    leases = await together(on, "ab")
+    forbid(on.nodes[0], "a")
+    on.nodes[0].freeze()
+    await asyncio.gather(*(lease.release() for lease in leases))
+    await until(lambda: on.locks.nodes()[0].state == "stalled", every=0.01)
+    on.nodes[0].thaw()
+    await free(on, "b")
+
+
+@virtual
+async def test_too_few_answers_fail_every_name(on: Nodes) -> None:
+    for way in on.ways[:2]:
+        way.go_mute()
+    errors = await together(on, timeout=2.0)
+    assert Counter(map(type, errors)) == {asynclock.QuorumUnavailableError: len(NAMES)}
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_nodes_that_forgot_the_script_get_it_again(on: Nodes) -> None:
+    for node in on.nodes:
+        node.forget_scripts()
+    leases = await together(on)
+    assert all(lease.held for lease in leases)
+    for node in on.nodes:
+        node.forget_scripts()
+    assert all(await asyncio.gather(*(lease.release() for lease in leases)))
+    await free(on, *NAMES)
+
+
+@virtual
+async def test_releases_that_ran_before_their_acquires_are_repeated(on: Nodes) -> None:
+    """The acquires met a server without its script, which another client then loaded."""
+    node = on.nodes[2]
+    node.forget_scripts()
+    on.ways[2].seconds = 0.1
+    leases = await together(on, "ab")
+    await asyncio.sleep(0.05)
+    assert all(await asyncio.gather(*(lease.release() for lease in leases)))
+    await asyncio.sleep(0.075)
+    await teach(on)
+    await asyncio.sleep(0.5)
+    assert await node.command("EXISTS", "asynclock:a:#fence", "asynclock:b:#fence") == 2
+    assert await node.command("EXISTS", "asynclock:a", "asynclock:b") == 0
+
+
+@virtual
+async def test_a_late_refusal_leaves_no_ticket(on: Nodes) -> None:
+    await on.ghost("ghost", only="c", ttl=5.0)
+    on.ways[2].seconds = 0.2
+    leases = await together(on)
+    assert all(lease.held for lease in leases)
+
+    async def left() -> bool:
+        return not await on.nodes[2].command("EXISTS", "asynclock:a:#queue")
+
+    await asyncio.sleep(0.5)
+    await until(left, "the ticket is gone", every=0.01)
+
+
+@virtual
+async def test_a_release_that_nodes_deny_is_a_loss_of_its_name_only(on: Nodes) -> None:
+    leases = await together(on)
+    for node in on.nodes[:2]:
+        await node.command("DEL", "asynclock:a")
+    held = await asyncio.gather(*(lease.release() for lease in leases))
+    assert held == [False, True, True, True, True]
+    with pytest.raises(asynclock.LeaseLostError):
+        await leases[0].extend()
+
+
+@virtual
+async def test_a_batch_that_one_node_fails_keeps_what_the_others_have_granted(on: Nodes) -> None:
+    """The releases stand first in each reply; no fence is taken from their places."""
+    held = await together(on, "xyz")
+    deny(on.nodes[1])
+    seen = [listen(node) for node in on.nodes]
+    before = on.locks.statistics().write_backs
+    *released, first, second = await asyncio.gather(
+        *(lease.release() for lease in held), lease_of(on, "a"), lease_of(on, "b")
+    )
+    assert released == [True] * 3
+    assert first.held
+    assert second.held
+    assert on.locks.statistics().write_backs == before
+    fences = [await node.command("GET", COUNTER) for node in on.nodes]
+    assert fences[0] == fences[2] == str(first.fence)
+    assert [seen[0], seen[2]] == [["batch"]] * 2, "no node is told a fence that it gave"
+
+
+@virtual
+async def test_a_batch_may_be_executed_while_a_late_timer_may_still_wait_for_it(on: Nodes) -> None:
+    """And no later: the key would outlive a caller that has given up."""
+    began, node = on.nodes[0].wall(), on.nodes[0]
+    limits: dict[bytes, float] = {}
+    answer = node.answer
+
+    def noting(client: Any, words: Any) -> Any:
+        if words[0].upper() == b"EVALSHA":
+            operation, *args = words[3 + int(words[2]) :]
+            if operation in (b"acquire", b"batch"):
+                limits[operation] = int(args[3]) / 1_000_000 - began
+        return answer(client, words)
+
+    node.answer = noting  # type: ignore[method-assign]
+    single = await lease_of(on, "x")
+    several = await together(on, "ab")
+    assert set(limits) == {b"acquire", b"batch"}
+    latest = 8 * NODE_TIMEOUT
+    assert list(limits.values()) == [pytest.approx(latest, abs=0.05)] * 2
+    assert all(lease.held for lease in (single, *several))
