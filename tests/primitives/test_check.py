@@ -13,7 +13,7 @@ from asynclock.testing import memory_node
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
-from tests.waiting import in_virtual_time, until
+from tests.waiting import in_virtual_time, refused, until
 
 Locks = asynclock.LockManager
 Pair = tuple[Locks, Locks]
@@ -47,6 +47,8 @@ async def test_a_lease_is_ours_until_the_nodes_say_otherwise(
     if kind == "fair_lock" and len(face.addresses) > 1 and face.name[0].isdigit():
         return
     lease = await hold(LOCKS[kind](pair[0]), timeout=PATIENCE)
+    if kind not in ("read", "semaphore"):
+        assert await refused(LOCKS[kind](pair[1]))
     before = lease.remaining()
     assert await lease.check()
     assert lease.remaining() <= before, "a check renews nothing"

@@ -7,9 +7,7 @@ a primary with replicas, Sentinels, a Cluster or masters of which some are missi
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
 
 import pytest
 
@@ -17,7 +15,7 @@ import asynclock
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
-from tests.waiting import refused, until
+from tests.waiting import refused
 
 Locks = asynclock.LockManager
 PATIENCE = 20.0
@@ -26,32 +24,6 @@ face = faces(DEPLOYMENTS)
 
 
 # ---- what one holds and others then don't --------------------------------------------------------
-
-EXCLUSIVE: dict[str, Callable[[Locks], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
-    "rwlock": lambda locks: locks.rwlock("a").write(),
-    "multi_lock": lambda locks: locks.multi_lock("a", "b", "c"),
-    "fair_lock": lambda locks: locks.fair_lock("a"),
-}
-
-
-@pytest.mark.parametrize("kind", EXCLUSIVE)
-async def test_one_at_a_time(face: Face, pair: tuple[Locks, Locks], kind: str) -> None:
-    here, there = pair
-    mine, other = EXCLUSIVE[kind](here), EXCLUSIVE[kind](there)
-    async with mine.acquire(timeout=PATIENCE) as first:
-        await first.extend()
-        assert await first.check()
-        assert await refused(other)
-        before = there.statistics().refused
-        waiter = asyncio.create_task(hold(other, timeout=PATIENCE))
-        await until(lambda: there.statistics().refused > before, "the waiter is refused")
-        assert not waiter.done()
-    second = await waiter
-    assert second.fence > first.fence
-    assert await second.release()
-    await face.empty()
 
 
 async def test_readers_share(face: Face, pair: tuple[Locks, Locks]) -> None:
@@ -152,20 +124,6 @@ async def test_latch(pair: tuple[Locks, Locks]) -> None:
     assert not waiting.done()
     assert await there.count_down(timeout=PATIENCE) == 0
     assert await waiting
-
-
-async def waiting_at(barrier: asynclock.Barrier, parties: int) -> bool:
-    return await barrier.waiting(timeout=PATIENCE) == parties
-
-
-async def test_barrier(pair: tuple[Locks, Locks]) -> None:
-    here, there = (locks.barrier("a", 3) for locks in pair)
-    for _ in range(2):
-        early = [asyncio.create_task(one.wait(timeout=PATIENCE)) for one in (here, there)]
-        both = functools.partial(waiting_at, here, 2)
-        await until(both, "both wait at the barrier")
-        assert await there.wait(timeout=PATIENCE) == 2
-        assert sorted(await asyncio.gather(*early)) == [0, 1]
 
 
 async def test_waiters_are_woken(pair: tuple[Locks, Locks], face: Face) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock._primitives.election import LONGEST_VALUE, Election
 from asynclock._rules.pacing import BLIND, FIRST_PAUSE, LONGEST_PAUSE
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+from tests.tables.inside import now
 from tests.waiting import until
 
 LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#value"
@@ -36,7 +36,7 @@ async def observed(locks: asynclock.LockManager) -> AsyncIterator[list[tuple[int
 
     async def watch() -> None:
         async for leader in locks.election("e").observe():
-            seen.append((leader.term, leader.value, _clock.now()))
+            seen.append((leader.term, leader.value, now()))
             assert len(seen) < 9, "it sees the same again and again"
 
     watching = asyncio.create_task(watch())
@@ -95,10 +95,10 @@ async def test_a_term_that_the_program_dropped_ends(on: Nodes) -> None:
 @virtual
 async def test_observers_see_a_change_at_once(on: Nodes) -> None:
     async with on.connect() as others, observed(on.locks) as here, observed(others) as there:
-        began = _clock.now()
+        began = now()
         async with on.locks.election("e").campaign("one") as term:
             await asyncio.sleep(1.5)
-            second = _clock.now()
+            second = now()
             assert await term.publish("two")
             assert term.value == "two"
             await asyncio.sleep(2 * TTL)
@@ -160,11 +160,11 @@ async def test_an_observer_sees_a_leader_whose_value_was_there_already(on: Nodes
             await node.command("SET", VALUE, record, "PX", 60_000)
         await asyncio.sleep(BLIND / 4)
         assert not seen
-        began = _clock.now()
+        began = now()
         for node in on.nodes:
             await node.command("SET", LOCK, "me", "PX", 60_000)
         await until(lambda: seen, every=0.01)
-        assert _clock.now() - began < 0.1
+        assert now() - began < 0.1
 
 
 @virtual
@@ -174,7 +174,7 @@ async def test_an_observer_looks_seldom_while_nothing_changes(on: Nodes) -> None
     look = Election._look
 
     async def note(self: Election, *, armed: bool = False) -> Any:
-        looks.append(_clock.now())
+        looks.append(now())
         return await look(self, armed=armed)
 
     for node in on.nodes[:2]:
@@ -264,17 +264,17 @@ async def test_the_value_of_another_leader_is_not_that_of_this_one(on: Nodes) ->
         await asyncio.sleep(0.1)
         for node in on.nodes:
             await node.command("SET", VALUE, json.dumps([9, 0, "another", "theirs"]))
-        began = _clock.now()
+        began = now()
         assert await leads(election) is None
-        assert _clock.now() - began == pytest.approx(1.0, abs=0.1), "it may be on its way"
+        assert now() - began == pytest.approx(1.0, abs=0.1), "it may be on its way"
 
 
 @virtual
 async def test_no_leader_is_known_at_once_and_a_value_on_its_way_is_waited_for(on: Nodes) -> None:
     election = on.locks.election("e")
-    began = _clock.now()
+    began = now()
     assert await leads(election) is None
-    assert _clock.now() - began < 0.01
+    assert now() - began < 0.01
     async with election.campaign("here"):
         await asyncio.sleep(0.1)
         for node in on.nodes:
@@ -284,11 +284,11 @@ async def test_no_leader_is_known_at_once_and_a_value_on_its_way_is_waited_for(o
         for node in on.nodes:
             record = [1, 1, await node.command("GET", LOCK), "late"]
             await node.command("SET", VALUE, json.dumps(record))
-        began = _clock.now()
+        began = now()
         leader = await looking
         assert leader is not None
         assert leader.value == "late"
-        assert _clock.now() - began < 2 * FIRST_PAUSE
+        assert now() - began < 2 * FIRST_PAUSE
 
 
 @virtual_single
@@ -327,9 +327,9 @@ async def test_publish_waits_for_a_majority(on: Nodes) -> None:
         await asyncio.sleep(0.1)
         for way, seconds in zip(on.ways, (0.0, 0.2, 1.0), strict=True):
             way.seconds = seconds
-        began = _clock.now()
+        began = now()
         assert await term.publish("two") is True
-        assert 0.2 <= _clock.now() - began < 0.5
+        assert 0.2 <= now() - began < 0.5
         for way in on.ways:
             way.seconds = 0.0
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock.events import Event, Lost
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import Nodes, start, virtual_single
+from tests.tables.inside import now
 
 FIRST, SECOND = 0, 1
 
@@ -33,10 +34,10 @@ async def free(on: Nodes) -> bool:
 
 async def at_once(answer: Awaitable[Any]) -> Any:
     """The result of a call that must not take any time."""
-    began = _clock.now()
+    began = now()
     async with asyncio.timeout(30):
         found = await answer
-    assert _clock.now() - began < 0.001
+    assert now() - began < 0.001
     return found
 
 
@@ -218,29 +219,15 @@ async def test_the_timeout_is_for_all_names_together(on: Nodes) -> None:
     async with on.connect(prefix="x:{") as here, on.connect(prefix="x:{") as there:
         loop = asyncio.get_running_loop()
         first, second = await there.lock("m").acquire(), await there.lock("n").acquire()
-        loop.call_later(1.5, first._let_go)
-        began = _clock.now()
+        loop.call_later(1.5, lambda: start(first.release()))
+        began = now()
         with pytest.raises(asynclock.AcquireTimeoutError):
             await here.multi_lock("n", "m").acquire(timeout=2)
-        assert _clock.now() - began == pytest.approx(2, abs=0.05)
-        began = _clock.now()
+        assert now() - began == pytest.approx(2, abs=0.05)
+        began = now()
         assert await here.multi_lock("n", "m").try_acquire() is None
-        assert _clock.now() - began < 0.01
+        assert now() - began < 0.01
         assert await second.release()
-
-
-@virtual_single
-async def test_a_waiter_for_several_names_notices_at_once_that_one_is_free(on: Nodes) -> None:
-    """Whichever of them it is; the holder's release tells nobody, as with another library."""
-    for name in "mn":
-        await on.nodes[0].command("SET", f"asynclock:{name}", "other", "PX", 60_000)
-        waiting = start(on.locks.multi_lock("m", "n").acquire())
-        await asyncio.sleep(0.1)
-        began = _clock.now()
-        await on.nodes[0].command("DEL", f"asynclock:{name}")
-        hold = await waiting
-        assert _clock.now() - began < 0.05
-        await hold.release()
 
 
 @virtual_single
@@ -251,17 +238,10 @@ async def test_a_loss_interrupts_nobody_after_the_end_of_the_body(on: Nodes) -> 
         assert inner.task is asyncio.current_task()
         assert outer.task is None
     assert inner.task is None
-    lose(outer._nesting.lease)
+    lose(outer)
     await asyncio.sleep(1)
     with pytest.raises(asynclock.LeaseLostError):
         outer.adopt()
-
-
-@virtual_single
-async def test_a_hold_that_is_not_entered_cannot_be_adopted(on: Nodes) -> None:
-    async with two_leases(on) as (hold, _):
-        with pytest.raises(RuntimeError, match="not entered"):
-            hold.adopt()
 
 
 @virtual_single
@@ -299,16 +279,6 @@ async def test_an_inner_hold_that_its_generator_released_ends_once(on: Nodes) ->
         await generator.aclose()
         assert outer.depth == 2
         assert await hold.release() is True
-
-
-@virtual_single
-async def test_an_inner_hold_on_what_was_lost_was_not_held_until_its_release(on: Nodes) -> None:
-    lock = on.locks.reentrant_lock("r")
-    outer = await lock.acquire()
-    inner = await lock.acquire()
-    lose(outer._nesting.lease)
-    assert await inner.release() is False
-    assert await outer.release() is False
 
 
 async def test_another_event_loop_can_do_nothing_with_a_hold() -> None:
@@ -364,8 +334,57 @@ async def test_a_body_that_is_closed_releases_every_name(on: Nodes) -> None:
 async def test_the_timeout_is_for_all_permits_together(on: Nodes) -> None:
     async with on.connect() as there:
         first, _ = [await there.semaphore("s", 2).acquire() for _ in range(2)]
-        asyncio.get_running_loop().call_later(1.5, first._let_go)
-        began = _clock.now()
+        asyncio.get_running_loop().call_later(1.5, lambda: start(first.release()))
+        began = now()
         with pytest.raises(asynclock.AcquireTimeoutError):
             await on.locks.semaphore("s", 2).several(2).acquire(timeout=2)
-        assert _clock.now() - began == pytest.approx(2, abs=0.05)
+        assert now() - began == pytest.approx(2, abs=0.05)
+
+
+async def both_sorts(on: Nodes) -> list[Any]:
+    return [
+        await on.locks.multi_lock("m", "n").acquire(),
+        await on.locks.reentrant_lock("r").acquire(),
+    ]
+
+
+@virtual_single
+async def test_a_hold_is_entered_once_and_not_used_after_its_end(on: Nodes) -> None:
+    for hold in await both_sorts(on):
+        with pytest.raises(RuntimeError, match="this lease is not entered"):
+            hold.adopt()
+        async with hold:
+            hold.adopt()
+            with pytest.raises(RuntimeError, match="has been entered already"):
+                await hold.__aenter__()
+            await hold.extend()
+        with pytest.raises(asynclock.LeaseLostError, match="released"):
+            await hold.extend()
+
+
+@virtual_single
+async def test_a_hold_that_a_stack_only_leaves_is_released(on: Nodes) -> None:
+    for hold in await both_sorts(on):
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(hold)
+            assert hold.held
+            assert hold.task is None
+        assert not hold.held
+        assert await hold.release(), "it was held until the stack left it"
+    assert not on.locks.statistics().held
+
+
+@virtual_single
+async def test_a_generator_that_is_closed_ends_only_its_own_nested_hold(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("r")
+
+    async def work() -> AsyncIterator[int]:
+        async with lock as inner:
+            yield inner.fence
+
+    async with lock as outer:
+        inside = work()
+        assert await anext(inside) == outer.fence
+        await inside.aclose()  # type: ignore[attr-defined]  # it is a generator
+        assert await outer.check()
+    assert await on.nodes[0].command("EXISTS", "asynclock:r") == 0

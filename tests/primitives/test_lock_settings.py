@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock._engine.options import LeaseOptions
 from tests.engine.virtual_nodes import Nodes, virtual_single
+from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
 
@@ -108,10 +108,10 @@ async def test_a_locks_own_timeout_counts_wherever_none_is_given(on: Nodes) -> N
             on.locks.reentrant_lock("a", timeout=timeout),
         ):
             for call in (lock.acquire, lambda lock=lock: entered(lock)):
-                began = _clock.now()
+                began = now()
                 with pytest.raises(asynclock.AcquireTimeoutError):
                     await call()
-                took = _clock.now() - began
+                took = now() - began
                 assert timeout <= took <= max(timeout, 1.0) + 0.1
 
 
@@ -137,8 +137,8 @@ async def test_an_elections_own_timeout_counts() -> None:
     async with asynclock.connect("memory://a") as locks, asynclock.connect("memory://a") as others:
         async with others.election("e").campaign():
             for own, given in both:
-                began = _clock.now()
+                began = now()
                 with pytest.raises(asynclock.AcquireTimeoutError):
                     async with asyncio.timeout(30):
                         await locks.election("e", **own).campaign(**given)
-                assert 2 <= _clock.now() - began < 2.1
+                assert 2 <= now() - began < 2.1

@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 import asynclock
-from asynclock._engine import local_queue
 from asynclock.events import Event, Lost
 from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
@@ -62,14 +61,6 @@ async def test_it_waits_for_each_name(connect: Connect) -> None:
     await probe.release()
     await second.release()
     assert (await asyncio.wait_for(waiter, PATIENCE)).held
-
-
-async def test_it_is_renewed_as_one(connect: Connect) -> None:
-    locks = connect(ttl=2)
-    async with locks.multi_lock("a", "b") as two, locks.multi_lock("c", "d", "e") as three:
-        await asyncio.sleep(max(two.remaining(), three.remaining()) + 0.1)
-        assert two.held
-        assert three.held
 
 
 async def test_name_by_name(connect: Connect) -> None:
@@ -158,17 +149,6 @@ async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
     await face.empty()
 
 
-async def test_losing_one_of_several_leases_ends_the_body(face: Face, connect: Connect) -> None:
-    locks = connect(prefix="a:{")
-    with pytest.raises(asynclock.LeaseLostError):
-        async with locks.multi_lock("a", "b"):
-            for server in face.well:
-                await server.command("DEL", "a:{b}")
-            renew_now(locks)
-            await asyncio.sleep(PATIENCE)
-    await face.empty()
-
-
 async def test_losing_one_name_loses_all(face: Face, connect: Connect) -> None:
     locks = connect()
     lease = await locks.multi_lock("a", "b").acquire(timeout=PATIENCE)
@@ -178,33 +158,6 @@ async def test_losing_one_name_loses_all(face: Face, connect: Connect) -> None:
     await asyncio.wait_for(lease.wait_lost(), PATIENCE)
     assert lease.lost_reason
     await face.empty()
-
-
-async def test_waiters_of_one_process_hand_over(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However slow the machine is, the process may keep the names until its tasks are done.
-    monkeypatch.setattr(local_queue, "KEEP_TIME", 2 * PATIENCE)
-    locks = connect(turn=2 * PATIENCE)
-    fences: list[int] = []
-
-    async def work() -> None:
-        async with locks.multi_lock("a", "b") as lease:
-            fences.append(lease.fence)
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(work() for _ in range(30)))
-    assert fences == sorted(set(fences))
-    assert locks.statistics().handovers > 10
-
-
-async def test_no_task_waits_for_itself(connect: Connect) -> None:
-    locks = connect()
-    async with locks.multi_lock("a", "b"):
-        with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.multi_lock("b", "c").acquire(timeout=PATIENCE)
-        with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.lock("a").acquire(timeout=PATIENCE)
 
 
 async def test_inspect_shows_each_name(connect: Connect) -> None:
@@ -217,21 +170,6 @@ async def test_inspect_shows_each_name(connect: Connect) -> None:
             ("c", None),
         ]
         assert (await locks.inspect("a")).owner == lease.owner
-
-
-def test_names_are_checked() -> None:
-    locks = asynclock.connect("redis://localhost")
-    with pytest.raises(asynclock.ConfigurationError, match="from 1 to 64"):
-        locks.multi_lock()
-    with pytest.raises(asynclock.ConfigurationError, match="must not contain"):
-        locks.multi_lock("a", "b:#fence")
-    most = [f"{number:02}" for number in range(64)]
-    assert locks.multi_lock(*most).names == tuple(most)
-    with pytest.raises(asynclock.ConfigurationError, match="from 1 to 64"):
-        locks.multi_lock(*most, "x")
-    for several in (["a", "b"], ("a",), {"a", "b"}, frozenset("ab")):
-        with pytest.raises(asynclock.ConfigurationError, match="an argument of its own"):
-            locks.multi_lock(several)  # type: ignore[arg-type]  # that is the point
 
 
 @pytest.mark.parametrize("nodes", [1, 5])

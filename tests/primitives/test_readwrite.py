@@ -1,218 +1,165 @@
-"""The read-write lock: readers together, writers alone, and writers not starved."""
+"""The read-write lock: readers together, writers alone, turns, and changes between both sides."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock import _clock
-from asynclock._primitives import readwrite
-from asynclock.testing import History, LocalServer, check, run_virtual
+from asynclock.testing import History, check, lose, run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.plugin import StartServers
-from tests.contract.faces import Face
-from tests.primitives.conftest import Connect, hold
-from tests.waiting import PATIENCE, becomes, until
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_four, virtual_single
+from tests.primitives.conftest import Connect
+from tests.tables.inside import now
+from tests.waiting import until
+
+READERS, WRITER = "asynclock:a:#readers", "asynclock:a:#write"
+GATE = "asynclock:a:#upgrade"
 
 
-async def test_readers_share_and_writers_do_not(connect: Connect) -> None:
-    here, there = connect(), connect()
-    async with here.rwlock("cfg").read() as first, there.rwlock("cfg").read() as second:
-        assert first.owner != second.owner
-        assert first.part == second.part == "read"
-        assert await there.rwlock("cfg").write().try_acquire() is None
-    async with here.rwlock("cfg").write() as writer:
-        assert writer.fence > max(first.fence, second.fence)
-        assert await there.rwlock("cfg").read().try_acquire() is None
-        assert await there.rwlock("cfg").write().try_acquire() is None
-    reader = await there.rwlock("cfg").read().acquire(timeout=PATIENCE)
-    assert reader.fence > writer.fence
+async def took(wish: Any, error: type[Exception]) -> float:
+    """The seconds after which a call fails with this error."""
+    began = now()
+    with pytest.raises(error):
+        await wish
+    return now() - began
 
 
-async def test_nothing_is_left_behind(face: Face, connect: Connect) -> None:
-    locks = connect()
-    async with locks.rwlock("cfg").read():
-        pass
-    async with locks.rwlock("cfg").write():
-        pass
-    await face.empty()
+# ---- turns ---------------------------------------------------------------------------------------
 
 
-async def test_each_reader_is_renewed_by_itself(connect: Connect) -> None:
-    locks = connect(ttl=2)
-    one = await locks.rwlock("cfg", renew=False).read().acquire(timeout=PATIENCE)
-    two = await locks.rwlock("cfg").read().acquire(timeout=PATIENCE)
-    ends = _clock.now() + two.remaining()
-    await asyncio.wait_for(one.wait_lost(), PATIENCE)
+@virtual
+async def test_each_reader_is_renewed_by_itself(on: Nodes) -> None:
+    one = await on.locks.rwlock("a", renew=False).read().acquire()
+    two = await on.locks.rwlock("a").read().acquire()
+    await asyncio.sleep(3 * TTL)
     assert one.lost_reason
-    await asyncio.sleep(ends + 0.1 - _clock.now())
     assert two.held
     assert await two.release() is True
-    assert await locks.rwlock("cfg").write().try_acquire() is not None
+    assert await on.locks.rwlock("a").write().try_acquire() is not None
 
 
-async def test_a_waiting_writer_keeps_new_readers_out(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readwrite, "PATIENCE", 600.0)  # no ticket expires
-    here, there = connect(), connect()
-    reader = await here.rwlock("cfg").read().acquire(timeout=PATIENCE)
-    writer = asyncio.create_task(hold(there.rwlock("cfg").write()))
-    async with asyncio.timeout(PATIENCE):
-        while (late := await here.rwlock("cfg").read().try_acquire()) is not None:
-            await late.release()  # until the writer has said that it waits
+@virtual
+async def test_a_waiting_writer_keeps_new_readers_out(on: Nodes) -> None:
+    async with on.connect() as there:
+        reader = await on.locks.rwlock("a").read().acquire()
+        writer = start(there.rwlock("a").write().acquire())
+        await asyncio.sleep(0.1)
+        assert await on.locks.rwlock("a").read().try_acquire() is None
+        waiting = start(on.locks.rwlock("a").read().acquire())
+        await asyncio.sleep(2 * TTL)
+        assert not writer.done()
+        assert not waiting.done()
+        await reader.release()
+        lease = await writer
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await lease.release()
+        assert (await waiting).fence > lease.fence
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+def test_a_writer_that_gives_up_lets_readers_in(how: str) -> None:
+    @virtual
+    async def play(on: Nodes) -> None:
+        async with on.connect() as there:
+            reader = await on.locks.rwlock("a").read().acquire()
+            writer = start(there.rwlock("a").write().acquire(timeout=1))
+            await asyncio.sleep(0.5)
+            assert await on.locks.rwlock("a").read().try_acquire() is None
+            if how == "cancelled":
+                writer.cancel()
+            await asyncio.wait([writer])
             await asyncio.sleep(0.01)
-    refused = here.statistics().refused
-    waiting = asyncio.create_task(hold(here.rwlock("cfg").read()))
-    await until(lambda: here.statistics().refused > refused, "the reader is refused")
-    assert not writer.done()
-    assert not waiting.done()
-    await reader.release()
-    lease = await asyncio.wait_for(writer, PATIENCE)
-    assert not waiting.done()
-    await lease.release()
-    assert (await asyncio.wait_for(waiting, PATIENCE)).fence > lease.fence
+            late = await on.locks.rwlock("a").read().try_acquire()
+            assert late is not None
+            await late.release()
+            await reader.release()
+            await asyncio.sleep(0.01)
+            assert await on.nodes[0].command("EXISTS", READERS, "asynclock:a:#phases") == 0
+
+    play()
 
 
-async def test_a_writer_that_gives_up_lets_readers_in(
-    face: Face, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readwrite, "PATIENCE", 600.0)  # its ticket does not expire
-    here, there = connect(), connect()
-    reader = await here.rwlock("cfg").read().acquire(timeout=PATIENCE)
-    with pytest.raises(asynclock.AcquireTimeoutError):
-        await there.rwlock("cfg").write().acquire(timeout=0.2)
-    before = there.statistics().refused
-    writer = asyncio.create_task(hold(there.rwlock("cfg").write()))
-    await until(lambda: there.statistics().refused > before, "the writer is refused")
-    writer.cancel()
-    await asyncio.gather(writer, return_exceptions=True)
-    late = await until(here.rwlock("cfg").read().try_acquire, "a reader is let in")
-    await late.release()
-    await reader.release()
-    await face.empty()
-
-
-@pytest.mark.parametrize("late", [False, True])
-async def test_a_writer_that_wins_takes_its_ticket_back_everywhere(
-    asynclock_servers: StartServers,
-    connect_to: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    late: bool,
-) -> None:
+@pytest.mark.parametrize("late", [0.0, 0.2])
+def test_a_writer_that_wins_takes_its_ticket_back_everywhere(late: float) -> None:
     """Also on a node with a reader, whose refusal comes before the verdict or after it."""
-    monkeypatch.setattr(readwrite, "PATIENCE", 60.0)  # it must not go by itself
-    servers = await asynclock_servers(3)
-    locks = connect_to(servers, node_timeout=2)
-    await locks.event("warm").is_set()
-    reads = servers[0]
-    seconds = int((await reads.command("TIME"))[0])
-    await reads.command("ZADD", "asynclock:cfg:#readers", (seconds + 60) * 1000, "f00:gone")
-    await reads.command("PEXPIRE", "asynclock:cfg:#readers", 60_000)
-    if late:
-        await reads.freeze()
-    async with locks.rwlock("cfg").write().acquire(timeout=PATIENCE):
-        await reads.thaw()
-        await until(lambda: executed(reads, "zrevrange"), "the attempt is executed")
-        await becomes(lambda: reads.command("EXISTS", "asynclock:cfg:#phases"), 0)
+
+    @virtual
+    async def play(on: Nodes) -> None:
+        expiry = int((on.nodes[0].wall() + 60) * 1000)
+        await on.nodes[0].command("ZADD", READERS, expiry, "f00:gone")
+        on.ways[0].seconds = late
+        async with on.locks.rwlock("a").write():
+            await asyncio.sleep(2 * late + 0.3)
+            assert await on.nodes[0].command("EXISTS", "asynclock:a:#phases") == 0
+
+    play()
 
 
-async def executed(server: LocalServer, command: str) -> bool:
-    """Whether the server has executed this command, alone or in a script."""
-    return f"cmdstat_{command}:" in await server.command("INFO", "commandstats")
+@virtual_single
+async def test_readers_that_waited_for_a_writer_go_before_the_next_one(on: Nodes) -> None:
+    """Though they came after it; and a reader that comes then goes after it."""
+    async with on.connect() as there, on.connect() as far:
+        writing = await on.locks.rwlock("a").write().acquire()
+        next_one = start(there.rwlock("a").write().acquire())
+        await asyncio.sleep(0.1)
+        readers = [start(far.rwlock("a").read().acquire()) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        await writing.release()
+        leases = await asyncio.gather(*readers)
+        late = start(on.locks.rwlock("a").read().acquire())
+        await asyncio.sleep(1)
+        assert not next_one.done()
+        for lease in leases:
+            assert lease.fence > writing.fence
+            assert await lease.release()
+        lease = await next_one
+        assert lease.fence > max(one.fence for one in leases)
+        assert not late.done()
+        await lease.release()
+        assert (await late).fence > lease.fence
 
 
-async def test_a_writer_that_crashes_while_it_waits_lets_readers_in(
-    face: Face, connect: Connect
-) -> None:
-    """No waiter removes its ticket, so it expires."""
-    here = connect()
-    for server in face.well:
-        await server.command("ZADD", "asynclock:cfg:#phases", 2, "gone")
-        await server.command("SET", "asynclock:cfg:#phases:#gone", "1", "PX", 60_000)
-    assert await here.rwlock("cfg").read().try_acquire() is None
-    for server in face.well:
-        await server.command("PEXPIRE", "asynclock:cfg:#phases:#gone", 100)
-    lease = await here.rwlock("cfg").read().acquire(timeout=PATIENCE)
-    assert lease.held
-
-
-async def test_readers_that_waited_for_a_writer_go_before_the_next_one(
-    asynclock_servers: StartServers, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Though they came after it; and a reader that comes then goes after it.
-
-    Over several nodes a reader whose request crosses the release may go after the next writer.
-    """
-    monkeypatch.setattr(readwrite, "PATIENCE", 600.0)  # no ticket expires
-    servers = await asynclock_servers(1)
-    here, there, far = (connect_to(servers) for _ in range(3))
-    writing = await hold(here.rwlock("cfg").write())
-    next_one = asyncio.create_task(hold(there.rwlock("cfg").write()))
-    await until(lambda: there.statistics().refused >= 1, "the next writer is refused")
-    readers = [asyncio.create_task(hold(far.rwlock("cfg").read())) for _ in range(3)]
-    await until(lambda: far.statistics().refused >= 3, "all readers are refused")
-    await writing.release()
-    leases = await asyncio.wait_for(asyncio.gather(*readers), PATIENCE)
-    assert not next_one.done()
-    late = asyncio.create_task(hold(here.rwlock("cfg").read()))
-    refused = here.statistics().refused
-    await until(lambda: here.statistics().refused > refused, "the late reader is refused")
-    for lease in leases:
-        assert lease.fence > writing.fence
-        assert await lease.release()
-    lease = await asyncio.wait_for(next_one, PATIENCE)
-    assert lease.fence > max(one.fence for one in leases)
-    assert not late.done()
-    await lease.release()
-    assert (await asyncio.wait_for(late, PATIENCE)).fence > lease.fence
-
-
-async def test_readers_do_not_rival_one_another(
-    asynclock_servers: StartServers, connect_to: Connect
-) -> None:
+@virtual
+async def test_readers_do_not_rival_one_another(on: Nodes) -> None:
     """However votes fall between them and writers, they take no room that slows writers down."""
-    servers = await asynclock_servers(5)
-    locks = connect_to(servers)
-    for server, writer in zip(servers[:3], "abc", strict=True):
-        await server.command("SET", "asynclock:cfg:#write", f"{writer}:gone", "PX", 60_000)
-    waiting = [asyncio.create_task(hold(locks.rwlock("cfg").read())) for _ in range(10)]
-    await until(lambda: locks.statistics().refused >= 10, "all readers are refused")
-    assert locks.statistics().split_votes == 0
-    for server in servers[:3]:
-        await server.command("DEL", "asynclock:cfg:#write")
+    for node, writer in zip(on.nodes[:2], "ab", strict=True):
+        await node.command("SET", WRITER, f"{writer}:gone", "PX", 60_000)
+    waiting = [start(on.locks.rwlock("a").read().acquire()) for _ in range(10)]
+    await asyncio.sleep(1)
+    assert on.locks.statistics().refused >= 10
+    assert on.locks.statistics().split_votes == 0
+    for node in on.nodes[:2]:
+        await node.command("DEL", WRITER)
     # They ask again at times: the locks that were in the way had a minute left.
-    leases = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+    leases = await asyncio.gather(*waiting)
     assert all(lease.held for lease in leases)
 
 
-async def test_no_task_waits_for_itself(connect: Connect) -> None:
-    locks = connect()
-    async with locks.rwlock("cfg").read():
-        with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.rwlock("cfg").write().acquire(timeout=PATIENCE)
-    async with locks.rwlock("cfg").write():
-        with pytest.raises(asynclock.AlreadyHeldError):
-            await locks.rwlock("cfg").read().acquire(timeout=PATIENCE)
+@virtual
+async def test_writers_of_a_process_hand_over(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    for _ in range(2):
+        first = await lock.write().acquire()
+        second = start(lock.write().acquire())
+        await asyncio.sleep(0.001)
+        await first.release()
+        await (await second).release()
+    assert on.locks.statistics().handovers >= 1
 
 
-async def test_inspect_shows_the_writer_and_the_readers(connect: Connect) -> None:
-    locks = connect(label="web")
-    async with locks.rwlock("cfg").read() as one, locks.rwlock("cfg").read() as two:
-        seen = await locks.rwlock("cfg").inspect()
-    assert seen.kind == "rwlock"
-    assert seen.parts[0].part == "write"
-    assert seen.parts[0].owner is None
-    assert {part.owner for part in seen.parts[1:]} == {one.owner, two.owner}
-    assert {part.part for part in seen.parts[1:]} == {"read"}
-    assert all(part.remaining and part.holder == "web" for part in seen.parts[1:])
-    async with locks.rwlock("cfg").write() as writer:
-        seen = await locks.rwlock("cfg").inspect()
-    assert [part.owner for part in seen.parts] == [writer.owner]
+@virtual
+async def test_no_task_waits_for_itself(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    for held, wanted in ((lock.read(), lock.write()), (lock.write(), lock.read())):
+        async with held:
+            with pytest.raises(asynclock.AlreadyHeldError):
+                await wanted.acquire(timeout=5)
 
 
 @pytest.mark.parametrize("nodes", [1, 5])
@@ -262,20 +209,20 @@ def test_a_writer_waits_for_each_writer_before_it_and_one_round_of_readers(nodes
 async def _busy_readers(nodes: int) -> None:
     places = [MemoryEndpoint(name, MemoryNode(name)) for name in "abcde"[:nodes]]
     waits: list[float] = []
-    reading, writers, stop = 0.05, 5, _clock.now() + 2.0
+    reading, writers, stop = 0.05, 5, now() + 2.0
 
     async def read(locks: asynclock.LockManager, number: int) -> None:
         await asyncio.sleep(number * reading / 18)
-        while _clock.now() < stop:
+        while now() < stop:
             async with locks.rwlock("cfg").read():
                 await asyncio.sleep(reading)
 
     async def write(locks: asynclock.LockManager, number: int) -> None:
         await asyncio.sleep(0.017 * number)
-        while _clock.now() < stop:
-            began = _clock.now()
+        while now() < stop:
+            began = now()
             async with locks.rwlock("cfg").write():
-                waits.append(_clock.now() - began)
+                waits.append(now() - began)
             await asyncio.sleep(0.1)
 
     async with AsyncExitStack() as stack:
@@ -286,3 +233,282 @@ async def _busy_readers(nodes: int) -> None:
         await asyncio.gather(*readers, *(write(managers[n], n) for n in range(writers)))
     assert len(waits) > 10
     assert max(waits) < (writers + 1) * reading + 0.1
+
+
+# ---- what inspections show -----------------------------------------------------------------------
+
+
+@virtual
+async def test_inspect_shows_each_reader_on_the_nodes_that_have_it(on: Nodes) -> None:
+    reading = await on.locks.rwlock("a").read().acquire()
+    seen = await on.locks.rwlock("a").inspect()
+    assert (seen.kind, [part.part for part in seen.parts]) == ("rwlock", ["write", "read"])
+    assert [part.owner for part in seen.parts] == [None, reading.owner]
+    await on.nodes[0].command("DEL", READERS)
+    await on.nodes[0].command("SET", WRITER, "writer", "PX", 60_000)
+    on.nodes[2].freeze()
+    writer, reader = (await on.locks.rwlock("a").inspect()).parts
+    assert [view.owner for view in writer.nodes] == ["writer", None, None]
+    assert [view.owner for view in reader.nodes] == [None, reading.owner, None]
+    assert reader.nodes[0].remaining is None
+    assert reader.nodes[1].remaining == pytest.approx(TTL - 1, abs=0.1), "a second ago"
+    assert [bool(view.error) for view in reader.nodes] == [False, False, True]
+
+
+@virtual
+async def test_inspect_shows_readers_in_the_order_of_their_owners(on: Nodes) -> None:
+    async with on.connect(label="web") as web:
+        owners = sorted([(await web.rwlock("a").read().acquire()).owner for _ in range(6)])
+        seen = await on.locks.rwlock("a").inspect()
+    assert [part.nodes[0].owner for part in seen.parts[1:]] == owners
+    assert {part.holder for part in seen.parts[1:]} == {"web"}
+
+
+# ---- upgrades ------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_side_and_an_upgrade_wait_as_long_as_their_timeout_says(on: Nodes) -> None:
+    """Its own, or else that of the lock; a lease that it cannot get leaves the reader as it was."""
+    async with on.connect() as others:
+        lock, theirs = on.locks.rwlock("a", timeout=3), others.rwlock("a")
+        for held, wish in ((theirs.read(), lock.write()), (theirs.write(), lock.read())):
+            lease = await held.acquire()
+            waited = await took(wish.acquire(), asynclock.AcquireTimeoutError)
+            assert waited == pytest.approx(3, abs=0.1)
+            await lease.release()
+        other, reading = await theirs.read().acquire(), await lock.read().acquire()
+        for way in (0.0, 0.2):
+            on.slow(way)
+            for given, wanted in (({}, 3.0), ({"timeout": 5}, 5.0), ({"timeout": 0}, 0.0)):
+                waited = await took(lock.upgrade(reading, **given), asynclock.AcquireTimeoutError)
+                assert wanted <= waited < max(1.0, wanted + 0.1) + 3 * way
+                assert reading.held
+        on.slow(0.0)
+        waiting = start(lock.upgrade(reading, timeout=None))
+        await asyncio.sleep(2 * TTL)
+        assert not waiting.done()
+        await other.release()
+        began = now()
+        writing = await waiting
+        assert now() - began < 0.1, "the last other reader woke it"
+        assert reading.held
+        await writing.release()
+
+
+@pytest.mark.parametrize("down", [0, 1])
+def test_the_second_upgrade_is_told_whom_it_would_wait_for(down: int) -> None:
+    @virtual
+    async def play(on: Nodes) -> None:
+        async with on.connect(label="there") as others:
+            here, there = on.locks.rwlock("a"), others.rwlock("a")
+            mine, theirs = await here.read().acquire(), await there.read().acquire()
+            for node in on.nodes[3 - down :]:
+                node.kill()
+            waiting = start(there.upgrade(theirs))
+            await asyncio.sleep(0.5)
+            began = now()
+            with pytest.raises(asynclock.NotAcquiredError, match="is being upgraded") as caught:
+                await here.upgrade(mine, timeout=5)
+            assert now() - began < 0.1 + down
+            error = caught.value
+            assert (error.name, error.holder) == ("a", "there")
+            assert error.owner == await on.nodes[0].command("GET", GATE)
+            assert "('there')" in str(error)
+            assert str(error).endswith(
+                "and waits for this one: release the read lease and lock to write"
+            )
+            assert error.remaining is not None
+            assert error.votes["refused"] >= 2
+            await mine.release()
+            assert (await waiting).held
+
+    play()
+
+
+@virtual
+async def test_a_lease_that_changes_sides_keeps_the_options_of_the_lock(on: Nodes) -> None:
+    lock = on.locks.rwlock("a", interrupt=False, renew=False)
+    reading = await lock.read().acquire()
+    writing = await lock.upgrade(reading)
+    await reading.release()
+    again = await lock.downgrade(writing)
+    with pytest.raises(asynclock.LeaseLostError):
+        async with again:
+            await asyncio.sleep(TTL + 1)
+            assert not again.held, "nothing renewed it, and nothing interrupted this body"
+    reading = await lock.read().acquire()
+    writing = await lock.upgrade(reading)
+    with pytest.raises(asynclock.LeaseLostError):
+        async with writing:
+            await asyncio.sleep(TTL + 1)
+            assert not writing.held
+
+
+@pytest.mark.parametrize(("timeout", "lost_after"), [(5.0, 2.0), (1.0, 0.999), (None, 2.0)])
+def test_an_upgrade_that_begins_again_has_what_is_left_of_its_timeout(
+    timeout: float | None, lost_after: float
+) -> None:
+    """As after the loss of the gate."""
+
+    @virtual
+    async def play(on: Nodes) -> None:
+        async with on.connect() as others:
+            other = await others.rwlock("a").read().acquire()
+            lock = on.locks.rwlock("a")
+            reading = await lock.read().acquire()
+            began = now()
+            upgrading = start(lock.upgrade(reading, timeout=timeout))
+            await asyncio.sleep(lost_after)
+            (gate,) = (lease for lease in on.locks.leases() if lease.part == "upgrade")
+            assert isinstance(gate, asynclock.Lease)
+            lose(gate)
+            if timeout is None:
+                await asyncio.sleep(3 * TTL)
+                await other.release()
+                assert (await upgrading).held
+            else:
+                with pytest.raises(asynclock.AcquireTimeoutError):
+                    await upgrading
+                assert now() - began == pytest.approx(timeout, abs=0.1)
+
+    play()
+
+
+@pytest.mark.parametrize("timeout", [0, 1])
+def test_a_split_vote_at_the_gate_is_tried_again_until_the_timeout(timeout: int) -> None:
+    @virtual_four
+    async def play(on: Nodes) -> None:
+        lock = on.locks.rwlock("a")
+        reading = await lock.read().acquire()
+        for node in on.nodes[:2]:
+            await node.command("SET", GATE, "rival", "PX", 3000)
+        began = now()
+        waited = await took(lock.upgrade(reading, timeout=timeout), asynclock.NotAcquiredError)
+        assert timeout <= waited < 1.8
+        assert reading.held
+        if timeout:
+            before = on.locks.statistics().attempts
+            writing = await lock.upgrade(reading)
+            assert now() - began == pytest.approx(3, abs=0.2)
+            assert on.locks.statistics().attempts - before < 2000
+            await writing.release()
+
+    play()
+
+
+@virtual
+async def test_what_has_expired_unnoticed_does_not_change_sides(on: Nodes) -> None:
+    """The code kept the loop busy until its time was over."""
+    loop: Any = asyncio.get_running_loop()
+    lock = on.locks.rwlock("a")
+    reading, writing = await lock.read().acquire(), await on.locks.rwlock("b").write().acquire()
+    loop.now += TTL + 1
+    with pytest.raises(asynclock.LeaseLostError):
+        lock.upgrade(reading)
+    with pytest.raises(asynclock.LeaseLostError):
+        await on.locks.rwlock("b").downgrade(writing)
+
+
+# ---- what is lost or cancelled in between --------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["read", "write"])
+def test_a_lease_that_is_lost_while_it_changes_sides_ends_both(side: str) -> None:
+    """Another may have written in between, so a lease would mislead."""
+
+    @virtual
+    async def play(on: Nodes) -> None:
+        lock = on.locks.rwlock("a")
+        lease = await (lock.read() if side == "read" else lock.write()).acquire()
+        on.slow(0.2)
+        changing = start(lock.upgrade(lease) if side == "read" else lock.downgrade(lease))
+        await asyncio.sleep(0.5 if side == "read" else 0.3)
+        assert not changing.done()
+        lose(lease)
+        with pytest.raises(asynclock.LeaseLostError, match="a test took it away"):
+            await changing
+        on.slow(0.0)
+        await asyncio.sleep(0.5)
+        async with on.connect() as others:
+            later = await others.rwlock("a").write().try_acquire()
+            assert later is not None
+            assert later.fence > lease.fence
+
+    play()
+
+
+@virtual
+async def test_a_downgrade_in_an_outage_ends_before_the_write_lease_does(on: Nodes) -> None:
+    lock = on.locks.rwlock("a", renew=False)
+    writing = await lock.write().acquire()
+    for node in on.nodes[1:]:
+        node.freeze()
+    began = now()
+    with pytest.raises((asynclock.QuorumUnavailableError, asynclock.AcquireTimeoutError)):
+        await lock.downgrade(writing)
+    assert now() - began < TTL + 0.1
+
+
+@pytest.mark.parametrize("moment", [0.1, 0.3, 0.5, 0.7])
+def test_a_downgrade_that_is_cancelled_leaves_no_reader(moment: float) -> None:
+    """At whatever moment: at most the write lease is left, and its `held` says so."""
+
+    @virtual
+    async def play(on: Nodes) -> None:
+        lock = on.locks.rwlock("a")
+        async with on.connect() as others:
+            await others.ready()
+            writing = await lock.write().acquire()
+            on.slow(0.2)
+            changing = start(lock.downgrade(writing))
+            await asyncio.sleep(moment)
+            assert not changing.done()
+            changing.cancel()
+            await asyncio.wait([changing])
+            assert changing.cancelled()
+            await asyncio.sleep(1)
+            on.slow(0.0)
+            if writing.held:
+                assert await others.rwlock("a").read().try_acquire() is None
+                assert await writing.release()
+            free = await others.rwlock("a").write().try_acquire()
+            assert free is not None
+            assert free.fence > writing.fence
+
+    play()
+
+
+@virtual
+async def test_a_downgrade_of_what_the_nodes_have_lost_leaves_no_reader(on: Nodes) -> None:
+    lock = on.locks.rwlock("a")
+    writing = await lock.write().acquire()
+    for node in on.nodes:
+        await node.command("DEL", WRITER)
+    with pytest.raises(asynclock.LeaseLostError):
+        await lock.downgrade(writing)
+    await until(lambda: on.locks.leases() == (), timeout=1)
+    async with on.connect() as others:
+        assert await others.rwlock("a").write().try_acquire() is not None
+
+
+@virtual_single
+async def test_a_lease_that_is_not_of_this_side_of_this_lock_is_refused(on: Nodes) -> None:
+    lock, other = on.locks.rwlock("a"), on.locks.rwlock("b")
+    reading, writing = await lock.read().acquire(), await other.write().acquire()
+    plain = await on.locks.lock("a").acquire()
+    async with on.connect() as others:
+        foreign = await others.rwlock("a").read().acquire()
+        for wrong in (foreign, writing, await other.read().try_acquire(), plain, object()):
+            with pytest.raises(asynclock.ConfigurationError, match="is no lease to read 'a' here"):
+                lock.upgrade(wrong)  # type: ignore[arg-type]  # what a caller may do wrong
+        for wrong in (reading, foreign, writing, plain):
+            with pytest.raises(asynclock.ConfigurationError, match="is no lease to write 'a' here"):
+                await lock.downgrade(wrong)
+    with pytest.raises(asynclock.ConfigurationError):
+        lock.upgrade(reading, timeout=-1)
+    assert reading.held
+    assert writing.held
+    await reading.release()
+    with pytest.raises(asynclock.LeaseLostError):
+        lock.upgrade(reading)

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock.testing import lose
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
@@ -91,28 +90,3 @@ async def test_a_cancelled_request_holds_nothing(face: Face, pair: Pair) -> None
     await asyncio.gather(waiting, return_exceptions=True)
     assert await one.release()
     await face.empty()
-
-
-async def test_a_lost_gate_is_no_error(face: Face, pair: Pair) -> None:
-    """Nothing that the caller had is lost, so the request begins again."""
-    here, there = (locks.semaphore("a", 3) for locks in pair)
-    one = await hold(here, timeout=PATIENCE)
-    before = pair[1].statistics().refused
-    waiting = asyncio.create_task(hold(there.several(3), timeout=PATIENCE))
-    await until(lambda: pair[1].statistics().refused > before, "it has all that is free")
-    (gate,) = [lease for lease in pair[1].leases() if lease.part == "several"]
-    lose(gate)
-    assert await one.release()
-    lease = await waiting
-    assert len(lease.fences) == 3  # type: ignore[attr-defined]
-    assert await lease.release()
-    await face.empty()
-
-
-async def test_a_wrong_number(pair: Pair) -> None:
-    semaphore = pair[0].semaphore("a", 3)
-    for wrong in (0, 4, -1, True, 1.0, "2"):
-        with pytest.raises(asynclock.ConfigurationError, match="from 1 to 3"):
-            semaphore.several(wrong)  # type: ignore[arg-type]
-    async with semaphore.several(1).acquire(timeout=PATIENCE) as lease:
-        assert len(lease.fences) == 1

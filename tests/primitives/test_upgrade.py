@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock.testing import lose
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
@@ -169,39 +168,6 @@ async def test_a_downgrade_lets_readers_in(pair: Pair) -> None:
         async with await here.downgrade(writing):
             other = await hold(there.read(), timeout=PATIENCE)
             assert await other.release()
-
-
-async def test_wrong_leases(pair: Pair) -> None:
-    here, there = (locks.rwlock("a") for locks in pair)
-    another = await hold(pair[0].rwlock("b").read(), timeout=PATIENCE)
-    foreign = await hold(there.read(), timeout=PATIENCE)
-    mine = await hold(here.read(), timeout=PATIENCE)
-    plain = await hold(pair[0].lock("a"), timeout=PATIENCE)
-    for wrong in (another, foreign, plain):
-        with pytest.raises(asynclock.ConfigurationError):
-            here.upgrade(wrong)
-    for wrong in (another, foreign, mine, plain):
-        with pytest.raises(asynclock.ConfigurationError):
-            await here.downgrade(wrong)
-    with pytest.raises(asynclock.ConfigurationError):
-        here.upgrade(mine, timeout=-1)
-    await mine.release()
-    with pytest.raises(asynclock.LeaseLostError):
-        here.upgrade(mine)
-
-
-async def test_a_reader_that_was_lost_is_not_upgraded(pair: Pair) -> None:
-    """What it has read may have changed since, so the lease to write would mislead."""
-    here, there = (locks.rwlock("a") for locks in pair)
-    mine, other = [await hold(side.read(), timeout=PATIENCE) for side in (here, there)]
-    before = pair[0].statistics().refused
-    waiting = asyncio.create_task(upgraded(here, mine))
-    await until(lambda: pair[0].statistics().refused > before, "the upgrade is refused")
-    lose(mine)
-    assert await other.release()
-    with pytest.raises(asynclock.LeaseLostError):
-        await waiting
-    assert await (await hold(there.write(), timeout=PATIENCE)).release()
 
 
 async def test_a_task_that_reads_twice_would_wait_for_itself(pair: Pair) -> None:

@@ -54,15 +54,61 @@ def test_one_command_reads_many_keys_of_owners_but_not_of_readers() -> None:
     }
 
 
-@pytest.mark.parametrize("value", ["?", "null", "[1]", '[3, {"a": "b"}]', "[" * 200_000])
-@pytest.mark.parametrize("kind", ["event", "latch", "barrier"])
-def test_a_state_that_something_else_wrote(kind: str, value: str) -> None:
+NOT_OURS = {
+    "event": ("true", "", "clear "),
+    "latch": ('[3, {"a": 0}]', '[3, {"a": -1}]', '[3, {"a": true}]', '[3, {"a": "1"}]', "[3]"),
+    "barrier": (
+        '[2, 0, {"a": "soon"}, [], false, []]',
+        '[2, 0, {"a": true}, [], false, []]',
+        "[2, 0, {}, [7], false, []]",
+        "[2, 0, {}, [], false, [7]]",
+        "[2, 0, {}, [], 0, []]",
+        '["2", 0, {}, [], false, []]',
+        "[2, 0, {}, [], false]",
+    ),
+}
+ALIKE = ("?", "null", "[1]", '["3", {}]', '[3, {"a": "b"}]', "[" * 200_000)
+"""What only resembles a state: other programs, or people, wrote it."""
+OURS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
+    ("event", "set", {"set": True}, "set"),
+    ("event", "clear", {"set": False}, "cleared"),
+    ("latch", "[3, {}]", {"count": 3, "remaining": 3}, "3 of 3 to go"),
+    ("latch", '[3, {"a": 1}]', {"count": 3, "remaining": 2}, "2 of 3 to go"),
+    ("latch", '[3, {"a": 2, "b": 2}]', {"count": 3, "remaining": 0}, "0 of 3 to go"),
+    ("barrier", "[3, 7, {}, [], false, []]", {"waiting": 0}, "0 of 3 wait for round 8"),
+    (
+        "barrier",
+        '[3, 7, {"a": 101, "b": 99, "c": 102, "d": 100}, [], false, []]',
+        {"waiting": 2},
+        "2 of 3 wait for round 8",
+    ),
+    (
+        "barrier",
+        "[3, 7, {}, [], true, []]",
+        {"broken": True},
+        "broken in round 8, until it is reset",
+    ),
+)
+
+
+def shared_state(kind: str, value: str) -> SharedState:
     _, part = PARTS[kind]
     assert isinstance(part, State)
-    view = StateView("a:1", number=1, value=value)
-    found = SharedState("x", part, (view,), 1)
-    assert found.state is None
-    assert found.summary == "written by something else"
+    return SharedState("x", part, (StateView("a:1", number=1, value=value, now=100),), 1)
+
+
+@pytest.mark.parametrize(("kind", "value", "said", "words"), OURS)
+def test_a_state_in_words(kind: str, value: str, said: dict[str, Any], words: str) -> None:
+    found = shared_state(kind, value)
+    usual = {"parties": 3, "round": 7, "waiting": 0, "broken": False} if kind == "barrier" else {}
+    assert (found.state, found.summary) == ({**usual, **said}, words)
+
+
+@pytest.mark.parametrize("kind", NOT_OURS)
+def test_a_state_that_something_else_wrote(kind: str) -> None:
+    for value in (*ALIKE, *NOT_OURS[kind]):
+        found = shared_state(kind, value)
+        assert (found.state, found.summary) == (None, "written by something else"), value[:40]
 
 
 async def test_tools_need_only_the_declaration_of_a_primitive(
