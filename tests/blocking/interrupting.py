@@ -107,6 +107,35 @@ def enter(locks: blocking.LockManager, start: Callable[[], None]) -> None:
         pass
 
 
+def enter_a_lease(locks: blocking.LockManager, start: Callable[[], None]) -> None:
+    lease = locks.lock("a").acquire()
+    start()
+    with lease:
+        pass
+
+
+def acquire(locks: blocking.LockManager, start: Callable[[], None]) -> None:
+    lock = locks.lock("a")
+    start()
+    lock.acquire().release()
+
+
+def try_acquire(locks: blocking.LockManager, start: Callable[[], None]) -> None:
+    lock = locks.lock("a")
+    start()
+    lease = lock.try_acquire()
+    assert lease
+    lease.release()
+
+
+def upgrade(locks: blocking.LockManager, start: Callable[[], None]) -> None:
+    lock = locks.rwlock("a")
+    with lock.read() as reader:
+        start()
+        with lock.upgrade(reader):
+            pass
+
+
 def change_sides(locks: blocking.LockManager, start: Callable[[], None]) -> None:
     lock = locks.rwlock("a")
     with lock.write() as writer:
@@ -116,6 +145,10 @@ def change_sides(locks: blocking.LockManager, start: Callable[[], None]) -> None
 
 
 EARLY: dict[Any, str] = {
+    enter_a_lease: "c_return Handler.start|.* _Exit.__get__|call Lease.__enter__",
+    upgrade: ".* _Exit.__get__|call Lease.__enter__",
+    acquire: "call Lease.release",
+    try_acquire: "call Lease.release",
     release: "c_return Handler.start|call Lease.release",
     close: "c_return Handler.start|call LockManager.close",
     change_sides: ".* _Exit.__get__|call Lease.__enter__",
@@ -126,7 +159,7 @@ EARLY: dict[Any, str] = {
 
 
 def main(work: Callable[..., None]) -> None:
-    sys.unraisablehook = lambda _: None  # Python only reports what is raised in a finalizer
+    """Print where a lock stayed held, and then how often it was interrupted."""
     kept = []
     with connect() as others:
         for point in count():
@@ -143,10 +176,12 @@ def main(work: Callable[..., None]) -> None:
                 try:
                     until(lambda: not others.inspect_all(), timeout=2)
                 except AssertionError:
-                    print(handler.raised_in)
+                    print(work.__name__, handler.raised_in)
             locks.close()
-    print(len(kept))
+    print(work.__name__, len(kept))
 
 
 if __name__ == "__main__":
-    main(globals()[sys.argv[1]])
+    sys.unraisablehook = lambda _: None  # Python only reports what is raised in a finalizer
+    for name in sys.argv[1:]:
+        main(globals()[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,34 +18,17 @@ import pytest
 
 import asynclock
 from asynclock import blocking
-from asynclock.blocking import _calls
 from asynclock.errors import ConfigurationError
-from asynclock.testing import History, LocalServer, check
+from asynclock.testing import History, check, lose
+from tests.blocking.conftest import SETTINGS, TTL
 from tests.waiting import until_in_thread as until
 
-TTL = 60.0
-"""Seconds: longer than any test, so a name is free only because it was released."""
 REQUEST: ContextVar[str] = ContextVar("request", default="none")
 
 
 @pytest.fixture
-def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
-    return [node.url for node in asynclock_nodes]
-
-
-@pytest.fixture
 def locks(urls: list[str]) -> Iterator[blocking.LockManager]:
-    with blocking.connect(
-        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
-    ) as locks:
-        yield locks
-
-
-@pytest.fixture
-def others(urls: list[str]) -> Iterator[blocking.LockManager]:
-    with blocking.connect(
-        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
-    ) as locks:
+    with blocking.connect(*urls, **SETTINGS) as locks:
         yield locks
 
 
@@ -88,6 +71,11 @@ def test_threads_of_two_managers_exclude_each_other(
 
 
 def test_a_thread_does_not_wait_for_itself(locks: blocking.LockManager) -> None:
+    with locks.reentrant_lock("r") as outer, locks.reentrant_lock("r"):
+        with ThreadPoolExecutor(1) as pool, pytest.raises(asynclock.AcquireTimeoutError):
+            pool.submit(locks.reentrant_lock("r").acquire, timeout=0.05).result()
+        assert outer.held
+    assert locks.lock("r").acquire(timeout=5).release()
     with locks.lock("a"):
         with pytest.raises(asynclock.AlreadyHeldError, match="this task or thread already holds"):
             locks.lock("a").acquire(timeout=5)
@@ -110,110 +98,48 @@ def test_an_election_needs_run(locks: blocking.LockManager) -> None:
         _ = locks.__aenter__  # type: ignore[attr-defined]  # on purpose
 
 
-def test_a_reentrant_lock_nests_in_a_thread(locks: blocking.LockManager) -> None:
-    lock = locks.reentrant_lock("a", timeout=0.05)
-    with lock as outer:
-        with lock as inner:
-            assert inner.fence == outer.fence
-        with ThreadPoolExecutor(1) as pool, pytest.raises(asynclock.AcquireTimeoutError):
-            pool.submit(lock.acquire).result()
-        assert outer.held
-    assert locks.lock("a").acquire(timeout=5).release()
-
-
-def test_the_other_kinds(locks: blocking.LockManager, others: blocking.LockManager) -> None:
-    with locks.rwlock("r").read(), others.rwlock("r").read():
-        assert others.rwlock("r").write().try_acquire() is None
-    with locks.semaphore("s", 2), others.semaphore("s", 2):
-        assert others.semaphore("s", 2).try_acquire() is None
-    with locks.multi_lock("b", "a") as both:
-        assert set(both.fences) == {"a", "b"}
-        assert others.lock("b").try_acquire() is None
-    locks.run(lambda locks: locks.event("e").set())
-    assert others.run(lambda locks: locks.event("e").is_set())
-
-
-def test_a_function_is_decorated(locks: blocking.LockManager, others: blocking.LockManager) -> None:
-    @locks.synchronized("orders:{order}", timeout=2, lease="lease")
-    def ship(order: int, *, lease: blocking.Lease) -> tuple[str, bool]:
-        return lease.name, others.lock("orders:7").try_acquire() is None
-
-    assert ship(7) == ("orders:7", True)  # type: ignore[call-arg]  # the decorator gives the lease
-    with pytest.raises(ConfigurationError, match="is async"):
-
-        @locks.synchronized("a")
-        async def wrong() -> None: ...
-
-    with pytest.raises(ConfigurationError, match="not a parameter"):
-
-        @locks.synchronized("{a}")
-        def wrong_too() -> None: ...
-
-
 # ---- loss ----------------------------------------------------------------------------------------
 
 
-def test_a_loss_is_seen_told_and_raised(
-    urls: list[str], asynclock_nodes: list[LocalServer]
-) -> None:
-    settings: dict[str, Any] = {"ttl": 1.0, "max_ttl": 20.0, "restart_guard": False}
-    told: list[tuple[str, str | None]] = []
+async def take(manager: asynclock.LockManager) -> None:
+    """Lose the first lease of a manager."""
+    lose(manager.leases()[0])
+
+
+def test_a_loss_is_seen_told_and_raised() -> None:
+    told: list[tuple[str, str | None, str]] = []
 
     def tell(lease: blocking.Lease) -> None:
         assert not lease.release()  # it may call: its thread is not that of the loop
-        told.append((lease.name, lease.lost_reason))
+        told.append((lease.name, lease.lost_reason, REQUEST.get()))
 
-    with blocking.connect(*urls, **settings) as locks:
+    def register(lease: blocking.Lease) -> None:
+        REQUEST.set("mine")
+        lease.on_lost(tell)
+
+    with blocking.connect("memory://") as locks:
+        with locks.lock("b") as released:
+            released.on_lost(tell)
         with pytest.raises(asynclock.LeaseLostError) as end:
             with locks.lock("a") as lease:
-                lease.on_lost(tell)
-                locks.run(lambda _: _flush(asynclock_nodes))
+                copy_context().run(register, lease)
+                locks.run(take)
                 until(lambda: not lease.held)
                 with pytest.raises(asynclock.LeaseLostError):
                     lease.extend()
         assert (end.value.name, end.value.fence) == ("a", lease.fence)
-        until(lambda: bool(told))
-        assert told == [("a", lease.lost_reason)]
+        until(lambda: told)
+        assert told == [("a", lease.lost_reason, "mine")], "with the variables of its registration"
         lease.on_lost(tell)
         until(lambda: len(told) == 2)
         # An error of the body is not replaced.
-        with pytest.raises(KeyError):
-            with locks.lock("a") as lease:
-                locks.run(lambda _: _flush(asynclock_nodes))
-                until(lambda: not lease.held)
-                raise KeyError("mine")
+        with pytest.raises(KeyError), locks.lock("a"):
+            locks.run(take)
+            raise KeyError("mine")
+    assert {name for name, *_ in told} == {"a"}, "a release is no loss"
 
 
-async def _flush(nodes: list[LocalServer]) -> None:
-    for node in nodes:
-        await node.flush()
-
-
-def test_a_release_tells_no_loss(locks: blocking.LockManager) -> None:
-    told: list[Any] = []
-    with locks.lock("a") as lease:
-        lease.on_lost(told.append)
-    with locks.lock("a"):
-        pass
-    assert not told
-
-
-def test_a_callback_that_fails_is_logged(
-    locks: blocking.LockManager, caplog: pytest.LogCaptureFixture
-) -> None:
-    from asynclock.testing import lose
-
-    lease = locks.lock("a").acquire()
-    lease.on_lost(lambda _: 1 / 0)
-
-    async def take(_: Any) -> None:
-        lose(lease._lease)  # type: ignore[arg-type]
-
-    locks.run(take)
-    until(lambda: "a callback failed" in caplog.text)
-
-
-def test_an_observer_must_not_block(urls: list[str]) -> None:
+def test_an_observer_must_not_block() -> None:
     seen: list[Exception] = []
 
     def observe(event: Any) -> None:
@@ -222,9 +148,7 @@ def test_an_observer_must_not_block(urls: list[str]) -> None:
         except ConfigurationError as error:
             seen.append(error)
 
-    with blocking.connect(
-        *urls, node_timeout=2.0, restart_guard=False, observers=[observe]
-    ) as locks:
+    with blocking.connect("memory://", observers=[observe]) as locks:
         with locks.lock("a"):
             pass
     assert "no call may block" in str(seen[0])
@@ -261,7 +185,7 @@ def test_in_a_running_event_loop_it_is_refused_at_once(locks: blocking.LockManag
     asyncio.run(coroutine())
 
 
-def test_a_call_sees_the_context_variables_of_its_thread(urls: list[str]) -> None:
+def test_a_call_sees_the_context_variables_of_its_thread() -> None:
     seen: list[tuple[str, str]] = []
 
     def observe(event: Any) -> None:
@@ -279,100 +203,13 @@ def test_a_call_sees_the_context_variables_of_its_thread(urls: list[str]) -> Non
         assert REQUEST.get() == request  # changes stay where they were made
         return found
 
-    with blocking.connect(
-        *urls, node_timeout=2.0, restart_guard=False, observers=[observe]
-    ) as locks:
+    with blocking.connect("memory://", observers=[observe]) as locks:
         with ThreadPoolExecutor(1) as pool:
             for request in ("one", "two"):
                 assert pool.submit(copy_context().run, serve, request).result() == request
             assert pool.submit(locks.run, look).result() == "none"
     told = [(kind, request) for kind, request in seen if kind in ("Acquired", "Released")]
     assert told == [(kind, r) for r in ("one", "two") for kind in ("Acquired", "Released")]
-
-
-def test_a_callback_sees_the_context_variables_of_its_registration(
-    locks: blocking.LockManager,
-) -> None:
-    from asynclock.testing import lose
-
-    told: list[str] = []
-
-    def register(lease: blocking.Lease) -> None:
-        REQUEST.set("mine")
-        lease.on_lost(lambda _: told.append(REQUEST.get()))
-
-    async def take(_: Any) -> None:
-        lose(lease._lease)  # type: ignore[arg-type]
-
-    lease = locks.lock("a").acquire()
-    copy_context().run(register, lease)
-    locks.run(take)
-    until(lambda: bool(told))
-    assert told == ["mine"]
-
-
-# ---- interrupted calls ---------------------------------------------------------------------------
-
-INTERRUPTED: dict[str, Callable[[blocking.LockManager], object]] = {
-    "acquire": lambda locks: locks.lock("a", timeout=20).acquire(),
-    "try_acquire": lambda locks: locks.lock("a").try_acquire(),
-    "enter": lambda locks: locks.lock("a", timeout=20).__enter__(),
-}
-
-
-@pytest.mark.parametrize("call", INTERRUPTED.values(), ids=INTERRUPTED)
-def test_interrupted_when_the_lock_has_just_come_nothing_is_held(
-    locks: blocking.LockManager,
-    others: blocking.LockManager,
-    monkeypatch: pytest.MonkeyPatch,
-    call: Callable[[blocking.LockManager], object],
-) -> None:
-    locks.statistics()
-    result = _calls.Outcome.result
-
-    def interrupted(outcome: _calls.Outcome[Any]) -> Any:
-        result(outcome)
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_calls.Outcome, "result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        call(locks)
-    assert others.lock("a").acquire(timeout=20).release()
-
-
-def _interrupt_next_call(locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def loop(_: Any) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def interrupted(*_: Any) -> None:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(locks.run(loop), "call_soon_threadsafe", interrupted)
-
-
-def test_an_interrupted_release_takes_place(
-    locks: blocking.LockManager, others: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lease = locks.lock("a", timeout=20).acquire()
-    _interrupt_next_call(locks, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        lease.release()
-    assert others.lock("a").acquire(timeout=20).release()
-    with pytest.raises(KeyboardInterrupt), locks.lock("a", timeout=20):
-        _interrupt_next_call(locks, monkeypatch)
-    assert others.lock("a").acquire(timeout=20).release()
-
-
-def test_a_lease_whose_entering_is_interrupted_is_released(
-    locks: blocking.LockManager, others: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lease = locks.lock("a", timeout=20).acquire()
-    _interrupt_next_call(locks, monkeypatch)
-    with pytest.raises(KeyboardInterrupt), lease:
-        raise AssertionError("the body began")
-    assert others.lock("a").acquire(timeout=20).release()
 
 
 # ---- generators ----------------------------------------------------------------------------------
@@ -421,7 +258,7 @@ def test_each_thread_leaves_what_it_entered(locks: blocking.LockManager) -> None
 
 
 def test_close_gives_back_and_says_so(urls: list[str], others: blocking.LockManager) -> None:
-    locks = blocking.connect(*urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False)
+    locks = blocking.connect(*urls, **SETTINGS)
     locks.close()  # never used: nothing to do
     lease = locks.lock("a").acquire()
     waiting = ThreadPoolExecutor(1).submit(others.lock("a").acquire, timeout=30)

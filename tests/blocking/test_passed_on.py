@@ -1,4 +1,4 @@
-"""What a thread passes to a blocking call reaches the asynchronous one, and a result comes back."""
+"""What a thread passes to a blocking call reaches the asynchronous one; its result comes back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import pytest
 
 import asynclock
 from asynclock import blocking
+from asynclock.errors import ConfigurationError
+from asynclock.testing import lose
+from tests.waiting import until_in_thread as until
 
+PATIENCE = 30.0
+"""Seconds; far longer than anything here takes, on any machine."""
 NUMBERS = itertools.count()
 SETTINGS: dict[str, Any] = {
     "ttl": 7.0,
@@ -21,27 +26,40 @@ SETTINGS: dict[str, Any] = {
     "max_hold": 50.0,
     "handoff": "strict",
 }
-NO_SETTING = ("fair_lock", "handoff")
-KINDS: dict[str, tuple[Any, ...]] = {
-    "lock": ("a",),
-    "reentrant_lock": ("a",),
-    "multi_lock": ("a", "b"),
-    "rwlock": ("a",),
-    "fair_lock": ("a",),
-    "semaphore": ("a", 2),
-}
-KEPT: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+NOT_FAIR = {name: value for name, value in SETTINGS.items() if name != "handoff"}
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[blocking.LockManager, blocking.LockManager]]:
+    """Two managers, as of two processes."""
+    address = f"memory://passed-on-{next(NUMBERS)}"
+    settings: Any = {"ttl": 60, "max_ttl": 60}
+    with (
+        blocking.connect(address, **settings) as locks,
+        blocking.connect(address, **settings) as others,
+    ):
+        yield locks, others
+
+
+@pytest.fixture
+def locks(pair: tuple[blocking.LockManager, blocking.LockManager]) -> blocking.LockManager:
+    return pair[0]
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+MAKERS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    # A loss can't interrupt a thread: it must not interrupt the task that works for it.
+    "lock": (("a",), {**SETTINGS, "interrupt": False}),
+    "reentrant_lock": (("a",), {**SETTINGS, "interrupt": False}),
+    "multi_lock": (("b", "a"), {**SETTINGS, "interrupt": False}),
+    "rwlock": (("a",), {**SETTINGS, "interrupt": False}),
+    "fair_lock": (("a",), {**NOT_FAIR, "interrupt": False}),
+    "semaphore": (("a", 2), {**SETTINGS, "interrupt": False}),
     "event": (("a",), {"keep": 70.0}),
     "latch": (("a", 2), {"keep": 70.0}),
     "barrier": (("a", 2), {"ttl": 7.0, "keep": 70.0}),
 }
-
-
-@pytest.fixture
-def locks() -> Iterator[blocking.LockManager]:
-    address = f"memory://passed-on-{next(NUMBERS)}"
-    with blocking.connect(address, ttl=60, max_ttl=60) as locks:
-        yield locks
 
 
 def note_calls(
@@ -59,76 +77,88 @@ def note_calls(
     return calls
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_setting_of_a_lock_reaches_it(
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_setting_of_a_primitive_reaches_it(
     locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    given = {name: one for name, one in SETTINGS.items() if (kind, name) != NO_SETTING}
+    args, settings = MAKERS[kind]
     calls = note_calls(monkeypatch, asynclock.LockManager, kind)
-    getattr(locks, kind)(*KINDS[kind], **given)
+    given = {name: value for name, value in settings.items() if name != "interrupt"}
+    getattr(locks, kind)(*args, **given)
     assert calls
-    for args, kwargs in calls:
-        # A loss can't interrupt a thread: it must not interrupt the task that works for it.
-        assert (args, kwargs) == (KINDS[kind], {**given, "interrupt": False})
+    for call in calls:
+        assert call == (args, settings)
 
 
-@pytest.mark.parametrize("kind", KEPT)
-def test_how_long_a_shared_state_is_kept_reaches_it(
-    locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch, kind: str
+TIME = {"timeout": 0.25}
+CALLS: list[tuple[str, str, type, tuple[Any, ...], dict[str, Any]]] = [
+    ("lock", "acquire", asynclock.Lock, (), TIME),
+    ("lock", "try_acquire", asynclock.Lock, (), {}),
+    ("multi_lock", "inspect", asynclock.MultiLock, (), {}),
+    ("fair_lock", "inspect", asynclock.FairLock, (), {}),
+    ("semaphore", "inspect", asynclock.Semaphore, (), {}),
+    ("rwlock", "inspect", asynclock.ReadWriteLock, (), {}),
+    ("event", "set", asynclock.SharedEvent, (), TIME),
+    ("event", "clear", asynclock.SharedEvent, (), TIME),
+    ("event", "is_set", asynclock.SharedEvent, (), TIME),
+    ("event", "wait", asynclock.SharedEvent, (), TIME),
+    ("event", "inspect", asynclock.SharedEvent, (), {}),
+    ("latch", "count_down", asynclock.Latch, (2,), TIME),
+    ("latch", "remaining", asynclock.Latch, (), TIME),
+    ("latch", "wait", asynclock.Latch, (), TIME),
+    ("latch", "inspect", asynclock.Latch, (), {}),
+    ("barrier", "wait", asynclock.Barrier, (), TIME),
+    ("barrier", "waiting", asynclock.Barrier, (), TIME),
+    ("barrier", "abort", asynclock.Barrier, (), TIME),
+    ("barrier", "reset", asynclock.Barrier, (), TIME),
+    ("barrier", "broken", asynclock.Barrier, (), TIME),
+    ("barrier", "inspect", asynclock.Barrier, (), {}),
+    ("", "inspect", asynclock.LockManager, ("a",), {}),
+    ("", "nodes", asynclock.LockManager, (), {}),
+    ("", "statistics", asynclock.LockManager, (), {}),
+    ("", "waiters", asynclock.LockManager, (), {}),
+    ("", "ready", asynclock.LockManager, (), {"voting": True, "timeout": 20}),
+    ("", "ready", asynclock.LockManager, (), {"voting": False, "timeout": None}),
+    ("lease", "extend", asynclock.Lease, (50,), {}),
+    ("lease", "extend", asynclock.Lease, (None,), {}),
+    ("lease", "check", asynclock.Lease, (), {}),
+    ("lease", "release", asynclock.Lease, (), {}),
+]
+"""What is made, which of its calls, the class that gets it, and with what."""
+NO_RESULT = ("set", "clear", "abort", "reset", "ready", "extend")
+
+
+@pytest.mark.parametrize(("made", "call", "kind", "args", "given"), CALLS)
+def test_a_call_reaches_the_asynchronous_one_and_its_result_comes_back(
+    locks: blocking.LockManager,
+    monkeypatch: pytest.MonkeyPatch,
+    made: str,
+    call: str,
+    kind: type,
+    args: tuple[Any, ...],
+    given: dict[str, Any],
 ) -> None:
-    args, settings = KEPT[kind]
-    calls = note_calls(monkeypatch, asynclock.LockManager, kind)
-    getattr(locks, kind)(*args, **settings)
-    assert calls == [(args, settings)]
+    target: Any = locks
+    if made == "lease":
+        target = locks.lock("a").acquire()
+    elif made:
+        target = getattr(locks, made)(*MAKERS[made][0])
+    result = None if call.endswith("acquire") else f"result of {call}"
+    seen = []
 
+    def answer(_made: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append((args, kwargs))
+        return result
 
-def shared_calls() -> Iterator[tuple[str, str]]:
-    for kind in (blocking.SharedEvent, blocking.Latch, blocking.Barrier):
-        for name, method in vars(kind).items():
-            if inspect.isfunction(method) and "timeout" in inspect.signature(method).parameters:
-                yield kind.__name__, name
+    async def answer_later(*args: Any, **kwargs: Any) -> Any:
+        return answer(*args, **kwargs)
 
-
-@pytest.mark.parametrize(("kind", "method"), list(shared_calls()))
-def test_a_timeout_reaches_every_call_and_its_result_comes_back(
-    locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch, kind: str, method: str
-) -> None:
-    timeouts: list[Any] = []
-
-    async def answer(_made: Any, *_args: Any, timeout: float | None = None) -> str:
-        timeouts.append(timeout)
-        return "result"
-
-    monkeypatch.setattr(getattr(asynclock, kind), method, answer)
-    make = {"SharedEvent": "event"}.get(kind, kind.lower())
-    made = getattr(locks, make)(*KEPT[make][0])
-    results = {getattr(made, method)(timeout=timeout) for timeout in (0.25, None)}
-    assert timeouts == [0.25, None]
-    assert results == {None if method in ("set", "clear", "abort", "reset") else "result"}
-
-
-def test_a_latch_is_counted_down_by_several_at_once(locks: blocking.LockManager) -> None:
-    latch = locks.latch("a", 5)
-    assert [latch.count_down(2), latch.count_down(), latch.count_down(2)] == [3, 2, 0]
-
-
-def test_readiness_has_the_callers_terms(
-    locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = note_calls(monkeypatch, asynclock.LockManager, "ready")
-    locks.ready(voting=True, timeout=20)
-    locks.ready()
-    wanted = [{"voting": True, "timeout": 20}, {"voting": False, "timeout": None}]
-    assert [kwargs for _, kwargs in calls] == wanted
-
-
-def test_a_lease_is_extended_by_what_the_caller_says(locks: blocking.LockManager) -> None:
-    with locks.lock("a", ttl=5) as lease:
-        lease.extend(50)
-        assert lease.ttl == 50
-        assert 5 < lease.remaining() <= 50
-        lease.extend()
-        assert lease.ttl == 50
+    with monkeypatch.context() as patch:
+        plain = call in ("nodes", "statistics", "waiters")
+        patch.setattr(kind, call, answer if plain else answer_later)
+        found = getattr(target, call)(*args, **given)
+    assert seen == [(args, given)]
+    assert found == (None if call in NO_RESULT else result)
 
 
 @pytest.mark.parametrize("kind", ["lock", "upgrade"])
@@ -138,7 +168,8 @@ def test_a_timeout_of_a_call_wins_over_that_of_the_lock(
 ) -> None:
     """Also None and 0: without a limit, and at once."""
     if kind == "lock":
-        calls = note_calls(monkeypatch, type(_made(locks)), "acquire")
+        made = locks.asynchronous().lock("a")
+        calls = note_calls(monkeypatch, type(made), "acquire")
         locks.lock("a", timeout=9).acquire(timeout=timeout).release()
         locks.lock("a", timeout=9).acquire().release()
     else:
@@ -150,48 +181,195 @@ def test_a_timeout_of_a_call_wins_over_that_of_the_lock(
     assert [kwargs for _, kwargs in calls] == [{"timeout": timeout}, {}]
 
 
-def _made(locks: blocking.LockManager) -> asynclock.Lock:
-    return locks.asynchronous().lock("a")
+def test_an_unknown_argument_is_named(locks: blocking.LockManager) -> None:
+    with pytest.raises(TypeError, match=r"write try_acquire\(\)"):
+        locks.lock("a").acquire(blocking=False)  # type: ignore[arg-type]  # on purpose
 
 
-def test_a_decorated_function_is_called_like_the_plain_one(locks: blocking.LockManager) -> None:
+# ---- what is made of the results -----------------------------------------------------------------
+
+Pair = tuple[blocking.LockManager, blocking.LockManager]
+
+
+def test_sides_are_changed(pair: Pair) -> None:
+    here, there = (locks.rwlock("a") for locks in pair)
+    with here.read() as reading:
+        with here.upgrade(reading, timeout=PATIENCE) as writing:
+            assert writing.fence > reading.fence
+            assert (writing.part, reading.part) == ("write", "read")
+            assert there.read().try_acquire() is None
+        with there.read(), pytest.raises(asynclock.AcquireTimeoutError):
+            here.upgrade(reading, timeout=0.05)
+        assert reading.check()
+    writing = here.write().acquire(timeout=PATIENCE)
+    with here.downgrade(writing):
+        assert not writing.held
+        assert there.write().try_acquire() is None
+        with there.read().acquire(timeout=PATIENCE):
+            pass
+    with pytest.raises(asynclock.LeaseLostError):
+        here.downgrade(writing)
+
+
+def test_only_a_lease_of_the_lock_changes_sides(locks: blocking.LockManager) -> None:
+    here = locks.rwlock("a")
+    with locks.rwlock("b").read() as foreign, here.read() as reading:
+        for change, wrong in (("upgrade", foreign), ("downgrade", reading)):
+            for given in (wrong, None):
+                with pytest.raises(ConfigurationError, match="no lease"):
+                    getattr(here, change)(given)
+    assert here.inspect().owner is None
+
+
+def test_several_names_permits_and_holds(pair: Pair) -> None:
+    here, there = pair
+    both = here.multi_lock("b", "a")
+    assert both.names == ("a", "b")
+    with both as lease:
+        assert set(lease.fences) == {"a", "b"}
+        assert [one.fence for one in lease.leases] == [lease.fence]
+        assert there.lock("b").try_acquire() is None
+        assert [part.name for part in there.multi_lock("a", "b").inspect().parts] == ["a", "b"]
+    permits, other = (locks.semaphore("s", 4) for locks in pair)
+    several = permits.several(3)
+    assert (permits.permits, several.permits, several.name) == (4, 3, "s")
+    with permits:
+        assert permits.permits == 4, "whoever is inside"
+    with several as three:
+        assert len(three.fences) == 3
+        assert other.several(2).try_acquire() is None
+        assert len([part for part in other.inspect().parts if part.owner]) >= 3
+        with other.acquire(timeout=PATIENCE) as last:
+            assert last.part not in three.fences
+    with pytest.raises(ConfigurationError):
+        permits.several(5)
+    with here.reentrant_lock("r") as outer, here.reentrant_lock("r") as inner:
+        assert (outer.depth, inner.fence) == (2, outer.fence)
+
+
+def test_threads_wait_for_each_other(pair: Pair) -> None:
+    event, bell = (locks.event("e") for locks in pair)
+    latch, other = (locks.latch("l", 5) for locks in pair)
+    barrier, gate = (locks.barrier("b", 2) for locks in pair)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(event.wait, timeout=PATIENCE)
+        bell.set()
+        assert waiting.result(PATIENCE)
+        arriving = pool.submit(barrier.wait, timeout=PATIENCE)
+        assert sorted([gate.wait(timeout=PATIENCE), arriving.result(PATIENCE)]) == [0, 1]
+    event.clear()
+    assert not bell.wait(timeout=0.01)
+    assert (barrier.name, barrier.parties, latch.count) == ("b", 2, 5)
+    assert [latch.count_down(2), other.count_down(), latch.remaining()] == [3, 2, 2]
+    assert not other.wait(timeout=0.01)
+    assert latch.count_down(2) == 0
+    assert other.wait(timeout=PATIENCE)
+    with pytest.raises(TimeoutError):
+        barrier.wait(timeout=0.05)
+    gate.abort()
+    with pytest.raises(asynclock.BrokenBarrierError):
+        barrier.wait(timeout=PATIENCE)
+
+
+def test_a_manager_lists_leases_that_can_be_used(pair: Pair) -> None:
+    here, there = pair
+    with here.lock("a") as lease, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(there.lock("a").acquire, timeout=PATIENCE)
+        until(lambda: there.waiters() == {"a": 1})
+        assert [found.name for found in there.inspect_all()] == ["a"]
+        (same,) = here.leases()
+        assert (same.name, same.owner, same.fence) == ("a", lease.owner, lease.fence)
+        assert same.release()
+        assert not lease.held
+        assert waiting.result(PATIENCE).release()
+
+
+def test_a_lease_that_the_nodes_dropped_is_not_ours(locks: blocking.LockManager) -> None:
+    async def take(manager: asynclock.LockManager) -> None:
+        lose(manager.leases()[0])
+
+    with pytest.raises(asynclock.LeaseLostError), locks.lock("a") as lease:
+        locks.run(take)
+        assert not lease.check()
+
+
+def test_what_a_lease_is(locks: blocking.LockManager) -> None:
+    with locks.lock("a", ttl=5) as lease:
+        assert lease.owner == locks.inspect("a").owner
+        assert lease.part == ""
+        lease.extend(50)
+        assert lease.ttl == 50
+        assert 5 < lease.remaining() <= 50
+        with pytest.raises(RuntimeError, match="entered already"):
+            lease.__enter__()
+        assert lease.held
+        assert repr(lease).startswith("<blocking <Lease 'a'")
+    for made, shown in (
+        (locks.rwlock("r"), "<blocking ReadWriteLock 'r'>"),
+        (locks.semaphore("s", 2), "<blocking Semaphore 's'>"),
+        (locks.event("e"), "<blocking SharedEvent 'e'>"),
+    ):
+        assert repr(made) == shown
+
+
+@pytest.mark.parametrize(("kind", "part"), [("semaphore", "0"), ("rwlock", "read"), ("fair", "")])
+def test_each_kind_is_inspected_as_what_it_is(pair: Pair, kind: str, part: str | None) -> None:
+    """The mutex of the same name is another lock."""
+    here, there = pair
+    made: Any = {
+        "semaphore": lambda locks: locks.semaphore("a", 1),
+        "rwlock": lambda locks: locks.rwlock("a"),
+        "fair": lambda locks: locks.fair_lock("a"),
+    }[kind]
+    held = (made(here).read() if kind == "rwlock" else made(here)).acquire()
+    with held:
+        found = made(there).inspect()
+        assert held.part == part
+        assert held.owner in [one.owner for one in found.parts or (found,)]
+        assert there.inspect("a").owner is None
+
+
+# ---- functions and observers ---------------------------------------------------------------------
+
+
+def test_a_decorated_function_is_called_like_the_plain_one(pair: Pair) -> None:
     """With its defaults, its name and, without the lease, its signature."""
+    locks, others = pair
 
     @locks.synchronized("{kind}:{order}", ttl=20, timeout=0.01, lease="lease")
     def ship(order: int, kind: str = "orders", *, lease: blocking.Lease) -> tuple[str, float]:
         """Send it."""
+        assert others.lock(lease.name).try_acquire() is None
         return lease.name, lease.ttl
+
+    @locks.synchronized("orders:{order}", timeout=0.01)
+    def plain(order: int) -> bool:
+        return others.lock(f"orders:{order}").try_acquire() is not None
 
     assert ship(7) == ("orders:7", 20)  # type: ignore[call-arg]  # the decorator gives the lease
     assert ship(kind="parcels", order=8) == ("parcels:8", 20)  # type: ignore[call-arg]
+    assert not plain(7)
     assert (ship.__name__, ship.__doc__) == ("ship", "Send it.")
     assert list(inspect.signature(ship).parameters) == ["order", "kind"]
+    with others.lock("orders:7", timeout=PATIENCE), pytest.raises(asynclock.AcquireTimeoutError):
+        plain(7)
     with pytest.raises(TypeError, match="unexpected keyword argument 'lease'"):
         ship(7, lease=None)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(asynclock.ConfigurationError, match="takes a template"):
+    with pytest.raises(ConfigurationError, match="takes a template"):
         locks.synchronized(ship)  # type: ignore[arg-type]  # a decorator that was not called
-    with pytest.raises(asynclock.ConfigurationError, match="not a parameter"):
+    with pytest.raises(ConfigurationError, match="not a parameter"):
         locks.synchronized("{orders}")(ship)
+    with pytest.raises(ConfigurationError, match="is async"):
 
-
-def test_a_decorated_function_waits_as_long_as_it_says(locks: blocking.LockManager) -> None:
-    @locks.synchronized("a", timeout=0.01)
-    def work() -> None:
-        raise AssertionError("it is not free")
-
-    with ThreadPoolExecutor(1) as pool, locks.lock("a"):
-        with pytest.raises(asynclock.AcquireTimeoutError):
-            pool.submit(work).result(30)
+        @locks.synchronized("a")
+        async def wrong() -> None: ...
 
 
 def test_an_observer_that_was_removed_hears_nothing(locks: blocking.LockManager) -> None:
     seen: list[Any] = []
-    locks.observe(seen.append)
-    with locks.lock("a"):
-        pass
-    assert seen
-    locks.unobserve(seen.append)
-    heard = len(seen)
-    with locks.lock("a"):
-        pass
-    assert len(seen) == heard
+    for heard in (True, False):
+        (locks.observe if heard else locks.unobserve)(seen.append)
+        seen.clear()
+        with locks.lock("a"):
+            pass
+        assert bool(seen) is heard

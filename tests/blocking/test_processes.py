@@ -11,16 +11,15 @@ import pytest
 
 from asynclock import blocking
 from asynclock.testing import LocalServer
+from tests.blocking.conftest import SETTINGS, TTL
 
-TTL = 60.0
 PREPARE = f"""
 import os, signal, sys, threading, time, traceback, warnings
 from asynclock import blocking
 from asynclock.errors import *
 
 def connect():
-    settings = dict(ttl={TTL}, max_ttl={TTL}, node_timeout=2.0, restart_guard=False)
-    return blocking.connect(*sys.argv[1:], **settings)
+    return blocking.connect(*sys.argv[1:], **{SETTINGS!r})
 
 def in_child(work):
     with warnings.catch_warnings():  # that a process with threads forks, as workers do
@@ -41,16 +40,12 @@ locks = connect()
 """
 
 
-@pytest.fixture
-def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
-    return [node.url for node in asynclock_nodes]
-
-
-def run(text: str, urls: list[str]) -> str:
-    """What a program prints that begins with PREPARE."""
+def run(text: str, urls: list[str], *, quiet: bool = False) -> str:
+    """What a program prints that begins with PREPARE; with `quiet`, it says nothing else."""
     command = [sys.executable, "-W", "error", "-c", PREPARE + textwrap.dedent(text), *urls]
     found = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert found.returncode == 0, found.stderr
+    assert not quiet or found.stderr == ""
     return found.stdout
 
 
@@ -174,7 +169,9 @@ def test_a_fork_waits_while_the_loop_of_locks_starts(urls: list[str]) -> None:
     run(text, urls)
 
 
-def test_an_interrupted_wait_leaves_nothing_behind(urls: list[str]) -> None:
+def test_an_interrupted_wait_leaves_nothing_behind(
+    urls: list[str], others: blocking.LockManager
+) -> None:
     """Ctrl-C in a script that waits: it ends, and does not get the lock later."""
     text = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
@@ -193,17 +190,15 @@ def test_an_interrupted_wait_leaves_nothing_behind(urls: list[str]) -> None:
         pass
     print("went on")
     """
-    with blocking.connect(
-        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
-    ) as others:
-        with others.lock("a"):
-            assert run(text, urls) == "went on\n"
-        with others.lock("a", timeout=5):
-            pass
+    with others.lock("a"):
+        assert run(text, urls) == "went on\n"
+    assert others.lock("a", timeout=5).acquire().release()
 
 
 @pytest.mark.timeout(60)  # for a handler that waits as long as its thread
-def test_a_signal_handler_can_release_and_close_while_its_thread_waits(urls: list[str]) -> None:
+def test_a_signal_handler_can_release_and_close_while_its_thread_waits(
+    urls: list[str], others: blocking.LockManager
+) -> None:
     text = """
     def end(*_):
         for _ in range(2):  # also after a call that is allowed
@@ -227,14 +222,13 @@ def test_a_signal_handler_can_release_and_close_while_its_thread_waits(urls: lis
         assert "closed" in str(error)
         print("closed")
     """
-    with blocking.connect(
-        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
-    ) as others:
-        with others.lock("a"):
-            assert run(text, urls) == "refused\nrefused\nclosed\n"
+    with others.lock("a"):
+        assert run(text, urls) == "refused\nrefused\nclosed\n"
 
 
-def test_the_end_of_a_process_frees_what_it_held(urls: list[str]) -> None:
+def test_the_end_of_a_process_frees_what_it_held(
+    urls: list[str], others: blocking.LockManager
+) -> None:
     text = """
     lease = locks.lock("a").acquire()
     threading.Thread(target=lambda: locks.lock("b").acquire()).start()
@@ -243,11 +237,8 @@ def test_the_end_of_a_process_frees_what_it_held(urls: list[str]) -> None:
     """
     began = time.monotonic()
     run(text, urls)
-    with blocking.connect(
-        *urls, ttl=TTL, max_ttl=TTL, node_timeout=2.0, restart_guard=False
-    ) as others:
-        for name in "abcde":
-            assert others.lock(name).acquire(timeout=5).release()
+    for name in "abcde":
+        assert others.lock(name).acquire(timeout=5).release()
     assert time.monotonic() - began < TTL / 2
 
 
@@ -263,10 +254,7 @@ def test_the_end_of_a_process_says_nothing(asynclock_nodes: list[LocalServer]) -
         print(lease.fence)
     """
     urls = [f"redis://localhost:{node.port}" for node in asynclock_nodes]
-    command = [sys.executable, "-W", "error", "-c", PREPARE + textwrap.dedent(text), *urls]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert int(found.stdout) > 0
+    assert int(run(text, urls, quiet=True)) > 0
 
 
 def test_importing_and_connecting_start_no_thread(urls: list[str]) -> None:
@@ -279,7 +267,9 @@ def test_importing_and_connecting_start_no_thread(urls: list[str]) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "locks.close()"])
-def test_a_party_of_a_process_that_ends_no_longer_counts(urls: list[str], end: str) -> None:
+def test_a_party_of_a_process_that_ends_no_longer_counts(
+    urls: list[str], others: blocking.LockManager, end: str
+) -> None:
     text = """
     barrier = locks.barrier("a", 2)
     def party():
@@ -292,5 +282,4 @@ def test_a_party_of_a_process_that_ends_no_longer_counts(urls: list[str], end: s
         time.sleep(0.01)
     """
     run(f"{textwrap.dedent(text)}\n{end}", urls)
-    with blocking.connect(*urls, restart_guard=False, node_timeout=2.0) as locks:
-        assert locks.barrier("a", 2).waiting() == 0
+    assert others.barrier("a", 2).waiting() == 0

@@ -1,4 +1,4 @@
-"""A thread that is interrupted anywhere in a call, and the event loop behind it: nothing stays."""
+"""The event loop behind the threads: interrupted calls, what stays, how it starts and ends."""
 
 from __future__ import annotations
 
@@ -12,26 +12,35 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 
 from asynclock import blocking
-from asynclock.blocking import _calls, _locks, _loop
+from asynclock.blocking import _calls, _loop
 from asynclock.errors import ConfigurationError
+from tests.blocking.threads import in_thread, started
 from tests.waiting import until_in_thread as until
 
-PATIENCE = 30.0
+PATIENCE = 15.0
 
 
 @pytest.fixture
-def locks() -> Iterator[blocking.LockManager]:
-    with blocking.connect("memory://", ttl=60, max_ttl=60) as locks:
-        yield locks
+def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[_loop.BackgroundLoop]:
+    """A loop that no other test needs."""
+    background = _loop.BackgroundLoop()
+    monkeypatch.setattr(_loop, "_current", background)
+    yield background
+    background.stop()
 
 
 @pytest.fixture
-def others() -> Iterator[blocking.LockManager]:
-    with blocking.connect("memory://", ttl=60, max_ttl=60) as locks:
-        yield locks
+def locks(background: _loop.BackgroundLoop) -> Iterator[blocking.LockManager]:
+    locks = blocking.connect("memory://", ttl=60, max_ttl=60)
+    yield locks
+    in_thread(locks.close)
+
+
+# ---- interrupted calls ---------------------------------------------------------------------------
 
 
 def interrupt_after(wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,63 +54,19 @@ def interrupt_after(wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_calls.Outcome, "result", interrupted)
 
 
-class Cut(list[Any]):
-    """A list whose user is interrupted right after an append."""
-
-    def append(self, one: Any) -> None:
-        super().append(one)
-        raise KeyboardInterrupt
-
-
-def test_an_unknown_argument_is_named(locks: blocking.LockManager) -> None:
-    with pytest.raises(TypeError, match=r"write try_acquire\(\)"):
-        locks.lock("a").acquire(blocking=False)  # type: ignore[arg-type]  # on purpose
-
-
-def test_interrupted_with_the_result_in_hand_nothing_is_held(
-    locks: blocking.LockManager, others: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    lock = locks.lock("a")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(_locks, "wrapped", interrupted)
-        lock.acquire()
-    assert others.lock("a").acquire(timeout=PATIENCE).release()
-    lock._entered = Cut()
-    with pytest.raises(KeyboardInterrupt), lock:
-        raise AssertionError("the body began")
-    assert not lock._entered, "no later `with` may leave this lease"
-    assert others.lock("a").acquire(timeout=PATIENCE).release()
-
-
 def test_an_interrupted_try_that_got_nothing_has_nothing_to_undo(
-    locks: blocking.LockManager,
-    others: blocking.LockManager,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    with others.lock("a") as lease:
-        locks.statistics()
-        interrupt_after(lambda outcome: outcome.wait(PATIENCE), monkeypatch)
-        with pytest.raises(KeyboardInterrupt):
-            locks.lock("a").try_acquire()
-        assert locks.lock("a").try_acquire() is None
-        assert lease.held
+    with blocking.connect("memory://") as locks, blocking.connect("memory://") as others:
+        with others.lock("a") as lease:
+            locks.statistics()
+            interrupt_after(lambda outcome: outcome.wait(PATIENCE), monkeypatch)
+            with pytest.raises(KeyboardInterrupt):
+                locks.lock("a").try_acquire()
+            assert locks.lock("a").try_acquire() is None
+            assert lease.held
     assert not caplog.records
-
-
-def test_an_interrupted_question_and_release_take_place(
-    locks: blocking.LockManager, others: blocking.LockManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lease = locks.lock("a").acquire()
-    for call in (locks.statistics, lease.release):
-        interrupt_after(lambda outcome: outcome.wait(PATIENCE), monkeypatch)
-        with pytest.raises(KeyboardInterrupt):
-            call()
-    assert others.lock("a").acquire(timeout=PATIENCE).release()
 
 
 def test_interrupted_before_the_loop_has_seen_the_call_it_never_begins(
@@ -164,25 +129,6 @@ def test_a_result_that_comes_in_spite_of_the_interruption_is_undone(
     with pytest.raises(KeyboardInterrupt):
         background.call(work, undo)
     assert undone == ["it was too late"]
-
-
-@pytest.mark.parametrize("change", ["upgrade", "downgrade"])
-def test_an_interrupted_change_of_sides_leaves_no_writer(
-    locks: blocking.LockManager,
-    others: blocking.LockManager,
-    monkeypatch: pytest.MonkeyPatch,
-    change: str,
-) -> None:
-    here, there = locks.rwlock("a"), others.rwlock("a")
-    before = here.read().acquire() if change == "upgrade" else here.write().acquire()
-    interrupt_after(lambda outcome: outcome.wait(PATIENCE), monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        getattr(here, change)(before)
-    if change == "upgrade":
-        assert before.check()
-        assert there.read().acquire(timeout=PATIENCE).release()
-        before.release()
-    assert there.write().acquire(timeout=PATIENCE).release()
 
 
 def test_an_interrupted_exit_of_the_process_ends_what_it_can(
@@ -250,9 +196,6 @@ def test_a_dropped_lease_ends_in_the_loop(
     assert ended == ["asynclock"]
 
 
-# ---- the loop ------------------------------------------------------------------------------------
-
-
 def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> None:
     background = _loop.background()
 
@@ -269,6 +212,9 @@ def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> Non
     left = [ours], [inherited]
     del ours, inherited
     assert [background.call(partial(noted, one)) for one in left] == [1, 0]
+
+
+# ---- how it starts and ends ----------------------------------------------------------------------
 
 
 def test_a_signal_handler_in_the_very_first_call_is_refused(
@@ -347,3 +293,135 @@ def test_a_loop_that_breaks_is_told_of_except_at_the_exit(
     monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_value))
     Broken()._thread.join(PATIENCE)
     assert seen == [error] * told
+
+
+def test_the_loop_outlives_a_function_that_cancels_every_task(
+    background: _loop.BackgroundLoop,
+) -> None:
+    async def cancel_all() -> str:
+        for task in asyncio.all_tasks():
+            task.cancel()
+        return "served"
+
+    def work() -> list[str]:
+        return [background.call(cancel_all) for _ in range(3)]
+
+    assert in_thread(work) == in_thread(work) == ["served"] * 3
+    background.stop()
+    assert not background._thread.is_alive()
+
+
+def test_a_loop_that_is_stopped_lets_no_call_wait(
+    background: _loop.BackgroundLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+
+    async def stop() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(PATIENCE)
+
+    waits = started(lambda: background.call(wait))
+    assert begun.wait(PATIENCE)
+    stops = started(lambda: background.call(stop))
+    for call in (stops, waits):
+        with pytest.raises(ConfigurationError, match="has ended"):
+            call.result(PATIENCE / 2)
+    background._thread.join(PATIENCE)
+    for later in (lambda: background.call(wait), lambda: background.start(wait)):
+        with pytest.raises(ConfigurationError, match="has ended"):
+            in_thread(later)
+    assert len(told) == 1
+
+
+def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
+    background: _loop.BackgroundLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+
+    async def work() -> None:
+        await asyncio.sleep(0.1)
+        served.append("served")
+
+    async def fails() -> None:
+        raise ValueError("wrong")
+
+    monkeypatch.setattr(_loop, "_at_end", [fails, work])
+    in_thread(_loop._end)
+    assert served == ["served"]
+    assert background.over
+    assert not background._thread.is_alive()
+    in_thread(_loop._end)  # nothing is left to end
+
+
+def test_the_exit_releases_the_leases_of_every_manager(
+    background: _loop.BackgroundLoop,
+) -> None:
+    managers = [blocking.connect("memory://"), blocking.connect("memory://other")]
+    leases = [in_thread(locks.lock("a").acquire) for locks in managers]
+    in_thread(_loop._end)
+    assert [lease.lost_reason for lease in leases] == ["the manager was closed"] * 2
+    assert not background._thread.is_alive()
+    for locks in managers:
+        in_thread(locks.close)  # they are closed
+        with pytest.raises(ConfigurationError, match="the process ends"):
+            in_thread(locks.lock("a").acquire)
+
+
+def test_a_loop_that_stands_still_does_not_keep_the_process(
+    background: _loop.BackgroundLoop,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As with an observer that blocks."""
+    monkeypatch.setattr(_loop, "EXIT_LIMIT", 0.2)
+    goes_on = threading.Event()
+    locks = blocking.connect("memory://")
+    in_thread(locks.lock("a").acquire)
+
+    async def blocks() -> None:
+        goes_on.wait(PATIENCE)
+
+    background.start(blocks)
+    try:
+        in_thread(_loop._end)
+        assert not goes_on.is_set()
+        assert "has not ended in 0.2 s" in caplog.text
+    finally:
+        goes_on.set()
+    background._thread.join(PATIENCE)
+    assert not background._thread.is_alive()
+
+
+def test_the_exit_waits_for_what_is_being_released(background: _loop.BackgroundLoop) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0.1)
+            ended.set()
+
+    background.start(work)
+    assert begun.wait(PATIENCE)
+    background.stop()
+    assert ended.is_set()
+
+
+def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
+    background: _loop.BackgroundLoop,
+) -> None:
+    """The last leases and threads of a process are dropped in any order."""
+    caller = _calls.Caller(background.loop)
+    background.stop()
+    assert background.loop.is_closed()
+    caller.__del__()
+    _loop.soon(lambda: None)
