@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from asynclock.cli.demo.command import _verdict
-from asynclock.cli.demo.scenario import Act
-
 from .conftest import PATIENCE, Program, until
 from .terminal import Session
 
@@ -37,13 +34,6 @@ async def test_on_a_terminal_it_draws_a_bar_for_each_act(program: Program) -> No
         assert await session.end() == 0
     finally:
         session.close()
-
-
-def test_an_act_that_went_wrong_is_said_to() -> None:
-    sold_twice, unsold = Act(3, 3, {0: 1, 1: 2, 2: 1}), Act(3, 3, {0: 1, 1: 1})
-    for act in (sold_twice, unsold):
-        assert not act.correct
-        assert "1 orders went wrong" in _verdict(act).plain
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from asynclock._access import fleet_record
 from asynclock.errors import ConfigurationError
 from asynclock.fleet import Fleet
 from asynclock.testing import MemoryNode
@@ -19,15 +18,6 @@ OLD, NEW = [[f"memory://{name}" for name in names] for names in ("abc", "abcd")]
 
 def fleet(urls: list[str], **more: Any) -> Fleet:
     return Fleet(*urls, **{"restart_guard": False, "ttl": 1.0, "max_ttl": 4.0, **more})
-
-
-@in_virtual_time
-async def test_a_record_of_a_later_version_is_left_alone() -> None:
-    async with fleet(OLD) as one:
-        await fleet_record(one._locks).change(lambda _: "a later form", None)
-        with pytest.raises(ConfigurationError, match="not one of this version: 'a later form'"):
-            await one.record()
-        assert await fleet_record(one._locks).read(None) == "a later form"
 
 
 @in_virtual_time
@@ -69,6 +59,3 @@ async def test_without_the_right_to_list_clients_a_step_ends_only_by_force() -> 
             ended = (await old.finish(force=True)).record
             assert ended is not None
             assert ended.phase == "settled"
-
-
-# ---- what a survey makes of keys -----------------------------------------------------------------

@@ -3,66 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import os
 import re
 import signal
-import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from asynclock.cli._sources import load, split
-from asynclock.cli._text import clean
-from asynclock.errors import ConfigurationError
+from asynclock.cli.look import serve
 from asynclock.testing import LocalServer
 
-from .conftest import PATIENCE, Program, environment
+from .conftest import PATIENCE, Here, Program, environment
 
-COMMANDS = ("run", "inspect", "top", "doctor", "release", "bench", "demo")
+COMMANDS = ("run", "inspect", "top", "doctor", "release", "bench", "demo", "nodes", "serve")
 
 
-async def test_help_names_every_command_and_has_no_colours(program: Program) -> None:
-    ended = await program("--help")
+def test_help_names_every_command_and_has_no_colours(here: Here) -> None:
+    ended = here("--help")
     assert ended.status == 0
     assert all(command in ended.out for command in COMMANDS)
     assert "\x1b" not in ended.out
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS, "nodes", "serve"])
-def test_help_shows_flags_without_a_type(
-    command: str | None, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "timeout"),
+    [
+        *((command, 0.25) for command in ("run", "doctor")),
+        *((command, 1.0) for command in ("inspect", "top", "release", "nodes")),
+        *((command, None) for command in ("bench", "demo", "serve")),
+    ],
+)
+def test_each_help_has_an_example_and_flags_without_a_type(
+    command: str, timeout: float | None, here: Here
 ) -> None:
-    from asynclock.cli._app import run
-
-    assert run([*filter(None, [command]), "-h"]) == 0
-    shown = capsys.readouterr().out
-    assert "--help" in shown
-    assert "-h" in shown
-    assert not re.search(r"(?i)<bool>|\bboolean\b", shown)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from asynclock.cli._app import run
-
-    assert run([command, "--help"]) == 0
-    assert f"asynclock {command}" in capsys.readouterr().out.partition("Examples")[2]
-
-
-@pytest.mark.parametrize("command", ["run", "doctor", "inspect", "top", "release", "serve"])
-def test_each_help_names_the_node_timeout_of_its_command(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from asynclock.cli._app import run
-    from asynclock.cli.look import held, serve
-
-    looks = {"inspect": held, "top": held, "release": held, "serve": serve}
-    assert run([command, "--help"]) == 0
-    text = capsys.readouterr().out.partition("--node-timeout")[2]
-    shown = re.search(r"Default:\s+([\d.]+)", text)
-    assert shown is not None
-    assert float(shown[1]) == (looks[command].NODE_TIMEOUT if command in looks else 0.25)
+    ended = here(command, "-h")
+    assert ended.status == 0
+    assert "--help" in ended.out
+    assert f"asynclock {command}" in ended.out.partition("Examples")[2]
+    assert not re.search(r"(?i)<bool>|\bboolean\b", ended.out)
+    shown = re.search(r"Default:\s+([\d.]+)", ended.out.partition("--node-timeout")[2])
+    if timeout is not None:
+        assert shown is not None
+        assert float(shown[1]) == timeout
 
 
 async def test_version_and_completion(program: Program) -> None:
@@ -79,8 +63,6 @@ async def test_version_and_completion(program: Program) -> None:
         ("run",),
         ("run", "x", "--ttl", "soon", "--", "true"),
         ("run", "x", "--ttl", "-1", "--", "true"),
-        ("run", "x", "--ttl", "0.1", "--node", "redis://h", "--", "true"),
-        ("run", "", "--node", "redis://h", "--", "true"),
         ("run", "x", "--no-wait", "--timeout", "3", "--node", "redis://h", "--", "true"),
         ("inspect",),
         ("inspect", "x", "--all", "--node", "redis://h"),
@@ -90,59 +72,11 @@ async def test_version_and_completion(program: Program) -> None:
         ("release", "x", "--node", "redis://h"),
     ],
 )
-def test_a_mistake_is_one_clear_message(
-    arguments: tuple[str, ...],
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from asynclock.cli._app import run
-
-    monkeypatch.delenv("ASYNCLOCK_NODES", raising=False)
-    monkeypatch.delenv("ASYNCLOCK_CONFIG", raising=False)
-    assert run(list(arguments)) == 64
-    said = capfd.readouterr().err
-    assert said
-    assert "Traceback" not in said
-
-
-LOOKS = [
-    ("x",),
-    ("--all",),
-    ("-a", "--json"),
-    ("--prefix=p:", "--node", "redis://a", "x", "--node=redis://b", "--node-timeout", "2"),
-    ("--config", "f.toml", "--", "--all"),
-    ("--", "x"),
-    ("-",),
-    ("",),
-]
-UNREADABLE = [("--help",), ("x", "y"), ("--node",), ("--node-timeout", "soon"), ("-j",), ("--al",)]
-
-
-@pytest.mark.parametrize("words", LOOKS)
-def test_inspect_reads_its_arguments_as_typer_does(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import typer.main
-
-    from asynclock.cli._app import run
-    from asynclock.cli.look import held, inspect
-
-    app = typer.Typer(add_completion=False)
-    app.command("inspect")(inspect.inspect)
-    options = {name for param in typer.main.get_command(app).params for name in param.opts}
-    ours = held.COMMON.keys() | held.FLAGS.keys()
-    assert {name for name in options if name[0] == "-"} - {"--help"} == ours
-    seen: list[held.InspectArguments] = []
-    monkeypatch.setattr(inspect, "show", seen.append)
-    assert run(["inspect", *words]) == 0
-    assert [held.parse(words)] == seen
-
-
-@pytest.mark.parametrize("words", UNREADABLE)
-def test_typer_explains_what_inspect_can_not_read(words: tuple[str, ...]) -> None:
-    from asynclock.cli.look import held
-
-    assert held.parse(words) is None
+def test_a_mistake_is_one_clear_message(arguments: tuple[str, ...], here: Here) -> None:
+    ended = here(*arguments)
+    assert (ended.status, ended.out) == (64, "")
+    assert ended.err
+    assert "Traceback" not in ended.err
 
 
 # No command here needs any of these; redis-py is needed for uncommon addresses only.
@@ -163,24 +97,15 @@ async def test_a_command_imports_what_it_needs(
     """From the start to the end: what ends a program must import nothing large either."""
     script = (
         "import sys; before = set(sys.modules)\n"
-        "from asynclock.cli._start import start\n"
-        "status = start(sys.argv[1:])\n"
+        "from asynclock.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as error: status = error.code\n"
         f"unneeded = {HEAVY | more!r} & set(sys.modules) - before\n"
         "assert status == 0 and not unneeded, (status, unneeded)"
     )
     env = environment(ASYNCLOCK_NODES=",".join(node.url for node in asynclock_nodes))
     process = await asyncio.create_subprocess_exec(*(sys.executable, "-c", script, *words), env=env)
     assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
-
-
-def test_without_the_extra() -> None:
-    hide = "import sys; sys.modules['typer'] = None; from asynclock.cli import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", hide], env=environment(), capture_output=True, text=True
-    )
-    assert ended.returncode != 0
-    assert "asynclock[cli]" in ended.stderr
-    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -205,44 +130,6 @@ async def test_bad_settings_are_told_before_anything_is_locked(
         assert await node.command("DBSIZE") == 0
 
 
-def test_nodes_between_commas() -> None:
-    text = "redis://a:1, redis+sentinel://s1:2,s2:3/main ,redis+cluster://c1,c2,unix:///run/r.sock"
-    assert split(text) == (
-        "redis://a:1",
-        "redis+sentinel://s1:2,s2:3/main",
-        "redis+cluster://c1,c2",
-        "unix:///run/r.sock",
-    )
-
-
-def test_where_settings_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text('nodes = ["redis://file"]\nprefix = "p:"\nttl = 5\n')
-    monkeypatch.setenv("ASYNCLOCK_CONFIG", str(file))
-    monkeypatch.delenv("ASYNCLOCK_NODES", raising=False)
-    found = load(None, None)
-    assert (found.nodes, found.prefix, found.options["ttl"]) == (("redis://file",), "p:", 5)
-    monkeypatch.setenv("ASYNCLOCK_NODES", "redis://env")
-    assert load(None, None).nodes == ("redis://env",)
-    assert load(None, file).nodes == ("redis://file",)
-    assert load(["redis://option"], file, prefix="q:").nodes == ("redis://option",)
-    assert load(["redis://option"], file, prefix="q:").prefix == "q:"
-
-
-@pytest.mark.parametrize(
-    "text", ["nodes = 3", "node = []", "nodes = [1]", "= 3", "prefix = 3", "ttl = true"]
-)
-def test_bad_files(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigurationError, match=r"a\.toml"):
-        load(None, file)
-
-
-def test_what_a_terminal_would_obey() -> None:
-    assert clean("a\x1b[31m\n\u202eb\ud800\u2028é日") == "a\\x1b[31m\\n\\u202eb\\ud800\\u2028é日"
-
-
 async def test_a_reader_that_has_enough(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:
@@ -262,3 +149,61 @@ async def test_a_reader_that_has_enough(
     _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode in (1, 128 + signal.SIGPIPE)  # click's answer, and ours
     assert said == b""
+
+
+# ---- rare cases ----------------------------------------------------------------------------------
+
+
+def fail(error: BaseException) -> Any:
+    def call(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return call
+
+
+SERVE = ("serve", "--node", "redis://localhost")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ModuleNotFoundError("no", name="rich.live"), 64, "pip install 'asynclock[cli]'"),
+        (ModuleNotFoundError("no", name="uvicorn"), 64, "pip install 'asynclock[cli,dashboard]'"),
+        (ModuleNotFoundError("no yaml", name="yaml.nodes"), None, ""),
+        (KeyboardInterrupt(), 130, ""),
+        (EOFError(), 130, ""),  # as the input of a prompt raises it
+    ],
+    ids=["cli", "dashboard", "another module", "Ctrl-C", "Ctrl-D"],
+)
+def test_how_the_program_ends(
+    error: BaseException, status: int | None, said: str, here: Here
+) -> None:
+    """A missing module is an extra's only if the extra brings it."""
+    here.patch.setattr(asyncio, "run", fail(error))
+    if status is None:
+        with pytest.raises(ModuleNotFoundError, match="no yaml"):
+            here(*SERVE)
+    else:
+        ended = here(*SERVE)
+        assert (ended.status, said in ended.err, ended.out) == (status, True, "")
+
+
+def test_the_page_ends_when_its_server_does(here: Here) -> None:
+    import uvicorn
+
+    listening: list[Any] = []
+
+    async def served(_: Any, sockets: Any) -> None:
+        listening.extend(one.getsockname() for one in sockets)
+
+    here.patch.setattr(uvicorn.Server, "serve", served)
+    here.patch.setenv(serve.TOKEN, "x" * 16)
+    ended = here("serve", "--node", "memory://", "--port", "0")
+    ((host, port),) = listening
+    assert (ended.status, ended.out) == (0, f"http://{host}:{port}/#token={'x' * 16}\n")
+
+
+def test_a_checkout_that_is_not_installed_has_no_version(here: Here) -> None:
+    missing = importlib.metadata.PackageNotFoundError("asynclock")
+    here.patch.setattr(importlib.metadata, "version", fail(missing))
+    assert here("--version").out == "asynclock (not installed)\n"

@@ -318,13 +318,6 @@ def test_a_process_that_starts_during_a_scan_counts(monkeypatch: pytest.MonkeyPa
         assert not alive(parent)
 
 
-def test_without_proc_a_zombie_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Rather too long than too short: on such a system we can't tell."""
-    monkeypatch.setattr("asynclock.cli.run.group._PROC", tmp_path)
-    with started("import os, time; print(os.getpid(), flush=True); time.sleep(1000)") as (one, _):
-        assert Group(one.pid).runs()
-
-
 async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:
     """It would get SIGKILL instead, and could not clean up."""
     process = subprocess.Popen(["sleep", "1000"], process_group=0)

@@ -338,35 +338,6 @@ def test_an_observer_ends_no_task_and_no_loop(
     assert "an observer failed on SplitVote" in caplog.text
 
 
-async def test_silence_makes_no_event(
-    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without observers, a lock creates no event object."""
-
-    def fail(*_: object) -> None:
-        raise AssertionError("an event was made for nobody")
-
-    urls = [node.url for node in asynclock_nodes]
-
-    async def once(locks: asynclock.LockManager) -> None:
-        async with locks.lock("a") as lease:
-            await lease.extend()
-            assert await locks.lock("a").try_acquire() is None
-
-    async with asynclock.connect(*urls, **SETTINGS) as locks:
-        from asynclock._engine import acquire_loop, engine, local_acquire
-
-        with monkeypatch.context() as without_events:
-            for module in (engine, acquire_loop, local_acquire):
-                for name in ("Acquired", "Released", "Renewed", "Contended", "Voted", "Lost"):
-                    if hasattr(module, name):
-                        without_events.setattr(module, name, fail)
-            await once(locks)
-            locks.observe(lambda _: None)
-            with pytest.raises(AssertionError, match="for nobody"):
-                await once(locks)
-
-
 def test_without_the_extra_there_is_one_clear_line() -> None:
     script = (
         "import sys; sys.modules['opentelemetry'] = None\n"

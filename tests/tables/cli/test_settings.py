@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+import typer.main
 
 import asynclock
+from asynclock.cli._app import run
 from asynclock.cli._sources import _KEYS, Settings, load, read, split
+from asynclock.cli.look import held
+from asynclock.cli.look import inspect as command
 from asynclock.errors import ConfigurationError
 from tests.waiting import in_virtual_time
 
@@ -156,3 +161,41 @@ async def test_what_a_command_asks_for_beats_the_file() -> None:
 def test_a_password_is_in_no_text_about_the_settings() -> None:
     """A traceback or a debugger shows the arguments of functions."""
     assert "secret" not in repr(Settings(("redis://:secret@h",), {"ttl": 1.0}))
+
+
+# ---- the arguments of `inspect` ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("x",),
+        ("--all",),
+        ("-a", "--json"),
+        ("--prefix=p:", "--node", "redis://a", "x", "--node=redis://b", "--node-timeout", "2"),
+        ("--config", "f.toml", "--", "--all"),
+        ("--", "x"),
+        ("-",),
+        ("",),
+    ],
+)
+def test_inspect_reads_its_arguments_as_typer_does(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = typer.Typer(add_completion=False)
+    app.command("inspect")(command.inspect)
+    options = {name for param in typer.main.get_command(app).params for name in param.opts}
+    ours = held.COMMON.keys() | held.FLAGS.keys()
+    assert {name for name in options if name[0] == "-"} - {"--help"} == ours
+    seen: list[held.InspectArguments] = []
+    monkeypatch.setattr(command, "show", seen.append)
+    assert run(["inspect", *words]) == 0
+    assert [held.parse(words)] == seen
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--help",), ("x", "y"), ("--node",), ("--node-timeout", "soon"), ("-j",), ("--al",)],
+)
+def test_typer_explains_what_inspect_can_not_read(words: tuple[str, ...]) -> None:
+    assert held.parse(words) is None

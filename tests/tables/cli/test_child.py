@@ -18,9 +18,8 @@ import pytest
 from asynclock.cli.run import child
 from asynclock.cli.run.child import Child
 from asynclock.cli.run.terminal import Terminal
+from tests.cli.conftest import PATIENCE, environment
 from tests.waiting import in_virtual_time
-
-from .conftest import PATIENCE, environment
 
 NUMBER = 4_000_000
 """A group that no machine has."""

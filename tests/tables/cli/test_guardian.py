@@ -15,8 +15,7 @@ import pytest
 
 from asynclock import _clock
 from asynclock.cli.run import guardian
-
-from .conftest import environment, until
+from tests.cli.conftest import environment, until
 
 LATER = 1e12
 """A deadline that no test reaches."""

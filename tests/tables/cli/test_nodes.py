@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 
+from asynclock._access import fleet_record
 from asynclock._inspect.fleet_state import Client, FleetState, NodeState
 from asynclock._rules.nodeset import OPEN, Kept, NodeSet
 from asynclock.cli import nodes
@@ -16,6 +17,9 @@ from asynclock.cli._status import Status
 from asynclock.cli._text import say
 from asynclock.cli.nodes import Action
 from asynclock.errors import ConfigurationError
+from asynclock.fleet import Fleet
+from tests.cli.conftest import NODES
+from tests.waiting import in_virtual_time
 
 RECORD = NodeSet(4, ("a", "b", "c"))
 NEWEST = NodeState("n0", "a", 4, 8, named=True, cause=None)
@@ -221,3 +225,12 @@ def test_programs_see_who_lags(
 def test_a_settled_record_leaves_nothing_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:
     nodes.say_record(RECORD)
     assert capsys.readouterr().out == "epoch 4: {a, b, c}\n"
+
+
+@in_virtual_time
+async def test_a_record_of_a_later_version_is_left_alone() -> None:
+    async with Fleet(*NODES, restart_guard=False, ttl=1.0, max_ttl=4.0) as one:
+        await fleet_record(one._locks).change(lambda _: "a later form", None)
+        with pytest.raises(ConfigurationError, match="not one of this version: 'a later form'"):
+            await one.record()
+        assert await fleet_record(one._locks).read(None) == "a later form"

@@ -20,7 +20,7 @@ from asynclock.cli.demo.scenario import DemoError
 from asynclock.cli.demo.store import Store
 from tests.waiting import PATIENCE
 
-from .test_demo_parts import Process
+from .test_demo import Process
 
 
 def test_both_services_get_the_folder_their_name_their_users_and_the_nodes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,16 @@ def test_a_group_that_has_ended_or_runs_as_another_user(
         assert Group(NUMBER).runs() is runs
 
 
-@pytest.mark.parametrize("shown", ["another process", "only ours"])
+@pytest.mark.parametrize("shown", ["another process", "only ours", "nothing"])
 def test_where_proc_does_not_show_all_the_group_counts_as_running(proc: Proc, shown: str) -> None:
     """In a namespace that is not the one of /proc, or where others' processes are hidden."""
     if shown == "another process":
         (proc.folder / "self").unlink()
         (proc.folder / "self").symlink_to("77")
-    else:
+    elif shown == "only ours":
         (proc.folder / "1" / "stat").unlink()
+    else:
+        shutil.rmtree(proc.folder)
     assert Group(NUMBER).runs()
 
 
