@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the test run's own."""
+"""A Redis server of each test's own, and a PostgreSQL server of the run's own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,27 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
+
+from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+
+
+@pytest.fixture
+async def server(asynclock_servers: StartServers) -> LocalServer:
+    (server,) = await asynclock_servers(1)
+    return server
+
+
+@pytest.fixture
+async def client(server: LocalServer) -> AsyncIterator[Redis]:
+    """A client of it; the default of 5 s is not much on a busy machine."""
+    async with Redis.from_url(server.url, socket_timeout=40) as client:
+        yield client
 
 
 def postgresql_binaries() -> Path | None:

@@ -1,286 +1,259 @@
-"""The header pair and its checkers, with real clients and real servers.
+"""Both frameworks check the fence of a request against the lock of its route.
 
 No `from __future__ import annotations` here: FastAPI would not find the dependency of an inner app.
 """
 
-import asyncio
-import contextlib
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from enum import Enum
 from typing import Annotated, Any
 
 import httpx
 import pytest
-import uvicorn
 from aiohttp import web
-from fastapi import Depends, FastAPI, Request
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from redis.asyncio import Redis
+from fastapi import Depends, FastAPI, Path, Request
 
 from asynclock.contrib.fastapi import setup
 from asynclock.errors import ConfigurationError
 from asynclock.fencing import (
     LOCK_FENCE_HEADER,
     LOCK_NAME_HEADER,
-    FencedRedis,
     FenceHeaderError,
     FenceStamp,
-    FenceStore,
     MemoryFenceStore,
-    check_fence,
     fence_headers,
     read_fence_headers,
 )
 from asynclock.fencing.aiohttp import fence_middleware
-from asynclock.fencing.fastapi import require_fence
+from asynclock.fencing.fastapi import FenceRefused, require_fence
+from asynclock.fencing.headers import refusal
+from tests.contrib.apps import serving
 from tests.fencing import page
-from tests.waiting import until
 
-ON_ANY_MACHINE = settings(
-    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
-)
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100)
+NAME = "orders:{order_id}"
+TOP = 2**53 - 1
 
 
-def stamp(fence: int, name: str = "orders:42") -> FenceStamp:
-    return FenceStamp(name, fence)
-
-
-@ON_ANY_MACHINE
-@given(NAMES, st.integers(1, 2**53 - 1))
-def test_what_was_said_is_what_is_read(name: str, fence: int) -> None:
-    headers = fence_headers(FenceStamp(name, fence))
-    assert all(text.isascii() and text.isprintable() for text in headers.values())
-    assert read_fence_headers(headers) == FenceStamp(name, fence)
-    shouted = {header.upper(): f" {text}\t" for header, text in headers.items()}
-    assert read_fence_headers(shouted) == FenceStamp(name, fence)
-
-
-@ON_ANY_MACHINE
-@given(st.text(max_size=30), st.text(max_size=30))
-def test_whatever_is_sent_is_read_or_refused(name: str, fence: str) -> None:
-    headers = {LOCK_NAME_HEADER: name, LOCK_FENCE_HEADER: fence}
-    with contextlib.suppress(FenceHeaderError):
-        assert read_fence_headers(headers).fence == int(fence)
-
-
-@pytest.mark.parametrize(
-    "fence", ["", "0", "-1", "+1", "1.0", "1e3", "0x1", "1_0", "٣", "007", "5, 6"]
-)
-def test_a_fence_that_is_no_number_is_refused(fence: str) -> None:
-    with pytest.raises(FenceHeaderError, match=LOCK_FENCE_HEADER) as caught:
-        read_fence_headers({LOCK_NAME_HEADER: "a", LOCK_FENCE_HEADER: fence})
-    assert (caught.value.header, caught.value.missing) == (LOCK_FENCE_HEADER, False)
-
-
-@pytest.mark.parametrize("digits", [str(2**53), "9" * 16, "1" + "0" * 15_000], ids=len)
-def test_a_fence_that_is_too_large_is_refused(digits: str) -> None:
-    with pytest.raises(FenceHeaderError, match="number between") as caught:
-        read_fence_headers({LOCK_NAME_HEADER: "a", LOCK_FENCE_HEADER: digits})
-    assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize(
-    "name", ["", "a b", "a,b", "ü", "%", "%zz", "%ff", "%ed%a0%80", "a" * 2049]
-)
-def test_a_name_that_is_not_encoded_is_refused(name: str) -> None:
-    with pytest.raises(FenceHeaderError, match="percent-encoded") as caught:
-        read_fence_headers({LOCK_NAME_HEADER: name, LOCK_FENCE_HEADER: "1"})
-    assert caught.value.header == LOCK_NAME_HEADER
-
-
-@pytest.mark.parametrize("header", [LOCK_NAME_HEADER, LOCK_FENCE_HEADER])
-def test_each_header_comes_exactly_once(header: str) -> None:
-    pairs = list(fence_headers(stamp(1)).items())
-    with pytest.raises(FenceHeaderError, match=f"no {header}") as caught:
-        read_fence_headers([pair for pair in pairs if pair[0] != header])
-    assert caught.value.missing
-    with pytest.raises(FenceHeaderError, match=f"2 {header} headers"):
-        read_fence_headers([*pairs, (header.lower(), dict(pairs)[header])])
-
-
-async def test_the_fence_of_another_lock_opens_nothing() -> None:
-    store = MemoryFenceStore()
-    with pytest.raises(FenceHeaderError, match="guarded by 'orders:43'"):
-        await check_fence(fence_headers(stamp(9)), store, "orders:43")
-    await store.claim(stamp(1))  # and it was not remembered
-
-
-# ---- both frameworks ---------------------------------------------------------------------------
-
-
-def fastapi_app(store: FenceStore) -> FastAPI:
+def fastapi_app(name: Any = NAME, path: str = "/orders/{order_id}") -> FastAPI:
     app = FastAPI()
-    current = Depends(require_fence(store, "orders:{order_id}"))
+    current = Depends(require_fence(MemoryFenceStore(), name))
 
-    @app.put("/orders/{order_id}")
-    async def put(order_id: str, stamp: Annotated[FenceStamp, current]) -> dict[str, int]:
+    @app.put(path)
+    async def put(stamp: Annotated[FenceStamp, current]) -> dict[str, int]:
         return {"fence": stamp.fence}
 
-    @app.get("/orders/{order_id}")
+    @app.get(path)
     async def get(order_id: str) -> dict[str, str]:
         return {"order": order_id}
 
     return app
 
 
-def aiohttp_app(store: FenceStore) -> web.Application:
-    async def put(request: web.Request) -> web.Response:
+def aiohttp_app(name: Any = NAME, path: str = "/orders/{order_id}") -> web.Application:
+    async def answer(request: web.Request) -> web.Response:
+        if request.method != "PUT":
+            return web.json_response({"order": request.match_info.get("order_id")})
         return web.json_response({"fence": read_fence_headers(request.headers).fence})
 
-    async def get(request: web.Request) -> web.Response:
-        return web.json_response({"order": request.match_info["order_id"]})
-
-    app = web.Application(middlewares=[fence_middleware(store, "orders:{order_id}")])
-    app.router.add_put("/orders/{order_id}", put)
-    app.router.add_get("/orders/{order_id}", get)
+    app = web.Application(middlewares=[fence_middleware(MemoryFenceStore(), name)])
+    app.router.add_route("*", path, answer)
     return app
 
 
-@contextlib.asynccontextmanager
-async def serving(app: FastAPI | web.Application) -> AsyncIterator[str]:
-    """The base address of a real server on a free port of loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        if isinstance(app, web.Application):
-            runner = web.AppRunner(app)
-            await runner.setup()
-            await web.SockSite(runner, listener).start()
-            yield address
-            await runner.cleanup()
-            return
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-        task = asyncio.create_task(server.serve([listener]))
-        await until(lambda: server.started, "the server listens")
-        yield address
-        server.should_exit = True
-        await task
+BOTH = pytest.mark.parametrize("make", [fastapi_app, aiohttp_app])
+Headers = dict[str, str] | Sequence[tuple[str, str]]
 
 
-@pytest.fixture(params=["memory", "redis"])
-async def store(request, asynclock_servers) -> AsyncIterator[FenceStore]:
-    if request.param == "memory":
-        yield MemoryFenceStore()
-        return
-    (server,) = await asynclock_servers(1)
-    async with Redis.from_url(server.url, socket_timeout=40) as client:
-        yield FencedRedis(client)
+def stamped(fence: int, name: str = "orders:42") -> dict[str, str]:
+    return fence_headers(FenceStamp(name, fence))
 
 
-Send = Callable[..., Awaitable[httpx.Response]]
+BAD = "urn:asynclock:bad-fence-header"
+REQUESTS: dict[str, tuple[str, list[tuple[Headers, int, Any]]]] = {
+    "a stale holder": (
+        "/orders/42",
+        [
+            (stamped(7), 200, {"fence": 7}),
+            (stamped(7), 200, {"fence": 7}),
+            (stamped(TOP), 200, {"fence": TOP}),
+            (
+                stamped(8),
+                412,
+                {
+                    "type": "urn:asynclock:stale-fence",
+                    "title": "A newer holder was here first",
+                    "status": 412,
+                    "lock": "orders:42",
+                    "fence": 8,
+                    "highest": TOP,
+                    "detail": f"fence 8 of 'orders:42' is stale: {TOP} was seen before",
+                },
+            ),
+        ],
+    ),
+    "headers of no use": (
+        "/orders/42",
+        [
+            ({LOCK_NAME_HEADER: "orders:42"}, 428, {"type": BAD, "header": LOCK_FENCE_HEADER}),
+            ([*stamped(7).items(), (LOCK_FENCE_HEADER, "9")], 400, {"type": BAD}),
+            ({**stamped(7), LOCK_FENCE_HEADER: "seven"}, 400, {"header": LOCK_FENCE_HEADER}),
+            (stamped(7, "orders:1"), 400, {"header": LOCK_NAME_HEADER}),
+            (stamped(1), 200, {"fence": 1}),  # none of it was remembered
+        ],
+    ),
+    "a name of any language": (
+        "/orders/gr%C3%BC%C3%9Fe,%20%25",
+        [(stamped(1, "orders:grüße, %"), 200, {"fence": 1})],
+    ),
+    "no page": ("/nowhere", [({}, 404, {})]),
+}
 
 
-@pytest.fixture(params=[fastapi_app, aiohttp_app], ids=["fastapi", "aiohttp"])
-async def send(request, store: FenceStore) -> AsyncIterator[Send]:
-    async with (
-        serving(request.param(store)) as url,
-        httpx.AsyncClient(base_url=url, timeout=40) as http,
-    ):
-
-        async def send(
-            headers: dict[str, str] | Sequence[tuple[str, str]] = (),
-            path: str = "/orders/42",
-            method: str = "PUT",
-        ) -> httpx.Response:
-            return await http.request(method, path, headers=httpx.Headers(headers))
-
-        yield send
-
-
-def reason(response: httpx.Response) -> dict[str, Any]:
-    body = response.json()
-    return body["detail"] if isinstance(body["detail"], dict) else body
-
-
-async def test_a_stale_request_is_refused_by_a_real_server(send: Send) -> None:
-    assert (await send(fence_headers(stamp(7)))).json() == {"fence": 7}
-    assert (await send(fence_headers(stamp(7)))).status_code == 200
-    assert (await send(fence_headers(stamp(2**53 - 1)))).json() == {"fence": 2**53 - 1}
-    refused = await send(fence_headers(stamp(8)))
-    assert refused.status_code == 412
-    told = reason(refused)
-    assert (told["type"], told["status"]) == ("urn:asynclock:stale-fence", 412)
-    assert (told["lock"], told["fence"], told["highest"]) == ("orders:42", 8, 2**53 - 1)
-    other = await send(fence_headers(stamp(8, "orders:43")), "/orders/43")
-    assert other.status_code == 200
-
-
-async def test_a_request_without_usable_headers_is_refused(send: Send) -> None:
-    headers = fence_headers(stamp(7))
-    missing = await send({LOCK_NAME_HEADER: headers[LOCK_NAME_HEADER]})
-    assert (missing.status_code, reason(missing)["header"]) == (428, LOCK_FENCE_HEADER)
-    twice = await send([*headers.items(), (LOCK_FENCE_HEADER, "9")])
-    assert (twice.status_code, reason(twice)["type"]) == (400, "urn:asynclock:bad-fence-header")
-    nonsense = await send({**headers, LOCK_FENCE_HEADER: "seven"})
-    assert (nonsense.status_code, reason(nonsense)["header"]) == (400, LOCK_FENCE_HEADER)
-    foreign = await send(fence_headers(stamp(7, "orders:1")))
-    assert (foreign.status_code, reason(foreign)["header"]) == (400, LOCK_NAME_HEADER)
-    assert (await send(fence_headers(stamp(1)))).status_code == 200  # none of it was remembered
+@BOTH
+@pytest.mark.parametrize("case", REQUESTS)
+async def test_requests_are_let_through_or_refused_by_a_real_server(make: Any, case: str) -> None:
+    path, requests = REQUESTS[case]
+    async with serving(make()) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
+        for headers, status, wanted in requests:
+            answer = await http.put(path, headers=httpx.Headers(headers))
+            assert answer.status_code == status
+            if not wanted:
+                continue
+            body = answer.json()
+            told = body["detail"] if isinstance(body.get("detail"), dict) else body
+            found = told if wanted.keys() > {"status"} else {key: told[key] for key in wanted}
+            assert found == wanted
 
 
 async def test_it_answers_with_a_problem_as_all_errors_of_locks_do() -> None:
-    api, service = fastapi_app(MemoryFenceStore()), aiohttp_app(MemoryFenceStore())
+    api, service = fastapi_app(), aiohttp_app()
     setup(api, "memory://a")
     for app in (api, service):
         async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
             missing = await http.put("/orders/42")
-            assert missing.headers["content-type"].startswith("application/problem+json")
-            assert missing.json() == {
-                "type": "urn:asynclock:bad-fence-header",
-                "title": "The request has no usable fence",
-                "status": 428,
-                "header": LOCK_NAME_HEADER,
-                "detail": f"no {LOCK_NAME_HEADER} header",
-            }
+        assert missing.headers["content-type"].startswith("application/problem+json")
+        assert missing.json() == {
+            "type": BAD,
+            "title": "The request has no usable fence",
+            "status": 428,
+            "header": LOCK_NAME_HEADER,
+            "detail": f"no {LOCK_NAME_HEADER} header",
+        }
 
 
-async def test_reading_and_missing_pages_need_no_lock(send: Send) -> None:
-    assert (await send(method="GET")).json() == {"order": "42"}
-    assert (await send(path="/nowhere")).status_code == 404
+async def test_only_what_changes_something_needs_a_fence_in_aiohttp() -> None:
+    """A route of FastAPI says itself that it wants one."""
+    methods = ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "PATCH", "DELETE")
+    async with serving(aiohttp_app()) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
+        answers = [(await http.request(one, "/orders/42")).status_code for one in methods]
+    assert answers == [200] * 4 + [428] * 4
+    async with serving(fastapi_app()) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
+        assert (await http.get("/orders/42")).json() == {"order": "42"}
 
 
-async def test_names_of_any_language_pass(send: Send) -> None:
-    path, name = "/orders/gr%C3%BC%C3%9Fe,%20%25", "orders:grüße, %"
-    assert (await send(fence_headers(stamp(1, name)), path)).status_code == 200
+def by_header(request: Any) -> str | None:
+    """Make a name that a client may write, braces and all; a template it is not."""
+    given = request.headers.get("x-file")
+    return None if given is None else f"files:{given}"
 
 
-async def test_the_name_may_be_a_function_of_the_request() -> None:
-    store = MemoryFenceStore()
-
-    def by_host(request: web.Request) -> str | None:
-        return None if request.path == "/free" else f"host:{request.url.host}"
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response()
-
-    app = web.Application(middlewares=[fence_middleware(store, by_host)])
-    app.router.add_post("/free", answer)
-    app.router.add_post("/guarded", answer)
+@BOTH
+async def test_the_name_may_be_a_function_of_the_request(make: Any) -> None:
+    """With aiohttp also of none: the request needs no fence then."""
+    app = make(by_header, "/{a}")
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
-        assert (await http.post("/free")).status_code == 200
-        assert (await http.post("/guarded")).status_code == 428
-        fine = await http.post("/guarded", headers=fence_headers(stamp(1, "host:127.0.0.1")))
-        assert fine.status_code == 200
-
-    def tenant(request: Request) -> str:
-        return "tenant:" + request.headers["x-tenant"]
-
-    api = FastAPI()
-    api.post("/guarded", dependencies=[Depends(require_fence(store, tenant))])(lambda: None)
-    async with serving(api) as url, httpx.AsyncClient(base_url=url, timeout=40) as http:
-        headers = {**fence_headers(stamp(1, "tenant:9")), "x-tenant": "9"}
-        assert (await http.post("/guarded", headers=headers)).status_code == 200
-        assert (
-            await http.post("/guarded", headers={**headers, "x-tenant": "8"})
-        ).status_code == 400
+        headers = {**stamped(1, "files:{a}"), "x-file": "{a}"}
+        assert (await http.put("/1", headers=headers)).status_code == 200
+        assert (await http.put("/1", headers={**headers, "x-file": "b"})).status_code == 400
+        assert (await http.put("/1", headers={"x-file": "b"})).status_code == 428
+        if make is aiohttp_app:
+            assert (await http.delete("/1")).status_code == 200
 
 
-async def test_a_template_that_does_not_fit_the_route_is_a_clear_error() -> None:
-    dependency = require_fence(MemoryFenceStore(), "orders:{order}")
-    request = Request({"type": "http", "headers": [], "path_params": {"order_id": "42"}})
-    with pytest.raises(ConfigurationError, match=r"needs 'order'.*\('order_id'\)"):
-        await dependency(request)
+# ---- what names the lock in FastAPI --------------------------------------------------------------
+
+
+class Size(Enum):
+    """A variable of a route that has a few values."""
+
+    SMALL = "s"
+
+
+def order(order_id: int) -> int:
+    return order_id
+
+
+def written(order_id: str) -> str:
+    return order_id
+
+
+Text = Annotated[str, Depends(written)]
+Number = Annotated[int, Depends(order)]
+GUARD = require_fence(MemoryFenceStore(), NAME)
+Guarded = Annotated[FenceStamp, Depends(GUARD)]
+
+
+async def by_its_type(order_id: int, text: Text, stamp: Guarded) -> list[Any]:
+    """A dependency may read the same variable as something else."""
+    return [order_id, text, stamp.name]
+
+
+async def by_its_value(order_id: Size, stamp: Guarded) -> list[Any]:
+    return [order_id.value, stamp.name]
+
+
+async def by_a_dependency(number: Number, stamp: Guarded) -> list[Any]:
+    return [number, stamp.name]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path", "name", "shown"),
+    [
+        (by_its_type, "042", "orders:42", [42, "042"]),
+        (by_its_value, "s", "orders:s", ["s"]),
+        (by_a_dependency, "042", "orders:42", [42]),
+    ],
+)
+async def test_a_lock_is_named_after_the_value_of_a_variable(
+    endpoint: Any, path: str, name: str, shown: list[Any]
+) -> None:
+    app = FastAPI()
+    app.put("/{order_id}")(endpoint)
+    async with ask(app) as client:
+        answer = await client.put(f"/{path}", headers=stamped(2**52, name))
+    assert answer.json() == [*shown, name]
+
+
+def ask(app: FastAPI) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+
+async def test_a_value_that_the_route_refuses_names_the_lock_as_it_was_written() -> None:
+    """Refused values of all requests must not be one lock: they would refuse each other."""
+    app, guard = FastAPI(), Depends(require_fence(MemoryFenceStore(), NAME))
+
+    @app.put("/{order_id}")
+    async def put(
+        order_id: Annotated[int, Path(le=9)], stamp: Annotated[FenceStamp, guard]
+    ) -> None: ...
+
+    async with ask(app) as client:
+        for fence, path in ((9, "abc"), (1, "10")):
+            answer = await client.put(f"/{path}", headers=stamped(fence, f"orders:{path}"))
+            assert answer.status_code == 422
+
+
+async def test_a_refusal_in_fastapi_has_the_answer_and_the_error_behind_it() -> None:
+    """A handler of the application may log the one and send the other."""
+    headers = [(b"x-lock-name", b"orders%3A42"), (b"x-lock-fence", b"0")]
+    scope = {"type": "http", "headers": headers, "path_params": {"order_id": "42"}}
+    with pytest.raises(FenceRefused) as caught:
+        await GUARD(Request(scope))
+    cause = caught.value.__cause__
+    assert isinstance(cause, FenceHeaderError)
+    assert [caught.value.status_code, caught.value.detail] == [*refusal(cause)]
+    assert refusal(cause)[0] == 400
+    with pytest.raises(ConfigurationError, match=r"needs 'order_id'.*\('order'\)"):
+        await GUARD(Request({**scope, "path_params": {"order": "42"}}))
 
 
 async def test_the_client_shown_gets_through_to_both_frameworks() -> None:
@@ -292,7 +265,8 @@ async def test_the_client_shown_gets_through_to_both_frameworks() -> None:
         namespace: dict[str, Any] = {"store": MemoryFenceStore(), "__name__": "page"}
         await page.run_block(block, namespace)
         async with serving(namespace[name]) as url, httpx.AsyncClient(timeout=40) as http:
-            for lease, status in ((stamp(2), 200), (stamp(1), 412)):
+            for fence, status in ((2, 200), (1, 412)):
+                lease = FenceStamp("orders:42", fence)
                 said: dict[str, Any] = {"http": http, "url": f"{url}/orders/42", "lease": lease}
                 await page.run_block(client, said)
                 assert said["response"].status_code == status

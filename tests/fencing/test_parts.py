@@ -9,26 +9,16 @@ from redis.asyncio import Redis
 
 import asynclock
 from asynclock.fencing import (
-    LOCK_PART_HEADER,
     FencedRedis,
-    FenceHeaderError,
     FenceStamp,
     FenceStore,
     MemoryFenceStore,
     StaleFenceError,
     check_fence,
     fence_headers,
-    read_fence_headers,
 )
 from asynclock.testing.plugin import StartServers
 from tests import patient
-
-
-@pytest.fixture
-async def client(asynclock_servers: StartServers) -> AsyncIterator[Redis]:
-    (server,) = await asynclock_servers(1)
-    async with Redis.from_url(server.url, socket_timeout=40) as client:
-        yield client
 
 
 @pytest.fixture(params=["redis", "memory"])
@@ -121,28 +111,3 @@ async def test_all_writes_are_guarded_by_part(client: Redis) -> None:
     assert await client.get("a") == b"2"
     records = {b"asynclock:seen:cfg:#write:#seen", b"asynclock:seen:cfg:#read:#seen"}
     assert set(await client.keys("asynclock:*")) == records
-
-
-def test_the_part_travels_in_a_header_of_its_own() -> None:
-    headers = fence_headers(FenceStamp("jobs", 7, "12"))
-    assert headers[LOCK_PART_HEADER] == "12"
-    assert read_fence_headers(headers) == FenceStamp("jobs", 7, "12")
-    assert LOCK_PART_HEADER not in fence_headers(FenceStamp("jobs", 7))
-    for wrong in ("", "A", "a:b", "x" * 17, "1, 2"):
-        with pytest.raises(FenceHeaderError) as caught:
-            read_fence_headers({**headers, LOCK_PART_HEADER: wrong})
-        assert (caught.value.header, caught.value.missing) == (LOCK_PART_HEADER, False)
-    with pytest.raises(FenceHeaderError, match="2 X-Lock-Part headers"):
-        read_fence_headers([*headers.items(), ("x-lock-part", "1")])
-
-
-async def test_a_name_that_no_lock_can_have_is_the_senders_fault(client: Redis) -> None:
-    for name in ("a:#b", "#b"):
-        with pytest.raises(FenceHeaderError):
-            await check_fence(fence_headers(FenceStamp(name, 1)), FencedRedis(client), name)
-
-
-def test_the_header_of_the_part_is_found_in_any_case() -> None:
-    stamp = FenceStamp("jobs", 7, "12")
-    headers = fence_headers(stamp)
-    assert read_fence_headers([(key.lower(), text) for key, text in headers.items()]) == stamp

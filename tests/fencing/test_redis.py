@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import redis
@@ -14,8 +15,8 @@ from redis.exceptions import ResponseError
 from asynclock.errors import ConfigurationError
 from asynclock.fencing import FencedRedis, FenceStamp, StaleFenceError
 from asynclock.testing import LocalServer, all_servers
-from asynclock.testing.plugin import StartServers
 from tests.fencing import page
+from tests.fencing.clients import Wire
 from tests.waiting import until
 
 SEEN = "asynclock:seen:orders:42:#seen"
@@ -26,16 +27,102 @@ def stamp(fence: int) -> FenceStamp:
     return FenceStamp("orders:42", fence)
 
 
-@pytest.fixture
-async def server(asynclock_servers: StartServers) -> LocalServer:
-    (server,) = await asynclock_servers(1)
-    return server
+def on(wire: Wire, **settings: Any) -> FencedRedis:
+    return FencedRedis(wire, **settings)  # type: ignore[arg-type]  # it has what is used
 
 
-@pytest.fixture
-async def client(server: LocalServer) -> AsyncIterator[Redis]:
-    async with Redis.from_url(server.url, socket_timeout=PATIENCE) as client:
-        yield client
+# ---- the store in Redis: what it asks for --------------------------------------------------------
+
+
+async def test_each_write_asks_for_its_record_its_fence_and_its_words() -> None:
+    wire = Wire()
+    fenced, lease = on(wire), FenceStamp("a", 7)
+    record, day = "asynclock:seen:a:#seen", 86_400_000
+    await fenced.claim(lease)
+    await fenced.set(lease, "key", b"value")
+    await fenced.set(lease, "key", 1.5, ttl=60)
+    await fenced.hset(lease, "hash", {"one": 1, "two": "2"})
+    await fenced.delete(lease, "key", b"hash")
+    assert wire.asked == [
+        ([record, record], ["claim", 7, day, 1]),
+        ([record, record, "key"], ["set", 7, day, 1, b"value"]),
+        ([record, record, "key"], ["set", 7, day, 1, 1.5, 60_000]),
+        ([record, record, "hash"], ["hset", 7, day, 1, "one", 1, "two", "2"]),
+        ([record, record, "key", b"hash"], ["del", 7, day, 1]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "records"),
+    [
+        ("3", ["x:a:#3:#seen", "x:a:#3:#seen"]),
+        ("read", ["x:a:#read:#seen", "x:a:#write:#seen"]),
+        ("write", ["x:a:#write:#seen", "x:a:#write:#seen", "x:a:#read:#seen"]),
+    ],
+)
+async def test_the_record_of_a_part_comes_first_and_then_those_of_its_rivals(
+    part: str, records: list[str]
+) -> None:
+    wire = Wire()
+    await on(wire, prefix="x:", retention=None).set(FenceStamp("a", 7, part), "key", "value")
+    assert wire.asked == [([*records, "key"], ["set", 7, 0, len(records) - 1, "value"])]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "milliseconds"),
+    [(0.001, 1), (0.0014, 1), (0.29, 290), (1.001, 1001), (2.3, 2300), (0.75, 750)],
+)
+async def test_a_time_is_rounded_to_the_nearest_millisecond(
+    seconds: float, milliseconds: int
+) -> None:
+    """1.001 * 1000 is less than 1001: cut off, a key would live a millisecond less."""
+    wire = Wire()
+    await on(wire, retention=seconds).set(FenceStamp("a", 7), "key", "value", ttl=seconds)
+    ((_, words),) = wire.asked
+    assert words == ["set", 7, milliseconds, 1, "value", milliseconds]
+
+
+async def test_what_a_write_returned_is_returned() -> None:
+    assert await on(Wire(1, 5)).hset(FenceStamp("a", 7), "hash", {"one": 1}) == 5
+    assert await on(Wire(1, 5)).delete(FenceStamp("a", 7), "key") == 5
+
+
+WRONG_TIME = "{} must be positive seconds or None: {}"
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 0.0009, 0.0001, 2**40, float("nan"), float("inf")])
+async def test_a_time_that_no_server_takes_is_refused(seconds: float) -> None:
+    wire = Wire()
+    with pytest.raises(ConfigurationError) as caught:
+        on(wire, retention=seconds)
+    assert str(caught.value) == WRONG_TIME.format("retention", seconds)
+    with pytest.raises(ConfigurationError) as caught:
+        await on(wire).set(FenceStamp("a", 7), "key", "value", ttl=seconds)
+    assert str(caught.value) == WRONG_TIME.format("ttl", seconds)
+    assert not wire.asked
+
+
+async def test_a_wrong_call_says_what_it_needs(server: LocalServer) -> None:
+    wire = Wire()
+    fenced, lease = on(wire), FenceStamp("a", 7)
+    for call, words in (
+        (fenced.hset(lease, "hash", {}), "hset needs at least one field"),
+        (fenced.delete(lease), "delete needs at least one key"),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            await call
+        assert str(caught.value) == words
+    assert wire.asked == []
+    with pytest.raises(ConfigurationError, match=r"needs a redis.asyncio client, not 'redis://'"):
+        FencedRedis("redis://")  # type: ignore[arg-type]  # what a caller may do wrong
+    with (
+        redis.Redis(port=server.port) as blocking,
+        pytest.raises(ConfigurationError, match="async"),
+    ):
+        FencedRedis(blocking)  # type: ignore[arg-type]  # what a caller may do wrong
+
+
+# ---- on real servers -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("binary", all_servers(), ids=lambda binary: binary.kind)
@@ -71,14 +158,6 @@ async def test_the_written_keys_of_one_lock_share_one_record(client: Redis) -> N
     await fenced.set(FenceStamp("another lock", 1), "b", "mine")
 
 
-async def test_claim_protects_before_the_first_write(client: Redis) -> None:
-    fenced = FencedRedis(client)
-    await fenced.claim(stamp(2))
-    with pytest.raises(StaleFenceError):
-        await fenced.set(stamp(1), "a", "old")
-    assert await client.get("a") is None
-
-
 @pytest.mark.parametrize("retention", [None, 600])
 async def test_large_fences_are_compared_exactly(client: Redis, retention: float | None) -> None:
     """Neighbours near 2**53, where `tostring` of 14 digits would call them equal."""
@@ -109,16 +188,6 @@ async def test_racing_holders_never_leave_an_older_write(server: LocalServer) ->
     await asyncio.gather(*(write(fences[i::8]) for i in range(8)))
     left = await server.command("GET", "state")
     assert int(str(left)) == max(fences) == max(applied)
-
-
-async def test_the_record_outlives_the_last_write_by_retention(client: Redis) -> None:
-    await FencedRedis(client, retention=600).claim(stamp(1))
-    assert 500 < await client.ttl(SEEN) <= 600
-    await FencedRedis(client, retention=None).claim(stamp(2))
-    assert await client.ttl(SEEN) == -1
-    with pytest.raises(StaleFenceError):  # a refusal leaves the record as it is
-        await FencedRedis(client, retention=600).claim(stamp(1))
-    assert await client.ttl(SEEN) == -1
 
 
 async def test_two_prefixes_are_two_records(client: Redis) -> None:
@@ -157,24 +226,6 @@ async def test_a_record_that_is_no_number_is_an_error_not_a_zero(client: Redis) 
     with pytest.raises(ResponseError, match="highest fence"):
         await FencedRedis(client).set(stamp(1), "key", "value")
     assert await client.get("key") is None
-
-
-async def test_wrong_use_is_told_at_the_call(client: Redis, server: LocalServer) -> None:
-    fenced = FencedRedis(client)
-    for wrong in (0, -1.0, float("nan"), float("inf"), 0.0001):
-        with pytest.raises(ConfigurationError, match="ttl"):
-            await fenced.set(stamp(1), "key", "value", ttl=wrong)
-        with pytest.raises(ConfigurationError, match="retention"):
-            FencedRedis(client, retention=wrong)
-    with pytest.raises(ConfigurationError, match="field"):
-        await fenced.hset(stamp(1), "key", {})
-    with pytest.raises(ConfigurationError, match="key"):
-        await fenced.delete(stamp(1))
-    with (
-        redis.Redis(port=server.port) as blocking,
-        pytest.raises(ConfigurationError, match="async"),
-    ):
-        FencedRedis(blocking)  # type: ignore[arg-type]  # what a caller may do wrong
 
 
 class ClusterNode(LocalServer):

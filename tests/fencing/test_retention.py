@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
 from asynclock.fencing import FencedRedis, FenceStamp, StaleFenceError
 from asynclock.fencing.stamp import READ, WRITE
-from asynclock.testing import LocalServer
-from asynclock.testing.plugin import StartServers
 
 DAY = 86400.0
 RETENTION = 1000.0
 US = 1_000_000
 RECORD = "asynclock:seen:a:#seen"
-
-
-@pytest.fixture
-async def client(asynclock_servers: StartServers) -> AsyncIterator[Redis]:
-    server: LocalServer
-    (server,) = await asynclock_servers(1)
-    async with Redis.from_url(server.url, socket_timeout=40) as client:
-        yield client
 
 
 @pytest.fixture
@@ -112,3 +101,29 @@ async def test_a_record_ahead_of_the_clock_stays_when_a_lower_reader_comes(
     await fenced.claim(aged(-500, READ))
     await fenced.claim(aged(0, READ))
     assert await client.ttl("asynclock:seen:a:#read:#seen") > RETENTION + 400
+
+
+async def test_a_refusal_leaves_the_record_as_it_is(client: Redis, fenced: FencedRedis) -> None:
+    await FencedRedis(client, retention=None).claim(FenceStamp("a", 2))
+    with pytest.raises(StaleFenceError):
+        await fenced.claim(FenceStamp("a", 1))
+    assert await client.ttl(RECORD) == -1
+
+
+async def test_a_fence_that_is_too_old_is_told_which_would_do(fenced: FencedRedis) -> None:
+    old = aged(5 * RETENTION, READ)
+    with pytest.raises(
+        StaleFenceError, match=r"of 'a' \(read\) is too old.* below (\d+)"
+    ) as caught:
+        await fenced.claim(old)
+    oldest = int(str(caught.value).partition(" below ")[2].split()[0])
+    assert oldest == pytest.approx(aged(RETENTION / 2).fence, abs=60 * US)
+    assert (caught.value.name, caught.value.fence, caught.value.highest) == ("a", old.fence, None)
+
+
+@pytest.mark.parametrize("part", ["", READ, WRITE])
+async def test_only_fences_from_2001_on_are_taken_for_times(fenced: FencedRedis, part: str) -> None:
+    """Smaller ones are of other origin, such as revisions: they are compared only."""
+    await fenced.claim(FenceStamp("a", 10**15, part))
+    with pytest.raises(StaleFenceError, match="is too old"):
+        await fenced.claim(FenceStamp("b", 10**15 + 1, part))
