@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock.events import Event, NodeQuarantined
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
@@ -110,23 +109,6 @@ async def test_a_client_without_a_right_to_look_takes_each_flush_for_its_own(
 
 
 @virtual
-async def test_a_request_on_its_way_does_not_count(on: Nodes) -> None:
-    """It was sent before the flush and executed behind it."""
-    on.nodes[2].kill()
-    async with on.connect(set_guard=False) as locks:
-        async with locks.lock("warm"):
-            pass
-        await until(lambda: locks.nodes()[2].state == "down")
-        on.ways[0].seconds = 0.3
-        asking = start(locks.lock("a").try_acquire())
-        await asyncio.sleep(0.1)
-        on.nodes[0].flush()
-        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
-            await asking
-        assert "its keys were flushed" in caught.value.nodes["memory://a"]
-
-
-@virtual
 async def test_nothing_counts_between_the_report_and_a_late_look(on: Nodes) -> None:
     """The node stands still after the report; its first answer is to a request behind the look."""
     on.nodes[2].kill()
@@ -151,4 +133,4 @@ async def test_a_flush_while_the_look_is_lost_with_its_connection(on: Nodes) -> 
     on.nodes[0].cut()
     on.nodes[0].thaw()
     await until(lambda: on.locks.nodes()[0].state == "quarantined", timeout=NODE_TIMEOUT)
-    assert on.locks._engine.multiplexer.nodes[0].votes_from > _clock.now() + 9
+    assert on.locks.nodes()[0].votes_in > 9

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock.testing import FaultProxy
 from asynclock.testing.plugin import StartServers
 from tests import patient
-from tests.engine.virtual_nodes import Nodes, virtual_single
 from tests.guards.conftest import Connect
-from tests.waiting import PATIENCE, becomes, until
+from tests.guards.nodes import SETTINGS, pushed
+from tests.tables.inside import now
+from tests.waiting import becomes, in_virtual_time, until
 
 
 def _twice(port: int) -> list[str]:
@@ -117,31 +118,21 @@ async def test_a_primary_that_was_a_replica_for_a_moment(
         assert "was a replica at the last connection" in locks.nodes()[0].cause
 
 
-async def test_a_replica_is_asked_for_its_role_again(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    primary, replica = await asynclock_servers(2)
-    await replica.command("REPLICAOF", primary.host, str(primary.port))
-    async with FaultProxy(replica) as proxy:
-        locks = connect(proxy.url)
-        await locks.ready()
-        await _until_state(locks, "rejected")
-        await until(lambda: proxy.accepted >= 3)
-        await asyncio.wait_for(locks.aclose(), PATIENCE)
+@in_virtual_time
+async def test_a_replica_is_asked_for_its_role_less_and_less_often() -> None:
+    (server,), nodes = pushed("a")
+    asked: list[float] = []
 
+    class Info(dict[str, object]):
+        def items(self) -> Any:
+            asked.append(now())
+            return super().items()
 
-@virtual_single
-async def test_a_replica_is_asked_for_its_role_less_and_less_often(on: Nodes) -> None:
-    (node,), asked = on.nodes, []
-    said = node._said
-
-    def says() -> str:
-        asked.append(_clock.now())
-        return said().replace("role:master", "role:slave")
-
-    node._said = says  # type: ignore[method-assign]  # on purpose
-    node.cut()
-    await asyncio.sleep(20)
+    async with asynclock.connect(*nodes, **SETTINGS) as locks:
+        server.info = Info(role="slave")
+        server.cut()
+        await asyncio.sleep(20)
+        assert locks.nodes()[0].state == "rejected"
     pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
     for longest, pause in zip((0.1, 0.2, 0.4, 0.8, 1.6), pauses, strict=False):
         assert longest / 2 <= pause <= longest + 0.01

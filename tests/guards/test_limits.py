@@ -12,11 +12,11 @@ from typing import Literal
 import pytest
 
 import asynclock
-from asynclock._engine import local_queue
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
 from tests.guards.conftest import Connect
+from tests.tables.inside import keeps_turns
 from tests.waiting import PATIENCE, until
 
 GUARDED = {"ttl": 0.6, "max_ttl": 1.0, "node_timeout": 0.25}
@@ -47,58 +47,37 @@ async def all_vote(connect: Connect, servers: list[LocalServer]) -> None:
     await locks.aclose()
 
 
-@pytest.mark.parametrize("back", [0.0, BACK])
-async def test_counters_lost_one_after_another_and_clocks_set_back(
-    asynclock_servers: StartServers, connect: Connect, back: float
+@pytest.mark.parametrize("moved", [0.0, BACK])
+@pytest.mark.parametrize("how", ["clocks_set_back", "never_written", "clocks_apart"])
+async def test_counters_lost_one_after_another(
+    asynclock_servers: StartServers, connect: Connect, how: str, moved: float
 ) -> None:
-    """Restarts one by one: fences rest on the clocks, and fall if these are set back."""
+    """Fences rest on the clocks then, and fall if these are moved.
+
+    clocks_set_back: all of them, after two restarts one by one. never_written: the same after one
+    restart, if the other node was out of memory during the grant. clocks_apart: no clock is set
+    back, but the clocks that a later client knows are behind the others.
+    """
     need_clock_jumps()
     servers = await asynclock_servers(3, clock=True)
+    if how == "clocks_apart":
+        servers[0].jump_clock(-moved)
+    if how == "never_written":
+        await servers[1].command("CONFIG", "SET", "maxmemory", 1)
     before = await fence_of(connect, servers)
-    for server in servers[:2]:
-        await server.restart()
-        await all_vote(connect, servers)
-    for server in servers:
-        server.jump_clock(-back)
+    if how == "never_written":
+        assert not await servers[1].command("KEYS", "*")
+        await servers[1].command("CONFIG", "SET", "maxmemory", 0)
+        await servers[0].restart()
+    else:
+        for server in servers[:2]:
+            await server.restart()
+            await all_vote(connect, servers)
+    for server in servers if how != "clocks_apart" else ():
+        server.jump_clock(-moved)
     await servers[2].freeze()  # the only one that remembers
     after = await fence_of(connect, servers)
-    assert (after > before) is not bool(back)
-
-
-@pytest.mark.parametrize("back", [0.0, BACK])
-async def test_a_counter_that_was_never_written_and_one_lost(
-    asynclock_servers: StartServers, connect: Connect, back: float
-) -> None:
-    """One node out of memory during the grant, another one restarted later, clocks set back."""
-    need_clock_jumps()
-    servers = await asynclock_servers(3, clock=True)
-    await servers[1].command("CONFIG", "SET", "maxmemory", 1)
-    before = await fence_of(connect, servers)
-    assert not await servers[1].command("KEYS", "*")
-    await servers[1].command("CONFIG", "SET", "maxmemory", 0)
-    await servers[0].restart()
-    for server in servers:
-        server.jump_clock(-back)
-    await servers[2].freeze()  # the only one that remembers
-    after = await fence_of(connect, servers)
-    assert (after > before) is not bool(back)
-
-
-@pytest.mark.parametrize("apart", [0.0, BACK])
-async def test_counters_lost_one_after_another_and_clocks_apart(
-    asynclock_servers: StartServers, connect: Connect, apart: float
-) -> None:
-    """No clock is set back, but the clocks that a later client knows are behind the others."""
-    need_clock_jumps()
-    servers = await asynclock_servers(3, clock=True)
-    servers[0].jump_clock(-apart)
-    before = await fence_of(connect, servers)
-    for server in servers[:2]:
-        await server.restart()
-        await all_vote(connect, servers)
-    await servers[2].freeze()  # the only one that remembers
-    after = await fence_of(connect, servers)
-    assert (after > before) is not bool(apart)
+    assert (after > before) is not bool(moved)
 
 
 @pytest.mark.parametrize("handoff", ["block", "strict"])
@@ -109,7 +88,7 @@ async def test_a_local_hand_over_right_after_all_clocks_jumped(
     handoff: Literal["block", "strict"],
 ) -> None:
     """All keys expire at once, a rival is in, and the next local holder has a lower fence."""
-    monkeypatch.setattr(local_queue, "KEEP_TIME", PATIENCE)
+    keeps_turns(monkeypatch, PATIENCE)
     need_clock_jumps()
     servers = await asynclock_servers(3, clock=True)
     urls = [server.url for server in servers]

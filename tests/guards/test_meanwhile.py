@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock import _clock
 from tests.engine.virtual_nodes import (
     COUNTER,
     KEY,
@@ -21,7 +20,27 @@ from tests.engine.virtual_nodes import (
     start,
     virtual,
 )
+from tests.tables.inside import now
 from tests.waiting import until
+
+Wish = Callable[[Nodes], Awaitable[asynclock.Lease]]
+
+
+def of_kinds(scenario: Callable[[Nodes, Wish], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a mutex and of a permit, whose requests are in no batch."""
+    wishes: dict[str, Wish] = {
+        "lock": lambda on: on.locks.lock("a", renew=False).acquire(),
+        "permit": lambda on: on.locks.semaphore("a", 1, renew=False).acquire(),
+    }
+
+    @pytest.mark.parametrize("kind", wishes)
+    def test(kind: str) -> None:
+        async def play(on: Nodes) -> None:
+            await scenario(on, wishes[kind])
+
+        virtual(play)()
+
+    return test
 
 
 @virtual
@@ -30,9 +49,9 @@ async def test_a_renewal_counts_from_the_request(on: Nodes) -> None:
     lease = await on.locks.lock("a", renew=False).acquire()
     await asyncio.sleep(2)
     on.slow(0.4)
-    asked = _clock.now()
+    asked = now()
     await lease.extend()
-    assert _clock.now() - asked == pytest.approx(0.8, abs=0.01)
+    assert now() - asked == pytest.approx(0.8, abs=0.01)
     assert lease.remaining() == pytest.approx(VALID - 0.8, abs=0.01)
 
 
@@ -48,26 +67,6 @@ async def test_a_grant_of_a_node_that_was_flushed_meanwhile_does_not_count(on: N
     with pytest.raises(asynclock.QuorumUnavailableError) as caught:
         await asking
     assert "its keys were flushed" in caught.value.nodes["memory://a"]
-
-
-@pytest.mark.parametrize("kind", ["lock", "semaphore"])
-def test_a_grant_from_before_a_doubt_does_not_count(kind: str) -> None:
-    """Though the node has its vote back when its answer comes: it is asked again."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        on.nodes[2].kill()
-        on.ways[0].seconds = 0.3
-        await until(lambda: on.locks.nodes()[2].state == "down")
-        lock = on.locks.lock("a") if kind == "lock" else on.locks.semaphore("a", 1)
-        asked = _clock.now()
-        asking = start(lock.try_acquire())
-        await asyncio.sleep(0.1)
-        on.locks._engine.multiplexer.nodes[0].trust.doubt(_clock.now())
-        assert (await asking).held
-        assert _clock.now() - asked == pytest.approx(2 * 0.6, abs=0.01)
-
-    play()
 
 
 @virtual
@@ -86,26 +85,15 @@ async def test_a_raise_on_a_node_whose_clock_jumped_meanwhile_does_not_count(on:
     assert on.locks.statistics().write_backs == 1
 
 
-@virtual
-async def test_a_request_that_comes_late_is_not_executed(on: Nodes) -> None:
+@of_kinds
+async def test_a_request_that_comes_late_is_not_executed(on: Nodes, wish: Wish) -> None:
     """Its client has given up, and another owner may have been granted the name rightfully."""
     on.ways[0].seconds = 8 * NODE_TIMEOUT + 0.5
-    lease = await on.locks.lock("a", renew=False).acquire()
+    lease = await wish(on)
     assert await lease.release()
     await asyncio.sleep(10 * NODE_TIMEOUT)
-    assert on.nodes[1].keys.get(COUNTER) is not None
-    assert on.nodes[0].keys.get(COUNTER) is None
-
-
-@virtual
-async def test_a_request_for_a_permit_that_comes_late_is_not_executed(on: Nodes) -> None:
-    """A semaphore's requests are in no batch."""
-    on.ways[0].seconds = 8 * NODE_TIMEOUT + 0.5
-    lease = await on.locks.semaphore("a", 1, renew=False).acquire()
-    assert await lease.release()
-    await asyncio.sleep(10 * NODE_TIMEOUT)
-    late, intime = ([key for key in node.keys.values if b":a:" in key] for node in on.nodes[:2])
-    assert intime
+    late, in_time = ([key for key in node.keys.values if b":a" in key] for node in on.nodes[:2])
+    assert in_time
     assert not late
 
 
@@ -121,36 +109,26 @@ async def test_a_vote_that_is_won_when_its_lease_is_over_is_no_lease(on: Nodes) 
         assert await asking is None
 
 
-@virtual
-async def test_a_loss_is_told_at_the_deadline(on: Nodes) -> None:
-    await _lost_at_the_deadline(on, on.locks.lock("a", renew=False).acquire())
-
-
-@virtual
-async def test_a_loss_of_a_permit_is_told_at_the_deadline(on: Nodes) -> None:
-    """A semaphore's requests are in no batch."""
-    await _lost_at_the_deadline(on, on.locks.semaphore("a", 1, renew=False).acquire())
-
-
-async def _lost_at_the_deadline(on: Nodes, acquire: Awaitable[asynclock.Lease]) -> None:
-    began = _clock.now()
-    lease = await acquire
+@of_kinds
+async def test_a_loss_is_told_at_the_deadline(on: Nodes, wish: Wish) -> None:
+    began = now()
+    lease = await wish(on)
     for node in on.nodes:
         node.freeze()
     await lease.wait_lost()
-    assert _clock.now() - began == pytest.approx(VALID, abs=0.02)
+    assert now() - began == pytest.approx(VALID, abs=0.02)
     assert lease.lost_reason
 
 
 @virtual
 async def test_a_loss_of_a_renewed_lease_is_told_at_the_deadline(on: Nodes) -> None:
-    began = _clock.now()
+    began = now()
     with pytest.raises(asynclock.LeaseLostError):
         async with on.locks.lock("a"):
             for node in on.nodes:
                 node.freeze()
             await asyncio.sleep(10 * TTL)
-    assert _clock.now() - began == pytest.approx(VALID, abs=0.02)
+    assert now() - began == pytest.approx(VALID, abs=0.02)
 
 
 @virtual
@@ -161,12 +139,13 @@ async def test_a_turn_of_a_closed_manager_asks_nobody(on: Nodes) -> None:
     await until(lambda: on.locks.statistics().waiting)
     for node in on.nodes:
         node.freeze()
+    began = now()
+    closing = start(on.locks.aclose())
     await lease.release()  # hands over: the waiter has its turn
-    on.locks._engine.close()
-    began = _clock.now()
     with pytest.raises(asynclock.ConfigurationError):
         await waiting
-    assert _clock.now() - began < 0.01
+    assert now() - began < 0.01
+    await closing
 
 
 @virtual
@@ -202,12 +181,12 @@ async def test_a_fence_that_nobody_takes_is_waited_for_no_longer_than_the_rest(o
     on.nodes[2].kill()
     await until(lambda: on.locks.nodes()[2].state == "down")
     on.ways[1].seconds = 0.2
-    began = _clock.now()
+    began = now()
     asking = start(on.locks.lock("a").acquire(timeout=0.5))
     await until(lambda: on.nodes[1].keys.get(KEY))
     on.nodes[1].freeze()  # its grant is on the way back
     with pytest.raises(asynclock.AsyncLockError):
         await asking
     assert on.locks.statistics().write_backs == 1
-    assert _clock.now() - began < 1.1
+    assert now() - began < 1.1
     on.nodes[1].thaw()

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock.testing.memory import MemoryNode
-from tests.nodes.test_late_acquires import Detour, endpoints
+from tests.engine.virtual_nodes import KEY
+from tests.guards.nodes import old
 from tests.waiting import in_virtual_time
 
-KEY = b"asynclock:a"
-
-
-def seasoned() -> list[MemoryNode]:
-    nodes = [MemoryNode(name) for name in "abc"]
-    for node in nodes:
-        node.born_ago(3600)
-    return nodes
-
-
-def connect(nodes: list[MemoryNode], detour: Detour) -> asynclock.LockManager:
-    # Nothing else may be sent after a flush: it would push the delayed request on.
-    return asynclock.connect(
-        *endpoints(nodes, detour), ttl=30, max_ttl=30, node_timeout=0.25, set_guard=False
-    )
+# Nothing else may be sent after a flush: it would push the delayed request on.
+SETTINGS: dict[str, Any] = {"ttl": 30, "max_ttl": 30, "node_timeout": 0.25, "set_guard": False}
 
 
 @in_virtual_time
 async def test_a_node_that_forgot_extends_only_what_it_had_granted_before() -> None:
     """Its flush may have freed another's key, in whose place a late request set ours."""
-    nodes, detour = seasoned(), Detour()
-    async with connect(nodes, detour) as locks:
+    on = old("abc")
+    nodes = on.nodes
+    async with on.connect(**SETTINGS) as locks:
         async with locks.lock("warm"):
             pass
-        detour.seconds = 0.2  # the flush comes first
+        on.ways[0].seconds = 0.2  # the flush comes first
         lease = await locks.lock("a").acquire()
-        detour.seconds = 0.0
+        on.ways[0].seconds = 0.0
         nodes[0].flush()
         while nodes[0].keys.get(KEY) is None:
             await asyncio.sleep(0.01)
@@ -55,10 +44,10 @@ async def test_a_node_that_forgot_extends_only_what_it_had_granted_before() -> N
 @in_virtual_time
 async def test_a_node_whose_clock_jumped_extends_what_it_granted() -> None:
     """It does not vote, but it has kept the key: no lease is lost to a correction of a clock."""
-    nodes = seasoned()
-    async with connect(nodes, Detour()) as locks:
+    on = old("abc")
+    async with on.connect(**SETTINGS) as locks:
         async with locks.lock("a") as lease:
-            for number, node in enumerate(nodes):
+            for number, node in enumerate(on.nodes):
                 node.jump_clock(-5.0 - number)
             await lease.extend()
             assert {node.state for node in locks.nodes()} == {"quarantined"}

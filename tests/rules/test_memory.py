@@ -80,7 +80,7 @@ def steps(world: World, rule: Rule) -> Iterator[World]:
     now = world.now + 3 * SLACK
     for up in majorities(len(world.nodes)):
         if readings(world, up, rule):
-            told = (n._replace(number=now) if i in up else n for i, n in enumerate(world.nodes))
+            told = (Node(now, n.since) if i in up else n for i, n in enumerate(world.nodes))
             yield World(tuple(told), now, now)
     for i in range(len(world.nodes)):
         nodes = list(world.nodes)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from asynclock import LockManager, _clock
+from asynclock._engine import local_queue
 from asynclock._nodes.endpoint import TLS, Endpoint
 from asynclock._primitives import fair, lock, readwrite, semaphore
 from tests.waiting import until
@@ -96,3 +97,8 @@ def undecided(locks: LockManager) -> int:
 def chance(locks: LockManager, random: Callable[[], float]) -> None:
     """Let all chance of this client be what `random` returns, from 0 to 1."""
     locks._engine.random = random
+
+
+def keeps_turns(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let a process hand a name on for this long, though others want it."""
+    patch.setattr(local_queue, "KEEP_TIME", seconds)
