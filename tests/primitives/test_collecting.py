@@ -74,24 +74,6 @@ async def test_a_gate_that_was_lost_is_passed_anew_though_a_loss_interrupts_no_b
     assert gates(on.locks) == [], "the gate is open for the next one"
 
 
-@virtual
-async def test_inspect_says_who_waits_for_a_permit_and_who_to_collect_several(on: Nodes) -> None:
-    async with (
-        on.connect(label="collects") as first,
-        on.connect(label="waits to collect") as second,
-        on.locks.semaphore("s", 2),
-    ):
-        waiting = []
-        for locks in (first, second):
-            waiting.append(start(locks.semaphore("s", 2).several(2).acquire()))
-            await asyncio.sleep(0.1)
-        seen = await on.locks.semaphore("s", 2).inspect()
-        assert [waiter.label for waiter in seen.waiting] == ["collects", "waits to collect"]
-        for one in waiting:
-            one.cancel()
-        await asyncio.wait(waiting)
-
-
 @virtual_single
 async def test_the_owner_of_several_leases_is_that_of_the_first(on: Nodes) -> None:
     async with on.connect(prefix="x:{") as locks:
@@ -101,16 +83,6 @@ async def test_the_owner_of_several_leases_is_that_of_the_first(on: Nodes) -> No
         assert first.owner != second.owner
         assert hold.owner == first.owner
         assert await hold.release()
-
-
-@virtual_single
-async def test_a_lock_that_was_entered_by_one_task_is_left_by_another(on: Nodes) -> None:
-    """As a fixture of a test is."""
-    for lock in (on.locks.lock("a"), on.locks.multi_lock("a", "b"), on.locks.reentrant_lock("r")):
-        lease: Any = await start(lock.__aenter__())
-        assert lease.held
-        await start(lock.__aexit__(None, None, None))
-        assert not lease.held
 
 
 @virtual
@@ -170,20 +142,6 @@ async def test_a_request_that_begins_again_has_what_is_left_of_its_timeout(on: N
 
 
 # ---- holds that are dropped ----------------------------------------------------------------------
-
-
-@virtual_single
-async def test_a_task_keeps_its_other_holds_when_it_drops_one(on: Nodes) -> None:
-    lock = on.locks.reentrant_lock("a")
-    outer = await lock.acquire()
-    with pytest.warns(ResourceWarning, match="a hold on .* was dropped"):
-        await lock.acquire()
-        await asyncio.sleep(0)
-    again = await lock.try_acquire()
-    assert again is not None
-    assert again.fence == outer.fence
-    assert await again.release()
-    assert await outer.release()
 
 
 @virtual_single

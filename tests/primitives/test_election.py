@@ -1,117 +1,342 @@
-"""Election: one term at a time, terms rise, observers see who leads and what it says."""
+"""Election: one term at a time, when its value is published, and what observers see."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import json
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock.testing import History, LocalServer, check
+from asynclock._rules.pacing import BLIND, FIRST_PAUSE
+from asynclock.testing import History, LocalServer, check, lose
 from asynclock.testing.plugin import StartServers
-from tests.contract.faces import Face
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.primitives.conftest import Connect
-from tests.waiting import PATIENCE, until, waits
+from tests.tables.inside import now
+from tests.waiting import until
 
+LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#value"
+LONGEST_VALUE = 65_536
+KILLED_TTL = 1.5
 CAMPAIGNER = Path(__file__).with_name("campaigner.py")
-TTL = 1.5
 
 
-async def test_terms_follow_one_another(face: Face, connect: Connect) -> None:
-    here, there = connect(label="here"), connect(label="there")
-    assert await there.election("scheduler").leader() is None
-    async with here.election("scheduler").campaign("10.0.0.1:80") as first:
-        assert first.held
-        with pytest.raises(asynclock.AcquireTimeoutError):
-            await there.election("scheduler").campaign(timeout=0.1)
-        seen = await there.election("scheduler").leader()
-        assert seen is not None
-        assert (seen.term, seen.value, seen.holder) == (first.number, "10.0.0.1:80", "here")
-        before = there.statistics().refused
-        follower = asyncio.create_task(_lead(there, "10.0.0.2:80"))
-        await until(lambda: there.statistics().refused > before, "the follower is refused")
-        assert not follower.done()
-        assert await first.resign() is True
-    second = await asyncio.wait_for(follower, PATIENCE)
-    assert second.number > first.number
-    with pytest.raises(asynclock.LeaseLostError):
-        await first.publish("too late")
-    await second.resign()
-    await face.empty(":#value")
+async def leads(election: asynclock.Election) -> asynclock.Leader | None:
+    """The leader; it must be known within two node timeouts."""
+    async with asyncio.timeout(2.1):
+        return await election.leader()
 
 
-async def _lead(locks: asynclock.LockManager, value: str) -> asynclock.Term:
-    return await locks.election("scheduler").campaign(value)
-
-
-async def test_observers_see_leaders_and_values(connect: Connect) -> None:
-    here, there = connect(), connect()
-    seen: list[tuple[int, str]] = []
-    arrived = asyncio.Condition()
+@contextlib.asynccontextmanager
+async def observed(locks: asynclock.LockManager) -> AsyncIterator[list[tuple[int, str, float]]]:
+    """The terms and values that an observer sees, and when."""
+    seen: list[tuple[int, str, float]] = []
 
     async def watch() -> None:
-        async with contextlib.aclosing(there.election("scheduler").observe()) as leaders:
-            async for leader in leaders:
-                async with arrived:
-                    seen.append((leader.term, leader.value))
-                    arrived.notify_all()
+        async for leader in locks.election("e").observe():
+            seen.append((leader.term, leader.value, now()))
+            assert len(seen) < 9, "it sees the same again and again"
 
-    async def expect(*wanted: tuple[int, str]) -> None:
-        async with asyncio.timeout(PATIENCE), arrived:
-            await arrived.wait_for(lambda: seen == list(wanted))
-
-    observer = asyncio.create_task(watch())
-    async with here.election("scheduler").campaign("one") as first:
-        await expect((first.number, "one"))
-        assert await first.publish("two")
-        await expect((first.number, "one"), (first.number, "two"))
-    async with here.election("scheduler").campaign("two") as second:
-        await expect((first.number, "one"), (first.number, "two"), (second.number, "two"))
-    observer.cancel()
-    await asyncio.gather(observer, return_exceptions=True)
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0.1)
+    yield seen
+    watching.cancel()
+    await asyncio.wait([watching])
 
 
-async def test_the_value_comes_back_to_a_node_that_forgot(face: Face, connect: Connect) -> None:
-    locks = connect(ttl=1.5)  # a leader tells the nodes its value again and again
-    async with locks.election("scheduler").campaign("here"):
-        for server in face.well:
-            await server.command("DEL", "asynclock:scheduler:#value")
-        await until(locks.election("scheduler").leader, "the value is back")
+@virtual
+async def test_a_value_is_published_again_before_it_could_expire(on: Nodes) -> None:
+    async with on.locks.election("e").campaign("here"):
+        await asyncio.sleep(0.1)
+        for _ in range(50):
+            left = await on.nodes[0].command("PTTL", VALUE) / 1000
+            assert 2 * TTL - 0.5 < left <= 3 * TTL
+            await asyncio.sleep(1)
+        await on.nodes[0].command("DEL", VALUE)
+        await asyncio.sleep(TTL)
+        assert await on.nodes[0].command("GET", VALUE) is not None
 
 
-async def test_foreign_values_are_ignored(face: Face, connect: Connect) -> None:
-    locks = connect()
-    async with locks.election("scheduler").campaign("mine") as term:
-        for server in face.well[: len(face.well) // 2]:
-            await server.command(
-                "SET", "asynclock:scheduler:#value", '[99999999999999999, 1, "x", "evil"]'
-            )
-        if len(face.well) > 1:
-            leader = await locks.election("scheduler").leader()
+@virtual_single
+async def test_a_value_is_published_once_per_ttl(on: Nodes) -> None:
+    async with on.locks.election("e").campaign("here"):
+        await asyncio.sleep(0.1)
+        await on.nodes[0].command("DEL", VALUE)
+        await asyncio.sleep(TTL / 2)
+        assert await on.nodes[0].command("GET", VALUE) is None
+
+
+@virtual
+async def test_a_term_that_is_over_is_published_no_more(on: Nodes) -> None:
+    term = await on.locks.election("e").campaign("here")
+    await asyncio.sleep(1)
+    await term.resign()
+    with pytest.raises(asynclock.LeaseLostError, match="released"):
+        await term.publish("too late")
+    await on.nodes[0].command("DEL", VALUE)
+    await asyncio.sleep(2 * TTL)
+    assert await on.nodes[0].command("GET", VALUE) is None
+
+
+@pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")
+@virtual_single
+async def test_a_term_that_the_program_dropped_ends(on: Nodes) -> None:
+    term = weakref.ref(await on.locks.election("e").campaign("here"))
+    await asyncio.sleep(1)
+    gc.collect()
+    assert term() is None
+    await asyncio.sleep(2 * TTL)
+    assert await on.nodes[0].command("GET", LOCK) is None
+
+
+@virtual
+async def test_observers_see_a_change_at_once(on: Nodes) -> None:
+    async with on.connect() as others, observed(on.locks) as here, observed(others) as there:
+        began = now()
+        async with on.locks.election("e").campaign("one") as term:
+            await asyncio.sleep(1.5)
+            second = now()
+            assert await term.publish("two")
+            assert term.value == "two"
+            await asyncio.sleep(2 * TTL)
+            for seen in (here, there):
+                assert [value for _, value, _ in seen] == ["one", "two"], "and nothing twice"
+                assert seen[0][2] - began < 0.2
+                assert seen[1][2] - second < 0.2
+                assert {number for number, _, _ in seen} == {term.number}
+
+
+@virtual
+async def test_an_observer_sees_no_earlier_term_again(on: Nodes) -> None:
+    """As from nodes that were restored from a snapshot."""
+    async with observed(on.locks) as seen:
+        for number, owner in ((7, "b"), (5, "a"), (9, "c")):
+            for node in on.nodes:
+                record = json.dumps([number, 0, owner, f"value of {owner}"])
+                await node.command("SET", LOCK, owner, "PX", 60_000)
+                await node.command("SET", VALUE, record, "PX", 60_000)
+            await asyncio.sleep(5)
+        assert [(term, value) for term, value, _ in seen] == [(7, "value of b"), (9, "value of c")]
+
+
+@virtual
+async def test_an_observer_goes_on_through_an_outage_and_ends_with_its_manager(on: Nodes) -> None:
+    others = on.connect()
+    seen: list[str] = []
+
+    async def watch() -> None:
+        async for leader in others.election("e").observe():
+            seen.append(leader.value)
+            assert len(seen) < 9, "it sees the same again and again"
+
+    watching = start(watch())
+    first = await on.locks.election("e").campaign("one")
+    await asyncio.sleep(1)
+    for node in on.nodes[1:]:
+        node.freeze()
+    await asyncio.sleep(4)
+    for node in on.nodes:
+        node.thaw()
+    await asyncio.sleep(4)
+    await first.resign()
+    async with on.locks.election("e").campaign("two"):
+        await asyncio.sleep(3)
+        assert seen == ["one", "two"]
+        await others.aclose()
+        await asyncio.wait_for(watching, 5)
+    with pytest.raises(asynclock.ConfigurationError, match="closed"):
+        await anext(others.election("e").observe())
+
+
+@virtual
+async def test_an_observer_sees_a_leader_whose_value_was_there_already(on: Nodes) -> None:
+    """It watches the lock too."""
+    async with observed(on.locks) as seen:
+        for node in on.nodes:
+            record = json.dumps([7, 0, "me", "mine"])
+            await node.command("SET", VALUE, record, "PX", 60_000)
+        await asyncio.sleep(BLIND / 4)
+        assert not seen
+        began = now()
+        for node in on.nodes:
+            await node.command("SET", LOCK, "me", "PX", 60_000)
+        await until(lambda: seen, every=0.01)
+        assert now() - began < 0.1
+
+
+@virtual
+async def test_of_several_values_the_newest_counts(on: Nodes) -> None:
+    """Some nodes may have missed the latest one."""
+    election = on.locks.election("e")
+    for newest in range(3):
+        for number, node in enumerate(on.nodes):
+            record = json.dumps([7, int(number == newest), "me", f"value of {number}"])
+            await node.command("SET", LOCK, "me", "PX", 60_000)
+            await node.command("SET", VALUE, record, "PX", 60_000)
+        leader = await leads(election)
+        assert leader is not None
+        assert leader.value == f"value of {newest}"
+
+
+@virtual_single
+async def test_resign_says_whether_the_term_lasted_until_then(on: Nodes) -> None:
+    election = on.locks.election("e")
+    term = await election.campaign("one")
+    assert await term.resign() is True
+    term = await election.campaign("two")
+    lose(term.lease)
+    assert await term.resign() is False
+
+
+@virtual
+async def test_the_leader_is_the_one_that_a_majority_names(on: Nodes) -> None:
+    election = on.locks.election("e")
+    record = json.dumps([7, 0, "me", "mine"])
+    for count, node in enumerate(on.nodes, 1):
+        await node.command("SET", LOCK, "me", "PX", 60_000)
+        await node.command("SET", VALUE, record, "PX", 60_000)
+        leader = await leads(election)
+        assert (leader is not None) == (count >= 2)
+    assert leader is not None
+    assert (leader.name, leader.term, leader.owner, leader.value) == ("e", 7, "me", "mine")
+    for node in on.nodes[1:]:
+        node.kill()
+    assert await leads(election) is None
+
+
+@virtual
+async def test_the_value_of_another_leader_is_not_that_of_this_one(on: Nodes) -> None:
+    election = on.locks.election("e")
+    async with election.campaign("mine"):
+        await asyncio.sleep(0.1)
+        for node in on.nodes:
+            await node.command("SET", VALUE, json.dumps([9, 0, "another", "theirs"]))
+        began = now()
+        assert await leads(election) is None
+        assert now() - began == pytest.approx(1.0, abs=0.1), "it may be on its way"
+
+
+@virtual
+async def test_no_leader_is_known_at_once_and_a_value_on_its_way_is_waited_for(on: Nodes) -> None:
+    election = on.locks.election("e")
+    began = now()
+    assert await leads(election) is None
+    assert now() - began < 0.01
+    async with election.campaign("here"):
+        await asyncio.sleep(0.1)
+        for node in on.nodes:
+            await node.command("DEL", VALUE)
+        looking = start(leads(election))
+        await asyncio.sleep(0.3)
+        for node in on.nodes:
+            record = [1, 1, await node.command("GET", LOCK), "late"]
+            await node.command("SET", VALUE, json.dumps(record))
+        began = now()
+        leader = await looking
+        assert leader is not None
+        assert leader.value == "late"
+        assert now() - began < 2 * FIRST_PAUSE
+
+
+@virtual_single
+async def test_an_owner_that_is_no_text_is_shown(on: Nodes) -> None:
+    await on.nodes[0].command("SET", LOCK, b"\xff", "PX", 60_000)
+    await on.nodes[0].command("SET", VALUE, json.dumps([1, 1, "\ufffd", "x"]))
+    leader = await leads(on.locks.election("e"))
+    assert leader is not None
+    assert leader.owner == "\ufffd"
+
+
+@virtual
+async def test_publish_says_whether_a_majority_stores_the_value(on: Nodes) -> None:
+    async with on.locks.election("e").campaign("one") as term:
+        await asyncio.sleep(0.1)
+        for node in on.nodes[1:]:
+            await node.command("SET", LOCK, "another")
+        assert await term.publish("two") is False, "two nodes have another leader"
+        for node in on.nodes[1:]:
+            await node.command("SET", LOCK, term.lease.owner)
+        assert await term.publish("three") is True
+        for node in on.nodes[1:]:
+            node.freeze()
+        assert await term.publish("four") is False, "two nodes do not answer"
+        for node in on.nodes[1:]:
+            node.thaw()
+        await asyncio.sleep(TTL)
+        leader = await leads(on.locks.election("e"))
+        assert leader is not None
+        assert leader.value == "four"
+
+
+@virtual
+async def test_publish_waits_for_a_majority(on: Nodes) -> None:
+    async with on.locks.election("e").campaign("one") as term:
+        await asyncio.sleep(0.1)
+        for way, seconds in zip(on.ways, (0.0, 0.2, 1.0), strict=True):
+            way.seconds = seconds
+        began = now()
+        assert await term.publish("two") is True
+        assert 0.2 <= now() - began < 0.5
+        for way in on.ways:
+            way.seconds = 0.0
+
+
+@virtual_single
+async def test_a_value_has_a_bound(on: Nodes) -> None:
+    election = on.locks.election("e")
+    wrong: list[Any] = ["x" * (LONGEST_VALUE + 1), b"bytes", None, 7]
+    for value in wrong:
+        with pytest.raises(asynclock.ConfigurationError, match="at most 65536"):
+            election.campaign(value)
+    async with election.campaign("x" * LONGEST_VALUE) as term:
+        for value in wrong:
+            with pytest.raises(asynclock.ConfigurationError, match="at most 65536"):
+                await term.publish(value)
+        assert term.value == "x" * LONGEST_VALUE
+        assert await term.publish("y" * LONGEST_VALUE)
+
+
+@virtual
+async def test_the_latest_of_many_values_counts_on_whichever_node_it_is(on: Nodes) -> None:
+    """A node that missed the latest has an earlier one, or another program's value, or none."""
+    election = on.locks.election("e")
+    async with on.connect(label="web-1") as locks, locks.election("e").campaign("first") as term:
+        for value in ("z", "y"):
+            await term.publish(value)
+            earlier = await on.nodes[0].command("GET", VALUE)
+        await term.publish("a")
+        for other in (earlier, json.dumps([2**60, 1, "x", "evil"]), "not json"):
+            await on.nodes[0].command("SET", VALUE, other)
+            leader = await election.leader()
             assert leader is not None
-            assert leader.value == "mine"
-        for server in face.well:
-            await server.command("SET", "asynclock:scheduler:#value", "not json")
-        assert await locks.election("scheduler").leader() is None
+            assert (leader.value, leader.holder) == ("a", "web-1")
+            assert (leader.term, leader.owner) == (term.number, term.lease.owner)
+        for node in on.nodes:
+            await node.command("SET", VALUE, "not json")
+        assert await election.leader() is None
         assert term.held
-    with pytest.raises(asynclock.ConfigurationError):
-        locks.election("scheduler").campaign(7)  # type: ignore[arg-type]  # that is the point
 
 
-async def test_inspect_and_cancel(face: Face, connect: Connect) -> None:
-    here, there = connect(), connect()
-    async with here.election("scheduler").campaign() as term:
-        seen = await there.election("scheduler").inspect()
-        assert (seen.kind, seen.part, seen.owner) == ("election", "leader", term.lease.owner)
-        waiting = asyncio.create_task(_lead(there, ""))
-        await waits(there)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-    await face.empty(":#value")
+@virtual
+async def test_a_campaign_that_is_cancelled_leaves_nothing(on: Nodes) -> None:
+    async with on.connect() as others:
+        async with on.locks.election("e").campaign() as term:
+            seen = await others.election("e").inspect()
+            assert (seen.kind, seen.part, seen.owner) == ("election", "leader", term.lease.owner)
+            waiting = start(others.election("e").campaign())
+            await asyncio.sleep(0.1)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        await asyncio.sleep(0.1)
+        assert await on.nodes[0].command("KEYS", "asynclock:e:#[lc]*") == [f"{LOCK}:#fence"]
 
 
 @contextlib.asynccontextmanager
@@ -120,7 +345,7 @@ async def campaigner(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     urls = [server.url for server in servers]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, CAMPAIGNER, history, str(TTL), *urls, stdout=asyncio.subprocess.PIPE
+        sys.executable, CAMPAIGNER, history, str(KILLED_TTL), *urls, stdout=asyncio.subprocess.PIPE
     )
     try:
         yield process
@@ -142,7 +367,7 @@ async def test_a_killed_leader_is_replaced_within_its_ttl(
     servers = await asynclock_servers(3)
     path = tmp_path / "history.jsonl"
     history = History(path)
-    election = connect_to(servers, ttl=TTL).election("scheduler")
+    election = connect_to(servers, ttl=KILLED_TTL).election("scheduler")
     killed: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
         processes = [
@@ -176,4 +401,4 @@ async def test_a_killed_leader_is_replaced_within_its_ttl(
     assert terms == sorted(set(terms))
     gaps = [event.at - at for at, event in zip(killed, began[1:], strict=True)]
     record_testsuite_property("seconds without a leader", [round(gap, 2) for gap in gaps])
-    assert max(gaps) <= TTL + 1.0
+    assert max(gaps) <= KILLED_TTL + 1.0

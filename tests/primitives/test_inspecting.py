@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.inspection import Inspection, NodeView
 from asynclock.testing import memory_node
 from asynclock.testing.servers.ports import ReservedPort
 from tests.contract.faces import Face
@@ -32,7 +31,7 @@ LOCKS: dict[tuple[str, str], Callable[[Locks], Any]] = {
 }
 
 
-async def all_held(locks: Locks) -> list[Inspection]:
+async def all_held(locks: Locks) -> list[asynclock.Inspection]:
     await locks.ready(voting=True, timeout=PATIENCE)  # a Cluster's slots are known then
     return [one async for one in locks.inspect_all()]
 
@@ -123,8 +122,8 @@ async def test_since_outlives_a_hand_over(pair: Pair) -> None:
     ],
 )
 def test_what_says_nothing_about_the_time(owner: str | None, fence: int) -> None:
-    views = tuple(NodeView(f"{node}:1", owner, 1.0, fence) for node in "abc")
-    assert Inspection("a", views, 2).since is None
+    views = tuple(asynclock.NodeView(f"{node}:1", owner, 1.0, fence) for node in "abc")
+    assert asynclock.Inspection("a", views, 2).since is None
 
 
 async def test_a_cluster_that_cannot_be_reached_is_not_listed_as_empty() -> None:

@@ -149,17 +149,6 @@ async def test_what_was_lost_before_it_was_entered_keeps_no_other_name(
     await face.empty()
 
 
-async def test_losing_one_name_loses_all(face: Face, connect: Connect) -> None:
-    locks = connect()
-    lease = await locks.multi_lock("a", "b").acquire(timeout=PATIENCE)
-    for server in face.well:
-        await server.command("DEL", "asynclock:b")
-    renew_now(locks)
-    await asyncio.wait_for(lease.wait_lost(), PATIENCE)
-    assert lease.lost_reason
-    await face.empty()
-
-
 async def test_inspect_shows_each_name(connect: Connect) -> None:
     locks = connect()
     async with locks.multi_lock("a", "b") as lease:

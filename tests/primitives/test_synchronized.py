@@ -12,7 +12,6 @@ import pytest
 
 import asynclock
 from asynclock import blocking
-from asynclock.fencing._naming import fill_in
 from asynclock.testing import LocalServer
 from tests.primitives.conftest import Connect
 
@@ -137,8 +136,6 @@ async def test_a_text_that_differs_between_processes_names_no_lock(
 
     with pytest.raises(asynclock.ConfigurationError, match=r"after 'order', .* \{order.id\}"):
         await ship(value)
-    with pytest.raises(asynclock.ConfigurationError, match="after 'order'"):
-        fill_in("{order}", {"order": value})
 
 
 @pytest.mark.parametrize("value", UNSTABLE.values(), ids=UNSTABLE)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 import asynclock
-from asynclock._engine import waiters
-from asynclock._engine.inspection import Inspection
-from asynclock._engine.waiters import Waiter, in_order
-from asynclock._nodes.replies import Failure
 from tests.contract.faces import Face
 from tests.contract.matrix import faces
 from tests.engine.test_queue import line_up
@@ -30,7 +25,7 @@ class Sort(NamedTuple):
     """How one kind of primitive is acquired, and inspected."""
 
     acquire: Callable[[Locks], Awaitable[Any]]
-    inspect: Callable[[Locks], Awaitable[Inspection]]
+    inspect: Callable[[Locks], Awaitable[asynclock.Inspection]]
 
 
 SORTS = {
@@ -63,7 +58,7 @@ async def acquire(sort: Sort, locks: Locks) -> Any:
     return await sort.acquire(locks)
 
 
-def labels(found: Inspection) -> tuple[str | None, ...]:
+def labels(found: asynclock.Inspection) -> tuple[str | None, ...]:
     return tuple(waiter.label for waiter in found.waiting)
 
 
@@ -101,41 +96,6 @@ async def test_in_the_order_in_which_they_asked(
 
 
 @pytest.mark.parametrize(
-    ("side", "wanted"), [("write", ("r:2", "w:1", "w:3")), ("read", ("w:1", "r:2", "w:3"))]
-)
-async def test_readers_that_wait_go_after_the_next_writer_that_ends(
-    face: Face, connecting: Callable[..., Locks], side: str, wanted: tuple[str, ...]
-) -> None:
-    settings = {"restart_guard": False, "ttl": 60, "max_ttl": 60, **face.options}
-    here, first, reader, last = (
-        connecting(*face.addresses, label=label, **settings)
-        for label in ("here:0", "w:1", "r:2", "w:3")
-    )
-    await (here.rwlock("a").write() if side == "write" else here.rwlock("a").read()).acquire()
-    tasks: list[asyncio.Future[Any]] = []
-
-    async def known(number: int) -> bool:
-        found = await here.rwlock("a").inspect()
-        return len(found.waiting) == number
-
-    for number, waits in enumerate(
-        (acquire(SORTS["write"], first), _read(reader), acquire(SORTS["write"], last)), 1
-    ):
-        tasks.append(asyncio.ensure_future(waits))
-        await until(partial(known, number), f"{number} wait")
-
-    async def told() -> bool:
-        listed = [one async for one in here.inspect_all()]
-        found = (await here.rwlock("a").inspect(), *listed)
-        return len(found) > 1 and all(labels(one) == wanted for one in found)
-
-    await until(told, f"{wanted} wait")
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@pytest.mark.parametrize(
     ("held", "wanted"),
     [("write", ["r1", "w1", "w2", "w3"]), ("read", ["w1", "r1", "w2", "w3"])],
 )
@@ -154,9 +114,8 @@ def test_readers_have_one_place_among_all_writers(held: str, wanted: list[str]) 
             for label in ("w1", "w2", "r1", "w3"):
                 locks = await stack.enter_async_context(on.connect(label=label))
                 tasks.append(await line_up(side(locks, label), locks))
-            assert lease._grant is not None
             for place, dead in ((2, "dead-writer"), (4e15, "dead-reader")):
-                await on.nodes[0].command("ZADD", lease._grant.spec.queue, place, dead)
+                await on.nodes[0].command("ZADD", "asynclock:a:#phases", place, dead)
             found = await on.locks.rwlock("a").inspect()
             assert list(labels(found)) == wanted
             for task in tasks:
@@ -165,55 +124,3 @@ def test_readers_have_one_place_among_all_writers(held: str, wanted: list[str]) 
             await lease.release()
 
     test()
-
-
-@virtual_single
-async def test_a_long_queue_is_read_up_to_a_limit(on: Nodes) -> None:
-    assert waiters.MOST_WAITERS == 1000, "docs/cli.md says so"
-    lease = await on.locks.lock("a").acquire()
-    async with on.connect() as one, on.connect() as two, on.connect() as three:
-        tasks = [await line_up(locks.lock("a"), locks) for locks in (one, two, three)]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(waiters, "MOST_WAITERS", 2)
-            assert len((await on.locks.inspect("a")).waiting) == 2
-        assert len((await on.locks.inspect("a")).waiting) == 3
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    await lease.release()
-
-
-async def _read(locks: Locks) -> asynclock.Lease:
-    return await locks.rwlock("a").read().acquire()
-
-
-def ticket(number: int) -> str:
-    return f"{number:032x}:web-{number}:1"
-
-
-def row(number: int, place: int, value: bytes = b"1") -> list[bytes]:
-    return [ticket(number).encode(), b"%d" % place, value, b"%d" % place]
-
-
-def numbers(*replies: Any) -> list[int]:
-    return [int(waiter.ticket[:32], 16) for waiter in in_order(replies)]
-
-
-def test_a_majority_of_the_nodes_that_answered_keeps_a_waiter() -> None:
-    here, there = row(1, 10), row(2, 20)
-    assert numbers([here, there], [here], [there]) == [1, 2]
-    assert numbers([here, there], [here], []) == [1]
-    assert numbers([here, there], [here], Failure("away")) == [1]
-    assert numbers([here], Failure("away"), Failure("away")) == [1]
-    assert numbers(Failure("away"), Failure("away")) == []
-
-
-def test_the_highest_number_counts_and_the_ticket_decides_between_equals() -> None:
-    assert numbers([row(2, 5), row(1, 9)], [row(2, 5), row(1, 4)]) == [2, 1]
-    assert numbers([row(2, 7), row(1, 7)]) == [1, 2]
-
-
-def test_one_node_is_enough_to_wake() -> None:
-    assert in_order([[row(1, 1)], [row(1, 1, b"go")], []]) == (Waiter(ticket(1), woken=True),)
-    (waiter,) = in_order([[row(1, 1)]])
-    assert (waiter.label, waiter.woken) == ("web-1:1", False)

@@ -1,7 +1,7 @@
-"""Each script on a real server against a model in a few lines: random calls, the same replies.
+"""The scripts with many states on a real server against a model: random calls, the same replies.
 
 Time stands still here: every ttl is far longer than a test, and a rule of its own lets a key
-expire. The mutex and its queue are in tests/tables/model.
+expire. The mutex and its queue are in tests/tables/model, all others in the tables beside this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from asynclock._nodes.script import Script
-from asynclock._primitives import election, lock, multi, readwrite, register
+from asynclock._primitives import lock, multi, readwrite
 from asynclock.testing import LocalServer
 
 TTL = 600_000
@@ -27,11 +27,6 @@ OWNERS = ("a:1", "b:2", "c:3", "d:4")
 owners = st.sampled_from(OWNERS)
 two = st.sampled_from(OWNERS[:2])
 floors = st.sampled_from([0, 5, 10**15, -1])
-
-
-def texts(least: int = 0) -> st.SearchStrategy[str]:
-    """Text in characters of one to four bytes; a table of all others takes seconds to make."""
-    return st.text("a\0é€😀", min_size=least, max_size=5)
 
 
 @functools.cache
@@ -98,35 +93,6 @@ class Machine(RuleBasedStateMachine):
     def every_key_has_a_ttl(self) -> None:
         for key in self.redis.keys("*"):
             assert self.redis.pttl(key) > 0
-
-
-class Slots(Machine):
-    """lock.lua with neighbours: the slots of a semaphore."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: dict[int, str] = {}
-
-    @rule(owner=owners, slot=st.integers(0, 2), floor=floors)
-    def take(self, owner: str, slot: int, floor: int) -> None:
-        others = [(slot + i) % 3 for i in (1, 2)]
-        keys = [f"s{slot}", f"c{slot}", "q", *(f"s{other}" for other in others)]
-        reply = self.acquire(lock.SCRIPT, keys, owner, floor)
-        holder = self.held.get(slot, owner)
-        if holder == owner:
-            self.held[slot] = owner
-            assert reply == [1, self.fence(f"c{slot}", floor), ""]
-        else:
-            assert 0 < reply[1] <= TTL
-            taken = "".join("01"[other in self.held] for other in others)
-            assert [reply[0], *reply[2:]] == [0, holder, 0, 0, 0, taken]
-
-    @rule(owner=owners, slot=st.integers(0, 2))
-    def give_back(self, owner: str, slot: int) -> None:
-        reply = self.call(lock.SCRIPT, [f"s{slot}", f"c{slot}", "q"], "release", owner)
-        assert reply == [int(self.held.get(slot) == owner), ""]
-        if reply[0] == 1:
-            del self.held[slot]
 
 
 class ReadersAndWriter(Machine):
@@ -459,83 +425,6 @@ class Several(Machine):
         self.redis.delete(name)
 
 
-class Value(Machine):
-    """register.lua."""
-
-    numbers = st.integers(1, 6)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.promised = (0, "")
-        self.accepted: tuple[int, str | None] = (0, None)
-
-    def allowed(self, number: int, by: str) -> bool:
-        return number > self.promised[0] or (number, by) == self.promised
-
-    @rule(number=numbers, by=owners)
-    def prepare(self, number: int, by: str) -> None:
-        reply = self.call(register.SCRIPT, ["x"], "prepare", number, by, TTL, 0)
-        if self.allowed(number, by):
-            self.promised = (number, by)
-            assert reply == [1, *self.accepted]
-        else:
-            assert reply == [0, self.promised[0]]
-
-    @rule(number=numbers, by=owners, value=texts())
-    def accept(self, number: int, by: str, value: str) -> None:
-        reply = self.call(register.SCRIPT, ["x"], "accept", number, by, TTL, 0, value.encode())
-        if self.allowed(number, by):
-            self.promised, self.accepted = (number, by), (number, value)
-            assert reply == [1]
-        else:
-            assert reply == [0, self.promised[0]]
-
-    @rule()
-    def inspect(self) -> None:
-        reply = self.call(register.SCRIPT, ["x"], "inspect")
-        assert reply[:3] == [1, *self.accepted]
-
-    @rule(number=numbers, by=owners)
-    def too_late(self, number: int, by: str) -> None:
-        for op in ("prepare", "accept"):
-            assert self.call(register.SCRIPT, ["x"], op, number, by, TTL, 1, "late") == [-1]
-
-
-class Leading(Machine):
-    """election.lua beside the mutex that it belongs to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.leader: str | None = None
-        self.record: str | None = None
-
-    @rule(owner=owners)
-    def lead(self, owner: str) -> None:
-        reply = self.acquire(lock.SCRIPT, ["l", "c", "q"], owner, 0)
-        if self.leader in (None, owner):
-            self.leader = owner
-            assert reply == [1, self.fence("c", 0), ""]
-
-    @rule(owner=owners, record=texts(1))
-    def publish(self, owner: str, record: str) -> None:
-        args = ("publish", owner, record.encode(), TTL)
-        reply = self.call(election.SCRIPT, ["l", "v"], *args)
-        assert reply == [int(self.leader == owner)]
-        if reply == [1]:
-            self.record = record
-
-    @rule(owner=owners)
-    def resign(self, owner: str) -> None:
-        if self.call(lock.SCRIPT, ["l", "c", "q"], "release", owner) == [1, ""]:
-            assert self.leader == owner
-            self.leader = None
-
-    @rule()
-    def observe(self) -> None:
-        reply = self.call(election.SCRIPT, ["l", "v", "c"], "observe")
-        assert [reply[0], *reply[2:]] == [self.leader, self.counters.get("c", 0), self.record]
-
-
 QUICK = settings(
     max_examples=12,
     stateful_step_count=25,
@@ -543,11 +432,8 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-for machine in (Slots, ReadersAndWriter, Several, Value, Leading):
+for machine in (ReadersAndWriter, Several):
     machine.TestCase.settings = QUICK
 
-TestSlots = Slots.TestCase
 TestReadersAndWriter = ReadersAndWriter.TestCase
 TestSeveral = Several.TestCase
-TestValue = Value.TestCase
-TestLeading = Leading.TestCase

@@ -1,0 +1,272 @@
+"""Settings and arguments: each has its effect, and a wrong one is refused in words that name it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock.errors import ConfigurationError
+from tests.engine.virtual_nodes import TTL, Nodes, virtual_single
+from tests.tables.inside import now
+
+LOCKS = asynclock.connect("memory://a", ttl=5, max_ttl=20)
+MAKES: dict[str, Callable[..., Any]] = {
+    "lock": LOCKS.lock,
+    "fair_lock": LOCKS.fair_lock,
+    "reentrant_lock": LOCKS.reentrant_lock,
+    "multi_lock": LOCKS.multi_lock,
+    "rwlock": lambda name, **more: LOCKS.rwlock(name, **more).read(),
+    "semaphore": lambda name, **more: LOCKS.semaphore(name, 2, **more),
+    "election": LOCKS.election,
+    "event": LOCKS.event,
+    "latch": lambda name, **more: LOCKS.latch(name, 2, **more),
+    "barrier": lambda name, **more: LOCKS.barrier(name, 2, **more),
+}
+STATES = ("event", "latch", "barrier")
+
+# ---- of locks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "ttl", "ends"),
+    [
+        ({}, TTL, None),
+        ({"ttl": 8.0}, 8.0, None),
+        ({"renew": False}, TTL, TTL),
+        ({"max_hold": 60.0}, TTL, 60.0),
+        ({"interrupt": False}, TTL, None),
+        ({"handoff": "strict"}, TTL, None),
+        ({"ttl": 8.0, "max_hold": 60.0, "interrupt": False, "handoff": "strict"}, 8.0, 60.0),
+        ({"ttl": 8.0, "renew": False, "max_hold": 60.0, "handoff": False}, 8.0, 8.0),
+    ],
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
+)
+def test_each_setting_counts(given: dict[str, Any], ttl: float, ends: float | None) -> None:
+    @virtual_single
+    async def play(on: Nodes) -> None:
+        for lock in (
+            on.locks.lock("a", **given),
+            on.locks.semaphore("s", 2, **given),
+            on.locks.multi_lock("b", "c", **given),
+        ):
+            began, lease = now(), await lock.acquire()
+            assert lease.ttl == ttl
+            if ends is None:
+                await asyncio.sleep(100)
+                assert lease.held
+            else:
+                await lease.wait_lost()
+                assert ends - 1 < now() - began <= ends + 1
+
+    play()
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"ttl": 21.0}, ConfigurationError),
+        ({"ttl": 0}, ConfigurationError),
+        ({"max_hold": -1}, ConfigurationError),
+        ({"max_hold": "long"}, ConfigurationError),
+        ({"timeout": -1}, ConfigurationError),
+        ({"timeout": "long"}, ConfigurationError),
+        ({"handoff": "never"}, ConfigurationError),
+        ({"time_out": 1}, TypeError),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(given: dict[str, Any], error: type[Exception]) -> None:
+    for kind in ("lock", "rwlock", "reentrant_lock", "fair_lock"):
+        with pytest.raises(error, match=next(iter(given))):
+            MAKES[kind]("a", **given)
+
+
+@pytest.mark.parametrize("wrong", ["", 7, None, "a:#b", "a\udc80"], ids=repr)
+def test_a_wrong_name_is_refused_by_every_primitive(wrong: Any) -> None:
+    for kind, make in MAKES.items():
+        with pytest.raises(ConfigurationError) as caught:
+            make(wrong)
+        assert kind.rpartition("_")[2].removeprefix("rw") in str(caught.value) or wrong == "a:#b"
+        if kind in STATES and wrong == "":
+            assert str(caught.value).startswith(f"the name of a {kind} must not be empty")
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "long", None], ids=repr)
+def test_a_wrong_time_to_keep_is_refused(wrong: Any) -> None:
+    for kind in STATES:
+        with pytest.raises(ConfigurationError, match=r"^keep must"):
+            MAKES[kind]("a", keep=wrong)
+
+
+def test_how_many_names_permits_counts_and_parties_there_may_be() -> None:
+    most = tuple(f"{number:02}" for number in range(64))
+    for names in ((), (*most, "x")):
+        with pytest.raises(ConfigurationError, match=f"from 1 to 64 names, not {len(names)}$"):
+            LOCKS.multi_lock(*names)
+    assert LOCKS.multi_lock(*most).names == most
+    assert LOCKS.multi_lock("b", "a", "b").name == "a, b"
+    with pytest.raises(ConfigurationError, match="must not contain"):
+        LOCKS.multi_lock("a", "b:#fence")
+    for several in (["a", "b"], ("a",), {"a", "b"}, frozenset("ab")):
+        with pytest.raises(ConfigurationError, match="an argument of its own"):
+            LOCKS.multi_lock(several)  # type: ignore[arg-type]  # that is the point
+    assert LOCKS.semaphore("s", 256).permits == 256
+    assert LOCKS.barrier("b", 256).parties == 256
+    wrongs: list[Any] = [0, -1, 257, 1.5, True, "3"]
+    for wrong in wrongs:
+        with pytest.raises(ConfigurationError, match=r"^permits must.*256"):
+            LOCKS.semaphore("s", wrong)
+        with pytest.raises(ConfigurationError, match=r"^parties must.*256"):
+            LOCKS.barrier("b", wrong)
+        with pytest.raises(ConfigurationError, match=r"^several must.*from 1 to 3"):
+            LOCKS.semaphore("s", 3).several(4 if wrong == 257 else wrong)
+
+
+@virtual_single
+async def test_leaving_a_lock_that_was_not_entered_says_just_that(on: Nodes) -> None:
+    with pytest.raises(RuntimeError, match=r"^this lock is not entered$"):
+        await on.locks.lock("a").__aexit__(None, None, None)
+
+
+# ---- of managers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "longest"),
+    [({}, 10.0), ({"ttl": 5}, 10.0), ({"ttl": 30}, 30.0), ({"ttl": 5, "max_ttl": 6}, 6.0)],
+    ids=str,
+)
+def test_the_longest_ttl_of_the_fleet(given: dict[str, Any], longest: float) -> None:
+    locks = asynclock.connect("memory://a", **given)
+    locks.lock("a", ttl=longest)
+    with pytest.raises(ConfigurationError, match="ttl"):
+        locks.lock("a", ttl=longest + 0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"prefix": 7}, "^prefix must be a str"),
+        ({"prefix": None}, "^prefix must be a str"),
+        ({"prefix": "a:#"}, "^prefix must not contain"),
+        ({"node_timeout": 2, "ttl": 7, "max_ttl": 7}, "^node_timeout=2 .* a quarter of max_ttl=7$"),
+        ({"node_timeout": 2.51}, "a quarter of max_ttl=10"),
+        ({"ttl": 11, "max_ttl": 10}, "ttl"),
+    ],
+)
+def test_a_managers_wrong_setting_is_named(given: dict[str, Any], text: str) -> None:
+    asynclock.connect("memory://a", node_timeout=2.5, max_ttl=10, prefix="")
+    with pytest.raises(ConfigurationError, match=text):
+        asynclock.connect("memory://a", **given)
+
+
+# ---- timeouts ------------------------------------------------------------------------------------
+
+
+async def entered(lock: Any) -> None:
+    async with lock:
+        raise AssertionError("others have it")
+
+
+@virtual_single
+async def test_a_locks_own_timeout_counts_wherever_none_is_given(on: Nodes) -> None:
+    await on.ghost()
+    for timeout in (0, 3):
+        for lock in (
+            on.locks.lock("a", timeout=timeout),
+            on.locks.multi_lock("a", "b", timeout=timeout),
+            on.locks.reentrant_lock("a", timeout=timeout),
+        ):
+            for call in (lock.acquire, lambda lock=lock: entered(lock)):
+                began = now()
+                with pytest.raises(asynclock.AcquireTimeoutError):
+                    await call()
+                took = now() - began
+                assert timeout <= took <= max(timeout, 1.0) + 0.1
+
+
+@virtual_single
+async def test_none_is_a_timeout_without_an_end(on: Nodes) -> None:
+    """It isn't the lock's own timeout."""
+    async with on.connect() as others:
+        await others.lock("a", renew=False, ttl=10).acquire()
+        await others.election("e", renew=False, ttl=10).campaign()
+        assert (await on.locks.lock("a", timeout=1).acquire(timeout=None)).held
+        assert (await on.locks.election("e", timeout=1).campaign(timeout=None)).held
+
+
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [({"timeout": 2}, {}), ({}, {"timeout": 2}), ({"timeout": 0}, {"timeout": 2})],
+)
+def test_an_elections_own_timeout_counts(own: dict[str, Any], given: dict[str, Any]) -> None:
+    @virtual_single
+    async def play(on: Nodes) -> None:
+        async with on.connect() as others, others.election("e").campaign():
+            began = now()
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                await on.locks.election("e", **own).campaign(**given)
+            assert 2 <= now() - began < 2.1
+
+    play()
+
+
+@pytest.mark.parametrize("timeout", [-1, "long"])
+def test_a_wrong_timeout_is_refused(timeout: Any) -> None:
+    @virtual_single
+    async def play(on: Nodes) -> None:
+        for call in (on.locks.event("e").set, on.locks.latch("l", 2).wait):
+            with pytest.raises(ConfigurationError, match="timeout"):
+                await call(timeout=timeout)
+
+    play()
+
+
+# ---- of the decorator ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "lease", "text"),
+    [
+        ("{order", None, "'{order' is not a valid template: .*'}'"),
+        (
+            "{user.id}",
+            None,
+            r"'\{user\.id\}' names 'user', which is not a parameter of .*pay\(order",
+        ),
+        ("{order}", "held", r"lease='held' must be a keyword-only parameter of .*pay\(order"),
+    ],
+)
+def test_a_decorator_says_what_the_function_lacks(
+    template: str, lease: str | None, text: str
+) -> None:
+    async def pay(order: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=text):
+        asynclock.connect("memory://").synchronized(template, lease=lease)(pay)
+
+
+def test_a_decorator_without_a_name_shows_what_it_got_instead() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        asynclock.connect("memory://").synchronized(len)  # type: ignore[arg-type]  # the mistake
+    assert str(caught.value) == (
+        'synchronized takes a template, as in @locks.synchronized("name"), '
+        "not <built-in function len>"
+    )
+
+
+def test_a_decorated_function_shows_all_parameters_but_that_of_the_lease() -> None:
+    @asynclock.connect("memory://").synchronized("{order}", lease="held")
+    async def pay(order: int, *, note: str = "", held: asynclock.Lease, at: float) -> None: ...
+
+    shown = inspect.signature(pay).parameters.values()
+    assert [(one.name, one.kind, one.default) for one in shown] == [
+        ("order", inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty),
+        ("note", inspect.Parameter.KEYWORD_ONLY, ""),
+        ("at", inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty),
+    ]

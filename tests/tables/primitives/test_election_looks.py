@@ -1,0 +1,93 @@
+"""How often an election looks at the nodes, and what it watches meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from typing import Any
+
+import pytest
+
+import asynclock
+from asynclock._primitives.election import Election
+from asynclock._rules.pacing import LONGEST_PAUSE
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+from tests.primitives.test_election import LOCK, VALUE, observed
+from tests.tables.inside import now
+
+
+@virtual
+async def test_an_observer_looks_seldom_while_nothing_changes(on: Nodes) -> None:
+    """Though one of the nodes knows of no leader, or of a leader without a value."""
+    looks: list[float] = []
+    look = Election._look
+
+    async def note(self: Election, *, armed: bool = False) -> Any:
+        looks.append(now())
+        return await look(self, armed=armed)
+
+    for node in on.nodes[:2]:
+        await node.command("SET", LOCK, "me", "PX", 60_000)
+        await node.command("SET", VALUE, json.dumps([7, 0, "me", "mine"]), "PX", 60_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Election, "_look", note)
+        async with observed(on.locks) as seen:
+            await asyncio.sleep(50)
+            assert len(seen) == 1
+            assert len(looks) <= 3, "nothing changes before the lease ends"
+
+
+@virtual
+async def test_a_value_on_its_way_is_asked_for_soon(on: Nodes) -> None:
+    for node in on.nodes:
+        await node.command("SET", LOCK, "me", "PX", 60_000)
+    assert await on.locks.election("e")._look() == (None, LONGEST_PAUSE)
+
+
+@virtual_single
+async def test_a_term_that_has_ended_unnoticed_is_published_no_more(on: Nodes) -> None:
+    """The code kept the loop busy until its time was over."""
+    loop: Any = asyncio.get_running_loop()
+    term = await on.locks.election("e").campaign("here")
+    await asyncio.sleep(0.1)
+    timer = term._timer
+    loop.now += TTL + 1
+    assert not term.held
+    term._election._tell(weakref.ref(term))
+    assert term._timer is timer, "no other time was set"
+
+
+@virtual_single
+async def test_an_observer_that_stops_watches_nothing(on: Nodes) -> None:
+    async with observed(on.locks):
+        await asyncio.sleep(1)
+        assert on.locks._engine.multiplexer.wakeups.watched
+    await asyncio.sleep(0.1)
+    assert not on.locks._engine.multiplexer.wakeups.watched
+
+
+@virtual
+async def test_a_look_tells_for_how_many_seconds_the_leader_is_known(on: Nodes) -> None:
+    """The longest time that a node tells: before that no other one can lead."""
+    for node, ms in zip(on.nodes, (5_000, 60_000, 7_000), strict=True):
+        await node.command("SET", LOCK, "me", "PX", ms)
+        await node.command("SET", VALUE, json.dumps([7, 0, "me", "mine"]), "PX", 60_000)
+    leader, left = await on.locks.election("e")._look()
+    assert leader == asynclock.Leader("e", 7, "mine", "me")
+    assert left == pytest.approx(60.0, abs=0.1)
+
+
+@virtual
+async def test_nothing_is_watched_once_a_wait_has_ended(on: Nodes) -> None:
+    watched = on.locks._engine.multiplexer.wakeups.watched
+    assert await on.locks.event("e").wait(timeout=1) is False
+    assert not watched
+    observer = on.locks.election("e").observe()
+    waiting = start(anext(observer))
+    await asyncio.sleep(0.1)
+    assert watched
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await observer.aclose()
+    assert not watched
