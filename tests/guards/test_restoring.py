@@ -7,8 +7,6 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
-import pytest
-
 import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
@@ -61,22 +59,6 @@ async def test_a_rolling_restart_loses_no_lease(
         assert all(lease.held for lease in leases)
     for lease in leases:
         assert await lease.release()
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(240)
-async def test_a_rolling_restart_of_five_nodes_twelve_seconds_apart(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    """With the usual settings: a node votes again after ten seconds."""
-    servers = await asynclock_servers(5)
-    locks = connect(*[server.url for server in servers], ttl=10, max_ttl=10, node_timeout=2.0)
-    await everybody_votes(locks)
-    leases, _ = await leases_on_each(locks, servers)
-    for server in servers:
-        await server.restart()
-        await asyncio.sleep(12)
-    assert all(lease.held for lease in leases)
 
 
 async def test_a_lease_won_while_a_node_had_no_vote_outlives_the_next_restart(

@@ -37,32 +37,22 @@ async def test_a_client_with_other_nodes_is_refused(
     servers = await asynclock_servers(5)
     a, b, c, d, e = servers
     await recorded(a, b, c)
-    with pytest.raises(asynclock.ConfigurationError, match=r"fleet uses .*epoch 1") as caught:
-        await connect(*urls(a, d, e), **QUICK).lock("x").acquire(timeout=5)
-    for server in servers:
-        assert f"{server.host}:{server.port}" in str(caught.value)
-    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
-        await connect(a.url, **QUICK).lock("x").acquire(timeout=5)
-    async with connect(*urls(c, b, a), **QUICK).lock("x", timeout=5) as lease:
-        assert lease.held
-
-
-async def test_observers_learn_that_an_acquire_is_refused(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    """`Failed` ends an acquire; `ready` only raises, because nothing was acquired."""
-    a, b, c, d, e = await asynclock_servers(5)
-    await recorded(a, b, c)
     events: list[events_of.Event] = []
     wrong = connect(*urls(a, d, e), **QUICK, observers=[events.append])
-    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+    with pytest.raises(asynclock.ConfigurationError, match=r"fleet uses .*epoch 1") as caught:
         await wrong.lock("x").acquire(timeout=5)
     failed = [one for one in events if isinstance(one, events_of.Failed)]
     assert [(one.name, one.outcome) for one in failed] == [("x", "error")]
     events.clear()
     with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
         await wrong.ready()
-    assert not [one for one in events if isinstance(one, events_of.Failed)]
+    assert not [one for one in events if isinstance(one, events_of.Failed)], "nothing was acquired"
+    for server in servers:
+        assert f"{server.host}:{server.port}" in str(caught.value)
+    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
+        await connect(a.url, **QUICK).lock("x").acquire(timeout=5)
+    async with connect(*urls(c, b, a), **QUICK).lock("x", timeout=5) as lease:
+        assert lease.held
 
 
 async def test_a_client_that_is_connected_already_is_refused_at_once(
@@ -111,13 +101,6 @@ async def test_nobody_is_refused_without_a_record(
         await one.record(force=True)
     with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
         await other.lock("z").acquire(timeout=5)
-
-
-async def test_the_guard_can_be_off(asynclock_servers: StartServers, connect: Connect) -> None:
-    a, b, c, d, e = await asynclock_servers(5)
-    await recorded(a, b, c)
-    async with connect(*urls(a, d, e), set_guard=False, **QUICK).lock("x", timeout=5) as lease:
-        assert lease.held
 
 
 async def test_another_address_of_a_node_is_no_difference(

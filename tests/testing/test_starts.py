@@ -33,7 +33,7 @@ from asynclock.testing import (
 from asynclock.testing.servers import local, process
 from asynclock.testing.servers.ports import ReservedPort
 from asynclock.testing.servers.process import ServerProcess
-from asynclock.testing.servers.resp import ServerAddress, ask
+from asynclock.testing.servers.resp import ServerAddress, ask, ask_all
 from asynclock.testing.servers.several import start_servers
 from tests.docs.blocks import ROOT
 from tests.waiting import in_virtual_time, until_in_thread
@@ -155,18 +155,50 @@ async def test_beside_other_users_the_password_is_that_of_the_default_user() -> 
             await ask(ServerAddress(*place, ("b",)), "PING")
 
 
-async def test_a_broken_reply_is_an_error_with_the_address() -> None:
-    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n")
-        await writer.drain()
-        writer.close()
+async def test_an_error_is_raised_for_one_command_and_returned_among_several() -> None:
+    async with LocalServer(password="secret") as server:
+        replies = await ask_all(server.endpoint, [("NONSENSE",), ("PING",)])
+        assert "unknown command" in str(replies[0])
+        assert replies[1:] == ["PONG"]
+        with pytest.raises(ServerReplyError, match="unknown command"):
+            await server.command("NONSENSE")
+        assert await server.command("CONFIG", "GET", "save") == ["save", ""]
+        assert await server.command("CONFIG", "GET", "appendfsync") == ["appendfsync", "always"]
 
-    server = await asyncio.start_server(babble, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ConnectionError, match=f"broken reply from .*{port}"):
-            await ask(ServerAddress("127.0.0.1", port, None, None, ()), "PING")
+
+@pytest.mark.parametrize(
+    ("says", "error", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", ConnectionError, "broken reply from .*{port}"),
+        (b"+OK\r\n", ConnectionError, "hung up without an answer"),
+        (None, TimeoutError, "^$"),
+    ],
+    ids=["babble", "a hang-up after one reply", "mute"],
+)
+async def test_an_odd_server_is_an_error_and_not_an_endless_wait(
+    says: bytes | None, error: type[OSError], text: str
+) -> None:
+    """With the address. One that is mute is waited for as long as the caller says."""
+    gone = asyncio.Event()
+
+    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if says is None:
+            await reader.read()  # until the client hangs up
+        else:
+            await reader.read(1)
+            writer.write(says)
+            await writer.drain()
+        writer.close()
+        gone.set()
+
+    server = await asyncio.start_server(odd, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    commands = [("PING",)] * (2 if says == b"+OK\r\n" else 1)
+    async with server, asyncio.timeout(10.0):
+        with pytest.raises(error, match=text.format(port=port)):
+            timeout = 0.05 if says is None else 5.0
+            await ask_all(ServerAddress("127.0.0.1", port), commands, timeout=timeout)
+        await gone.wait()
 
 
 # ---- what test helpers can't do ------------------------------------------------------------------

@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock.testing import LocalServer, ServerReplyError, find_server, plugin
+from asynclock.testing import LocalServer, find_server, plugin
 from asynclock.testing.servers import pool
 from asynclock.testing.servers.binaries import CHOICE
 from asynclock.testing.servers.pool import WarmServers
-from asynclock.testing.servers.resp import ServerAddress, ask, ask_all
+from asynclock.testing.servers.resp import ServerAddress, ask_all
 
 
 @pytest.fixture
@@ -165,47 +165,3 @@ async def test_servers_with_options_end_with_the_test_and_others_are_lent_again(
     started += await asynclock_servers(1, aof=True)
     started += await asynclock_servers()
     assert len(started) == 2
-
-
-# ---- the way to a server -------------------------------------------------------------------------
-
-
-async def test_a_server_that_is_mute_is_waited_for_as_long_as_the_caller_says() -> None:
-    gone = asyncio.Event()
-
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()  # until the client hangs up
-        gone.set()
-        writer.close()
-
-    server = await asyncio.start_server(mute, "127.0.0.1", 0)
-    address = ServerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
-    async with server, asyncio.timeout(4.0):
-        with pytest.raises(TimeoutError):
-            await ask(address, "PING", timeout=0.05)
-        await gone.wait()
-
-
-async def test_a_server_that_hangs_up_is_an_error_and_not_an_endless_wait() -> None:
-    async def short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(b"+OK\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(short, "127.0.0.1", 0)
-    address = ServerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
-    async with server:
-        with pytest.raises(ConnectionError, match="hung up without an answer"):
-            await ask_all(address, [("PING",), ("PING",)])
-
-
-async def test_an_error_is_raised_for_one_command_and_returned_among_several() -> None:
-    async with LocalServer(password="secret") as server:
-        replies = await ask_all(server.endpoint, [("NONSENSE",), ("PING",)])
-        assert "unknown command" in str(replies[0])
-        assert replies[1:] == ["PONG"]
-        with pytest.raises(ServerReplyError, match="unknown command"):
-            await server.command("NONSENSE")
-        assert await server.command("CONFIG", "GET", "save") == ["save", ""]
-        assert await server.command("CONFIG", "GET", "appendfsync") == ["appendfsync", "always"]
