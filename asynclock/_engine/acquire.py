@@ -19,6 +19,7 @@ from .grant import Grant
 from .lease import Lease
 from .local_acquire import LocalAcquire
 from .local_queue import LocalQueue
+from .work import WORK, Work
 
 
 class Acquire(LocalAcquire):
@@ -153,11 +154,13 @@ class Acquire(LocalAcquire):
 
         `kept`: the moment since which this process may go first.
         """
+        work = WORK.get()
+        stopped = work is not None and work.stopped
         loop = AcquireLoop(
             self._engine,
             self._spec,
             self._options.ttl,
-            self._deadline,
+            self._started if stopped else self._deadline,
             once=self._once,
             asked=self._started,
             barge=kept is not None,
@@ -166,7 +169,10 @@ class Acquire(LocalAcquire):
             if queue.search is not None:
                 loop.unanswered = queue.search.unanswered
             queue.search = loop
-        attempt = await loop.run(first)
+        if work is None or stopped:
+            attempt = await loop.run(first)
+        else:
+            attempt = await _until_stopped(work, loop, first)
         return self._won(attempt, queue, kept if loop.contended is None else None)
 
     def _won_in_batch(self, queue: LocalQueue[Grant] | None) -> Lease | None:
@@ -210,3 +216,19 @@ class Acquire(LocalAcquire):
         if engine.observers:
             self._announce(lease, votes=len(grant.voters), handed_over=False)
         return lease
+
+
+async def _until_stopped(work: Work, loop: AcquireLoop, first: Attempt | None) -> Attempt:
+    """Run `loop` until it wins or `work` is stopped."""
+    limit = asyncio.timeout(None)
+    try:
+        async with limit:
+            work.waits(loop, lambda: limit.reschedule(0.0))
+            try:
+                return await loop.run(first)
+            finally:
+                work.goes_on(loop)
+    except AsyncLockError:  # AcquireTimeoutError is a TimeoutError, too
+        raise
+    except TimeoutError:
+        raise loop.out_of_time() from None

@@ -184,7 +184,7 @@ class AcquireLoop:
         if left < whole and self.contended is not None and not self._yields(self.contended):
             left = self._answer_by(settling=True) - now
         if left <= 0:
-            raise self._out_of_time()
+            raise self.out_of_time()
         return left if left < whole else None
 
     # others have it
@@ -328,7 +328,7 @@ class AcquireLoop:
             if self.contended:
                 raise refusals.too_long(self.contended)
             if attempt.cut and self._outage_since is None and took < 0.9 * settings.node_timeout:
-                raise self._out_of_time()
+                raise self.out_of_time()
         self.unanswered = attempt
         if attempt.hopeless:
             raise refusals.hopeless(attempt)
@@ -344,7 +344,8 @@ class AcquireLoop:
         if only or waited_out or in_vain or self._late():
             raise refusals.outage(attempt)
 
-    def _out_of_time(self) -> AsyncLockError:
+    def out_of_time(self) -> AsyncLockError:
+        """Return the error for a call whose time is over between two attempts, or in one."""
         if self.unanswered is not None:
             return refusals.outage(self.unanswered)
         if self.contended is not None:

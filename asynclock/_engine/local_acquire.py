@@ -18,6 +18,7 @@ from .local_queue import LocalQueue, Waiter
 from .options import LeaseOptions
 from .request import Request
 from .spec import LockSpec
+from .work import WORK
 
 
 class LocalAcquire(Request):
@@ -82,6 +83,10 @@ class LocalAcquire(Request):
         if left is not None:
             timer = waiter.get_loop().call_later(left, queue.give_up, waiter)
             waiter.add_done_callback(lambda _: timer.cancel())
+        work = WORK.get()
+        if work is not None:
+            waiter.add_done_callback(work.goes_on)
+            work.waits(waiter, partial(queue.give_up, waiter))
         return waiter
 
     def _too_long(self, queue: LocalQueue[Grant]) -> AsyncLockError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -14,6 +15,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from ..errors import AsyncLockError, ConfigurationError
 from ._problems import KEY
+from ._stopping import requests_of
 
 CONNECTIONS = {"http": Request, "websocket": WebSocket}
 
@@ -35,7 +37,8 @@ class AnswerErrors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         accepted = answered = False
-        if scope["type"] in CONNECTIONS and hasattr(self._state, KEY):
+        known = scope["type"] in CONNECTIONS and hasattr(self._state, KEY)
+        if known:
             scope.setdefault("state", {}).setdefault(KEY, getattr(self._state, KEY))
 
         async def watch(message: Message) -> None:
@@ -44,16 +47,17 @@ class AnswerErrors:
             answered = answered or message["type"] in ("http.response.start", "websocket.close")
             await send(message)
 
-        try:
-            await self.app(scope, receive, watch)
-        except AsyncLockError as error:
-            if answered or scope["type"] not in CONNECTIONS:
-                raise
-            connection = CONNECTIONS[scope["type"]](scope, receive, send)
-            if accepted and isinstance(connection, WebSocket):
-                connection.application_state = WebSocketState.CONNECTED
-            response = await self._answer(connection, error)
-            await response(scope, receive, send)
+        with requests_of(getattr(self._state, KEY)).serve() if known else nullcontext():
+            try:
+                await self.app(scope, receive, watch)
+            except AsyncLockError as error:
+                if answered or scope["type"] not in CONNECTIONS:
+                    raise
+                connection = CONNECTIONS[scope["type"]](scope, receive, send)
+                if accepted and isinstance(connection, WebSocket):
+                    connection.application_state = WebSocketState.CONNECTED
+                response = await self._answer(connection, error)
+                await response(scope, receive, send)
 
     async def _answer(self, connection: HTTPConnection, error: AsyncLockError) -> ASGIApp:
         handler = next(self._handlers[c] for c in type(error).__mro__ if c in self._handlers)

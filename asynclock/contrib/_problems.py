@@ -14,8 +14,10 @@ from typing import Any, Literal
 
 from .. import _settings
 from .._engine.reports import NodeHealth
+from .._engine.work import WORK
 from .._primitives.settings import LockSettings
 from ..errors import (
+    AcquireTimeoutError,
     AlreadyHeldError,
     AsyncLockError,
     ConfigurationError,
@@ -38,10 +40,6 @@ Contended = Literal[409, 423]
 
 class UnusableNameError(ConfigurationError):
     """The values in the request make a name that no lock can have, which is the client's fault."""
-
-
-class StoppingError(AsyncLockError):
-    """The server begins to stop, so the request waits for its lock no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,10 @@ class Problem:
 def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
     """Return the answer to a request that `error` ended; log what an operator must fix."""
     name = error.name
+    work = WORK.get()
     match error:
+        case AcquireTimeoutError() if work is not None and work.stopped:
+            return Problem(503, "unavailable", "The server is being stopped", name, 1)
         case NotAcquiredError():
             pause = _pause(error.retry_after)
             return Problem(contended, "contended", "Another holder has this lock", name, pause)
@@ -100,8 +101,6 @@ def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
             _log.warning("%s", error)
             pause = _pause(error.retry_after)
             return Problem(503, "unavailable", "Locks are not available at present", name, pause)
-        case StoppingError():
-            return Problem(503, "unavailable", "The server is being stopped", name, 1)
         case StaleFenceError():
             return Problem(412, "stale-fence", "A newer holder was here first", name)
         case LeaseLostError():

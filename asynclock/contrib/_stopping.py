@@ -2,24 +2,25 @@
 
 aiohttp tells an application that the server begins to stop. An ASGI server tells it only after the
 last request has ended. But the object of a uvicorn server handles the signals, in workers of
-gunicorn too, and has a flag for that. So while requests wait, this looks at the handler of the
+gunicorn too, and has a flag for that. So while requests run, this looks at the handler of the
 signals; that takes no signal away from anybody.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from .._engine.lease import Lease
+from .._engine.work import Work
 from .._primitives.lock import Lock
 from ..errors import NotAcquiredError
 from ..manager import LockManager
-from ._problems import StoppingError
 
 _log = logging.getLogger("asynclock.web")
 
@@ -27,50 +28,48 @@ LOOK_INTERVAL: Final = 0.1
 """Seconds between two looks at the server's flag, which uvicorn itself reads as often."""
 
 
-class Waits:
-    """The calls of an application's routes that wait for locks."""
+class Requests:
+    """The requests that an application serves, and that may wait for locks."""
 
     def __init__(self) -> None:
-        self._calls: set[asyncio.Timeout] = set()
+        self._works: set[Work] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
 
-    async def acquire(self, lock: Lock, retry_after: float | None) -> Lease:
-        """Acquire the lock of a route. Raises StoppingError if the server stops first.
+    @contextlib.contextmanager
+    def serve(self) -> Iterator[None]:
+        """Let the calls of the block wait for locks until the server begins to stop.
 
-        `retry_after`: what a refusal advises, if the route says so.
+        Then they raise AcquireTimeoutError.
         """
         if self._timer is None and not self._stopping:
             self._look()
+        work = Work(stopped=self._stopping)
+        self._works.add(work)
         try:
-            lease = await (lock.try_acquire() if self._stopping else self._wait(lock))
-        except NotAcquiredError as error:
-            if retry_after is not None:
-                error.retry_after = retry_after
-            raise
-        if lease is None:
-            raise StoppingError(f"the server stops, and {lock.name!r} is not free", name=lock.name)
-        return lease
-
-    async def _wait(self, lock: Lock) -> Lease | None:
-        call = asyncio.timeout(None)
-        try:
-            async with call:
-                self._calls.add(call)
-                return await lock.acquire()
-        except NotAcquiredError:  # a TimeoutError, too
-            raise
-        except TimeoutError:
-            return None
+            with work.running():
+                yield
         finally:
-            self._calls.discard(call)
+            self._works.discard(work)
+
+    async def acquire(self, lock: Lock, retry_after: float | None) -> Lease:
+        """Acquire the lock of a route.
+
+        `retry_after`: what a refusal advises, if the route says so.
+        """
+        with self.serve():
+            try:
+                return await lock.acquire()
+            except NotAcquiredError as error:
+                if retry_after is not None:
+                    error.retry_after = retry_after
+                raise
 
     def end(self) -> None:
         """End all waits: the server begins to stop."""
         self._stopping = True
-        for call in self._calls:
-            if call.when() is None:
-                call.reschedule(0.0)
+        for work in tuple(self._works):
+            work.stop()
 
     def _look(self) -> None:
         if _server_stops():
@@ -81,7 +80,7 @@ class Waits:
 
     def _look_again(self) -> None:
         self._timer = None
-        if self._calls:
+        if self._works:
             self._look()
 
 
@@ -92,20 +91,20 @@ def _server_stops() -> bool:
     return any(getattr(owner, "should_exit", False) is True for owner in owners)
 
 
-_waits: WeakKeyDictionary[LockManager, Waits] = WeakKeyDictionary()
+_requests: WeakKeyDictionary[LockManager, Requests] = WeakKeyDictionary()
 
 
-def waits_of(locks: LockManager) -> Waits:
-    """Return the waits of the application that uses this manager."""
-    waits = _waits.get(locks)
-    if waits is None:
-        waits = _waits[locks] = Waits()
-    return waits
+def requests_of(locks: LockManager) -> Requests:
+    """Return the requests of the application that uses this manager."""
+    found = _requests.get(locks)
+    if found is None:
+        found = _requests[locks] = Requests()
+    return found
 
 
 def begin(locks: LockManager) -> None:
     """Note that an application starts with this manager, which another one may have used."""
-    _waits[locks] = Waits()
+    _requests[locks] = Requests()
 
 
 def warn(paths: Iterable[str]) -> None:

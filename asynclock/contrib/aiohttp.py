@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
@@ -42,7 +43,7 @@ from ._problems import (
     usable,
 )
 from ._source import Source
-from ._stopping import waits_of, warn
+from ._stopping import requests_of, warn
 from ._while_present import WhilePresent
 
 __all__ = ["LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems", "setup"]
@@ -192,8 +193,7 @@ class _Fixed:
 
 
 def _problems_of(source: Source | _Fixed) -> Middleware:
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         sent_before = request.writer.output_size  # "100 Continue" may have been sent
         try:
             return await handler(request)
@@ -212,11 +212,17 @@ def _problems_of(source: Source | _Fixed) -> Middleware:
                 content_type=_problems.MEDIA_TYPE,
             )
 
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        locks = _found(request)
+        with nullcontext() if locks is None else requests_of(locks).serve():
+            return await answer(request, handler)
+
     return middleware
 
 
 async def _end_waits(app: web.Application) -> None:
-    waits_of(app[LOCKS]).end()
+    requests_of(app[LOCKS]).end()
 
 
 async def _note_socket(request: web.Request, response: web.StreamResponse) -> None:
@@ -230,10 +236,15 @@ def locks_of(request: web.Request) -> LockManager:
     Args:
         request: any request that this application, or one inside it, serves.
     """
-    for app in reversed(request.match_info.apps):
-        if LOCKS in app:
-            return app[LOCKS]
-    raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
+    locks = _found(request)
+    if locks is None:
+        raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
+    return locks
+
+
+def _found(request: web.Request) -> LockManager | None:
+    apps = reversed(request.match_info.apps)
+    return next((app[LOCKS] for app in apps if LOCKS in app), None)
 
 
 def locked(
@@ -268,7 +279,7 @@ def locked(
             wanted = name(request) if callable(name) else fill_in(name, request.match_info)
             lock = locks.lock(usable(wanted, locks), **given)
             with WhilePresent(request) as scope:
-                async with await waits_of(locks).acquire(lock, retry_after) as lease:
+                async with await requests_of(locks).acquire(lock, retry_after) as lease:
                     return await handler(first, lease)
             if scope.cancelled_caught:
                 return web.Response(status=CLIENT_GONE, reason="Client Closed Request")

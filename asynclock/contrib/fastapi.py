@@ -52,7 +52,7 @@ from ._problems import (
     usable,
 )
 from ._source import Source
-from ._stopping import waits_of, warn
+from ._stopping import requests_of, warn
 
 __all__ = ["Locked", "Locks", "health", "lifespan", "locked", "locks_of", "setup"]
 
@@ -216,7 +216,7 @@ def Locked(  # noqa: N802 - as `Depends`
         presence = connection.scope.get(PRESENCE)
         if isinstance(presence, Presence):
             presence.insist()
-        async with await waits_of(locks).acquire(lock, retry_after) as lease:
+        async with await requests_of(locks).acquire(lock, retry_after) as lease:
             yield lease
 
     _routes.locks[hold] = Declared(name, given.get("timeout"))

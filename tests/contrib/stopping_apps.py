@@ -41,6 +41,11 @@ def by_fastapi() -> Any:
     async def hold(lease: Annotated[Lease, Locked("a")]) -> dict[str, bool]:
         return await stay(lease)
 
+    @served.post("/by-hand")
+    async def by_hand(locks: Locks) -> dict[str, bool]:
+        async with locks.lock("a") as lease:
+            return await stay(lease)
+
     @served.get("/waiting")
     async def waiting(locks: Locks) -> int:
         return locks.statistics().waiting
@@ -60,10 +65,15 @@ def by_aiohttp() -> None:
     async def hold(request: web.Request, lease: Lease) -> web.Response:
         return web.json_response(await stay(lease))
 
+    async def by_hand(request: web.Request) -> web.Response:
+        async with locks_of(request).lock("a") as lease:
+            return web.json_response(await stay(lease))
+
     async def waiting(request: web.Request) -> web.Response:
         return web.json_response(locks_of(request).statistics().waiting)
 
     served.router.add_post("/hold", hold)
+    served.router.add_post("/by-hand", by_hand)
     served.router.add_get("/waiting", waiting)
     port, patience = int(sys.argv[1]), float((*sys.argv, 60)[2])
     web.run_app(served, host="127.0.0.1", port=port, shutdown_timeout=patience, print=None)

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +22,9 @@ from fastapi import FastAPI, WebSocket
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
 
-from asynclock import Lease, connect
+from asynclock import Lease, LockManager, connect
 from asynclock.contrib import aiohttp as for_aiohttp
-from asynclock.contrib.fastapi import Locked, locked
+from asynclock.contrib.fastapi import Locked, Locks, locked
 from asynclock.testing import LocalServer, busy
 from asynclock.testing.servers.ports import ReservedPort
 from tests.contrib.apps import client_of, serving, with_locks
@@ -89,7 +89,8 @@ async def test_sigterm_ends_the_waits_and_lets_holders_finish(
             await becomes(waiting, 0, timeout=60)
             holder = asyncio.create_task(client.post("/hold"))
             await until(lambda: lock_keys(asynclock_nodes))
-            others = [asyncio.create_task(client.post("/hold")) for _ in range(3)]
+            paths = ("/hold", "/by-hand", "/by-hand")
+            others = [asyncio.create_task(client.post(path)) for path in paths]
             await becomes(waiting, 3)
             process.send_signal(signal.SIGTERM)
             for answer in await asyncio.wait_for(asyncio.gather(*others), PATIENCE):
@@ -158,6 +159,72 @@ async def test_a_request_that_comes_later_gets_a_free_lock_and_does_not_wait(
         await until(lambda: locks.statistics().waiting)
         await other.release()
         assert (await waiting).json() == "a"
+
+
+WISHES: dict[str, Callable[[LockManager], Any]] = {
+    "lock": lambda locks: locks.lock("a"),
+    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
+    "fair_lock": lambda locks: locks.fair_lock("a"),
+    "write": lambda locks: locks.rwlock("a").write(),
+    "read": lambda locks: locks.rwlock("a").read(),
+    "semaphore": lambda locks: locks.semaphore("a", 1),
+    "several": lambda locks: locks.semaphore("a", 2).several(2),
+    "multi_lock": lambda locks: locks.multi_lock("a", "b"),
+}
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("kind", WISHES)
+async def test_a_lock_that_a_handler_takes_itself_is_waited_for_until_the_stop(
+    stopping: Server, kind: str, *, here: bool
+) -> None:
+    """Work of the same manager outside of requests waits on, even if a request has begun it."""
+    app: FastAPI = with_locks("fastapi", connect("memory://stopping-by-hand"))
+    wish, jobs, answered = WISHES[kind], list[asyncio.Task[int]](), asyncio.Event()
+
+    async def job(locks: LockManager) -> int:
+        async with wish(locks) as lease:
+            return int(lease.fence)
+
+    async def later(locks: LockManager) -> int:
+        await answered.wait()
+        return await job(locks)
+
+    @app.get("/")
+    async def get(locks: Locks) -> int:
+        return await job(locks)
+
+    @app.get("/job")
+    async def begin(locks: Locks) -> None:
+        jobs.append(asyncio.create_task((later if stopping.should_exit else job)(locks)))
+
+    async with client_of(app) as (client, locks), connect("memory://stopping-by-hand") as other:
+
+        async def ask(path: str = "/") -> httpx.Response:
+            return await asyncio.wait_for(client.get(path), PATIENCE)
+
+        holder = locks if here else other
+        taken = holder.rwlock("a").write() if kind == "read" else wish(holder)
+        held = await taken.acquire()
+        waiting = asyncio.create_task(ask())
+        await until(lambda: locks.statistics().waiting == 1)
+        jobs.append(asyncio.create_task(job(locks)))
+        assert (await ask("/job")).status_code == 200
+        await until(lambda: locks.statistics().waiting == 3)
+        stopping.handle_exit()
+        answer = await waiting
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["type"] == "urn:asynclock:unavailable"
+        assert (await ask("/job")).status_code == 200
+        answered.set()
+        await until(lambda: locks.statistics().waiting == 3)
+        assert (await ask()).status_code == 503
+        assert not any(one.done() for one in jobs)
+        await held.release()
+        assert all(await asyncio.wait_for(asyncio.gather(*jobs), PATIENCE))
+        assert (await ask()).json() > 0, "it takes what is free"
+        async with taken:
+            assert (await asyncio.create_task(ask())).status_code == 503
 
 
 def test_a_socket_that_waits_is_refused(stopping: Server) -> None:
