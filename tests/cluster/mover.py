@@ -34,8 +34,8 @@ class Mover(Worker):
         await self._locks.aclose()
         await self._move()
         moving = asyncio.create_task(self._follow())
-        async with self._client:
-            await asyncio.gather(*(self._work() for _ in range(self._orders.tasks)))
+        async with self.client:
+            await asyncio.gather(*(self.work() for _ in range(self.orders.tasks)))
             moving.cancel()
             await self._locks.aclose()
 
@@ -49,7 +49,7 @@ class Mover(Worker):
         if nodes == self._nodes:
             return
         new = asynclock.connect(
-            *nodes, label=f"w{self._orders.number}", observers=[self._see], **self._orders.options
+            *nodes, label=f"w{self.orders.number}", observers=[self._see], **self.orders.options
         )
         await new.__aenter__()
         old, self._locks = self._locks, new
@@ -57,7 +57,7 @@ class Mover(Worker):
         while self._uses[old]:
             await asyncio.sleep(0.01)
         await old.aclose()
-        (self._folder / f"moved-{self._orders.number}").write_text(json.dumps(nodes))
+        (self._folder / f"moved-{self.orders.number}").write_text(json.dumps(nodes))
 
     async def _use(self, name: str) -> None:
         locks = self._locks
@@ -69,7 +69,7 @@ class Mover(Worker):
 
     def _see(self, event: Event) -> None:
         if isinstance(event, Lost):
-            self._complaints.write(f"lost {event.name}: {event.reason}\n")
+            self.complaints.write(f"lost {event.name}: {event.reason}\n")
 
     async def _extend(self, lease: asynclock.Lease, body: Body) -> None:
         """Keep the ttl: a shorter one may end while a node is frozen."""

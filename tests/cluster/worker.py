@@ -48,33 +48,33 @@ class Worker:
 
     def __init__(self, orders: Orders) -> None:
         folder = Path(orders.folder)
-        self._orders = orders
+        self.orders = orders
         self._ttl: float = orders.options["ttl"]
         self._random = random.Random(f"{orders.seed} {orders.number}")
         self._history = History(folder / "history.jsonl")
         self._writes = (folder / f"writes-{orders.number}.jsonl").open("a", buffering=1)
-        self._complaints = (folder / f"complaints-{orders.number}").open("a", buffering=1)
+        self.complaints = (folder / f"complaints-{orders.number}").open("a", buffering=1)
         self._locks = asynclock.connect(*orders.urls, label=f"w{orders.number}", **orders.options)
-        self._client = redis.asyncio.Redis.from_url(orders.store, decode_responses=True)
-        self._store = FencedRedis(self._client)
+        self.client = redis.asyncio.Redis.from_url(orders.store, decode_responses=True)
+        self._store = FencedRedis(self.client)
 
     async def run(self) -> None:
-        async with self._locks, self._client:
-            await asyncio.gather(*(self._work() for _ in range(self._orders.tasks)))
+        async with self._locks, self.client:
+            await asyncio.gather(*(self.work() for _ in range(self.orders.tasks)))
 
     def _told_to_stop(self) -> bool:
-        return Path(self._orders.stop).exists()
+        return Path(self.orders.stop).exists()
 
-    async def _work(self) -> None:
+    async def work(self) -> None:
         while not self._told_to_stop():
             try:
-                await self._use(self._random.choice(self._orders.names))
+                await self._use(self._random.choice(self.orders.names))
             except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
                 await asyncio.sleep(0.01)
             except asynclock.LeaseLostError:
                 pass
             except Exception as error:
-                self._complaints.write(f"{type(error).__name__}: {error}\n")
+                self.complaints.write(f"{type(error).__name__}: {error}\n")
             await asyncio.sleep(self._random.expovariate(200.0))
 
     async def _use(self, name: str) -> None:
@@ -88,12 +88,12 @@ class Worker:
             with self._history.body(lease, began=began) as body:
                 if chance < 0.15:
                     await self._extend(lease, body)
-                elif chance < self._orders.forks:
+                elif chance < self.orders.forks:
                     await self._fork(lease)
                 await self._inside(lease)
             held_to_the_end = lease.held
         if not held_to_the_end:
-            self._complaints.write(f"fence {lease.fence} was lost and nobody told\n")
+            self.complaints.write(f"fence {lease.fence} was lost and nobody told\n")
 
     async def _leave_elsewhere(self, lease: asynclock.Lease, began: float) -> None:
         """The body and its end are another task's."""
@@ -121,7 +121,7 @@ class Worker:
             await lease.extend(self._ttl * 30)
         except asynclock.ConfigurationError:
             return
-        self._complaints.write(f"a ttl of {self._ttl * 30:g} s was accepted\n")
+        self.complaints.write(f"a ttl of {self._ttl * 30:g} s was accepted\n")
 
     async def _fork(self, lease: asynclock.Lease) -> None:
         """A child that ends at once, gives back what it inherits, or closes the manager."""

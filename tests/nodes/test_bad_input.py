@@ -57,6 +57,8 @@ THREE = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
             (("redis+sentinel://h1,h2" + path,), "name of one service")
             for path in ("", "/", "/a/b")
         ),
+        (("redis+sentinel:///a",), "names no host"),
+        (("redis+sentinel://@/a",), "names no host"),
         ((redis.asyncio.RedisCluster(host="localhost"),), "pass a Cluster by its URL"),
         (({"redis://a"},), r"connect\(\*nodes\)"),
         ((frozenset({"redis://a"}),), r"connect\(\*nodes\)"),

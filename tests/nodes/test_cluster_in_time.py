@@ -453,6 +453,13 @@ async def test_a_cluster_votes_when_its_last_server_does(monkeypatch: pytest.Mon
         await until(lambda: locks.nodes()[0].state == "quarantined")
         (health,) = locks.nodes()
         assert health.votes_in > 9
+        for call in (
+            locks.ready(voting=True, timeout=5),
+            locks.lock(name_on(1)).acquire(timeout=5),
+        ):
+            with pytest.raises(asynclock.QuorumUnavailableError) as failed:
+                await call
+            assert failed.value.retry_after > 4
         assert health.cause.startswith("c1:7000: ")
         async with locks.lock(NAME):
             pass
@@ -608,3 +615,45 @@ async def test_replicas_that_any_primary_had_may_come_back(
     async with connect(VirtualCluster(monkeypatch), acks=1) as locks:
         with pytest.raises(asynclock.ConfigurationError, match="needs 1 replica, and it has none"):
             await locks.lock(NAME).acquire(timeout=5)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05, 0.9])
+@pytest.mark.parametrize("slow", ["all", "the second", "the last"])
+@in_virtual_time
+async def test_a_timeout_for_several_names_is_kept_and_no_key_is_left(
+    monkeypatch: pytest.MonkeyPatch, timeout: float, slow: str
+) -> None:
+    """The servers are slow, and each name is on another one."""
+    cluster, trip, patience = VirtualCluster(monkeypatch), 0.35, 0.5
+    names = [name_on(number) for number in range(3)]
+    slowed = {"all": [0, 1, 2], "the second": [1], "the last": [2]}[slow]
+
+    async def left() -> list[Any]:
+        pairs = zip(cluster.primaries, names, strict=True)
+        owners = [await server.command("GET", key_of(name)) for server, name in pairs]
+        return [owner for owner in owners if owner is not None]
+
+    async def free() -> bool:
+        return not await left()
+
+    async with connect(cluster, node_timeout=patience, **LONG) as locks:
+        await met(locks)
+        for number in slowed:
+            # One round trip fits into a node timeout, two do not.
+            whole = trip if slow == "all" else max(timeout, patience) + 0.3
+            cluster.primaries[number].way.seconds = whole / 2
+        began = now()
+        if slow == "all" and not timeout:  # of calls that don't wait, each has its own time
+            lease = await locks.multi_lock(*names).acquire(timeout=0)
+            assert now() - began < 3 * patience
+            await lease.release()
+        else:
+            with pytest.raises((asynclock.AcquireTimeoutError, asynclock.QuorumUnavailableError)):
+                await locks.multi_lock(*names).acquire(timeout=timeout)
+            assert now() - began < max(timeout, patience) + 0.3
+        await until(free)
+        for server in cluster.primaries:
+            server.way.seconds = 0.0
+        async with locks.multi_lock(*names, timeout=20):
+            assert len(await left()) == 3
+        await until(free)

@@ -136,23 +136,29 @@ async def test_while_a_slot_is_split_a_command_is_tried_again(
         assert await waiting
 
 
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
 @in_virtual_time
 async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Its release was answered already: the name would be locked for a ttl, with no owner."""
+    """Its release was answered already: the name would be locked for a ttl, with no owner.
+
+    A semaphore's acquire looks at more keys than its release.
+    """
     cluster = VirtualCluster(monkeypatch)
     source = cluster.primaries[0]
     async with connect(cluster, node_timeout=5.0, **LONG) as locks:
         await met(locks)
         source.odd[SLOT] = SPLIT
-        waiting = start(locks.lock(NAME).acquire())
+        wanted: Any = locks.lock(NAME) if kind == "lock" else locks.semaphore(NAME, 2)
+        waiting = start(wanted.acquire())
         await asyncio.sleep(0.31)
         waiting.cancel()
         await asyncio.sleep(0)
         source.odd.clear()
         await asyncio.sleep(1)
-        assert await source.command("GET", key_of(NAME)) is None
+        keys = await source.command("KEYS", f"asynclock:{{{NAME}}}*")
+        assert [key for key in keys if not key.endswith(":#fence")] == []
 
 
 # ---- releases

@@ -249,6 +249,30 @@ async def test_a_sentinel_needs_no_guard_and_has_one_node_timeout(
         assert await seconds_until(lambda: locks.nodes()[0].state == "down") < CONFIRMED + 0.3
 
 
+@in_virtual_time
+async def test_a_new_primary_extends_nothing_while_the_old_one_may_still_grant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the lease, but others may still be granted the name by the old primary."""
+    service = VirtualService(monkeypatch)
+    old, heir = service.servers
+    async with connect(service, acks="all", restart_guard=True, ttl=9, max_ttl=9) as locks:
+        await until(lambda: locks.nodes()[0].state == "up", timeout=60, every=0.1)
+        lease = await locks.lock("a", ttl=9, renew=False).acquire()
+        heir.keys.values.update(old.keys.values)
+        heir.keys.expiries.update(old.keys.expiries)
+        service.name(heir, epoch=2, replicas={old: "slave"})
+        await until(lambda: heir.asked_for("EVALSHA"), "its mark is left", every=0.001)
+        marked = now()
+        while now() < marked + CONFIRMED - 0.05:
+            with pytest.raises((asynclock.QuorumUnavailableError, asynclock.LeaseLostError)):
+                await lease.extend()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)
+        assert lease.held
+        await lease.extend()
+
+
 # ---- replicas
 
 

@@ -232,11 +232,11 @@ def _words(pairs: dict[str, object]) -> list[bytes]:
 
 
 class VirtualService:
-    """Two servers behind three Sentinels; the first is the primary."""
+    """Some servers behind three Sentinels; the first is the primary."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, *, servers: int = 2) -> None:
         self.sentinels = [Sentinel(f"s{n}") for n in range(3)]
-        self.servers = [Server(f"p{n}", 6379) for n in range(2)]
+        self.servers = [Server(f"p{n}", 6379) for n in range(servers)]
         self.acknowledge(1)
         self.name(self.servers[0], epoch=1, replicas={self.servers[1]: "slave"})
         reach(patch, [*self.sentinels, *self.servers])

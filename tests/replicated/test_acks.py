@@ -7,8 +7,6 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock._engine.round import UNNOTICED
-from asynclock._nodes.acks import Acks
 from asynclock.testing import Replicated, find_server
 from tests.replicated.conftest import Connect
 from tests.tables.inside import renew_now
@@ -28,14 +26,14 @@ async def calls(group: Replicated, command: str) -> int:
     return 0
 
 
-@pytest.mark.parametrize("acks", [1, 2, "majority", "all"])
+@pytest.mark.parametrize(("acks", "needed"), [(1, 1), (2, 2), ("majority", 1), ("all", 2)])
 async def test_a_grant_is_on_the_replicas_when_it_counts(
-    group: Replicated, connect: Connect, acks: int | str
+    group: Replicated, connect: Connect, acks: int | str, needed: int
 ) -> None:
     locks = connect(*group.addresses, acks=acks, restart_guard=False)
     async with locks.lock("a") as lease:
         having = [await replica.command("GET", "asynclock:a") for replica in group.replicas]
-        assert having.count(lease.owner) >= Acks.of(acks, False).needed(2)
+        assert having.count(lease.owner) >= needed
         assert await refused(locks.lock("a"))
     assert await left(group) == []
 
@@ -70,16 +68,6 @@ async def test_all_means_all_and_says_how_many_were_missing(
     await becomes(lambda: left(group), ["asynclock:a"])
 
 
-async def test_a_refusal_needs_no_acknowledgement(group: Replicated, connect: Connect) -> None:
-    here = connect(*group.addresses, acks=2, restart_guard=False)
-    there = connect(*group.addresses, acks=2, restart_guard=False)
-    held = await here.lock("a").acquire(timeout=20)
-    assert await there.lock("b").acquire(timeout=20)
-    await group.replicas[0].freeze()
-    assert await refused(there.lock("a"))
-    assert held.held
-
-
 async def test_a_lagging_replica_kills_no_lease(group: Replicated, connect: Connect) -> None:
     locks = connect(*group.addresses, acks=2, restart_guard=False)
     lease = await locks.lock("a").acquire(timeout=20)
@@ -109,36 +97,8 @@ async def test_a_lease_that_nobody_acknowledges_ends_at_its_own_deadline(
     await group.replicas[0].freeze()
     await asyncio.wait_for(lease.wait_lost(), 10)
     # The second is of a machine so busy that the timer came late.
-    assert lease.lost_reason in ("no quorum renewed it before its ttl ran out", UNNOTICED)
-
-
-async def test_many_grants_share_one_wait(group: Replicated, connect: Connect) -> None:
-    locks = connect(*group.addresses, acks=2, node_timeout=2, restart_guard=False)
-    await locks.ready()
-    count = 200
-
-    async def work(number: int) -> None:
-        async with locks.lock(f"n{number}"):
-            pass
-
-    before = await calls(group, "wait")
-    await asyncio.gather(*(work(number) for number in range(count)))
-    waits = await calls(group, "wait") - before
-    assert 1 <= waits <= count / 4
-
-
-async def test_a_forgotten_script_is_acknowledged_too(group: Replicated, connect: Connect) -> None:
-    locks = connect(*group.addresses, acks=2, restart_guard=False)
-    assert await locks.lock("a").acquire(timeout=20)
-    await group.primary.command("SCRIPT", "FLUSH")
-    await group.replicas[0].freeze()
-    with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 2 replicas"):
-        await locks.lock("b").try_acquire()
-    await group.primary.command("SCRIPT", "FLUSH")
-    await group.replicas[0].thaw()
-    lease = await locks.lock("b").acquire(timeout=20)
-    having = [await replica.command("GET", "asynclock:b") for replica in group.replicas]
-    assert having == [lease.owner] * 2
+    reasons = "no quorum renewed it before its ttl ran out", "its time ran out while the event loop"
+    assert str(lease.lost_reason).startswith(reasons)
 
 
 async def test_durable_needs_a_server_that_can_say_so(group: Replicated, connect: Connect) -> None:
@@ -150,12 +110,6 @@ async def test_durable_needs_a_server_that_can_say_so(group: Replicated, connect
     else:
         with pytest.raises(asynclock.UnsupportedDeploymentError, match="WAITAOF"):
             await locks.lock("a").acquire(timeout=20)
-
-
-async def test_a_replica_is_never_asked(group: Replicated, connect: Connect) -> None:
-    locks = connect(group.replicas[0].url, acks=1, restart_guard=False)
-    with pytest.raises(asynclock.ConfigurationError, match="it is a replica"):
-        await locks.lock("a").acquire()
 
 
 async def test_a_demoted_primary_is_left_at_once(group: Replicated, connect: Connect) -> None:
@@ -170,7 +124,7 @@ async def test_a_demoted_primary_is_left_at_once(group: Replicated, connect: Con
     assert (await old.command("ROLE"))[0] == "slave"
 
 
-@pytest.mark.parametrize("timeout", [0.01, 0.7, 1.2, 2.2])
+@pytest.mark.parametrize("timeout", [0.01, 1.2])
 async def test_whatever_the_timeout_the_missing_acknowledgements_are_told(
     group: Replicated, connect: Connect, timeout: float
 ) -> None:

@@ -12,19 +12,17 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock._nodes.cluster import slots
-from asynclock._nodes.sentinel import SentinelNode, SentinelView
 from asynclock.testing import RedisCluster, SentinelGroup
 from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
 from tests.replicated.topologies import Topologies
+from tests.tables.inside import named_by_watchers
 from tests.waiting import until
 
 DEAD = "127.0.0.9"
@@ -87,18 +85,12 @@ async def urls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[str]:
     """The addresses of one deployment, whose servers are all known by name."""
+    named_by_watchers(monkeypatch, "primary.test")
     if request.param == "sentinel":
         group = await topologies.get("sentinel", lambda: SentinelGroup(2, 3))
-        ask = SentinelNode._ask_sentinels
-
-        async def named(self: SentinelNode) -> SentinelView:
-            return replace(await ask(self), host="primary.test")
-
-        monkeypatch.setattr(SentinelNode, "_ask_sentinels", named)
         found = group.addresses
     elif request.param == "cluster":
         cluster = await topologies.get("cluster", lambda: RedisCluster(3, 1))
-        monkeypatch.setattr(slots, "_address", lambda one, _asked: ("shard.test", int(one[1])))
         found = cluster.addresses
     else:
         servers = await asynclock_servers(3 if request.param == "quorum" else 1)

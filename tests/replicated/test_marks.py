@@ -10,7 +10,6 @@ from typing import TypeVar
 import pytest
 
 import asynclock
-from asynclock._nodes.watched import CONFIRMED
 from asynclock._rules.validity import quarantine
 from asynclock.events import Event, NodeQuarantined
 from asynclock.testing import (
@@ -28,7 +27,7 @@ from tests.replicated.topologies import Topologies
 from tests.waiting import becomes, refused
 
 T = TypeVar("T")
-TTL = 1.0
+TTL, CONFIRMED = 1.0, 2.0
 GUARD = {"ttl": TTL, "max_ttl": TTL}
 
 

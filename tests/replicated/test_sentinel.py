@@ -10,9 +10,6 @@ import pytest
 from redis.asyncio.sentinel import Sentinel
 
 import asynclock
-from asynclock import _clock
-from asynclock._nodes import sentinel
-from asynclock._nodes.watched import CONFIRMED, POLL, poll_patience
 from asynclock.testing import FaultProxy, SentinelGroup, until
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies
@@ -48,12 +45,6 @@ async def test_one_sentinel_dead_and_one_frozen_of_three(
     lonely = connect(*service.addresses, restart_guard=False)
     with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 3 Sentinels answered"):
         await lonely.lock("a").acquire(timeout=1.5)
-
-
-@pytest.mark.parametrize("hosts", ["127.0.0.1", "127.0.0.1/", "127.0.0.1/a/b", "/a", "@/a"])
-def test_addresses_are_checked(hosts: str) -> None:
-    with pytest.raises(asynclock.ConfigurationError):
-        asynclock.connect(f"redis+sentinel://{hosts}")
 
 
 async def test_an_unknown_service_is_a_mistake(service: SentinelGroup, connect: Connect) -> None:
@@ -164,108 +155,6 @@ async def test_a_client_that_is_cut_off_with_the_old_primary_stops(
         proxies[0].heal()
         assert await cut_off.lock("b").acquire(timeout=40)
     await service.failed_over(old)
-
-
-async def test_a_new_primary_extends_nothing_while_the_old_one_may_still_grant(
-    service: SentinelGroup, connect: Connect
-) -> None:
-    """It has the lease, but others may still be granted the name by the old primary."""
-    locks = connect(*service.addresses, acks="all", ttl=8, max_ttl=8)
-    lease = await locks.lock("a").acquire(timeout=40)
-    (node,) = locks._engine.multiplexer.nodes
-    known = node.trust.renews_from
-    await service.sentinels[0].command("SENTINEL", "FAILOVER", "mymaster")
-
-    async def met_again() -> bool:
-        return node.trust.renews_from > known
-
-    await until(met_again, "the new primary is met")
-    await service.failed_over(service.primary)
-    while _clock.now() < node.trust.renews_from:
-        with contextlib.suppress(asynclock.QuorumUnavailableError, asynclock.LeaseLostError):
-            await lease.extend()  # it tries for one node timeout
-            assert _clock.now() >= node.trust.renews_from
-        await asyncio.sleep(0.02)
-
-
-async def test_without_a_majority_of_sentinels_nothing_is_granted_until_they_are_back(
-    service: SentinelGroup, connect: Connect
-) -> None:
-    locks = connect(*service.addresses, ttl=20, max_ttl=20, restart_guard=False)
-    lease = await locks.lock("a").acquire(timeout=20)
-    for watcher in service.sentinels[:2]:
-        await watcher.freeze()
-
-    async def down() -> bool:
-        return locks.nodes()[0].state == "down"
-
-    await until(down, "the confirmation has run out")
-    with pytest.raises(asynclock.QuorumUnavailableError, match="not confirmed as the primary"):
-        await locks.lock("b").try_acquire()
-    assert lease.held  # its ttl has not run out
-    assert await lease.release()  # what is held can be given back all the same
-    assert await service.primary.command("GET", "asynclock:a") is None
-    await service.sentinels[0].thaw()
-    assert await locks.lock("b").acquire(timeout=20)
-
-
-async def test_a_grant_that_is_told_after_the_confirmation_does_not_count(
-    service: SentinelGroup, connect: Connect
-) -> None:
-    """The primary executed it too late: by then another server may be the primary."""
-    locks = connect(*service.addresses, node_timeout=5, ttl=90, max_ttl=90, restart_guard=False)
-    async with locks.lock("a", timeout=20):
-        pass
-    for watcher in service.sentinels[:2]:
-        await watcher.freeze()
-    await service.primary.freeze()
-    waiting = asyncio.create_task(locks.lock("a").try_acquire())
-
-    async def down() -> bool:
-        return locks.nodes()[0].state == "down"
-
-    await until(down, "the confirmation has run out")
-    assert not waiting.done()
-    await service.primary.thaw()
-    with pytest.raises(asynclock.QuorumUnavailableError, match="not confirmed as the primary"):
-        await waiting
-
-    async def free() -> bool:
-        return await service.primary.command("GET", "asynclock:a") is None
-
-    await until(free, "it is given back")
-
-
-@pytest.mark.parametrize("node_timeout", [0.01, 0.25, 1.0, 2.5, 15.0])
-def test_a_frozen_sentinel_costs_no_confirmation(node_timeout: float) -> None:
-    """Each question waits for its answer; the next confirmation comes before the last one ends."""
-    assert POLL + 2 * poll_patience(node_timeout) <= 0.8 * CONFIRMED
-
-
-@pytest.mark.parametrize("place", [(sentinel, "_view"), (sentinel, "agreed_primary")])
-async def test_an_answer_that_nobody_expected_does_not_end_the_watch(
-    service: SentinelGroup,
-    connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-    place: tuple[object, str],
-) -> None:
-    locks = connect(*service.addresses, restart_guard=False)
-    async with locks.lock("a", timeout=20):
-        pass
-
-    async def down() -> bool:
-        return locks.nodes()[0].state == "down"
-
-    def strange(*_: object) -> None:
-        raise KeyError("flags")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*place, strange)
-        await until(down, "the confirmation has run out")
-        with pytest.raises(asynclock.QuorumUnavailableError, match="KeyError"):
-            await locks.lock("a").try_acquire()
-    async with locks.lock("a", timeout=20) as lease:
-        assert lease.held
 
 
 async def test_sentinels_and_servers_with_passwords(

@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asynclock import LockManager, _clock
 from asynclock._engine import local_queue
+from asynclock._nodes.cluster import slots
 from asynclock._nodes.endpoint import TLS, Endpoint
+from asynclock._nodes.sentinel import SentinelNode, SentinelView
 from asynclock._primitives import fair, lock, readwrite, semaphore
 from tests.waiting import until
 
@@ -102,3 +105,14 @@ def chance(locks: LockManager, random: Callable[[], float]) -> None:
 def keeps_turns(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let a process hand a name on for this long, though others want it."""
     patch.setattr(local_queue, "KEEP_TIME", seconds)
+
+
+def named_by_watchers(patch: pytest.MonkeyPatch, host: str) -> None:
+    """Let Sentinels and the servers of a Cluster name servers by this host."""
+    ask = SentinelNode._ask_sentinels
+
+    async def named(self: SentinelNode) -> SentinelView:
+        return replace(await ask(self), host=host)
+
+    patch.setattr(SentinelNode, "_ask_sentinels", named)
+    patch.setattr(slots, "_address", lambda one, _asked: (host, int(one[1])))
