@@ -13,10 +13,11 @@ import pytest
 import asynclock
 from asynclock._rules.validity import quarantine
 from asynclock.events import Event, NodeQuarantined
-from asynclock.testing import FaultProxy, LocalServer
+from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import TTL, Connect, Meetings, second_lease
-from tests.waiting import until
+from tests.guards.nodes import old
+from tests.waiting import in_virtual_time, until
 
 Prepare = Callable[..., Any]
 
@@ -211,44 +212,40 @@ async def test_a_node_that_was_not_durable_before_it_came_back_may_have_forgotte
     assert locks.nodes()[1].state == "quarantined"
 
 
-async def test_a_durable_node_that_was_away_for_long_waits(
-    seasoned: Prepare, connect: Connect
+D = quarantine(10.0)
+
+
+@pytest.mark.parametrize(
+    ("durable", "dead", "mute", "waits"),
+    [
+        pytest.param(False, 0.01, 0.0, D, id="at once"),
+        # The longest ttl minus what it has surely been up: 3 s may be 1 s.
+        pytest.param(False, 0.0, 3.0, D - 1.0, id="met late"),
+        pytest.param(True, 1.0, 0.0, 0.0, id="durable"),
+        # A process in between, which kept nothing, would have had the time to grant.
+        pytest.param(True, D + 0.1, 0.0, D, id="durable and away for long"),
+    ],
+)
+@in_virtual_time
+async def test_a_process_met_late_waits_only_for_the_rest(
+    *, durable: bool, dead: float, mute: float, waits: float
 ) -> None:
-    """A process in between, which kept nothing, would have had the time to grant."""
-    server, *_ = await seasoned(3, aof=True)
-    async with FaultProxy(server) as proxy:
-        locks = connect(proxy.url, ttl=2.0, max_ttl=2.0)
-        async with locks.lock("a").acquire(timeout=5):
+    on = old("a")
+    (node,) = on.nodes
+    node.durable = durable
+    async with on.connect() as locks:
+        async with locks.lock("a"):
             pass
         met = Meetings(locks)
-        proxy.partition()
-        await server.restart()
-        await asyncio.sleep(quarantine(2.0))
-        proxy.heal()
+        node.kill()
+        await asyncio.sleep(dead)
+        node.restart()
+        if mute:
+            node.freeze()
+            await asyncio.sleep(mute)
+            node.thaw()
         await until(lambda: met.again(0))
-        assert locks.nodes()[0].state == "quarantined"
-
-
-async def test_a_process_met_late_waits_only_for_the_rest(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    """Its age counts: the longest ttl minus what it has surely been up, not the ttl from now on."""
-    (server,) = await asynclock_servers(1, args=["--hz", "10"])
-    async with FaultProxy(server) as proxy:
-        locks = connect(proxy.url, ttl=10.0, max_ttl=10.0)
-        await locks.ready()
-        met = Meetings(locks)
-        proxy.partition()
-        await server.restart()
-
-        async def up_for_a_while() -> bool:
-            info = await server.command("INFO", "server")
-            return int(info.split("uptime_in_seconds:")[1].split()[0]) >= 3
-
-        await until(up_for_a_while, "the process is 3 s old")
-        proxy.heal()
-        await until(lambda: met.again(0))
-        assert 0 < locks.nodes()[0].votes_in < 10 * 1.01 - 0.5
+        assert locks.nodes()[0].votes_in == pytest.approx(waits, abs=0.1)
 
 
 async def test_where_info_is_forbidden(asynclock_servers: StartServers, connect: Connect) -> None:

@@ -39,6 +39,7 @@ def met(known: Trust, facts: Facts, now: float, **guards: bool) -> float:
         pytest.param(NEW, {"guard": False}, 0, id="the guard is off"),
         pytest.param(NEW, {"guard_first": False}, 0, id="the first contact with a single server"),
         pytest.param(UNKNOWN, {}, D, id="without a run_id it is taken for restarted"),
+        pytest.param(Facts(run_id="one"), {}, D, id="without an age as well"),
         pytest.param(SURVIVOR, {}, REST, id="a durable process that is met for the first time"),
         pytest.param(KEEPS, {"disks_kept": True}, 0, id="durable, where disks are kept"),
         pytest.param(NEW, {"disks_kept": True}, REST, id="not durable, where disks are kept"),
@@ -161,6 +162,52 @@ def test_since_when_a_node_remembers() -> None:
     assert known.remembers_from == pytest.approx(5197.0)
 
 
+def test_a_machine_that_has_just_started_tells_nothing_of_the_age_of_a_server() -> None:
+    """Our boot-time clock shows 2 s: that is not the silence of a server that was never met."""
+    known, young = Trust(10.0), replace(NEW, uptime=9.0)
+    assert met(known, young, 2.0) == pytest.approx(D - 7.0)
+    assert known.remembers_from == pytest.approx(2.0 - 7.0)
+    assert known.why(2.0) == "started 9 s ago and may have forgotten locks"
+
+
+def test_a_change_of_the_record_is_not_forgotten_at_the_next_meeting() -> None:
+    """Renewals that were sent before the change do not count, whatever a new primary allows."""
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    known.doubt(5100.0)
+    met(known, replace(PROMOTED, run_id="two", marked=50.0), 5100.0)
+    assert known.renews_from == 5100.0
+
+
+def test_a_node_that_has_had_its_vote_for_long_has_lost_none_of_its_replies() -> None:
+    known = Trust(10.0)
+    assert met(known, OLD, 5000.0) == 0.0
+    assert (known.votes_from, known.renews_from, known.why(5000.0)) == (0.0, 0.0, "")
+
+
+def test_the_longer_of_two_times_without_a_vote_is_what_a_meeting_returns() -> None:
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    known.quarantine(5000.0, 50.0, "it was set aside")
+    known.last_reply = 5001.0
+    assert met(known, NEW, 5001.0) == pytest.approx(49.0)
+    assert known.why(5001.0) == "it was set aside"
+
+
+def test_the_lag_of_a_group_makes_the_memory_of_a_new_primary_shorter() -> None:
+    """Another client may have used the one before meanwhile."""
+    known = Trust(10.0)
+    met(known, replace(OLD, lag=2.0), 5000.0)
+    assert known.remembers_from == pytest.approx(5000.0 - 998.0 + 2.0)
+
+
+def test_a_heir_with_every_grant_keeps_its_vote_once_nobody_uses_the_one_before() -> None:
+    known = Trust(10.0)
+    met(known, OLD, 5000.0)
+    heir = replace(PROMOTED, run_id="two", marked=3.0, complete=True)
+    assert met(known, heir, 5100.0) == 0.0
+
+
 # ---- what people are told ------------------------------------------------------------------------
 
 
@@ -171,7 +218,10 @@ def test_since_when_a_node_remembers() -> None:
         (replace(OLD, marked=1.0), 5002.0, "became the primary 3 s ago and may lack locks"),
         (replace(NEW, marked=60.0), 5002.0, "started 5 s ago and may have forgotten locks"),
         (RESTARTED, FIRST, "started less than a second ago and may have forgotten locks"),
-        (UNKNOWN, FIRST, "does not say when it started and may have forgotten locks"),
+        *(
+            (unknown, FIRST, "does not say when it started and may have forgotten locks")
+            for unknown in (UNKNOWN, Facts(run_id="one"), Facts(uptime=0.0))
+        ),
     ],
 )
 def test_people_are_told_why_a_node_has_no_vote(facts: Facts, now: float, cause: str) -> None:
@@ -222,6 +272,16 @@ def test_a_jump_is_seen(by: float, ran: float) -> None:
     assert known.jumped(ran + 1.001, seen) == pytest.approx(D)
     assert known.sample(1e6 + ran + 2.0 + by, ran + 2.0, ran + 2.001) == 0, "it is told once"
     assert known.why(ran + 1.001) == f"its clock jumped by {seen:+.3f} s"
+
+
+def test_the_jump_after_a_jump_is_seen_however_long_ago_the_clocks_were_first_compared() -> None:
+    """The drift that is allowed counts from the last reading."""
+    known = Trust(10.0)
+    known.sample(1e9, 100.0, 100.001)
+    later = 100.0 + 1e5
+    assert known.sample(1e9 + 1e5 + 500, later, later + 0.001) > 400
+    seen = known.sample(1e9 + 1e5 + 501.05, later + 1, later + 1.001)
+    assert seen == pytest.approx(0.05, abs=0.01)
 
 
 @pytest.mark.parametrize(
