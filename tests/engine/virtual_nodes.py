@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,26 +72,27 @@ class Nodes:
                 await node.command("SET", KEY, owner, "PX", int(ttl * 1000))
 
 
-Scenario = Callable[[Nodes], Coroutine[Any, Any, None]]
+Scenario = Callable[..., Coroutine[Any, Any, None]]
+"""What happens on nodes; what else it takes are parameters of the test."""
 
 
-def virtual(scenario: Scenario) -> Callable[[], None]:
+def virtual(scenario: Scenario) -> Callable[..., None]:
     """Make a test that plays `scenario` once the manager has met its three nodes."""
     return _test(scenario, "abc")
 
 
-def virtual_four(scenario: Scenario) -> Callable[[], None]:
+def virtual_four(scenario: Scenario) -> Callable[..., None]:
     """Make the same test on four nodes, which two rivals can split."""
     return _test(scenario, "abcd")
 
 
-def virtual_single(scenario: Scenario) -> Callable[[], None]:
+def virtual_single(scenario: Scenario) -> Callable[..., None]:
     """Make the same test on a single node."""
     return _test(scenario, "a")
 
 
-def _test(scenario: Scenario, names: str) -> Callable[[], None]:
-    async def play() -> None:
+def _test(scenario: Scenario, names: str) -> Callable[..., None]:
+    async def play(given: dict[str, Any]) -> None:
         on = Nodes([MemoryNode(name) for name in names], [Way() for _ in names])
         for node in on.nodes:
             node.born_ago(3600)
@@ -98,13 +100,15 @@ def _test(scenario: Scenario, names: str) -> Callable[[], None]:
             async with on.locks.lock("warm"):
                 pass
             locks = on.locks
-            await scenario(on)
+            await scenario(on, **given)
         assert not undecided(locks), "a batch never got a verdict"
 
-    def test() -> None:
-        run_virtual(play())
+    def test(**given: Any) -> None:
+        run_virtual(play(given))
 
     test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
+    _, *parameters = inspect.signature(scenario).parameters.values()
+    test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return test
 
 

@@ -190,20 +190,17 @@ async def slow_party(on: Nodes) -> AsyncIterator[asyncio.Task[int]]:
 
 
 @pytest.mark.parametrize("then", ["others go on", "it is aborted"])
-def test_a_slow_party_learns_that_it_has_passed(then: str) -> None:
-    @virtual
-    async def play(on: Nodes) -> None:
-        barrier = on.locks.barrier("a", 2)
-        async with slow_party(on) as early:
-            assert await barrier.wait(timeout=30) == 1
-            if then == "it is aborted":
-                await barrier.abort()
-            for _ in range(3 if then == "others go on" else 0):
-                places = await asyncio.gather(*(barrier.wait(timeout=30) for _ in range(2)))
-                assert sorted(places) == [0, 1]
-            assert await early == 0
-
-    play()
+@virtual
+async def test_a_slow_party_learns_that_it_has_passed(on: Nodes, then: str) -> None:
+    barrier = on.locks.barrier("a", 2)
+    async with slow_party(on) as early:
+        assert await barrier.wait(timeout=30) == 1
+        if then == "it is aborted":
+            await barrier.abort()
+        for _ in range(3 if then == "others go on" else 0):
+            places = await asyncio.gather(*(barrier.wait(timeout=30) for _ in range(2)))
+            assert sorted(places) == [0, 1]
+        assert await early == 0
 
 
 @virtual
@@ -222,26 +219,22 @@ async def test_a_slow_party_learns_that_it_was_sent_away_though_others_were_late
 
 
 @pytest.mark.parametrize("change", ["wait", "reset"])
-def test_news_on_its_way_at_the_deadline_is_no_timeout(change: str) -> None:
+@virtual
+async def test_news_on_its_way_at_the_deadline_is_no_timeout(on: Nodes, change: str) -> None:
     """The round is complete, or the party was sent away."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        async with on.connect() as there:
-            async with there.lock("warm"):
-                pass
-            early = start(on.locks.barrier("a", 2).wait(timeout=3.0))
-            await asyncio.sleep(2.5)
-            changing = start(getattr(there.barrier("a", 2), change)())
-            on.slow(0.2)
-            if change == "wait":
-                assert [await early, await changing] == [0, 1]
-            else:
-                with pytest.raises(asynclock.BrokenBarrierError):
-                    await early
-                await changing
-
-    play()
+    async with on.connect() as there:
+        async with there.lock("warm"):
+            pass
+        early = start(on.locks.barrier("a", 2).wait(timeout=3.0))
+        await asyncio.sleep(2.5)
+        changing = start(getattr(there.barrier("a", 2), change)())
+        on.slow(0.2)
+        if change == "wait":
+            assert [await early, await changing] == [0, 1]
+        else:
+            with pytest.raises(asynclock.BrokenBarrierError):
+                await early
+            await changing
 
 
 @virtual
@@ -284,26 +277,25 @@ async def test_a_party_that_leaves_before_it_arrived_leaves_nothing(on: Nodes) -
 
 
 @pytest.mark.parametrize("close", ["", "before", "after"])
-def test_a_party_that_is_cancelled_leaves_also_if_its_manager_is_closed(close: str) -> None:
-    @virtual
-    async def play(on: Nodes) -> None:
-        others = asyncio.all_tasks()
-        there = on.connect()
-        waiting = start(there.barrier("a", 2).wait())
-        await asyncio.sleep(1)
-        closing = start(there.aclose()) if close == "before" else None
-        await asyncio.sleep(0)
-        waiting.cancel()
-        if close == "after":
-            await there.aclose()
-        await asyncio.wait([waiting, *([closing] if closing else [])])
-        assert waiting.cancelled()
-        assert await gone(on) < 1.0
+@virtual
+async def test_a_party_that_is_cancelled_leaves_also_if_its_manager_is_closed(
+    on: Nodes, close: str
+) -> None:
+    others = asyncio.all_tasks()
+    there = on.connect()
+    waiting = start(there.barrier("a", 2).wait())
+    await asyncio.sleep(1)
+    closing = start(there.aclose()) if close == "before" else None
+    await asyncio.sleep(0)
+    waiting.cancel()
+    if close == "after":
         await there.aclose()
-        await asyncio.sleep(0.1)
-        assert asyncio.all_tasks() <= others
-
-    play()
+    await asyncio.wait([waiting, *([closing] if closing else [])])
+    assert waiting.cancelled()
+    assert await gone(on) < 1.0
+    await there.aclose()
+    await asyncio.sleep(0.1)
+    assert asyncio.all_tasks() <= others
 
 
 @virtual

@@ -113,25 +113,21 @@ async def test_a_waiter_that_gives_up_leaves_the_queue(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("where", ["this process", "another"])
-def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(where: str) -> None:
+@virtual_single
+async def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(on: Nodes, where: str) -> None:
     """The first waiter no longer asks, and does not know that it is the first."""
-
-    @virtual_single
-    async def play(on: Nodes) -> None:
-        async with on.connect() as others:
-            await put(on, "ghost", 600_000)
-            late = start(on.locks.fair_lock("a").acquire(timeout=0.5))
-            assert await queued(on, 2)
-            locks = on.locks if where == "this process" else others
-            patient = start(locks.fair_lock("a").acquire())
-            assert await queued(on, 3)
-            await on.nodes[0].command("ZREM", QUEUE, "ghost")
-            with pytest.raises(asynclock.AcquireTimeoutError):
-                await late
-            await asyncio.sleep(0.01)
-            assert patient.done(), "not only when it would ask by itself, a second later"
-
-    play()
+    async with on.connect() as others:
+        await put(on, "ghost", 600_000)
+        late = start(on.locks.fair_lock("a").acquire(timeout=0.5))
+        assert await queued(on, 2)
+        locks = on.locks if where == "this process" else others
+        patient = start(locks.fair_lock("a").acquire())
+        assert await queued(on, 3)
+        await on.nodes[0].command("ZREM", QUEUE, "ghost")
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await late
+        await asyncio.sleep(0.01)
+        assert patient.done(), "not only when it would ask by itself, a second later"
 
 
 @virtual

@@ -76,31 +76,28 @@ KEYS: dict[str, tuple[Make, str, str]] = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_the_keys_of_each_kind(kind: str) -> None:
+@virtual_single
+async def test_the_keys_of_each_kind(on: Nodes, kind: str) -> None:
     make, held, waited = KEYS[kind]
 
-    @virtual_single
-    async def play(on: Nodes) -> None:
-        async def keys() -> set[str]:
-            found = await on.nodes[0].command("KEYS", "asynclock:*")
-            names = {key.removeprefix("asynclock:") for key in found}
-            return {name for name in names if not name.startswith((":#", "warm"))}
+    async def keys() -> set[str]:
+        found = await on.nodes[0].command("KEYS", "asynclock:*")
+        names = {key.removeprefix("asynclock:") for key in found}
+        return {name for name in names if not name.startswith((":#", "warm"))}
 
-        holding = await make(on.locks)
+    holding = await make(on.locks)
+    await asyncio.sleep(0.1)
+    assert await keys() == {*held.split()}
+    async with on.connect() as others:
+        waiting = start(make(others))
         await asyncio.sleep(0.1)
-        assert await keys() == {*held.split()}
-        async with on.connect() as others:
-            waiting = start(make(others))
-            await asyncio.sleep(0.1)
-            more = await keys() - {*held.split()}
-            tickets = {key for key in more if len(key) > 30}
-            assert more - tickets == {*waited.split()}
-            for ticket in tickets:
-                assert ticket.rpartition(":#")[0] in waited.split()
-                assert 1000 < await on.nodes[0].command("PTTL", f"asynclock:{ticket}") <= 2000
-            assert bool(tickets) == bool(waited)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-        await (holding.resign() if kind == "election" else holding.release())
-
-    play()
+        more = await keys() - {*held.split()}
+        tickets = {key for key in more if len(key) > 30}
+        assert more - tickets == {*waited.split()}
+        for ticket in tickets:
+            assert ticket.rpartition(":#")[0] in waited.split()
+            assert 1000 < await on.nodes[0].command("PTTL", f"asynclock:{ticket}") <= 2000
+        assert bool(tickets) == bool(waited)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    await (holding.resign() if kind == "election" else holding.release())

@@ -63,24 +63,6 @@ async def test_it_waits_for_each_name(connect: Connect) -> None:
     assert (await asyncio.wait_for(waiter, PATIENCE)).held
 
 
-async def test_name_by_name(connect: Connect) -> None:
-    """Like on a Cluster, where each name may have another server."""
-    here, there = connect(prefix="a:{"), connect(prefix="a:{")
-    async with here.multi_lock("b", "a") as lease:
-        assert [one.name for one in lease.leases] == ["a", "b"]
-        assert lease.fences == {one.name: one.fence for one in lease.leases}
-        assert await there.lock("b").try_acquire() is None
-        with pytest.raises(asynclock.AcquireTimeoutError):
-            await there.multi_lock("0", "b", "c").acquire(timeout=0.1)
-        assert await there.multi_lock("0", "b", "c").try_acquire() is None
-        got = await there.multi_lock("0", "c").try_acquire()  # nothing was left of it
-        assert got is not None
-        assert await got.release()
-    assert not lease.held
-    lease = await there.multi_lock("a", "b").acquire(timeout=PATIENCE)
-    assert lease.held
-
-
 async def test_the_body_may_release_it_early(connect: Connect) -> None:
     for prefix in ("a:", "a:{"):  # one lease for all names, or one each
         async with connect(prefix=prefix).multi_lock("a", "b") as lease:

@@ -63,42 +63,35 @@ async def test_a_waiting_writer_keeps_new_readers_out(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancelled"])
-def test_a_writer_that_gives_up_lets_readers_in(how: str) -> None:
-    @virtual
-    async def play(on: Nodes) -> None:
-        async with on.connect() as there:
-            reader = await on.locks.rwlock("a").read().acquire()
-            writer = start(there.rwlock("a").write().acquire(timeout=1))
-            await asyncio.sleep(0.5)
-            assert await on.locks.rwlock("a").read().try_acquire() is None
-            if how == "cancelled":
-                writer.cancel()
-            await asyncio.wait([writer])
-            await asyncio.sleep(0.01)
-            late = await on.locks.rwlock("a").read().try_acquire()
-            assert late is not None
-            await late.release()
-            await reader.release()
-            await asyncio.sleep(0.01)
-            assert await on.nodes[0].command("EXISTS", READERS, "asynclock:a:#phases") == 0
-
-    play()
+@virtual
+async def test_a_writer_that_gives_up_lets_readers_in(on: Nodes, how: str) -> None:
+    async with on.connect() as there:
+        reader = await on.locks.rwlock("a").read().acquire()
+        writer = start(there.rwlock("a").write().acquire(timeout=1))
+        await asyncio.sleep(0.5)
+        assert await on.locks.rwlock("a").read().try_acquire() is None
+        if how == "cancelled":
+            writer.cancel()
+        await asyncio.wait([writer])
+        await asyncio.sleep(0.01)
+        late = await on.locks.rwlock("a").read().try_acquire()
+        assert late is not None
+        await late.release()
+        await reader.release()
+        await asyncio.sleep(0.01)
+        assert await on.nodes[0].command("EXISTS", READERS, "asynclock:a:#phases") == 0
 
 
 @pytest.mark.parametrize("late", [0.0, 0.2])
-def test_a_writer_that_wins_takes_its_ticket_back_everywhere(late: float) -> None:
+@virtual
+async def test_a_writer_that_wins_takes_its_ticket_back_everywhere(on: Nodes, late: float) -> None:
     """Also on a node with a reader, whose refusal comes before the verdict or after it."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        expiry = int((on.nodes[0].wall() + 60) * 1000)
-        await on.nodes[0].command("ZADD", READERS, expiry, "f00:gone")
-        on.ways[0].seconds = late
-        async with on.locks.rwlock("a").write():
-            await asyncio.sleep(2 * late + 0.3)
-            assert await on.nodes[0].command("EXISTS", "asynclock:a:#phases") == 0
-
-    play()
+    expiry = int((on.nodes[0].wall() + 60) * 1000)
+    await on.nodes[0].command("ZADD", READERS, expiry, "f00:gone")
+    on.ways[0].seconds = late
+    async with on.locks.rwlock("a").write():
+        await asyncio.sleep(2 * late + 0.3)
+        assert await on.nodes[0].command("EXISTS", "asynclock:a:#phases") == 0
 
 
 @virtual_single
@@ -160,6 +153,13 @@ async def test_no_task_waits_for_itself(on: Nodes) -> None:
         async with held:
             with pytest.raises(asynclock.AlreadyHeldError):
                 await wanted.acquire(timeout=5)
+    async with lock.read() as one:
+        async with lock.read():
+            with pytest.raises(asynclock.AlreadyHeldError):
+                await lock.upgrade(one)
+        async with lock.upgrade(one):
+            with pytest.raises(asynclock.AlreadyHeldError):
+                await lock.read().acquire(timeout=5)
 
 
 @pytest.mark.parametrize("nodes", [1, 5])
@@ -297,33 +297,30 @@ async def test_a_side_and_an_upgrade_wait_as_long_as_their_timeout_says(on: Node
 
 
 @pytest.mark.parametrize("down", [0, 1])
-def test_the_second_upgrade_is_told_whom_it_would_wait_for(down: int) -> None:
-    @virtual
-    async def play(on: Nodes) -> None:
-        async with on.connect(label="there") as others:
-            here, there = on.locks.rwlock("a"), others.rwlock("a")
-            mine, theirs = await here.read().acquire(), await there.read().acquire()
-            for node in on.nodes[3 - down :]:
-                node.kill()
-            waiting = start(there.upgrade(theirs))
-            await asyncio.sleep(0.5)
-            began = now()
-            with pytest.raises(asynclock.NotAcquiredError, match="is being upgraded") as caught:
-                await here.upgrade(mine, timeout=5)
-            assert now() - began < 0.1 + down
-            error = caught.value
-            assert (error.name, error.holder) == ("a", "there")
-            assert error.owner == await on.nodes[0].command("GET", GATE)
-            assert "('there')" in str(error)
-            assert str(error).endswith(
-                "and waits for this one: release the read lease and lock to write"
-            )
-            assert error.remaining is not None
-            assert error.votes["refused"] >= 2
-            await mine.release()
-            assert (await waiting).held
-
-    play()
+@virtual
+async def test_the_second_upgrade_is_told_whom_it_would_wait_for(on: Nodes, down: int) -> None:
+    async with on.connect(label="there") as others:
+        here, there = on.locks.rwlock("a"), others.rwlock("a")
+        mine, theirs = await here.read().acquire(), await there.read().acquire()
+        for node in on.nodes[3 - down :]:
+            node.kill()
+        waiting = start(there.upgrade(theirs))
+        await asyncio.sleep(0.5)
+        began = now()
+        with pytest.raises(asynclock.NotAcquiredError, match="is being upgraded") as caught:
+            await here.upgrade(mine, timeout=5)
+        assert now() - began < 0.1 + down
+        error = caught.value
+        assert (error.name, error.holder) == ("a", "there")
+        assert error.owner == await on.nodes[0].command("GET", GATE)
+        assert "('there')" in str(error)
+        assert str(error).endswith(
+            "and waits for this one: release the read lease and lock to write"
+        )
+        assert error.remaining is not None
+        assert error.votes["refused"] >= 2
+        await mine.release()
+        assert (await waiting).held
 
 
 @virtual
@@ -346,55 +343,50 @@ async def test_a_lease_that_changes_sides_keeps_the_options_of_the_lock(on: Node
 
 
 @pytest.mark.parametrize(("timeout", "lost_after"), [(5.0, 2.0), (1.0, 0.999), (None, 2.0)])
-def test_an_upgrade_that_begins_again_has_what_is_left_of_its_timeout(
-    timeout: float | None, lost_after: float
+@virtual
+async def test_an_upgrade_that_begins_again_has_what_is_left_of_its_timeout(
+    on: Nodes, timeout: float | None, lost_after: float
 ) -> None:
     """As after the loss of the gate."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        async with on.connect() as others:
-            other = await others.rwlock("a").read().acquire()
-            lock = on.locks.rwlock("a")
-            reading = await lock.read().acquire()
-            began = now()
-            upgrading = start(lock.upgrade(reading, timeout=timeout))
-            await asyncio.sleep(lost_after)
-            (gate,) = (lease for lease in on.locks.leases() if lease.part == "upgrade")
-            assert isinstance(gate, asynclock.Lease)
-            lose(gate)
-            if timeout is None:
-                await asyncio.sleep(3 * TTL)
-                await other.release()
-                assert (await upgrading).held
-            else:
-                with pytest.raises(asynclock.AcquireTimeoutError):
-                    await upgrading
-                assert now() - began == pytest.approx(timeout, abs=0.1)
-
-    play()
+    async with on.connect() as others:
+        other = await others.rwlock("a").read().acquire()
+        lock = on.locks.rwlock("a")
+        reading = await lock.read().acquire()
+        began = now()
+        upgrading = start(lock.upgrade(reading, timeout=timeout))
+        await asyncio.sleep(lost_after)
+        (gate,) = (lease for lease in on.locks.leases() if lease.part == "upgrade")
+        assert isinstance(gate, asynclock.Lease)
+        lose(gate)
+        if timeout is None:
+            await asyncio.sleep(3 * TTL)
+            await other.release()
+            assert (await upgrading).held
+        else:
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                await upgrading
+            assert now() - began == pytest.approx(timeout, abs=0.1)
 
 
 @pytest.mark.parametrize("timeout", [0, 1])
-def test_a_split_vote_at_the_gate_is_tried_again_until_the_timeout(timeout: int) -> None:
-    @virtual_four
-    async def play(on: Nodes) -> None:
-        lock = on.locks.rwlock("a")
-        reading = await lock.read().acquire()
-        for node in on.nodes[:2]:
-            await node.command("SET", GATE, "rival", "PX", 3000)
-        began = now()
-        waited = await took(lock.upgrade(reading, timeout=timeout), asynclock.NotAcquiredError)
-        assert timeout <= waited < 1.8
-        assert reading.held
-        if timeout:
-            before = on.locks.statistics().attempts
-            writing = await lock.upgrade(reading)
-            assert now() - began == pytest.approx(3, abs=0.2)
-            assert on.locks.statistics().attempts - before < 2000
-            await writing.release()
-
-    play()
+@virtual_four
+async def test_a_split_vote_at_the_gate_is_tried_again_until_the_timeout(
+    on: Nodes, timeout: int
+) -> None:
+    lock = on.locks.rwlock("a")
+    reading = await lock.read().acquire()
+    for node in on.nodes[:2]:
+        await node.command("SET", GATE, "rival", "PX", 3000)
+    began = now()
+    waited = await took(lock.upgrade(reading, timeout=timeout), asynclock.NotAcquiredError)
+    assert timeout <= waited < 1.8
+    assert reading.held
+    if timeout:
+        before = on.locks.statistics().attempts
+        writing = await lock.upgrade(reading)
+        assert now() - began == pytest.approx(3, abs=0.2)
+        assert on.locks.statistics().attempts - before < 2000
+        await writing.release()
 
 
 @virtual
@@ -414,28 +406,24 @@ async def test_what_has_expired_unnoticed_does_not_change_sides(on: Nodes) -> No
 
 
 @pytest.mark.parametrize("side", ["read", "write"])
-def test_a_lease_that_is_lost_while_it_changes_sides_ends_both(side: str) -> None:
+@virtual
+async def test_a_lease_that_is_lost_while_it_changes_sides_ends_both(on: Nodes, side: str) -> None:
     """Another may have written in between, so a lease would mislead."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        lock = on.locks.rwlock("a")
-        lease = await (lock.read() if side == "read" else lock.write()).acquire()
-        on.slow(0.2)
-        changing = start(lock.upgrade(lease) if side == "read" else lock.downgrade(lease))
-        await asyncio.sleep(0.5 if side == "read" else 0.3)
-        assert not changing.done()
-        lose(lease)
-        with pytest.raises(asynclock.LeaseLostError, match="a test took it away"):
-            await changing
-        on.slow(0.0)
-        await asyncio.sleep(0.5)
-        async with on.connect() as others:
-            later = await others.rwlock("a").write().try_acquire()
-            assert later is not None
-            assert later.fence > lease.fence
-
-    play()
+    lock = on.locks.rwlock("a")
+    lease = await (lock.read() if side == "read" else lock.write()).acquire()
+    on.slow(0.2)
+    changing = start(lock.upgrade(lease) if side == "read" else lock.downgrade(lease))
+    await asyncio.sleep(0.5 if side == "read" else 0.3)
+    assert not changing.done()
+    lose(lease)
+    with pytest.raises(asynclock.LeaseLostError, match="a test took it away"):
+        await changing
+    on.slow(0.0)
+    await asyncio.sleep(0.5)
+    async with on.connect() as others:
+        later = await others.rwlock("a").write().try_acquire()
+        assert later is not None
+        assert later.fence > lease.fence
 
 
 @virtual
@@ -451,32 +439,28 @@ async def test_a_downgrade_in_an_outage_ends_before_the_write_lease_does(on: Nod
 
 
 @pytest.mark.parametrize("moment", [0.1, 0.3, 0.5, 0.7])
-def test_a_downgrade_that_is_cancelled_leaves_no_reader(moment: float) -> None:
+@virtual
+async def test_a_downgrade_that_is_cancelled_leaves_no_reader(on: Nodes, moment: float) -> None:
     """At whatever moment: at most the write lease is left, and its `held` says so."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        lock = on.locks.rwlock("a")
-        async with on.connect() as others:
-            await others.ready()
-            writing = await lock.write().acquire()
-            on.slow(0.2)
-            changing = start(lock.downgrade(writing))
-            await asyncio.sleep(moment)
-            assert not changing.done()
-            changing.cancel()
-            await asyncio.wait([changing])
-            assert changing.cancelled()
-            await asyncio.sleep(1)
-            on.slow(0.0)
-            if writing.held:
-                assert await others.rwlock("a").read().try_acquire() is None
-                assert await writing.release()
-            free = await others.rwlock("a").write().try_acquire()
-            assert free is not None
-            assert free.fence > writing.fence
-
-    play()
+    lock = on.locks.rwlock("a")
+    async with on.connect() as others:
+        await others.ready()
+        writing = await lock.write().acquire()
+        on.slow(0.2)
+        changing = start(lock.downgrade(writing))
+        await asyncio.sleep(moment)
+        assert not changing.done()
+        changing.cancel()
+        await asyncio.wait([changing])
+        assert changing.cancelled()
+        await asyncio.sleep(1)
+        on.slow(0.0)
+        if writing.held:
+            assert await others.rwlock("a").read().try_acquire() is None
+            assert await writing.release()
+        free = await others.rwlock("a").write().try_acquire()
+        assert free is not None
+        assert free.fence > writing.fence
 
 
 @virtual

@@ -48,25 +48,21 @@ KINDS: dict[str, tuple[str, Acquire]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_counter_outlives_the_last_use_by_the_retention(kind: str) -> None:
+@virtual
+async def test_a_counter_outlives_the_last_use_by_the_retention(on: Nodes, kind: str) -> None:
     """Each renewal counts as use: a lease may be held for longer than that."""
     counter, acquire = KINDS[kind]
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        node = on.nodes[0]
-        lease = await acquire(on.locks)
-        assert await left(node, counter) == pytest.approx(KEPT, abs=0.1)
-        await node.command("PEXPIRE", f"asynclock:{counter}", 5000)
-        await lease.extend()
-        assert await left(node, counter) == pytest.approx(KEPT, abs=0.1)
-        await lease.release()
-        await asyncio.sleep(KEPT - 1)
-        assert await left(node, counter) == pytest.approx(1, abs=0.1)
-        await (await acquire(on.locks)).release()
-        assert await left(node, counter) == pytest.approx(KEPT, abs=0.1)
-
-    play()
+    node = on.nodes[0]
+    lease = await acquire(on.locks)
+    assert await left(node, counter) == pytest.approx(KEPT, abs=0.1)
+    await node.command("PEXPIRE", f"asynclock:{counter}", 5000)
+    await lease.extend()
+    assert await left(node, counter) == pytest.approx(KEPT, abs=0.1)
+    await lease.release()
+    await asyncio.sleep(KEPT - 1)
+    assert await left(node, counter) == pytest.approx(1, abs=0.1)
+    await (await acquire(on.locks)).release()
+    assert await left(node, counter) == pytest.approx(KEPT, abs=0.1)
 
 
 @virtual

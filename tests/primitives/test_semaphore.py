@@ -8,123 +8,10 @@ from collections.abc import Callable
 import pytest
 
 import asynclock
-from asynclock._rules import pacing
 from asynclock.testing import History, check
 from asynclock.testing.plugin import StartServers
-from tests.contract.faces import Face
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
-from tests.primitives.conftest import Connect, hold
-from tests.tables.inside import sleeps
-from tests.waiting import PATIENCE, until, waits
-
-
-async def test_a_free_slot_is_found_in_two_attempts(connect: Connect) -> None:
-    """One of 8 is free: a blind search would need 4.5 attempts on average."""
-    locks, other = connect(), connect()
-    held = [await locks.semaphore("pool", 8).acquire(timeout=PATIENCE) for _ in range(8)]
-    for _ in range(5):
-        lease = held.pop()
-        await lease.release()
-        before = other.statistics().attempts
-        found = await other.semaphore("pool", 8).try_acquire()
-        assert found is not None
-        assert found.part == lease.part
-        assert other.statistics().attempts - before <= 2
-        held.append(found)
-
-
-async def test_more_slots_than_a_refusal_tells_of(connect: Connect) -> None:
-    locks, other = connect(node_timeout=2.0), connect(node_timeout=2.0)
-    held = [await locks.semaphore("pool", 200).acquire(timeout=20) for _ in range(200)]
-    assert len({lease.part for lease in held}) == 200
-    assert await other.semaphore("pool", 200).try_acquire() is None
-    await held[137].release()
-    found = await other.semaphore("pool", 200).try_acquire()
-    assert found is not None
-    assert found.part == held[137].part
-
-
-async def test_a_waiter_is_woken_by_any_slot(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Not by the end of a ttl or of a blind wait of two seconds at most.
-    monkeypatch.setattr(pacing, "until_expiry", lambda _remaining, _random: 2 * PATIENCE)
-    here, there = connect(), connect()
-    held = [await here.semaphore("pool", 3).acquire(timeout=PATIENCE) for _ in range(3)]
-    waiter = asyncio.create_task(hold(there.semaphore("pool", 3)))
-    await sleeps(there)
-    assert not waiter.done()
-    await held[1].release()
-    lease = await asyncio.wait_for(waiter, PATIENCE)
-    assert lease.part == held[1].part
-
-
-async def test_permits_may_change_while_in_use(connect: Connect) -> None:
-    """With fewer permits the higher slots end by themselves, and are not granted again."""
-    locks, other = connect(), connect()
-    held = {}
-    for _ in range(5):
-        lease = await locks.semaphore("pool", 5).acquire(timeout=PATIENCE)
-        held[lease.part] = lease
-    assert await other.semaphore("pool", 2).try_acquire() is None
-    await held["4"].release()
-    assert await other.semaphore("pool", 2).try_acquire() is None
-    await held["1"].release()
-    lease = await other.semaphore("pool", 2).acquire(timeout=PATIENCE)
-    assert lease.part == "1"
-    raised = await other.semaphore("pool", 6).try_acquire()
-    assert raised is not None
-    assert raised.part in {"4", "5"}
-
-
-async def test_a_task_that_tried_for_one_permit_may_wait_for_another(connect: Connect) -> None:
-    """A slot of try_acquire is in no local queue, so it must not count as a held permit there."""
-    locks = connect()
-    semaphore = locks.semaphore("pool", 2)
-    theirs = await asyncio.create_task(hold(semaphore, timeout=5))
-    mine = await semaphore.try_acquire()
-    assert mine is not None
-
-    async def give_way() -> None:
-        await until(lambda: locks.statistics().waiting == 1, "the task waits")
-        await theirs.release()
-
-    async with mine:
-        giving = asyncio.create_task(give_way())
-        lease = await semaphore.acquire(timeout=20)
-        await giving
-    assert lease.part == theirs.part
-
-
-async def test_cancelled_waiters_leave_nothing(face: Face, connect: Connect) -> None:
-    here, there = connect(), connect()
-    held = [await here.semaphore("pool", 2).acquire(timeout=PATIENCE) for _ in range(2)]
-    waiters = [asyncio.create_task(hold(there.semaphore("pool", 2))) for _ in range(5)]
-    await waits(there, 5)
-    for waiter in waiters:
-        waiter.cancel()
-    await asyncio.gather(*waiters, return_exceptions=True)
-    for lease in held:
-        await lease.release()
-    await face.empty()
-    assert there.statistics().waiting == 0
-
-
-async def test_inspect_shows_slots(connect: Connect) -> None:
-    locks = connect(label="worker")
-    lease = await locks.semaphore("pool", 3).acquire(timeout=PATIENCE)
-    seen = await locks.semaphore("pool", 3).inspect()
-    assert (seen.kind, seen.name, seen.owner, seen.fence) == (
-        "semaphore",
-        "pool",
-        None,
-        lease.fence,
-    )
-    taken = [part for part in seen.parts if part.owner is not None]
-    assert [(part.part, part.owner, part.holder) for part in taken] == [
-        (lease.part, lease.owner, "worker")
-    ]
-    assert len(seen.parts) == 3
+from tests.primitives.conftest import Connect
 
 
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.nightly)])
@@ -178,6 +65,71 @@ async def test_three_permits_with_two_of_five_dead(
 
 
 # ---- which slot is asked for ---------------------------------------------------------------------
+
+
+@virtual
+async def test_a_free_slot_is_found_in_two_attempts(on: Nodes) -> None:
+    """One of 200 is free: a refusal tells of 64, and a blind search would need a hundred."""
+    for permits, most in ((8, 2), (200, 5)):
+        held = [await on.locks.semaphore("s", permits).acquire() for _ in range(permits)]
+        assert len({lease.part for lease in held}) == permits
+        async with on.connect() as others:
+            assert await others.semaphore("s", permits).try_acquire() is None
+            for _ in range(5):
+                lease = held.pop(permits // 2)
+                await lease.release()
+                before = others.statistics().attempts
+                found = await others.semaphore("s", permits).try_acquire()
+                assert found is not None
+                assert found.part == lease.part
+                assert others.statistics().attempts - before <= most
+                held.append(found)
+        await on.locks.aclose()
+        on.locks = on.connect()
+
+
+@virtual
+async def test_permits_may_change_while_in_use(on: Nodes) -> None:
+    """With fewer permits the higher slots end by themselves, and are not granted again."""
+    leases = [await on.locks.semaphore("s", 5).acquire() for _ in range(5)]
+    held = {lease.part: lease for lease in leases}
+    async with on.connect() as others:
+        assert await others.semaphore("s", 2).try_acquire() is None
+        await held["4"].release()
+        assert await others.semaphore("s", 2).try_acquire() is None
+        await held["1"].release()
+        lease = await others.semaphore("s", 2).acquire()
+        assert lease.part == "1"
+        raised = await others.semaphore("s", 6).try_acquire()
+        assert raised is not None
+        assert raised.part in {"4", "5"}
+
+
+@virtual
+async def test_a_task_that_tried_for_one_permit_may_wait_for_another(on: Nodes) -> None:
+    """A slot of try_acquire is in no local queue, so it must not count as a held permit there."""
+    semaphore = on.locks.semaphore("s", 2)
+    theirs = await start(semaphore.acquire())
+    mine = await semaphore.try_acquire()
+    assert mine is not None
+    async with mine:
+        asyncio.get_running_loop().call_later(1, lambda: start(theirs.release()))
+        assert (await semaphore.acquire(timeout=20)).part == theirs.part
+
+
+@virtual
+async def test_inspect_shows_slots(on: Nodes) -> None:
+    async with on.connect(label="worker") as locks:
+        lease = await locks.semaphore("s", 3).acquire()
+        seen = await on.locks.semaphore("s", 3).inspect()
+        assert (seen.kind, seen.name, seen.owner, seen.fence) == (
+            "semaphore",
+            "s",
+            None,
+            lease.fence,
+        )
+        taken = [(part.part, part.owner, part.holder) for part in seen.parts if part.owner]
+        assert (len(seen.parts), taken) == (3, [(lease.part, lease.owner, "worker")])
 
 
 @virtual_single

@@ -46,24 +46,23 @@ STATES = ("event", "latch", "barrier")
     ],
     ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
 )
-def test_each_setting_counts(given: dict[str, Any], ttl: float, ends: float | None) -> None:
-    @virtual_single
-    async def play(on: Nodes) -> None:
-        for lock in (
-            on.locks.lock("a", **given),
-            on.locks.semaphore("s", 2, **given),
-            on.locks.multi_lock("b", "c", **given),
-        ):
-            began, lease = now(), await lock.acquire()
-            assert lease.ttl == ttl
-            if ends is None:
-                await asyncio.sleep(100)
-                assert lease.held
-            else:
-                await lease.wait_lost()
-                assert ends - 1 < now() - began <= ends + 1
-
-    play()
+@virtual_single
+async def test_each_setting_counts(
+    on: Nodes, given: dict[str, Any], ttl: float, ends: float | None
+) -> None:
+    for lock in (
+        on.locks.lock("a", **given),
+        on.locks.semaphore("s", 2, **given),
+        on.locks.multi_lock("b", "c", **given),
+    ):
+        began, lease = now(), await lock.acquire()
+        assert lease.ttl == ttl
+        if ends is None:
+            await asyncio.sleep(100)
+            assert lease.held
+        else:
+            await lease.wait_lost()
+            assert ends - 1 < now() - began <= ends + 1
 
 
 @pytest.mark.parametrize(
@@ -204,27 +203,23 @@ async def test_none_is_a_timeout_without_an_end(on: Nodes) -> None:
     ("own", "given"),
     [({"timeout": 2}, {}), ({}, {"timeout": 2}), ({"timeout": 0}, {"timeout": 2})],
 )
-def test_an_elections_own_timeout_counts(own: dict[str, Any], given: dict[str, Any]) -> None:
-    @virtual_single
-    async def play(on: Nodes) -> None:
-        async with on.connect() as others, others.election("e").campaign():
-            began = now()
-            with pytest.raises(asynclock.AcquireTimeoutError):
-                await on.locks.election("e", **own).campaign(**given)
-            assert 2 <= now() - began < 2.1
-
-    play()
+@virtual_single
+async def test_an_elections_own_timeout_counts(
+    on: Nodes, own: dict[str, Any], given: dict[str, Any]
+) -> None:
+    async with on.connect() as others, others.election("e").campaign():
+        began = now()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await on.locks.election("e", **own).campaign(**given)
+        assert 2 <= now() - began < 2.1
 
 
 @pytest.mark.parametrize("timeout", [-1, "long"])
-def test_a_wrong_timeout_is_refused(timeout: Any) -> None:
-    @virtual_single
-    async def play(on: Nodes) -> None:
-        for call in (on.locks.event("e").set, on.locks.latch("l", 2).wait):
-            with pytest.raises(ConfigurationError, match="timeout"):
-                await call(timeout=timeout)
-
-    play()
+@virtual_single
+async def test_a_wrong_timeout_is_refused(on: Nodes, timeout: Any) -> None:
+    for call in (on.locks.event("e").set, on.locks.latch("l", 2).wait):
+        with pytest.raises(ConfigurationError, match="timeout"):
+            await call(timeout=timeout)
 
 
 # ---- of the decorator ----------------------------------------------------------------------------

@@ -163,29 +163,27 @@ async def test_a_node_with_a_slow_clock_may_keep_a_value_one_percent_longer(on: 
 
 
 @pytest.mark.parametrize("outage", [0, 5])
-def test_a_node_that_answers_late_is_given_back_what_it_forgot(outage: float) -> None:
+@virtual
+async def test_a_node_that_answers_late_is_given_back_what_it_forgot(
+    on: Nodes, outage: float
+) -> None:
     """Also after an outage: a max_ttl long, the nodes are asked to store it."""
+    await on.locks.event("e").set()
+    await forgets(on, 2)
+    on.ways[2].seconds = 0.1
+    assert await on.locks.event("e").is_set()
+    if outage:
+        for node in on.nodes[:2]:
+            node.freeze()
+        await asyncio.sleep(outage)
+        assert await stored(on, node=2) is None
+        for node in on.nodes:
+            node.thaw()
 
-    @virtual
-    async def play(on: Nodes) -> None:
-        await on.locks.event("e").set()
-        await forgets(on, 2)
-        on.ways[2].seconds = 0.1
-        assert await on.locks.event("e").is_set()
-        if outage:
-            for node in on.nodes[:2]:
-                node.freeze()
-            await asyncio.sleep(outage)
-            assert await stored(on, node=2) is None
-            for node in on.nodes:
-                node.thaw()
+    async def there() -> bool:
+        return bool(await stored(on, node=2) == "set")
 
-        async def there() -> bool:
-            return bool(await stored(on, node=2) == "set")
-
-        await until(there, timeout=9)
-
-    play()
+    await until(there, timeout=9)
 
 
 @virtual

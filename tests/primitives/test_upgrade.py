@@ -57,25 +57,6 @@ async def test_an_upgrade_waits_for_the_other_readers(face: Face, pair: Pair) ->
     await face.empty()
 
 
-async def test_the_second_upgrade_is_refused_at_once(face: Face, pair: Pair) -> None:
-    """Each would wait for the other's reader for ever."""
-    here, there = (locks.rwlock("a") for locks in pair)
-    mine, other = [await hold(side.read(), timeout=PATIENCE) for side in (here, there)]
-    before = pair[0].statistics().refused
-    first = asyncio.create_task(upgraded(here, mine))
-    await until(lambda: pair[0].statistics().refused > before, "the first waits")
-    with pytest.raises(asynclock.NotAcquiredError, match="is being upgraded") as caught:
-        await there.upgrade(other)  # without a timeout
-    assert not isinstance(caught.value, asynclock.AcquireTimeoutError)
-    assert caught.value.holder
-    assert await other.check(), "it still reads"
-    assert await other.release()
-    writing = await first
-    assert await writing.release()
-    assert await mine.release()
-    await face.empty()
-
-
 async def test_two_at_once_get_one_upgrade(pair: Pair) -> None:
     """Over a quorum too: a split vote at the gate is tried again."""
     sides = [locks.rwlock("a") for locks in pair]
@@ -168,18 +149,6 @@ async def test_a_downgrade_lets_readers_in(pair: Pair) -> None:
         async with await here.downgrade(writing):
             other = await hold(there.read(), timeout=PATIENCE)
             assert await other.release()
-
-
-async def test_a_task_that_reads_twice_would_wait_for_itself(pair: Pair) -> None:
-    lock = pair[0].rwlock("a")
-    async with lock.read().acquire(timeout=PATIENCE) as one:
-        async with lock.read().acquire(timeout=PATIENCE):
-            with pytest.raises(asynclock.AlreadyHeldError):
-                await lock.upgrade(one)
-        async with lock.upgrade(one, timeout=PATIENCE) as writing:
-            with pytest.raises(asynclock.AlreadyHeldError):
-                await lock.read().acquire(timeout=PATIENCE)
-            assert writing.held
 
 
 async def test_a_task_inside_its_read_lease_waits_for_other_readers_only(pair: Pair) -> None:

@@ -163,20 +163,17 @@ def rows() -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("name", "steps"), rows(), ids=[name for name, _ in rows()])
-def test_a_round(name: str, steps: list[str]) -> None:
-    @virtual
-    async def play(on: Nodes) -> None:
-        old = next((float(step.split()[1]) for step in steps if step.startswith("old")), 10_000)
-        round_ = Round(on.locks._engine, name, _clock.now(), _clock.now() - old)
-        told: list[str] = []
-        round_.on_forgotten = lambda: told.append("told")
-        for step in steps:
-            said, _, wanted = step.partition(" -> ")
-            happens(on, round_, said)
-            if wanted:
-                assert known(on, round_, told) == wanted, step
-
-    play()
+@virtual
+async def test_a_round(on: Nodes, name: str, steps: list[str]) -> None:
+    old = next((float(step.split()[1]) for step in steps if step.startswith("old")), 10_000)
+    round_ = Round(on.locks._engine, name, _clock.now(), _clock.now() - old)
+    told: list[str] = []
+    round_.on_forgotten = lambda: told.append("told")
+    for step in steps:
+        said, _, wanted = step.partition(" -> ")
+        happens(on, round_, said)
+        if wanted:
+            assert known(on, round_, told) == wanted, step
 
 
 def happens(on: Nodes, round_: Round, said: str) -> None:

@@ -1,4 +1,4 @@
-"""The scripts with many states on a real server against a model: random calls, the same replies.
+"""The read-write lock's scripts on a real server against a model: random calls, the same replies.
 
 Time stands still here: every ttl is far longer than a test, and a rule of its own lets a key
 expire. The mutex and its queue are in tests/tables/model, all others in the tables beside this.
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from asynclock._nodes.script import Script
-from asynclock._primitives import lock, multi, readwrite
+from asynclock._primitives import readwrite
 from asynclock.testing import LocalServer
 
 TTL = 600_000
@@ -349,82 +349,6 @@ class ReadersAndWriter(Machine):
             assert self.kept(f"q:#{ticket}") == ("go" if ticket in self.woken else "1")
 
 
-class Several(Machine):
-    """multi.lua beside lock.lua, on the same keys."""
-
-    names = st.lists(st.sampled_from("xyz"), min_size=1, unique=True).map(sorted)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: dict[str, str] = {}
-
-    @staticmethod
-    def keys(names: list[str]) -> list[str]:
-        return [key for name in names for key in (name, f"{name}c")]
-
-    @rule(owner=owners, names=names, floor=floors)
-    def take(self, owner: str, names: list[str], floor: int) -> None:
-        reply = self.acquire(multi.SCRIPT, self.keys(names), owner, floor)
-        holders = [self.held[name] for name in names if self.held.get(name, owner) != owner]
-        if holders:
-            assert reply[0] == 0
-            assert 0 <= reply[1] <= TTL
-            assert reply[2] in holders
-        else:
-            fence = max(self.fence(name, floor) for name in names)
-            for name in names:
-                self.held[name], self.counters[name] = owner, fence
-            assert reply == [1, fence]
-
-    @rule(owner=owners, name=st.sampled_from("xyz"), floor=floors)
-    def take_one(self, owner: str, name: str, floor: int) -> None:
-        reply = self.acquire(lock.SCRIPT, [*self.keys([name]), f"{name}:#queue"], owner, floor)
-        if self.held.get(name, owner) == owner:
-            self.held[name] = owner
-            assert reply == [1, self.fence(name, floor), ""]
-        else:
-            assert [reply[0], reply[2]] == [0, self.held[name]]
-
-    @rule(owner=owners, names=names)
-    def give_back(self, owner: str, names: list[str]) -> None:
-        reply = self.call(multi.SCRIPT, self.keys(names), "release", owner)
-        assert reply == [int(all(self.held.get(name) == owner for name in names)), []]
-        for name in names:
-            if self.held.get(name) == owner:
-                del self.held[name]
-
-    @rule(owner=owners, names=names, ahead=st.integers(-1, 5))
-    def raise_(self, owner: str, names: list[str], ahead: int) -> None:
-        before = max(self.counters.get(name, 0) for name in names)
-        wanted = max(1, before + ahead)
-        reply = self.call(multi.SCRIPT, self.keys(names), "raise", owner, wanted, 10 * TTL)
-        ours = all(self.held.get(name) == owner for name in names)
-        assert reply == [int(ours and before <= wanted), before]
-        if reply[0] == 1:
-            self.counters.update(dict.fromkeys(names, wanted))
-
-    @rule(owner=owners, names=names)
-    def check(self, owner: str, names: list[str]) -> None:
-        reply = self.call(multi.SCRIPT, self.keys(names), "check", owner)
-        assert reply == [int(all(self.held.get(name) == owner for name in names))]
-
-    @rule(one=owners, other=owners, names=st.permutations("xyz"))
-    def extend(self, one: str, other: str, names: list[str]) -> None:
-        groups = [[names[0], names[1]], [names[1], names[2]]]
-        keys = [key for group in groups for key in self.keys(group)]
-        reply = self.call(multi.SCRIPT, keys, "extend", TTL, 10 * TTL, one, other)
-        wanted = [
-            all(self.held.get(name) == owner for name in group)
-            for owner, group in zip((one, other), groups, strict=True)
-        ]
-        assert reply == ["".join(str(int(ours)) for ours in wanted)]
-
-    @rule(name=st.sampled_from("xyz"))
-    def expire(self, name: str) -> None:
-        self.held.pop(name, None)
-        self.redis.delete(name)
-
-
 QUICK = settings(
     max_examples=12,
     stateful_step_count=25,
@@ -432,8 +356,6 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-for machine in (ReadersAndWriter, Several):
-    machine.TestCase.settings = QUICK
+ReadersAndWriter.TestCase.settings = QUICK
 
 TestReadersAndWriter = ReadersAndWriter.TestCase
-TestSeveral = Several.TestCase
