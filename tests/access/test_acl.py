@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -43,8 +45,8 @@ async def hand_over(here: asynclock.LockManager, there: asynclock.LockManager) -
     assert await waiter > lease.fence
 
 
-async def fence(locks: asynclock.LockManager) -> int:
-    async with locks.lock("a", timeout=20) as lease:
+async def fence(locks: asynclock.LockManager, name: str = "a") -> int:
+    async with locks.lock(name, timeout=20) as lease:
         return lease.fence
 
 
@@ -62,40 +64,34 @@ async def test_the_documented_line_is_enough(
     assert here.nodes()[0].version is not None
 
 
-PRIMITIVES = {
-    "semaphore": lambda locks: locks.semaphore("s", 2),
-    "read": lambda locks: locks.rwlock("rw").read(),
-    "write": lambda locks: locks.rwlock("rw").write(),
-    "fair": lambda locks: locks.fair_lock("f"),
-    "multi": lambda locks: locks.multi_lock("x", "y"),
-    "reentrant": lambda locks: locks.reentrant_lock("r"),
+PRIMITIVES: dict[str, Callable[[Any], Any]] = {
+    "semaphore": lambda locks: locks.semaphore("s", 2).acquire(timeout=20),
+    "read": lambda locks: locks.rwlock("rw").read().acquire(timeout=20),
+    "write": lambda locks: locks.rwlock("rw").write().acquire(timeout=20),
+    "fair": lambda locks: locks.fair_lock("f").acquire(timeout=20),
+    "multi": lambda locks: locks.multi_lock("x", "y").acquire(timeout=20),
+    "reentrant": lambda locks: locks.reentrant_lock("r").acquire(timeout=20),
+    "election": lambda locks: locks.election("e").campaign("me", timeout=20),
+}
+SHARED: dict[str, Callable[[Any], Any]] = {
+    "event": lambda locks: locks.event("e").set(timeout=20),
+    "latch": lambda locks: locks.latch("l", 2).count_down(timeout=20),
+    "barrier": lambda locks: locks.barrier("b", 1).wait(timeout=20),
 }
 
 
-@pytest.mark.parametrize("kind", PRIMITIVES)
+@pytest.mark.parametrize("kind", [*PRIMITIVES, *SHARED])
 async def test_it_is_enough_for_every_primitive(
     asynclock_servers: StartServers, connect: Connect, kind: str
 ) -> None:
     server = await server_without(asynclock_servers)
     url = server.url_for("locks", "secret")
     for locks in (connect(url), connect(url)):
-        async with PRIMITIVES[kind](locks):
-            await asyncio.sleep(0)
-
-
-async def test_and_for_elections(asynclock_servers: StartServers, connect: Connect) -> None:
-    server = await server_without(asynclock_servers)
-    locks = connect(server.url_for("locks", "secret"))
-    async with locks.election("e").campaign("me", timeout=20):
-        pass
-
-
-async def test_and_for_shared_state(asynclock_servers: StartServers, connect: Connect) -> None:
-    server = await server_without(asynclock_servers)
-    locks = connect(server.url_for("locks", "secret"))
-    await locks.event("e").set(timeout=20)
-    assert await locks.latch("l", 2).count_down(timeout=20) == 1
-    assert await locks.barrier("b", 1).wait(timeout=20) == 0
+        if kind in SHARED:
+            await SHARED[kind](locks)
+        else:
+            async with PRIMITIVES[kind](locks):
+                await asyncio.sleep(0)
 
 
 async def waiters(locks: asynclock.LockManager) -> list[str | None]:

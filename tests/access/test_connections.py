@@ -7,7 +7,7 @@ import contextlib
 import re
 import socket
 from pathlib import Path
-from unittest.mock import AsyncMock, patch
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -15,13 +15,12 @@ import redis.asyncio
 from redis.credentials import CredentialProvider
 
 import asynclock
-from asynclock._nodes.endpoint import Endpoint, Seeds
-from asynclock._nodes.sentinel import SentinelNode, SentinelView
 from asynclock.testing import Certificates, make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import server_with_tls
 from tests.access.conftest import Connect
 from tests.access.tls import tls_in_front
+from tests.tables.inside import sentinels_name
 from tests.waiting import PATIENCE, until
 
 
@@ -30,53 +29,46 @@ async def used(locks: asynclock.LockManager) -> None:
         await lease.extend()
 
 
-async def test_tls_with_an_authority_of_ones_own_and_sni(
-    asynclock_servers: StartServers, connect: Connect, certificates: Certificates
+OWN_CERTIFICATE = "&ssl_certfile={client_cert}&ssl_keyfile={client_key}"
+OUTAGE = asynclock.QuorumUnavailableError
+MISTAKE = asynclock.ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("asks_clients", "query", "error", "words"),
+    [
+        (False, "", None, None),
+        (True, "", OUTAGE, None),
+        (True, OWN_CERTIFICATE, None, None),
+        (False, "&stranger", MISTAKE, "CERTIFICATE_VERIFY_FAILED"),
+    ],
+    ids=["own authority and SNI", "no certificate", "own certificate", "a stranger"],
+)
+async def test_tls(
+    asynclock_servers: StartServers,
+    connect: Connect,
+    certificates: Certificates,
+    tmp_path: Path,
+    asks_clients: bool,
+    query: str,
+    error: type[Exception] | None,
+    words: str | None,
 ) -> None:
     (server,) = await asynclock_servers()
-    async with tls_in_front(server, certificates) as (port, names):
-        locks = connect(f"rediss://localhost:{port}?ssl_ca_certs={certificates.ca}")
-        await used(locks)
+    own = query.format(**{one: getattr(certificates, one) for one in ("client_cert", "client_key")})
+    trusted = certificates
+    if own == "&stranger":
+        own, trusted = "", make_certificates(tmp_path / "other", "elsewhere.test")
+    async with tls_in_front(server, certificates, client_certs=asks_clients) as (port, names):
+        url = f"rediss://localhost:{port}?ssl_ca_certs={trusted.ca}{own}"
+        locks = connect(url, **({"node_timeout": 2} if error else {}))
+        if error is None:
+            await used(locks)
+            assert set(names) == {"localhost"}
+        else:
+            with pytest.raises(error, match=words):
+                await locks.lock("a").try_acquire()
         await locks.aclose()
-    assert set(names) == {"localhost"}
-
-
-async def test_tls_with_a_client_certificate(
-    asynclock_servers: StartServers, connect: Connect, certificates: Certificates
-) -> None:
-    (server,) = await asynclock_servers()
-    async with tls_in_front(server, certificates, client_certs=True) as (port, _names):
-        url = f"rediss://localhost:{port}?ssl_ca_certs={certificates.ca}"
-        bare = connect(url, node_timeout=2)
-        with pytest.raises(asynclock.QuorumUnavailableError):
-            await bare.lock("a").try_acquire()
-        await bare.aclose()
-        own = f"&ssl_certfile={certificates.client_cert}&ssl_keyfile={certificates.client_key}"
-        locks = connect(url + own)
-        await used(locks)
-        await locks.aclose()
-
-
-async def test_tls_with_a_stranger_is_refused(
-    asynclock_servers: StartServers, connect: Connect, certificates: Certificates, tmp_path: Path
-) -> None:
-    (server,) = await asynclock_servers()
-    other = make_certificates(tmp_path / "other", "elsewhere.test")
-    async with tls_in_front(server, certificates) as (port, _names):
-        url = f"rediss://localhost:{port}?ssl_ca_certs={other.ca}"
-        locks = connect(url, node_timeout=2)
-        with pytest.raises(asynclock.ConfigurationError, match="CERTIFICATE_VERIFY_FAILED"):
-            await locks.lock("a").try_acquire()
-        await locks.aclose()
-    async with tls_in_front(server, other) as (port, _names):
-        url = f"rediss://localhost:{port}?ssl_ca_certs={other.ca}"
-        locks = connect(url, node_timeout=2)
-        with pytest.raises(asynclock.ConfigurationError, match="ostname mismatch"):
-            await locks.lock("a").try_acquire()
-        await locks.aclose()
-        lenient = connect(f"{url}&ssl_check_hostname=false")
-        await used(lenient)
-        await lenient.aclose()
 
 
 async def comes_to_say(locks: asynclock.LockManager, words: str) -> None:
@@ -109,14 +101,9 @@ async def test_no_answer_to_the_handshake_of_tls_is_named(connect: Connect) -> N
 
 async def test_the_handshake_of_tls_is_named_also_behind_sentinels(connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        view = SentinelView("127.0.0.1", silent.getsockname()[1], epoch=0, replicas=0, known=0)
-        with patch.object(SentinelNode, "_ask_sentinels", AsyncMock(return_value=view)):
-            locks = connect("rediss+sentinel://127.0.0.1:1/group", node_timeout=2)
-            (node,) = locks._engine.multiplexer.nodes
-            assert isinstance(node, SentinelNode)
-            asking = asyncio.create_task(locks.lock("a").try_acquire())
-            await until(lambda: "TLS handshake" in node.late(1.0).cause)
-            asking.cancel()
+        with sentinels_name("127.0.0.1", silent.getsockname()[1]):
+            locks = connect("rediss+sentinel://127.0.0.1:1/group")
+            await comes_to_say(locks, "TLS handshake")
             await locks.aclose()
 
 
@@ -145,21 +132,6 @@ async def test_plain_text_to_a_tls_port_is_a_guess_in_the_cause(
         locks = connect(f"redis://127.0.0.1:{port}")
         await comes_to_say(locks, "if this port wants TLS, the URL must begin with rediss")
         await locks.aclose()
-
-
-def test_authorities_are_loaded_once_for_all_nodes_that_trust_the_same(
-    certificates: Certificates,
-) -> None:
-    trusting = f"?ssl_ca_certs={certificates.ca}"
-    first = Endpoint.of(f"rediss://a{trusting}")
-    same = Endpoint.of(f"rediss://user:pw@b/3{trusting}", [Endpoint.of("redis://x"), first])
-    assert first.tls() is same.tls()
-    for query in (f"{trusting}&ssl_check_hostname=false", ""):
-        other = Endpoint.of(f"rediss://c{query}", [first])
-        assert other.tls() not in (None, first.tls())
-    assert Endpoint.of("redis://d", [first]).tls() is None
-    seeds = Seeds(f"rediss+cluster://a,b:7,c{trusting}", port=6379).endpoints()
-    assert {seed.tls() for seed in seeds} == {seeds[0].tls()}
 
 
 async def test_a_servers_own_tls(
@@ -239,30 +211,34 @@ async def test_passwords_that_rotate(asynclock_servers: StartServers, connect: C
         await used(locks)
 
 
-async def test_a_provider_with_the_one_method_of_older_versions_of_redis_py(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    class Older:
-        def get_credentials(self) -> tuple[str, str]:
-            return "app", "secret"
+class Older:
+    """A provider with the one method that older versions of redis-py ask for."""
 
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", "secret"
+
+
+class Broken(CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        raise RuntimeError("the vault is closed")
+
+
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [(Older, None), (Broken, "provider raised RuntimeError")],
+    ids=["one_of_older_versions", "one_that_fails"],
+)
+async def test_a_provider(
+    asynclock_servers: StartServers, connect: Connect, provider: Any, words: str | None
+) -> None:
     (server,) = await asynclock_servers(1, users=["app on >secret ~* &* +@all", "default off"])
-    async with redis.asyncio.Redis(port=server.port, credential_provider=Older()) as client:
-        await used(connect(client))
-
-
-async def test_a_provider_that_fails_is_a_cause(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    (server,) = await asynclock_servers()
-
-    class Broken(CredentialProvider):
-        def get_credentials(self) -> tuple[str, str]:
-            raise RuntimeError("the vault is closed")
-
-    async with redis.asyncio.Redis(port=server.port, credential_provider=Broken()) as client:
-        with pytest.raises(asynclock.QuorumUnavailableError, match="provider raised RuntimeError"):
-            await connect(client, node_timeout=2).lock("a").try_acquire()
+    async with redis.asyncio.Redis(port=server.port, credential_provider=provider()) as client:
+        locks = connect(client, **({"node_timeout": 2} if words else {}))
+        if words is None:
+            await used(locks)
+            return
+        with pytest.raises(asynclock.QuorumUnavailableError, match=words):
+            await locks.lock("a").try_acquire()
 
 
 def test_a_certificate_that_is_missing_is_a_mistake() -> None:

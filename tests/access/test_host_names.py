@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from unittest.mock import AsyncMock, patch
 
 import pytest
 import redis.asyncio
@@ -12,11 +11,11 @@ from redis.asyncio.connection import ConnectionPool, SSLConnection
 from redis.asyncio.sentinel import Sentinel
 
 import asynclock
-from asynclock._nodes.sentinel import SentinelNode, SentinelView
 from asynclock.testing import Certificates, make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
 from tests.access.tls import tls_in_front
+from tests.tables.inside import sentinels_name
 
 REFUSED = "ostname mismatch"
 REDIS_PY = ("installed", "5")
@@ -90,8 +89,7 @@ async def test_a_primary_with_a_certificate_for_another_host_is_refused(
     if by_client:
         sentinel = Sentinel([("127.0.0.1", 1)])
         group = sentinel.master_for("group", ssl=True, ssl_ca_certs=str(elsewhere.ca))
-    view = SentinelView("localhost", port, epoch=0, replicas=0, known=0)
-    with patch.object(SentinelNode, "_ask_sentinels", AsyncMock(return_value=view)):
+    with sentinels_name("localhost", port):
         locks = connect(group, node_timeout=2)
         with pytest.raises(asynclock.ConfigurationError, match=REFUSED):
             await locks.lock("a").acquire(timeout=20)

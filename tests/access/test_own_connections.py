@@ -6,7 +6,6 @@ import asyncio
 import gc
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, patch
 
 import pytest
 import redis
@@ -16,11 +15,11 @@ from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection
 
 import asynclock
 from asynclock import blocking
-from asynclock._nodes.sentinel import SentinelNode, SentinelView
 from asynclock.testing import LocalServer, make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
 from tests.access.tls import tls_in_front
+from tests.tables.inside import sentinels_name
 from tests.waiting import until
 
 
@@ -76,8 +75,7 @@ async def test_a_tunnel_leads_to_the_primary_that_sentinels_name(
 
     settings = {"connection_class": Managed, "username": "app", "password": "secret"}
     group = Sentinel([("127.0.0.1", 1)]).master_for("group", **settings)
-    view = SentinelView(server.host, server.port, epoch=0, replicas=0, known=0)
-    with patch.object(SentinelNode, "_ask_sentinels", AsyncMock(return_value=view)):
+    with sentinels_name(server.host, server.port):
         locks = connect(group, restart_guard=False)
         async with locks.lock("a", timeout=20):
             pass

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
@@ -23,6 +24,14 @@ from tests.waiting import until
 def now() -> float:
     """Return the library's time, which a virtual loop sets."""
     return _clock.now()
+
+
+@contextlib.contextmanager
+def sentinels_name(host: str, port: int) -> Iterator[None]:
+    """Let all Sentinels name this server as the primary of their group, without being asked."""
+    view = SentinelView(host, port, epoch=0, replicas=0, known=0)
+    with patch.object(SentinelNode, "_ask_sentinels", AsyncMock(return_value=view)):
+        yield
 
 
 async def sleeps(locks: LockManager, tasks: int = 1) -> None:

@@ -1,36 +1,103 @@
-"""Each setting of a manager's methods reaches what it makes, and a manager ends as it says."""
+"""Each setting of `connect` and of a manager's methods takes effect; a manager ends as it says."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import inspect
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock import _clock
-from asynclock.testing.memory import memory_node
-from tests.waiting import in_virtual_time
+from asynclock import ConfigurationError, events
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode, memory_node
+from tests.engine.virtual_nodes import COUNTER, TTL, Nodes, start, virtual
+from tests.tables.inside import now
+from tests.waiting import in_virtual_time, until
 
-TTL = 4.0
-SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": 20.0, "node_timeout": 0.5}
+# ---- locks ---------------------------------------------------------------------------------------
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "lock": lambda locks, **given: locks.lock("a", **given),
+    "reentrant_lock": lambda locks, **given: locks.reentrant_lock("a", **given),
+    "multi_lock": lambda locks, **given: locks.multi_lock("a", "b", **given),
+    "read": lambda locks, **given: locks.rwlock("a", **given).read(),
+    "write": lambda locks, **given: locks.rwlock("a", **given).write(),
+    "fair_lock": lambda locks, **given: locks.fair_lock("a", **given),
+    "semaphore": lambda locks, **given: locks.semaphore("a", 1, **given),
+    "election": lambda locks, **given: locks.election("a", **given),
+    "synchronized": lambda locks, **given: Decorated(locks, **given),
+}
 
 
-def connect(**settings: Any) -> asynclock.LockManager:
-    return asynclock.connect("memory://", **{**SETTINGS, **settings})
+class Decorated:
+    """A function that a lock decorates: its call is an acquire."""
+
+    def __init__(self, locks: asynclock.LockManager, **given: Any) -> None:
+        @locks.synchronized("a", lease="held", **given)
+        async def work(*, held: asynclock.Lease | None = None) -> Any:
+            return held
+
+        self.acquire = work
+
+
+async def took(made: Any) -> Any:
+    """Acquire what was made."""
+    return await (made.campaign("me") if hasattr(made, "campaign") else made.acquire())
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_each_kind_waits_for_as_long_as_it_was_made_for(kind: str) -> None:
+    @virtual
+    async def test(on: Nodes) -> None:
+        async with on.connect() as others:
+            holder = {"read": "write", "synchronized": "lock"}.get(kind, kind)
+            held = await took(MAKERS[holder](others))
+            began = now()
+            with pytest.raises(asynclock.AcquireTimeoutError):
+                async with asyncio.timeout(60):
+                    await took(MAKERS[kind](on.locks, timeout=2.0))
+            assert now() - began == pytest.approx(2.0)
+            assert held.held
+
+    test()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "election"])
+def test_each_kind_is_held_for_the_ttl_that_it_was_made_with(kind: str) -> None:
+    @virtual
+    async def test(on: Nodes) -> None:
+        lease = await took(MAKERS[kind](on.locks, ttl=TTL / 2))
+        assert lease.ttl == TTL / 2
+        if kind != "synchronized":  # after its function it is released
+            assert TTL * 0.45 < lease.remaining() < TTL * 0.5
+
+    test()
+
+
+@virtual
+async def test_a_leader_that_is_gone_is_missed_for_the_ttl_of_its_election(on: Nodes) -> None:
+    for ttl in (TTL / 2, None):
+        async with on.connect() as others:
+            await others.election(f"e {ttl}", ttl=ttl).campaign("me")
+            keys = await on.nodes[0].command("KEYS", f"*e {ttl}*")
+            left = [await on.nodes[0].command("PTTL", key) for key in keys]
+            assert pytest.approx((ttl or TTL) * 1000, abs=5) in left
 
 
 @pytest.mark.parametrize(
     ("settings", "ends"),
-    [({}, None), ({"renew": False}, TTL), ({"max_hold": 9.0}, 9.0), ({"ttl": 8.0}, None)],
+    [({}, None), ({"renew": False}, TTL), ({"max_hold": 14.0}, 14.0), ({"ttl": TTL / 2}, None)],
 )
-@in_virtual_time
-async def test_how_long_a_lease_is_held(settings: dict[str, Any], ends: float | None) -> None:
-    async with connect() as locks:
-        began = _clock.now()
-        lease = await locks.lock("a", **settings).acquire()
+def test_how_long_a_lease_is_held(settings: dict[str, Any], ends: float | None) -> None:
+    @virtual
+    async def test(on: Nodes) -> None:
+        began = now()
+        lease = await on.locks.lock("a", **settings).acquire()
         assert lease.remaining() == pytest.approx(settings.get("ttl", TTL), rel=0.05)
         if ends is None:
             await asyncio.sleep(60)
@@ -38,60 +105,212 @@ async def test_how_long_a_lease_is_held(settings: dict[str, Any], ends: float | 
         else:
             async with asyncio.timeout(60):
                 await lease.wait_lost()
-            assert _clock.now() - began == pytest.approx(ends, abs=0.1)
+            assert now() - began == pytest.approx(ends, abs=0.2)
+
+    test()
 
 
 @pytest.mark.parametrize(("settings", "whole"), [({}, False), ({"interrupt": False}, True)])
-@in_virtual_time
-async def test_whether_a_loss_interrupts_the_body(settings: dict[str, Any], *, whole: bool) -> None:
-    done = False
-    async with connect() as locks:
+def test_whether_a_loss_interrupts_the_body(settings: dict[str, Any], *, whole: bool) -> None:
+    @virtual
+    async def test(on: Nodes) -> None:
+        done = False
         with pytest.raises(asynclock.LeaseLostError):
-            async with locks.lock("a", **settings):
-                memory_node().freeze()
+            async with on.locks.lock("a", **settings):
+                for node in on.nodes:
+                    node.freeze()
                 await asyncio.sleep(3 * TTL)
                 done = True
-        memory_node().thaw()
-    assert done is whole
+        assert done is whole
+
+    test()
+
+
+@virtual
+async def test_locks_that_may_be_nested_are_known_by_their_name(on: Nodes) -> None:
+    """Each function makes its own; another task inherits a hold only if the lock says so."""
+    async with on.locks.reentrant_lock("a") as outer:
+        async with on.locks.reentrant_lock("a").acquire(timeout=TTL / 2) as inner:
+            assert (inner.fence, inner.depth) == (outer.fence, 2)
+    for inherit in (True, False):
+        lock = on.locks.reentrant_lock(f"a {inherit}", inherit=inherit, timeout=1.0)
+        async with lock.acquire():
+            nested = asyncio.create_task(took(lock))
+            await asyncio.wait([nested])
+            assert isinstance(nested.exception(), asynclock.AcquireTimeoutError) is not inherit
+
+
+@virtual
+async def test_a_lock_that_is_not_handed_over_is_asked_for_again(on: Nodes) -> None:
+    lock = on.locks.lock("a", handoff=False)
+    first = await lock.acquire()
+    waiting = start(lock.acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    await first.release()
+    second = await waiting
+    assert second.owner != first.owner
+    assert on.locks.statistics().handovers == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"), [("event", "set"), ("latch", "count_down"), ("barrier", "wait")]
+)
+def test_how_long_shared_state_is_kept(kind: str, call: str) -> None:
+    @virtual
+    async def test(on: Nodes) -> None:
+        count = () if kind == "event" else (1,)
+        await getattr(getattr(on.locks, kind)("shared", *count, keep=40.0), call)()
+        (key,) = await on.nodes[0].command("KEYS", "*shared*")
+        assert 35_000 < await on.nodes[0].command("PTTL", key) <= 45_000
+
+    test()
+
+
+# ---- settings of `connect` -----------------------------------------------------------------------
+
+
+@virtual
+async def test_counters_outlive_their_names_as_long_as_was_said(on: Nodes) -> None:
+    async with on.connect(fence_retention=5000.0) as locks:
+        async with locks.lock("a"):
+            pass
+        assert await on.nodes[0].command("PTTL", COUNTER) == pytest.approx(5_000_000, abs=1000)
+
+
+@virtual
+async def test_a_label_names_the_process(on: Nodes) -> None:
+    async with on.connect(label="worker-1") as locks:
+        lease = await locks.lock("a").acquire()
+        assert lease.owner.endswith(":worker-1")
+
+
+@virtual
+async def test_a_process_may_have_no_turn_of_its_own(on: Nodes) -> None:
+    async with on.connect(turn=0) as locks, locks.lock("a") as lease:
+        assert lease.held
+
+
+@virtual
+async def test_only_what_has_the_managers_prefix_is_listed(on: Nodes) -> None:
+    async with on.connect(prefix="shop:") as shop:
+        mine = await shop.lock("b").acquire()
+        await on.locks.lock("a").acquire()
+        found = [one async for one in shop.inspect_all()]
+        assert [(one.name, one.owner) for one in found] == [("b", mine.owner)]
+
+
+@virtual
+async def test_observers_are_called_in_the_order_in_which_they_came(on: Nodes) -> None:
+    seen: list[str] = []
+
+    def second(_event: events.Event) -> None:
+        seen.append("second")
+
+    async with on.connect(observers=[lambda _: seen.append("first")]) as locks:
+        locks.unobserve(second)  # one that was never added is not missed
+        locks.observe(second)
+        seen.clear()
+        async with locks.lock("a"):
+            pass
+        assert seen[:4] == ["first", "second"] * 2
+        seen.clear()
+        for _ in range(2):
+            locks.unobserve(second)
+        async with locks.lock("a"):
+            pass
+        assert set(seen) == {"first"}
+
+
+DEFAULTS = {
+    "ttl": 10.0,
+    "max_ttl": None,
+    "node_timeout": 0.25,
+    "turn": 0.01,
+    "fence_retention": None,
+    "acks": 0,
+    "durable": False,
+    "prefix": "asynclock:",
+    "label": None,
+    "restart_guard": True,
+    "clock_guard": True,
+    "set_guard": True,
+    "strict": False,
+    "observers": (),
+}
+
+
+def test_what_connect_takes_is_what_its_signature_says() -> None:
+    parameters = inspect.signature(asynclock.connect).parameters.items()
+    found = {name: one.default for name, one in parameters if one.kind is one.KEYWORD_ONLY}
+    assert found == DEFAULTS
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@functools.cache
+def unused() -> Any:
+    return asynclock.connect("redis://127.0.0.1:1")
+
+
+NAMED: tuple[Callable[[Any], Any], ...] = (
+    lambda name: unused().lock(name),
+    lambda name: unused().reentrant_lock(name),
+    lambda name: unused().multi_lock(name),
+    lambda name: unused().rwlock(name),
+    lambda name: unused().fair_lock(name),
+    lambda name: unused().election(name),
+    lambda name: unused().event(name),
+    lambda name: unused().latch(name, 2),
+    lambda name: unused().barrier(name, 2),
+    lambda name: unused().semaphore(name, 2),
+)
+
+
+@pytest.mark.parametrize("wrong", [7, "", "\ud800", b"a"])
+def test_each_method_that_takes_a_name_refuses_one_that_is_no_text(wrong: Any) -> None:
+    for make in NAMED:
+        with pytest.raises(ConfigurationError):
+            make(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: asynclock.connect("memory://", turn=-0.1), "turn"),
+        (lambda: asynclock.connect("memory://", label="x" * 201), "label"),
+        (lambda: asynclock.connect("memory://", label=5), "label"),  # type: ignore[arg-type]
+        (lambda: asynclock.connect(), "node"),
+        (lambda: unused().synchronized("a", ttl=-1.0), "ttl"),
+    ],
+)
+def test_a_wrong_setting_is_told_where_it_is_given(wrong: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        wrong()
+
+
+@virtual
+async def test_a_look_at_a_name_or_a_wait_for_nodes_checks_what_it_is_given(on: Nodes) -> None:
+    wrong: Any
+    for wrong in (7, ""):
+        with pytest.raises(ConfigurationError, match="name"):
+            await on.locks.inspect(wrong)
+    for wrong in (-1, "1"):
+        with pytest.raises(ConfigurationError, match=r"^timeout"):
+            await on.locks.ready(timeout=wrong)
+    await on.locks.ready(timeout=0)
+
+
+# ---- the manager itself --------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_how_long_a_lock_is_waited_for() -> None:
-    async with connect() as here, connect() as there:
-        async with here.lock("a"):
-            began = _clock.now()
-            with pytest.raises(asynclock.AcquireTimeoutError):
-                async with there.lock("a", timeout=3.0):
-                    pass
-            assert _clock.now() - began == pytest.approx(3.0, abs=0.1)
-
-
-@pytest.mark.parametrize("kind", ["event", "latch", "barrier"])
-@in_virtual_time
-async def test_how_long_shared_state_is_kept(kind: str) -> None:
-    async with connect() as locks:
-        made: dict[str, Any] = {
-            "event": lambda: locks.event("a", keep=40.0),
-            "latch": lambda: locks.latch("a", 2, keep=40.0),
-            "barrier": lambda: locks.barrier("a", 1, keep=40.0),
-        }
-        one = made[kind]()
-        calls = {"event": "set", "latch": "count_down", "barrier": "wait"}
-        await getattr(one, calls[kind])()
-        assert 35_000 < await memory_node().command("PTTL", one._register.key) <= 45_000
-
-
-def test_a_wrong_setting_of_a_decorator_is_told_when_it_decorates() -> None:
-    locks = asynclock.connect("redis://127.0.0.1:1")
-    with pytest.raises(asynclock.ConfigurationError, match="ttl"):
-        locks.synchronized("a", ttl=-1.0)
-
-
-def test_an_unknown_argument_is_refused_by_each_method() -> None:
-    locks: Any = asynclock.connect("redis://127.0.0.1:1")
-    for make in (locks.lock, locks.reentrant_lock, locks.rwlock, locks.fair_lock, locks.election):
-        with pytest.raises(TypeError, match="blocking_timeout"):
-            make("a", blocking_timeout=1)
+async def test_an_entered_manager_has_met_its_nodes() -> None:
+    node = MemoryNode("n")
+    node.born_ago(3600)
+    place: Any = MemoryEndpoint("n", node)
+    async with asynclock.connect(place) as locks:
+        assert [one.state for one in locks.nodes()] == ["up"]
 
 
 def tasks() -> set[str]:
@@ -102,13 +321,8 @@ def tasks() -> set[str]:
 async def test_entering_a_manager_in_vain_leaves_nothing_open() -> None:
     """Whether it is cancelled or the nodes can't work."""
     memory_node().freeze()
-    locks = connect(node_timeout=4.0, ttl=19.0)
-
-    async def enter() -> None:
-        async with locks:
-            raise AssertionError
-
-    entering = asyncio.create_task(enter())
+    locks = asynclock.connect("memory://", node_timeout=4.0, ttl=19.0, max_ttl=20.0)
+    entering = asyncio.create_task(locks.__aenter__())
     await asyncio.sleep(1)
     assert tasks()
     entering.cancel()
@@ -123,20 +337,37 @@ async def test_entering_a_manager_in_vain_leaves_nothing_open() -> None:
 async def test_only_a_manager_that_was_used_and_not_closed_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
-        connect()
-        async with connect() as locks, locks.lock("a"):
+        asynclock.connect("memory://")
+        async with asynclock.connect("memory://") as locks, locks.lock("a"):
             pass
         del locks
-        with pytest.raises(asynclock.ConfigurationError):
+        with pytest.raises(ConfigurationError):
             asynclock.connect()
         gc.collect()
 
 
-@in_virtual_time
-async def test_what_a_manager_holds_is_counted_and_listed_in_order() -> None:
-    async with connect() as locks:
-        leases = [await locks.lock(name).acquire() for name in "cab"]
-        assert locks.leases() == tuple(leases)
-        assert locks.statistics().held == 3
-        await leases[1].release()
-        assert locks.leases() == (leases[0], leases[2])
+@virtual
+async def test_what_a_manager_holds_is_counted_and_listed_in_order(on: Nodes) -> None:
+    leases = [await on.locks.lock(name).acquire() for name in "cab"]
+    assert on.locks.leases() == tuple(leases)
+    assert on.locks.statistics().held == 3
+    await leases[1].release()
+    with pytest.warns(ResourceWarning, match="'b'.*dropped"):
+        del leases[1:]
+        gc.collect()
+    assert on.locks.leases() == (leases[0],)
+
+
+def test_a_closed_manager_opens_again_in_the_next_loop() -> None:
+    locks = asynclock.connect("memory://")
+
+    async def once() -> None:
+        async with locks, locks.lock("a", timeout=2) as lease:
+            assert lease.held
+
+    async def closed() -> None:
+        with pytest.raises(ConfigurationError, match="closed"):
+            await locks.lock("a").try_acquire()
+
+    for work in (once, once, closed):
+        asyncio.run(work())
