@@ -54,12 +54,41 @@ def test_figures_of_a_lease() -> None:
     assert validity.quarantine(10.0) == pytest.approx(10.102)
 
 
-def test_bounds_of_the_pauses() -> None:
-    assert pacing.until_expiry(None, 0.999) <= 2.0
-    assert pacing.until_expiry(3.0, 0.999) <= 3.03
-    assert max(pacing.without_push(n, None, 0.999) for n in range(50)) <= 0.375
-    assert pacing.without_push(0, None, 0.0) <= 0.0025
-    assert pacing.without_push(40, 0.1, 0.0) < 0.11, "the holder's remaining ttl bounds the pause"
+until_expiry, without_push = pacing.until_expiry, pacing.without_push
+
+
+@pytest.mark.parametrize(
+    ("pause", "seconds"),
+    [
+        # waiters for a key without an end look at different times
+        (until_expiry(None, 0.0), 1.5),
+        (until_expiry(None, 0.999), pytest.approx(2.0, abs=0.001)),
+        # waiters of a lease that expires come back one after the other, once it is surely gone
+        (until_expiry(0.0, 0.0), 0.002),
+        (until_expiry(3.0, 0.0), 3.002),
+        (until_expiry(3.0, 0.5), 3.012),
+        (until_expiry(-1.0, 0.5), 0.012),
+        # so do those that no push reaches
+        (without_push(40, 0.05, 0.0), 0.052),
+        (without_push(40, 0.05, 0.999), pytest.approx(0.057, abs=0.0001)),
+        (without_push(40, None, 0.5), 0.25),
+        (without_push(3, None, 0.5, rank=3), 4 * without_push(3, None, 0.5)),
+        (validity.longest_outage(10.0), 13.102),  # what guards wait, and three seconds
+    ],
+)
+def test_figures_of_the_pauses(pause: float, seconds: float) -> None:
+    assert pause == (pytest.approx(seconds) if isinstance(seconds, float) else seconds)
+
+
+def test_without_pushes_a_waiter_asks_ever_more_rarely() -> None:
+    pauses = [without_push(n, None, 0.5) for n in range(12)]
+    assert pauses == sorted(pauses)
+    assert without_push(0, None, 0.0) <= 0.0025
+    assert max(without_push(n, None, 0.999) for n in range(50)) <= 0.375
+    assert 0 < without_push(40, -1.0, 0.0) < 0.01
+
+
+def test_rivals_spread_more_widely_after_each_split_vote() -> None:
     spread = pacing.Spread()
     assert spread.width == pytest.approx(0.001)
     for _ in range(20):
@@ -67,22 +96,6 @@ def test_bounds_of_the_pauses() -> None:
     assert spread.width == pytest.approx(0.2)
     spread.won()
     assert spread.width == pytest.approx(0.16)
-
-
-def test_waiters_of_an_expired_lease_come_back_one_after_the_other() -> None:
-    first, last = (pacing.until_expiry(3.0, drawn) for drawn in (0.0, 0.999))
-    assert last - first > 0.01
-
-
-def test_without_pushes_a_waiter_asks_ever_more_rarely() -> None:
-    pauses = [pacing.without_push(n, None, 0.5) for n in range(12)]
-    assert pauses == sorted(pauses)
-    assert pauses[-1] == pytest.approx(0.25)
-
-
-def test_without_pushes_a_waiter_asks_more_rarely_the_more_go_first() -> None:
-    first = pacing.without_push(3, None, 0.5)
-    assert pacing.without_push(3, None, 0.5, rank=3) == pytest.approx(4 * first)
 
 
 @given(st.floats(0, 1e6), st.floats(0.05, 1e4))
@@ -102,29 +115,3 @@ def test_validity(sent: float, ttl: float) -> None:
 def test_few_pushes_in_vain_are_enough() -> None:
     """A server whose table of keys is full sends them without end: each costs a look."""
     assert 3 <= pacing.IN_VAIN <= 20
-
-
-def test_a_call_without_a_timeout_outlasts_a_restart_by_a_little() -> None:
-    assert 1.0 <= validity.longest_outage(10.0) - validity.quarantine(10.0) <= 5.0
-
-
-def test_waiters_for_a_key_without_an_end_look_at_different_times() -> None:
-    assert pacing.until_expiry(None, 0.0) == pytest.approx(1.5)
-    assert pacing.until_expiry(None, 0.999) == pytest.approx(2.0, abs=0.001)
-
-
-def test_waiters_that_no_push_reaches_ask_one_after_the_other_when_a_lease_expires() -> None:
-    """The key is surely gone by then, and not all of them ask at once."""
-    first, last = (pacing.without_push(40, 0.05, drawn) for drawn in (0.0, 0.999))
-    assert first == pytest.approx(0.052)
-    assert last == pytest.approx(0.057, abs=0.0001)
-    assert pacing.until_expiry(0.0, 0.0) == pytest.approx(0.002)
-
-
-def test_a_lease_that_has_ended_by_now_is_asked_for_soon() -> None:
-    assert pacing.until_expiry(-1.0, 0.5) == pytest.approx(0.012)
-    assert 0 < pacing.without_push(40, -1.0, 0.0) < 0.01
-
-
-def test_an_outage_is_given_the_whole_time_that_guards_wait_and_three_seconds() -> None:
-    assert validity.longest_outage(10.0) == pytest.approx(13.102)
