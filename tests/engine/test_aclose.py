@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 import asynclock
-from asynclock._background import wait_out
-from asynclock.testing import FaultProxy, LocalServer, Replicated, until
+from asynclock.testing import LocalServer, Replicated, until
 from tests import patient
 from tests.waiting import PATIENCE, becomes
 
@@ -110,31 +109,6 @@ async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
         assert await group.primary.command("EXISTS", "asynclock:a", "asynclock:warm") == 0
 
 
-@pytest.mark.parametrize("when", ["before it is closed", "by the close"])
-async def test_a_release_that_waits_for_a_connection_is_sent(
-    asynclock_nodes: list[LocalServer], when: str
-) -> None:
-    """The connection broke a moment ago, and the next one is being opened."""
-    node = asynclock_nodes[0]
-    settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0, "ttl": 60.0}
-    async with FaultProxy(node) as proxy:
-        async with patient.connect(proxy.url, max_ttl=60.0, **settings) as locks:
-            lease = await locks.lock("a").acquire()
-            proxy.delay(0.2)
-            proxy.cut()
-
-            async def cut() -> bool:
-                return locks._engine.multiplexer.nodes[0].link is None
-
-            await until(cut, "the client has seen it")
-            if when == "before it is closed":
-                releasing = asyncio.create_task(lease.release())
-                await asyncio.sleep(0)
-        assert await node.command("EXISTS", "asynclock:a") == 0
-        if when == "before it is closed":
-            await releasing
-
-
 async def _acquire(locks: asynclock.LockManager) -> None:
     await locks.lock("a").acquire()
 
@@ -146,21 +120,3 @@ async def test_a_silent_node_holds_up_no_close(asynclock_nodes: list[LocalServer
             await locks.lock("a").acquire()
             await asynclock_nodes[0].freeze()
     await asynclock_nodes[0].thaw()
-
-
-async def test_a_cancelled_scope_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scope of anyio cancels again in each round of the loop, which would keep a core busy."""
-    rounds, wait = 0, asyncio.wait
-
-    async def counted(tasks: list[asyncio.Task[None]]) -> object:
-        nonlocal rounds
-        rounds += 1
-        return await wait(tasks)
-
-    task = asyncio.create_task(asyncio.sleep(0.05))
-    monkeypatch.setattr(asyncio, "wait", counted)
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await wait_out(task)
-    assert task.done()
-    assert rounds == 1

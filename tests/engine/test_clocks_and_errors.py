@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from asynclock._nodes.link import LATE_TIMER_FACTOR
-from asynclock._nodes.node import NOT_AFTER_GRACE
-from asynclock._nodes.replies import Failure
 from tests.engine.virtual_nodes import NODE_TIMEOUT, VALID, Nodes, start, virtual
 
 
@@ -25,23 +22,6 @@ async def test_a_renewal_counts_less_if_our_clock_stood_still_meanwhile(on: Node
     await extending
     assert lease.remaining() == pytest.approx(VALID - 0.6 - 3, abs=0.35)
     on.slow(0.0)
-
-
-@virtual
-async def test_a_renewal_ends_no_error_of_an_acquire(on: Nodes) -> None:
-    """A server that is out of memory still renews."""
-    renewals, node = on.locks._engine.renewals, on.locks._engine.multiplexer.nodes[0]
-    renewals.answered(0, Failure("NOREPLICAS not enough", code="NOREPLICAS"))
-    renewals.answered(0, None)
-    assert node.lack is None
-    renewals.answered(0, Failure("NOREPLICAS not enough", code="NOREPLICAS"))
-    renewals.answered(0, Failure("no answer within 1 s"))
-    assert node.lack is not None
-    assert node.lack.code == "NOREPLICAS", "silence is no answer"
-    memory = Failure("OOM no memory", code="OOM")
-    node.note(memory)
-    renewals.answered(0, None)
-    assert node.lack is memory
 
 
 @virtual
@@ -63,5 +43,5 @@ async def test_a_node_may_take_as_long_as_the_reply_of_a_busy_process_is_waited_
             pass
     ((words, wall),) = asked
     not_after = int(words[words.index(b"acquire") + 4]) / 1_000_000
-    longest = LATE_TIMER_FACTOR * NODE_TIMEOUT + NOT_AFTER_GRACE
+    longest = 8 * NODE_TIMEOUT
     assert not_after - wall == pytest.approx(longest, abs=0.2)

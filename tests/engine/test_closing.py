@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock.testing import LocalServer, until
 from tests import patient
+from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
 
@@ -68,10 +68,10 @@ async def test_closing_wakes_all_who_wait(kind: str, n: int) -> None:
             waiting = asyncio.ensure_future(WAITED_FOR[kind](theirs).acquire())
             await asyncio.sleep(1.05)
             await theirs.aclose()
-            closed = _clock.now()
+            closed = now()
             with pytest.raises(asynclock.ConfigurationError):
                 await waiting
-            assert _clock.now() - closed < 0.1
+            assert now() - closed < 0.1
 
 
 HELD: dict[str, Callable[[asynclock.LockManager], Any]] = {

@@ -44,30 +44,3 @@ async def test_only_a_task_can_adopt_a_lease(on: Nodes) -> None:
         await asyncio.sleep(0.01)
         assert refused == ["a lease can only be held inside a task"]
         assert lease.task is before
-
-
-@virtual_single
-async def test_one_who_asks_after_the_end_is_told_of_it(on: Nodes) -> None:
-    lease = await on.locks.lock("a").acquire()
-    await lease.release()
-    told: list[int] = []
-    lease._on_end(lambda: told.append(1))
-    await asyncio.wait_for(lease.wait_lost(), 1.0)
-    await asyncio.sleep(0.01)
-    assert told == [1]
-
-
-@pytest.mark.parametrize("by_call", [False, True])
-def test_an_error_of_the_body_is_not_replaced_by_the_loss(*, by_call: bool) -> None:
-    @virtual_single
-    async def play(on: Nodes) -> None:
-        lock = on.locks.lock("a", interrupt=False)
-        with pytest.raises(ValueError, match="of the body"):
-            async with lock.acquire() if by_call else lock as lease:
-                lose(lease)
-                raise ValueError("of the body")
-        with pytest.raises(asynclock.LeaseLostError):
-            async with lock.acquire() if by_call else lock as lease:
-                lose(lease)
-
-    play()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import Way
+from tests.tables.inside import now, seed
 
 NAMES = "abc"
 FAR = 0.02
@@ -39,16 +39,16 @@ class Traffic:
             for number in range(5):
                 locks = await stack.enter_async_context(self._connect(number))
                 tasks += [asyncio.create_task(self._work(locks)) for _ in range(3)]
-            longest, since = 0.0, dict.fromkeys(NAMES, _clock.now())
-            until = _clock.now() + seconds
-            while _clock.now() < until:
+            longest, since = 0.0, dict.fromkeys(NAMES, now())
+            until = now() + seconds
+            while now() < until:
                 await asyncio.sleep(LOOK)
                 free = {name for name in NAMES if self._is_free(name)}
                 ready = {n for names in self.wanted.values() if free >= set(names) for n in names}
                 for name in NAMES:
                     if name not in ready:
-                        since[name] = _clock.now()
-                    longest = max(longest, _clock.now() - since[name])
+                        since[name] = now()
+                    longest = max(longest, now() - since[name])
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -59,8 +59,7 @@ class Traffic:
         places = [MemoryEndpoint(n.name, n, w) for n, w in zip(self.nodes, ways, strict=True)]
         options: dict[str, Any] = {"restart_guard": False, "ttl": 5, "max_ttl": 5}
         locks = asynclock.connect(*places, **options)
-        locks._engine.random = random.Random(self.chance.random()).random
-        locks._engine.entropy = random.Random(self.chance.random()).randbytes
+        seed(locks, self.chance.randrange(2**32))
         for index, way in enumerate(ways):
             way.seconds = 0.0 if index == number % 3 else FAR
         return locks
@@ -111,6 +110,6 @@ def test_a_name_that_somebody_waits_for_is_never_idle_for_long(
     sorts: tuple[str, ...], trips: int
 ) -> None:
     """In round trips; no waiter waits for the next refresh of its ticket (0.6 s at least)."""
-    for seed in range(2):
-        idle = run_virtual(Traffic(seed, sorts).longest_idle(3.0))
-        assert idle <= trips * 2 * FAR, f"seed {seed}"
+    for number in range(2):
+        idle = run_virtual(Traffic(number, sorts).longest_idle(3.0))
+        assert idle <= trips * 2 * FAR, f"seed {number}"

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
-from asynclock._engine.round import UNNOTICED
 from asynclock.events import Lost
 from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.wire import Route
 from tests import patient
-from tests.tables.inside import renew_now
+from tests.engine.virtual_nodes import UNNOTICED
+from tests.tables.inside import now, renew_now
 from tests.waiting import PATIENCE, in_virtual_time, until
 
 
@@ -36,11 +35,11 @@ async def test_a_mute_network_delays_no_news(
         async with locks.lock("a") as lease:
             for node in nodes:
                 await node.freeze()
-            began = _clock.now()
+            began = now()
             try:
                 await asyncio.sleep(3 * PATIENCE)
             finally:
-                ended = _clock.now()
+                ended = now()
                 assert not lease.held
     # By the deadline of the last renewal that was answered; the rest is the machine's slowness.
     assert ended - began < 1.0 + PATIENCE
@@ -153,10 +152,10 @@ async def test_two_fifths_dead_works_three_is_an_outage(
         async with locks.lock("a", timeout=10) as lease:
             assert lease.held
         await asynclock_nodes[0].freeze()
-        begin = _clock.now()
+        begin = now()
         with pytest.raises(asynclock.QuorumUnavailableError) as caught:
             await locks.lock("a").try_acquire()
-        took = _clock.now() - begin
+        took = now() - begin
         await asynclock_nodes[0].thaw()
         assert len(caught.value.nodes) == 3
         assert all(caught.value.nodes.values())

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
-from asynclock._engine.ticket import PATIENCE
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from tests.engine.virtual_nodes import Way
+from tests.engine.virtual_nodes import PATIENCE, Way
+from tests.tables.inside import now
 from tests.waiting import until
 
 NODE_TIMEOUT = 0.25
@@ -79,9 +78,9 @@ def test_who_reaches_a_minority_does_not_keep_out_who_reaches_a_quorum(
                 tasks = [asyncio.create_task(ask(locks)) for locks in minority]
                 await asyncio.sleep(2 * PATIENCE)
                 for _ in range(5):
-                    began = _clock.now()
+                    began = now()
                     lease = await KINDS[kind](other).acquire(timeout=10.0)
-                    assert _clock.now() - began < 0.2
+                    assert now() - began < 0.2
                     await asyncio.sleep(0.1)
                     await lease.release()
                     await asyncio.sleep(0.1)
@@ -113,6 +112,6 @@ def test_who_is_back_has_its_old_place() -> None:
     async def _in_order(name: str, locks: asynclock.LockManager) -> float:
         async with locks.lock("a"):
             await asyncio.sleep(0.05)
-            return _clock.now()
+            return now()
 
     run_virtual(play())

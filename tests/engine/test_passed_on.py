@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
-import time
 
 import pytest
 
@@ -33,18 +31,3 @@ async def test_a_key_of_others_need_not_be_text(on: Nodes) -> None:
         await on.locks.lock("a").acquire(timeout=1)
     async with on.locks.lock("a"):
         pass
-
-
-async def test_what_another_thread_wants_done_wakes_an_idle_loop() -> None:
-    """As when a garbage collection there drops a call."""
-    done = asyncio.Event()
-    slow = {"node_timeout": 60.0, "ttl": 1000.0, "max_ttl": 1000.0}  # so that no timer wakes it
-    async with asynclock.connect("memory://idle", **slow) as locks:
-        async with locks.lock("a"):
-            pass
-        thread = threading.Timer(0.1, locks._engine.soon, [done.set])
-        thread.start()
-        began = time.monotonic()
-        await asyncio.wait_for(done.wait(), 30)
-        assert time.monotonic() - began < 20
-        thread.join()

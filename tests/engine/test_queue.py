@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -14,32 +13,24 @@ from unittest import TestCase
 import pytest
 
 import asynclock
-from asynclock import _clock
-from asynclock._engine.acquire import Acquire
-from asynclock._engine.attempt import Attempt
-from asynclock._engine.engine import Engine
-from asynclock._engine.options import LeaseOptions
-from asynclock._engine.release import GONE
-from asynclock._engine.ticket import PATIENCE
-from asynclock._nodes.multiplexer import Multiplexer
-from asynclock._nodes.replies import NOBODY
-from asynclock._nodes.requests import ServerRequests
-from asynclock._nodes.script import Command
-from asynclock._primitives.lock import SCRIPT, spec
 from asynclock.events import Lost
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
+from tests.engine.batches import listen, teach
 from tests.engine.virtual_nodes import (
+    GONE,
     KEY,
+    PATIENCE,
     TTL,
     Nodes,
     Way,
+    refuse_tracking,
     seconds_until,
     start,
     virtual,
     virtual_single,
 )
-from tests.tables.inside import loses_pushes
+from tests.tables.inside import chance, loses_pushes, names_in_use, now
 from tests.waiting import until
 
 AT_ONCE = 0.05
@@ -157,48 +148,16 @@ async def test_a_process_keeps_the_name_for_its_turn_and_no_longer(on: Nodes) ->
         mine = await line_up(ours.lock("a"), ours)
         waiting = await line_up(other.lock("a"), other)
         await first.release()
-        lease, began, bodies = await mine, _clock.now(), 0
+        lease, began, bodies = await mine, now(), 0
         waiting.add_done_callback(lambda task: start(task.result().release()))
         while not waiting.done():
             await asyncio.sleep(0.1)
             bodies += 1
             await lease.release()
             lease = await ours.lock("a").acquire()
-        assert 1.0 <= _clock.now() - began < 1.2
+        assert 1.0 <= now() - began < 1.2
         assert bodies >= 9
         await lease.release()
-
-
-@virtual
-async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_trip(
-    on: Nodes,
-) -> None:
-    """The release doesn't wait for replies, and is written even if the loop is blocked then."""
-    written, write = 0, ServerRequests.write
-
-    def counted(node: ServerRequests) -> None:
-        nonlocal written
-        written += 1
-        write(node)
-
-    async with in_its_turn(on) as (ours, first, waiting):
-        lease = first
-        on.slow(0.01)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ServerRequests, "write", counted)
-            for beside in (0, 1):  # a second vote, so requests may go together
-                began, written = _clock.now(), 0
-                await lease.release()
-                assert (_clock.now() - began, written) == (0.0, len(on.nodes))
-                others = {object(): lambda: None for _ in range(beside)}
-                ours._engine.undos.update(others)  # type: ignore[arg-type]
-                lease = await ours.lock("a").acquire()
-                ours._engine.undos.clear()
-                assert _clock.now() - began == pytest.approx(0.02)
-                assert written == (2 - beside) * len(on.nodes)
-        assert not waiting.done()
-        await lease.release()
-        await (await waiting).release()
 
 
 @virtual
@@ -207,22 +166,14 @@ async def test_a_name_that_is_taken_again_and_again_passes_on_once(on: Nodes) ->
     async with in_its_turn(on) as (ours, first, waiting):
         lease = first
         on.slow(0.01)
-        passed, pass_on = 0, Engine.pass_on
-
-        def counted(*call: Any) -> None:
-            nonlocal passed
-            passed += 1
-            pass_on(*call)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Engine, "pass_on", counted)
-            for _ in range(5):
-                await lease.release()
-                await asyncio.sleep(0)  # the name is kept for two rounds of the loop
-                lease = await ours.lock("a").acquire(timeout=1.0)
+        seen = listen(on.nodes[0])
+        for _ in range(5):
             await lease.release()
-            await (await waiting).release()
-        assert passed == 1
+            await asyncio.sleep(0)  # the name is kept for two rounds of the loop
+            lease = await ours.lock("a").acquire(timeout=1.0)
+        await lease.release()
+        await (await waiting).release()
+        assert seen.count("pass") == 1
 
 
 @virtual
@@ -256,12 +207,10 @@ async def test_leaving_a_reentrant_hold_in_a_turn_tells_of_a_loss_that_only_the_
 
 @virtual
 async def test_a_loss_is_not_silent_if_the_release_that_shows_it_is_cancelled(on: Nodes) -> None:
-    for in_turn in (True, False):
+    for turn in (60.0, 0.0):
         events: list[object] = []
-        async with in_its_turn(on) as (ours, lease, waiting):
+        async with in_its_turn(on, turn) as (ours, lease, waiting):
             ours.observe(events.append)
-            assert lease._grant is not None
-            lease._grant.contended = in_turn
             for node in on.nodes:
                 await node.command("DEL", KEY)
             leaving = start(lease.__aexit__(None, None, None))
@@ -288,22 +237,6 @@ async def test_a_loss_that_shows_while_the_manager_closes_is_logged(on: Nodes) -
         assert not await releasing
 
 
-@virtual
-async def test_a_late_reply_to_a_release_that_woke_nobody_wakes_nobody(on: Nodes) -> None:
-    woken: list[str | None] = []
-    async with in_its_turn(on) as (ours, lease, waiting):
-        wakeups = ours._engine.multiplexer.wakeups
-        on.ways[2].seconds = 0.02
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(wakeups), "wake", lambda _self, key, _node=None: woken.append(key))
-            await lease.release()
-            again = await ours.lock("a").acquire()
-            await asyncio.sleep(0.1)
-        assert woken == []
-        await again.release()
-        await (await waiting).release()
-
-
 @virtual_single
 async def test_a_name_that_is_kept_while_its_node_is_down_leaves_no_queue(on: Nodes) -> None:
     """Every node answers the release at once: it is known to be down."""
@@ -312,7 +245,7 @@ async def test_a_name_that_is_kept_while_its_node_is_down_leaves_no_queue(on: No
         await until(lambda: ours.nodes()[0].state == "down", every=0.01)
         await lease.release()
         await asyncio.sleep(0.01)
-        assert not ours._engine.queues
+        assert not names_in_use(ours)
         waiting.cancel()
 
 
@@ -340,8 +273,10 @@ async def test_a_name_that_is_kept_and_not_wanted_passes_on(on: Nodes) -> None:
 async def test_a_name_that_is_kept_for_a_task_whose_time_is_over_passes_on(on: Nodes) -> None:
     async with in_its_turn(on) as (ours, lease, waiting):
         # The loop was busy: the task's turn comes after its timeout, but before the timer.
-        late = start(Acquire(ours._engine, lease._grant.spec, LeaseOptions(5.0), 1.0, since=0.0))
+        late = start(ours.lock("a", ttl=5.0).acquire(timeout=1.0))
         await asyncio.sleep(0)
+        loop: Any = asyncio.get_running_loop()
+        loop.now += 1.5
         await lease.release()
         assert await seconds_until(waiting.done) < AT_ONCE
         with pytest.raises(asynclock.AcquireTimeoutError):
@@ -363,9 +298,9 @@ async def test_a_busy_process_lets_others_in(on: Nodes) -> None:
         tasks = [start(work()) for _ in range(5)]
         await asyncio.sleep(0.5)
         for most in (0.15, 0.05):  # from the second time on it is known that others wait
-            began = _clock.now()
+            began = now()
             lease = await other.lock("a").acquire(timeout=1.0)
-            assert _clock.now() - began < most
+            assert now() - began < most
             await lease.release()
         busy = False
         await asyncio.gather(*tasks)
@@ -467,17 +402,10 @@ async def test_a_first_attempt_that_is_cancelled_leaves_no_ticket(on: Nodes) -> 
 
 @virtual
 async def test_only_nodes_that_may_have_a_ticket_are_told_that_it_leaves(on: Nodes) -> None:
-    node, lock, told = on.locks._engine.multiplexer.nodes[2], on.locks.lock("a"), []
-
-    def noting(send: Any) -> Any:
-        def note(command: Command, *more: Any, **arm: bool) -> None:
-            told.append(command.op)
-            send(command, *more, **arm)
-
-        return note
-
-    node.ask, node.deliver = noting(node.ask), noting(node.deliver)  # type: ignore[method-assign]
-    node.trust.quarantine(_clock.now(), 600.0, "it was restarted")
+    lock = on.locks.lock("a")
+    on.nodes[2].restart(keep_data=True)
+    await until(lambda: on.locks.nodes()[2].state == "quarantined")
+    told = listen(on.nodes[2])
     await (await lock.acquire()).release()
     await on.ghost(ttl=1.0, only="ab")
     waiting = await line_up(lock, on.locks)
@@ -518,7 +446,7 @@ async def test_a_ticket_that_overtook_its_leave_is_removed(on: Nodes) -> None:
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.sleep(0.075)  # the acquire was rejected, and the leave is on its way
-    await node.command("SCRIPT", "LOAD", SCRIPT.source)
+    await teach(on)
     await asyncio.sleep(0.5)
     assert await node.command("ZCARD", QUEUE) == 0
 
@@ -539,42 +467,14 @@ async def test_a_waiter_leaves_although_its_connections_break_at_that_moment(on:
 @virtual
 async def test_closing_a_manager_removes_the_tickets_of_its_waiters(on: Nodes) -> None:
     """Without pushes, a waiter sleeps until it asks again, and closing doesn't wake it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Multiplexer, "tracks", lambda _: False)
-        holder = await on.locks.lock("a").acquire()
-        async with on.connect() as others:
-            waiting = await line_up(others.lock("a"), others)
-        assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [0, 0, 0]
-        with pytest.raises(asynclock.AsyncLockError):
-            await waiting
-        await holder.release()
-
-
-@virtual_single
-async def test_a_node_that_forgot_its_scripts_gets_a_leave_once_for_each_acquire(on: Nodes) -> None:
-    """Many acquires with the same ticket are on their way."""
-    node, received = on.nodes[0], Counter[bytes]()
-    answer = node.answer
-
-    def count(client: Any, words: Any) -> Any:
-        received.update(word for word in words if word in (b"release", b"leave"))
-        return answer(client, words)
-
-    link = on.locks._engine.multiplexer.nodes[0].link  # type: ignore[attr-defined]  # its type
-    keys = ("asynclock:a", "asynclock:a:#fence", "asynclock:a:#queue")
-    node.answer = count  # type: ignore[method-assign]  # on purpose
-    node.forget_scripts()
-    on.slow(0.01)
-    attempts = 10
-    for number in range(attempts):
-        owner = "first" if number == 0 else f"owner-{number}"
-        words = ("acquire", owner, 10_000, 0, 0, 60_000, 2000, "first", number)
-        link.send(Command(SCRIPT, keys, words), NOBODY, 0)
-    for op in ("release", "leave"):
-        link.send(Command(SCRIPT, keys, (op, "first")), NOBODY, 0)
-    await asyncio.sleep(1)
-    assert max(received.values()) <= attempts + 2  # sent, rejected, and sent again
-    assert await node.command("ZCARD", QUEUE) == 0
+    refuse_tracking(on.nodes)
+    holder = await on.locks.lock("a").acquire()
+    async with on.connect() as others:
+        waiting = await line_up(others.lock("a"), others)
+    assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [0, 0, 0]
+    with pytest.raises(asynclock.AsyncLockError):
+        await waiting
+    await holder.release()
 
 
 @virtual
@@ -591,9 +491,8 @@ async def test_a_waiter_that_was_woken_and_goes_away_wakes_the_next(on: Nodes) -
 
 @virtual
 async def test_without_pushes_waiters_ask_at_intervals(on: Nodes) -> None:
+    refuse_tracking(on.nodes)
     async with on.connect() as one, on.connect() as two:
-        for locks in (one, two):
-            locks._engine.multiplexer.tracks = lambda: False  # type: ignore[method-assign]
         holder = await on.locks.lock("a").acquire()
         first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
         await holder.release()
@@ -646,7 +545,7 @@ async def test_a_split_vote_is_settled_among_those_who_try_once(on: Nodes) -> No
                 pass
         for number in range(20):
             for way in on.ways:
-                way.delay = lambda: on.locks._engine.random() * 0.005  # type: ignore[method-assign]
+                way.delay = lambda: random.random() * 0.005  # type: ignore[method-assign]
             calls = [locks.lock(f"n{number}").try_acquire() for locks in others]
             won = [lease for lease in await asyncio.gather(*calls) if lease is not None]
             assert len(won) == 1
@@ -663,52 +562,19 @@ async def test_refusals_that_come_before_the_grant_are_no_defeat(on: Nodes) -> N
     await lease.release()
 
 
-@virtual
-async def test_a_turn_that_is_lost_to_others_gives_no_place_before_them(on: Nodes) -> None:
-    # Node b is free, but a ticket waits there; the lock of the same waiter's attempt is on node a.
-    later = int(on.nodes[1].wall() * 1e6) + 60_000_000
-    await on.ghost("waiter", only="a")
-    await on.nodes[1].command("ZADD", QUEUE, later, "waiter")
-    await on.nodes[1].command("SET", QUEUE + b":#waiter", "1", "PX", 60_000)
-    on.nodes[2].kill()
-    await until(lambda: on.locks.nodes()[2].state == "down")
-    engine, name = on.locks._engine, spec("asynclock:", "a")
-    turn = Attempt(engine, name, TTL, None, name.waits)
-    turn.barge()
-    assert not await turn.decide(armed=False, limit=None)
-    assert turn.ticket is not None
-    assert turn.ticket.unsettled
-    after = Attempt(engine, name, TTL, turn.ticket, name.waits)
-    assert not await after.decide(armed=False, limit=None)
-    assert turn.ticket.number > later
-    after.abandon()
-
-
 @virtual_single
 async def test_a_refusal_at_a_free_slot_names_the_waiter_that_it_is_left_to(on: Nodes) -> None:
-    node = on.nodes[0]
-    slot = on.locks.semaphore("a", 2)._slot("a", 0)
-    await node.command("SET", slot.keys[0], "holder", "PX", 60_000)
-    await node.command("ZADD", slot.queue, 1, "waiter")
-    await node.command("SET", slot.ticket_key("waiter"), "1", "PX", 2_000)
-    attempt = Attempt(on.locks._engine, slot, TTL)
-    assert not await attempt.decide(armed=False, limit=None)
-    assert (attempt.holder, attempt.reserved) == ("waiter", ["waiter"])
-    left, _ = attempt.refusals[0]
-    assert left is not None
-    assert 0 < left <= 2.0
-    assert await node.command("GET", slot.ticket_key("waiter")) == "go"
-
-
-@virtual
-async def test_a_node_that_has_left_the_name_to_us_counts_once(on: Nodes) -> None:
-    watch = on.locks._engine.multiplexer.wakeups.watch((), ticket="mine")
-    watch.count(0)
-    watch.on_change(0)
-    assert not await watch.wait(1.0)
-    watch.on_change(1)
-    assert await watch.wait(1.0)
-    watch.close()
+    node, waiters = on.nodes[0], "asynclock:a:#slots"
+    await node.command("SET", "asynclock:a:#0", "holder", "PX", 60_000)
+    await node.command("ZADD", waiters, 1, "waiter")
+    await node.command("SET", f"{waiters}:#waiter", "1", "PX", 2_000)
+    chance(on.locks, lambda: 0.0)  # the first slot that is asked for is slot 0
+    with pytest.raises(asynclock.AcquireTimeoutError) as caught:
+        await on.locks.semaphore("a", 2).acquire(timeout=0)
+    assert caught.value.owner == "waiter"
+    assert caught.value.remaining is not None
+    assert 0 < caught.value.remaining <= 2.0
+    assert await node.command("GET", f"{waiters}:#waiter") == "go"
 
 
 def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
@@ -750,7 +616,7 @@ def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int)
     bodies: list[tuple[float, float]] = []
 
     async def play() -> None:
-        chance = random.Random(seed)
+        dice = random.Random(seed)
         on = Nodes([MemoryNode(name) for name in "abcde"], [Way() for _ in "abcde"])
         for node in on.nodes:
             node.born_ago(3600)
@@ -758,14 +624,14 @@ def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int)
         async def jitter() -> None:
             while True:
                 for way in on.ways:
-                    way.seconds = chance.choice((0.0001, 0.0003, 0.001, 0.003))
-                await asyncio.sleep(chance.uniform(0.0005, 0.004))
+                    way.seconds = dice.choice((0.0001, 0.0003, 0.001, 0.003))
+                await asyncio.sleep(dice.uniform(0.0005, 0.004))
 
         async def work(locks: asynclock.LockManager) -> None:
-            await asyncio.sleep(chance.choice((0.0, 0.001, 0.003)))
-            while (asked := _clock.now()) < end:
+            await asyncio.sleep(dice.choice((0.0, 0.001, 0.003)))
+            while (asked := now()) < end:
                 async with locks.fair_lock("f"):
-                    bodies.append((asked, _clock.now()))
+                    bodies.append((asked, now()))
                     await asyncio.sleep(0.002)
 
         async with AsyncExitStack() as stack:
@@ -775,7 +641,7 @@ def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int)
             on.nodes[3].kill()
             on.nodes[4].freeze()
             shaking = asyncio.create_task(jitter())
-            end = _clock.now() + 2.0
+            end = now() + 2.0
             await asyncio.gather(*(work(locks) for locks in processes for _ in range(10)))
             shaking.cancel()
 
@@ -783,3 +649,35 @@ def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int)
     for place, (asked, _) in enumerate(bodies):
         assert not [one for one in bodies[:place] if one[0] > asked + 0.1]
     assert max(began - asked for asked, began in bodies) < 1.0
+
+
+@virtual
+async def test_a_downgrade_in_a_turn_notices_that_the_write_lease_was_lost(on: Nodes) -> None:
+    """Only the replies to the writer's release show it."""
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        lock, blocking = ours.rwlock("a"), await on.locks.rwlock("a").write().acquire()
+        mine, waiting = (
+            await line_up(lock.write(), ours),
+            await line_up(other.rwlock("a").write(), other),
+        )
+        await blocking.release()
+        writer = await mine
+        for node in on.nodes:
+            await node.command("DEL", KEY + b":#write")
+        with pytest.raises(asynclock.LeaseLostError):
+            await lock.downgrade(writer)
+        await (await waiting).release()
+
+
+@virtual
+async def test_a_lease_that_is_not_renewed_passes_to_no_call_that_wants_it_renewed(
+    on: Nodes,
+) -> None:
+    first = await on.locks.lock("a", renew=False).acquire()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().waiting == 1, "it waits")
+    assert await first.release()
+    lease = await waiting
+    assert on.locks.statistics().handovers == 0
+    await asyncio.sleep(20)
+    assert lease.held

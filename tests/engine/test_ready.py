@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock._rules.validity import quarantine
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, seconds_until, start, virtual
+from tests.tables.inside import now
 
 D = quarantine(TTL)
 
@@ -35,10 +35,10 @@ def fresh(scenario: Callable[[Nodes, asynclock.LockManager], Awaitable[None]]) -
 
 async def failing(call: Awaitable[Any]) -> tuple[float, asynclock.QuorumUnavailableError]:
     """Return the seconds that `call` took to fail for lack of votes, and its error."""
-    began = _clock.now()
+    began = now()
     with pytest.raises(asynclock.QuorumUnavailableError) as failed:
         await call
-    return _clock.now() - began, failed.value
+    return now() - began, failed.value
 
 
 CALLS: dict[str, Callable[[asynclock.LockManager], Awaitable[Any]]] = {
@@ -67,9 +67,9 @@ def test_a_quarantine_longer_than_the_timeout_fails_at_once(call: str) -> None:
 async def test_a_timeout_longer_than_the_quarantine_gets_the_lock(
     on: Nodes, locks: asynclock.LockManager
 ) -> None:
-    began = _clock.now()
+    began = now()
     async with locks.lock("a", timeout=D + 1):
-        assert D - 0.1 < _clock.now() - began < D + 1
+        assert D - 0.1 < now() - began < D + 1
 
 
 @fresh
@@ -86,18 +86,18 @@ async def test_one_node_in_quarantine_is_not_waited_for(
 async def test_ready_waits_until_the_moment_at_which_a_quorum_votes(
     on: Nodes, locks: asynclock.LockManager
 ) -> None:
-    began = _clock.now()
+    began = now()
     await locks.ready(voting=True)
-    assert _clock.now() - began == pytest.approx(D, abs=0.1)
+    assert now() - began == pytest.approx(D, abs=0.1)
     assert await locks.lock("a").try_acquire()
 
 
 @virtual
 async def test_ready_returns_at_once_where_a_quorum_votes(on: Nodes) -> None:
     on.nodes[0].kill()
-    began = _clock.now()
+    began = now()
     await on.locks.ready(voting=True, timeout=0)
-    assert _clock.now() == began
+    assert now() == began
 
 
 @virtual
@@ -137,9 +137,9 @@ async def seconds_to_a_lock(durable: str, **settings: Any) -> float:
     """Return the seconds that a first lock takes on fresh nodes, of which these are durable."""
     on = Nodes([MemoryNode(name, durable=name in durable) for name in "abc"])
     async with on.connect(**settings) as locks:
-        began = _clock.now()
+        began = now()
         async with locks.lock("a"):
-            return _clock.now() - began
+            return now() - began
 
 
 def test_fresh_nodes_grant_at_once_if_their_disks_are_kept() -> None:
@@ -164,9 +164,9 @@ def test_a_wrong_guard_is_refused() -> None:
 async def test_ready_waits_for_every_node_and_not_beyond_its_timeout(on: Nodes) -> None:
     on.nodes[2].freeze()
     for timeout in (0.1, 0.3):
-        manager, began = on.connect(), _clock.now()
+        manager, began = on.connect(), now()
         await manager.ready(timeout=timeout)
-        assert _clock.now() - began == pytest.approx(timeout, abs=0.01)
+        assert now() - began == pytest.approx(timeout, abs=0.01)
         assert [node.state for node in manager.nodes()] == ["up", "up", "connecting"]
         await manager.aclose()
     manager = on.connect()

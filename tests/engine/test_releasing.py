@@ -11,11 +11,9 @@ import pytest
 import asynclock
 from asynclock.events import Lost, Released
 from asynclock.testing import lose
-from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, Nodes, start, virtual
+from tests.engine.virtual_nodes import GONE, KEY, NODE_TIMEOUT, Nodes, start, virtual
 from tests.tables.inside import now
 from tests.waiting import until
-
-GONE = "the nodes no longer held it for us when it was released"
 
 AT_ONCE = 0.05
 

@@ -16,7 +16,8 @@ from asynclock.testing.plugin import StartServers
 from tests import patient
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual
 from tests.leftovers import left
-from tests.waiting import HOUR, PATIENCE, becomes, waits
+from tests.tables.inside import sleeps
+from tests.waiting import HOUR, PATIENCE, waits
 
 Make = Callable[[asynclock.LockManager], Any]
 
@@ -116,8 +117,7 @@ async def test_nor_does_one_that_has_waited_for_long(
         before = await left(nodes)
         locks = patient.connect_to(nodes, **patient.lasting({}))
         call = asyncio.ensure_future(WAITING[kind](locks))
-        watched = locks._engine.multiplexer.wakeups.watched
-        await becomes(lambda: bool(watched), True)
+        await sleeps(locks)
         await ended(locks, call, way)
         assert await left(nodes) == before
 

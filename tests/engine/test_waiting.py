@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock._engine.acquire_loop import MAX_SLOT_HOPS, AcquireLoop
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
-from tests.engine.virtual_nodes import Nodes, virtual
+from tests.engine.test_queue import line_up
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.patient import connect_to as connect
+from tests.tables.inside import now
 from tests.waiting import PATIENCE, until
 
 
@@ -111,25 +110,6 @@ async def test_a_caller_that_times_out_leaves_at_once(asynclock_nodes: list[Loca
         patient.cancel()
 
 
-async def test_a_turn_that_cannot_be_used_ends_with_the_timeout(
-    asynclock_servers: StartServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its fence is to come from a node that is silent: not waited for longer than was asked."""
-    monkeypatch.setattr("asynclock._engine.local_queue.KEEP_TIME", 60.0)  # handed on, however late
-    servers = await asynclock_servers(1)
-    async with connect(servers, ttl=60, max_ttl=60, node_timeout=10.0) as locks:
-        lease = await locks.lock("a", handoff="strict").acquire()
-        waiting = asyncio.create_task(_acquire(locks, timeout=1.0, handoff="strict"))
-        await until(locks.waiters)
-        await servers[0].freeze()
-        began = time.monotonic()
-        await lease.release()
-        with pytest.raises(asynclock.AcquireTimeoutError):
-            await waiting
-        assert time.monotonic() - began < 10.0  # a node timeout
-        await servers[0].thaw()
-
-
 async def _acquire(locks: asynclock.LockManager, **settings: Any) -> asynclock.Lease:
     return await locks.lock("a", **settings).acquire()
 
@@ -221,28 +201,36 @@ async def test_a_lease_passes_on_only_to_the_same_terms(
         await second.release()
 
 
-async def test_a_short_lease_is_extended_before_it_passes_on(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        settings: dict[str, Any] = {"ttl": 3.0, "renew": False}
-        first = await locks.lock("a", **settings).acquire()
-        waiter = asyncio.create_task(_acquire(locks, **settings))
-        await until(lambda: first.remaining() < 1.4)
-        # Past KEEP_TIME the line lets others ahead; only a fresh one hands on. Make it fresh.
-        locks._engine.queues["asynclock:a"].grants[0].since = asynclock._clock.now()
+@virtual_single
+async def test_a_turn_that_cannot_be_used_ends_with_the_timeout(on: Nodes) -> None:
+    """Its fence is to come from a node that is silent: not waited for longer than was asked."""
+    async with on.connect(node_timeout=2.5) as locks:
+        lock = locks.lock("a", handoff="strict")
+        lease = await lock.acquire()
+        waiting = start(lock.acquire(timeout=1.0))
+        await asyncio.sleep(0)
+        on.nodes[0].freeze()
+        began = now()
+        releasing = start(lease.release())
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await waiting
+        assert now() - began == pytest.approx(1.0)
+        on.nodes[0].thaw()
+        await releasing
+
+
+@virtual
+async def test_a_lease_that_is_nearly_over_is_extended_before_it_passes_on(on: Nodes) -> None:
+    async with on.connect(turn=60.0) as ours, on.connect() as other:
+        first, lock = await on.locks.lock("a").acquire(), ours.lock("a", renew=False)
+        mine, waiting = await line_up(lock, ours), await line_up(other.lock("a"), other)
         await first.release()
-        second = await waiter
-        assert second.owner == first.owner
-        assert second.remaining() > 2.5
+        lease = await mine
+        following = start(lock.acquire())
+        await asyncio.sleep(0.6 * TTL)
+        await lease.release()
+        second = await following
+        assert second.owner == lease.owner
+        assert second.remaining() > 0.9 * TTL
         await second.release()
-
-
-async def test_after_each_pause_a_call_looks_at_as_many_slots_as_before() -> None:
-    async def wait(*_: object) -> None: ...
-
-    loop: Any = object.__new__(AcquireLoop)
-    loop._ticket = loop._watch = None
-    loop._pauses, loop._hops = SimpleNamespace(wait=wait), MAX_SLOT_HOPS
-    await loop._pause(None)
-    assert loop._hops == 0
+        await (await waiting).release()

@@ -19,6 +19,11 @@ from tests.waiting import until
 KEY, COUNTER = b"asynclock:a", b"asynclock:a:#fence"
 TTL, NODE_TIMEOUT = 10.0, 1.0
 VALID = TTL * 0.99 - 0.002
+PATIENCE = 2.0
+"""Seconds after which a waiter that died is passed over, as docs/guarantees.md promises."""
+GONE = "the nodes no longer held it for us when it was released"
+"""The reason of a loss that only the replies to the release show."""
+UNNOTICED = "its time ran out while the event loop was busy or the machine slept"
 LONGEST = 2 * 3600.0
 """Maximum seconds of a scenario: one that waits for what never happens fails, and does not hang."""
 

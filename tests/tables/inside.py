@@ -125,3 +125,8 @@ def named_by_watchers(patch: pytest.MonkeyPatch, host: str) -> None:
 
     patch.setattr(SentinelNode, "_ask_sentinels", named)
     patch.setattr(slots, "_address", lambda one, _asked: (host, int(one[1])))
+
+
+def names_in_use(locks: LockManager) -> list[str]:
+    """Return the names that tasks of a client have or want."""
+    return [queue.name for queue in locks._engine.queues.values()]

@@ -11,8 +11,9 @@ import pytest
 import asynclock
 from asynclock._engine.fences import BLOCK, Reservation
 from asynclock._engine.grant import Grant
+from asynclock._nodes.replies import Failure
 from asynclock._primitives import lock
-from tests.engine.virtual_nodes import start
+from tests.engine.virtual_nodes import KEY, TTL, VALID, Nodes, seconds_until, start, virtual
 from tests.tables.engine.told import (
     DONE,
     LOST,
@@ -295,3 +296,59 @@ async def test_a_late_reply_to_a_reservation_counts_for_no_newer_one() -> None:
     second.on_reply(2, [1, 10, 0])
     third.on_reply(1, [1, 10, 0])
     assert grant.fences == range(21, 26)
+
+
+@virtual
+async def test_a_key_that_is_being_put_back_is_not_the_first_grants(on: Nodes) -> None:
+    """Executed late, it may stand where another's key was forgotten."""
+    lease = await on.locks.lock("a").acquire()
+    grant = on.locks._engine.renewals.find(lease.owner)
+    assert grant is not None
+    assert sorted(grant.voters) == [0, 1, 2] or len(grant.voters) == 2
+    grant.voters = (0, 1, 2)
+    on.nodes[0].flush()
+    restores = on.locks._engine.renewals.restores
+    await asyncio.sleep(TTL)
+    on.ways[0].seconds = 0.2
+    await until(lambda: restores.under_way)
+    assert 0 not in grant.voters
+    await until(lambda: not restores.under_way)
+    assert 0 in grant.voters
+
+
+@virtual
+async def test_a_node_that_did_not_vote_for_a_lease_only_keeps_it(on: Nodes) -> None:
+    """Its grant was not part of the vote, so its renewals do not count before its own vote does."""
+    lease = await on.locks.lock("a").acquire()
+    grant = on.locks._engine.renewals.find(lease.owner)
+    assert grant is not None
+    grant.voters = (1, 2)
+    on.nodes[0].flush()
+    await until(lambda: on.nodes[0].keys.get(KEY))
+    await asyncio.sleep(0.1)
+    assert grant.voters == (1, 2)
+
+
+@virtual
+async def test_a_lease_that_ends_sooner_is_told_of_in_time(on: Nodes) -> None:
+    lease = await on.locks.lock("a", renew=False).acquire()
+    on.locks._engine.renewals.shorten(3.0)
+    took = await seconds_until(lambda: lease.lost_reason)
+    assert took == pytest.approx(VALID - 3.0, abs=0.01)
+
+
+@virtual
+async def test_a_renewal_ends_no_error_of_an_acquire(on: Nodes) -> None:
+    """A server that is out of memory still renews."""
+    renewals, node = on.locks._engine.renewals, on.locks._engine.multiplexer.nodes[0]
+    renewals.answered(0, Failure("NOREPLICAS not enough", code="NOREPLICAS"))
+    renewals.answered(0, None)
+    assert node.lack is None
+    renewals.answered(0, Failure("NOREPLICAS not enough", code="NOREPLICAS"))
+    renewals.answered(0, Failure("no answer within 1 s"))
+    assert node.lack is not None
+    assert node.lack.code == "NOREPLICAS", "silence is no answer"
+    memory = Failure("OOM no memory", code="OOM")
+    node.note(memory)
+    renewals.answered(0, None)
+    assert node.lack is memory

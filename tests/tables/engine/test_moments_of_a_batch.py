@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -205,3 +206,18 @@ async def test_a_released_name_can_be_taken_in_the_same_tick_where_each_name_goe
             on.locks.lock("x", ttl=5.0).acquire(), lease.release(), on.locks.lock("a").try_acquire()
         )
     assert again is not None
+
+
+async def test_what_another_thread_wants_done_wakes_an_idle_loop() -> None:
+    """As when a garbage collection there drops a call."""
+    done = asyncio.Event()
+    slow = {"node_timeout": 60.0, "ttl": 1000.0, "max_ttl": 1000.0}  # so that no timer wakes it
+    async with asynclock.connect("memory://idle", **slow) as locks:
+        async with locks.lock("a"):
+            pass
+        thread = threading.Timer(0.1, locks._engine.soon, [done.set])
+        thread.start()
+        began = time.monotonic()
+        await asyncio.wait_for(done.wait(), 30)
+        assert time.monotonic() - began < 20
+        thread.join()

@@ -114,6 +114,9 @@ def test_a_freed_name_is_kept_only_for_the_rest_of_a_turn_that_others_wait_for()
     assert queue.keep(Held(contended=True), NOW + TURN / 2)
     assert queue.take_kept(NOW + TURN / 2) == NOW
     assert queue.take_kept(NOW + TURN / 2) is None, "it is taken once"
+    assert queue.keep(Held(contended=True), NOW)
+    assert queue.take_kept(NOW + 1.1 * TURN) is None, "the turn is over"
+    assert not line(2).keep(Held(contended=True), NOW), "another process may wait for any permit"
 
 
 async def test_a_waiter_that_leaves_returns_the_turn_that_it_has_got() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from asynclock import _clock
 from asynclock._engine.lookout import Lookout
 from asynclock._engine.pauses import Pauses
 from asynclock._nodes.wakeup import Wakeups
 from asynclock._rules import pacing
+from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
 NEVER = float("inf")
@@ -61,9 +61,9 @@ def pausing(
 
 
 async def took(wait: Any) -> float:
-    began = _clock.now()
+    began = now()
     await wait
-    return _clock.now() - began
+    return now() - began
 
 
 async def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later() -> None:
@@ -150,7 +150,7 @@ async def test_a_ticket_is_refreshed_well_before_it_dies() -> None:
 async def test_no_pause_is_longer_than_the_time_that_is_left() -> None:
     for left, longest in ((0.3, 0.3), (-1.0, 0.0)):
         watch = Watched(called=False)
-        end = _clock.now() + left
+        end = now() + left
         for limits in ({"until": end}, {"deadline": end, "until": end + 5}):
             await pausing(manager(), **limits).wait(attempt(), watch, 0)  # type: ignore[arg-type]
         assert all(0 <= pause <= longest for pause in watch.asked)
@@ -158,7 +158,7 @@ async def test_no_pause_is_longer_than_the_time_that_is_left() -> None:
 
 @in_virtual_time
 async def test_a_sleep_ends_at_the_deadline() -> None:
-    for deadline, pause in ((None, 5.0), (_clock.now() + 7.0, 2.0), (_clock.now() - 1.0, 0.0)):
+    for deadline, pause in ((None, 5.0), (now() + 7.0, 2.0), (now() - 1.0, 0.0)):
         assert await took(pausing(manager(), deadline=deadline).sleep(5.0)) == pytest.approx(pause)
 
 
@@ -197,7 +197,7 @@ async def test_a_wait_that_ends_with_the_call_is_none_that_somebody_ended(*, tra
     """The statistics say what makes waiters ask again."""
     engine = manager(tracks=tracks)
     watch = engine.multiplexer.wakeups.watch(("a",))
-    pauses = pausing(engine, deadline=_clock.now() + 0.001)
+    pauses = pausing(engine, deadline=now() + 0.001)
     assert await took(pauses.wait(attempt(None), watch, 0)) == pytest.approx(0.001)
     assert engine.counts.wakeups == {}
 
@@ -221,3 +221,25 @@ async def test_a_call_that_counts_on_no_push_any_more_still_hears_one() -> None:
         for number in (pacing.IN_VAIN, pacing.IN_VAIN + 1)
     ]
     assert watch.asked[-2:] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("ticket", "heard", "within"),
+    [(None, 1, 0.021), (None, 2, 0.002), (None, 3, 0.0001), ("t", 1, 0.021), ("t", 2, 0.0001)],
+)
+def test_any_push_is_heeded(ticket: str | None, heard: int, within: float) -> None:
+    """The more nodes push, the sooner: all of them free the name one after the other.
+
+    The name was left to a ticket once a quorum has told so.
+    """
+
+    async def scenario() -> None:
+        wakeups = Wakeups(3, 2)
+        watch = wakeups.watch(("a",), ticket=ticket)
+        for node in range(heard):
+            wakeups.wake(ticket or "a", node)
+        began = now()
+        assert await watch.wait(5.0)
+        assert now() - began <= within
+
+    in_virtual_time(scenario)()

@@ -16,10 +16,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from asynclock import _forks
 from asynclock._background import Background, wait_out
+from asynclock.testing import FaultProxy, LocalServer
+from tests import patient
+from tests.waiting import until
 
 COLOUR = contextvars.ContextVar("COLOUR", default="none")
 
@@ -181,3 +185,44 @@ def test_all_that_a_child_inherits_is_told_and_what_is_gone_is_not(
     gc.collect()
     _forks._in_child()
     assert sorted(told) == [one.name for one in kept]
+
+
+async def test_a_cancelled_scope_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scope of anyio cancels again in each round of the loop, which would keep a core busy."""
+    rounds, wait = 0, asyncio.wait
+
+    async def counted(tasks: list[asyncio.Task[None]]) -> object:
+        nonlocal rounds
+        rounds += 1
+        return await wait(tasks)
+
+    task = asyncio.create_task(asyncio.sleep(0.05))
+    monkeypatch.setattr(asyncio, "wait", counted)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await wait_out(task)
+    assert task.done()
+    assert rounds == 1
+
+
+@pytest.mark.parametrize("when", ["before it is closed", "by the close"])
+async def test_a_release_that_waits_for_a_connection_is_sent(
+    asynclock_nodes: list[LocalServer], when: str
+) -> None:
+    """The connection broke a moment ago, and the next one is being opened."""
+    node = asynclock_nodes[0]
+    settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0, "ttl": 60.0}
+    async with FaultProxy(node) as proxy:
+        async with patient.connect(proxy.url, max_ttl=60.0, **settings) as locks:
+            lease = await locks.lock("a").acquire()
+            proxy.delay(0.2)
+            proxy.cut()
+
+            node_of_ours = locks._engine.multiplexer.nodes[0]
+            await until(lambda: node_of_ours.link is None, "the client has seen it")
+            if when == "before it is closed":
+                releasing = asyncio.create_task(lease.release())
+                await asyncio.sleep(0)
+        assert await node.command("EXISTS", "asynclock:a") == 0
+        if when == "before it is closed":
+            await releasing

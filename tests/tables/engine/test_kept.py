@@ -1,0 +1,72 @@
+"""What stays in memory of what is over, which only the inside shows."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from asynclock.testing import LocalServer
+from tests.engine.virtual_nodes import Nodes, virtual
+from tests.patient import connect_to as connect
+from tests.tables.inside import names_in_use
+from tests.waiting import PATIENCE, until
+
+
+async def test_a_dropped_manager_is_told(asynclock_nodes: list[LocalServer]) -> None:
+    locks = connect(asynclock_nodes)
+    del locks  # never used: there is nothing to close
+    gc.collect()
+    locks = connect(asynclock_nodes)
+    async with locks.lock("a"):
+        pass
+    engine = locks._engine
+    with pytest.warns(ResourceWarning, match="LockManager on .* dropped without being closed"):
+        del locks
+        gc.collect()
+    engine.close()
+    for node in engine.multiplexer.nodes:
+        await node.finish()
+    await engine.background.aclose()
+
+
+async def test_waiting_for_the_end_of_several_leaves_nothing(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    async with connect(asynclock_nodes, prefix="a:{") as locks:
+        async with locks.multi_lock("a", "b") as lease:
+            for _ in range(20):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(lease.wait_lost(), 0.001)
+            for one in lease.leases:
+                assert not one._ending()._callbacks
+            waiting = asyncio.create_task(lease.wait_lost())
+            await asyncio.sleep(0)
+        await asyncio.wait_for(waiting, PATIENCE)
+
+
+@virtual
+async def test_many_leases_that_come_and_go_leave_nothing(on: Nodes) -> None:
+    renewals = on.locks._engine.renewals
+    kept = await on.locks.lock("kept").acquire()
+    for number in range(400):
+        async with on.locks.lock(f"{number % 7}"):
+            await asyncio.sleep(0.001)
+    assert renewals.grants() == [kept._grant]
+    assert len(renewals._moments._heap) <= 70
+    assert names_in_use(on.locks) == ["kept"]
+
+
+@pytest.mark.parametrize("inherit", [False, True])
+def test_a_dropped_hold_is_forgotten(*, inherit: bool) -> None:
+    @virtual
+    async def test(on: Nodes) -> None:
+        with pytest.warns(ResourceWarning, match="was dropped"):
+            await on.locks.reentrant_lock("a", inherit=inherit).acquire()
+            await asyncio.sleep(0)
+            gc.collect()
+        await until(lambda: not on.locks.leases())
+        assert not on.locks._nestings
+
+    test()
