@@ -82,55 +82,53 @@ async def comes_to_say(locks: asynclock.LockManager, words: str) -> None:
     await until(says, f"the error says {words!r}", every=0.01)
 
 
-async def test_tls_to_a_plain_port_is_a_guess_in_the_cause(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    (server,) = await asynclock_servers()
-    await comes_to_say(connect(f"rediss://127.0.0.1:{server.port}"), r"does this port speak TLS\?")
+async def answers_with_text(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        writer.write(b"-ERR unknown command\r\n")
+        await writer.drain()
+        await reader.read()
+    writer.close()
+
+
+NO_HANDSHAKE = r"no answer to the TLS handshake within .* s: does this port speak TLS\?"
 
 
 @pytest.mark.timeout(2 * PATIENCE)
-async def test_no_answer_to_the_handshake_of_tls_is_named(connect: Connect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the system takes connections for it
-        port = silent.getsockname()[1]
-        words = r"no answer to the TLS handshake within .* s: does this port speak TLS\?"
-        locks = connect(f"rediss://127.0.0.1:{port}")
+@pytest.mark.parametrize(
+    ("url", "speaks", "words"),
+    [
+        ("rediss://127.0.0.1:{}", "plain", r"does this port speak TLS\?"),
+        ("rediss://127.0.0.1:{}", "nothing", NO_HANDSHAKE),
+        ("rediss+sentinel://127.0.0.1:1/group", "nothing", "TLS handshake"),
+        ("rediss://127.0.0.1:{}", "text", r"can't connect: .*: does this port speak TLS\?"),
+        ("redis://127.0.0.1:{}", "TLS", "if this port wants TLS, the URL must begin with rediss"),
+    ],
+)
+async def test_no_answer_or_a_plain_one_to_the_handshake_of_tls_is_named(
+    asynclock_servers: StartServers,
+    connect: Connect,
+    certificates: Certificates,
+    url: str,
+    speaks: str,
+    words: str,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        if speaks == "nothing":  # the system takes connections for it
+            silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = silent.getsockname()[1]
+        elif speaks == "text":
+            listener = await asyncio.start_server(answers_with_text, "127.0.0.1", 0)
+            await stack.enter_async_context(listener)
+            port = listener.sockets[0].getsockname()[1]
+        else:
+            (server,) = await asynclock_servers()
+            port = server.port
+        if speaks == "TLS":
+            port, _ = await stack.enter_async_context(tls_in_front(server, certificates))
+        if "sentinel" in url:
+            stack.enter_context(sentinels_name("127.0.0.1", port))
+        locks = connect(url.format(port))
         await comes_to_say(locks, words)
-        await locks.aclose()
-
-
-async def test_the_handshake_of_tls_is_named_also_behind_sentinels(connect: Connect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with sentinels_name("127.0.0.1", silent.getsockname()[1]):
-            locks = connect("rediss+sentinel://127.0.0.1:1/group")
-            await comes_to_say(locks, "TLS handshake")
-            await locks.aclose()
-
-
-async def test_a_server_that_answers_tls_with_text_is_named(connect: Connect) -> None:
-    async def error(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            writer.write(b"-ERR unknown command\r\n")
-            await writer.drain()
-            await reader.read()
-        writer.close()
-
-    listener = await asyncio.start_server(error, "127.0.0.1", 0)
-    async with listener:
-        port = listener.sockets[0].getsockname()[1]
-        locks = connect(f"rediss://127.0.0.1:{port}")
-        await comes_to_say(locks, r"can't connect: .*: does this port speak TLS\?")
-        await locks.aclose()
-
-
-@pytest.mark.timeout(2 * PATIENCE)
-async def test_plain_text_to_a_tls_port_is_a_guess_in_the_cause(
-    asynclock_servers: StartServers, connect: Connect, certificates: Certificates
-) -> None:
-    (server,) = await asynclock_servers()
-    async with tls_in_front(server, certificates) as (port, _names):
-        locks = connect(f"redis://127.0.0.1:{port}")
-        await comes_to_say(locks, "if this port wants TLS, the URL must begin with rediss")
         await locks.aclose()
 
 

@@ -8,11 +8,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
@@ -288,50 +285,3 @@ def test_the_task_of_a_thread_ends_with_it(locks: blocking.LockManager) -> None:
         thread.start()
         thread.join()
     until(lambda: locks.run(tasks) <= before)
-
-
-# ---- a server with a thread per request ----------------------------------------------------------
-
-
-def test_a_threaded_server(locks: blocking.LockManager) -> None:
-    go_on = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            try:
-                with locks.lock(self.path, timeout=0.05) as lease:
-                    if self.path == "/slow":
-                        go_on.wait(30)
-                    self._answer(200, str(lease.fence))
-            except asynclock.AcquireTimeoutError:
-                self._answer(409, "busy")
-
-        def _answer(self, status: int, text: str) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *args: object) -> None: ...
-
-    opener = build_opener(ProxyHandler({}))
-
-    def get(path: str) -> int:
-        try:
-            with opener.open(f"http://127.0.0.1:{server.server_port}{path}", timeout=30) as answer:
-                return int(answer.status)
-        except HTTPError as error:
-            with error:
-                return error.code
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(9) as pool:
-        pool.submit(server.serve_forever, 0.01)
-        try:
-            slow = pool.submit(get, "/slow")
-            until(lambda: locks.statistics().held == 1)
-            assert get("/slow") == 409
-            assert [pool.submit(get, f"/{i}").result() for i in range(5)] == [200] * 5
-            go_on.set()
-            assert slow.result() == 200
-        finally:
-            go_on.set()
-            server.shutdown()

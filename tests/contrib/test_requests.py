@@ -23,7 +23,7 @@ from asynclock.contrib import fastapi as for_fastapi
 from asynclock.contrib.fastapi import Locked, Locks, locked
 from asynclock.errors import NotAcquiredError
 from asynclock.testing import LocalServer, busy, lose
-from tests.contrib.apps import FRAMEWORKS, client_of, memory, serving, with_locks
+from tests.contrib.apps import client_of, memory, serving, with_locks
 from tests.contrib.conftest import Start
 from tests.waiting import until
 
@@ -454,20 +454,14 @@ async def test_the_middleware_answers_the_mocked_request_of_a_unit_test() -> Non
     assert answer.status == 409
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_a_name_of_no_text_is_our_mistake(framework: str) -> None:
-    app = with_locks(framework)
+async def test_a_name_of_no_text_is_our_mistake() -> None:
+    """Also with aiohttp; test_names.py has more for FastAPI."""
 
-    async def nothing() -> None: ...
+    async def unreached(request: web.Request, lease: Lease) -> web.Response:
+        raise AssertionError(lease)
 
-    if framework == "fastapi":
-        app.get("/")(locked(lambda _: 42)(nothing))
-    else:
-        app.router.add_get("/", for_aiohttp.locked(lambda _: 42)(unreached))  # type: ignore[arg-type, return-value]
+    app = with_locks("aiohttp")
+    app.router.add_get("/", for_aiohttp.locked(lambda _: 42)(unreached))  # type: ignore[arg-type, return-value]
     async with client_of(app) as (client, _):
         status, body = problem(await client.get("/"))
     assert (status, body["type"]) == (500, "urn:asynclock:misconfigured")
-
-
-async def unreached(request: web.Request, lease: Lease) -> web.Response:
-    raise AssertionError(lease)
