@@ -208,6 +208,17 @@ def test_a_heir_with_every_grant_keeps_its_vote_once_nobody_uses_the_one_before(
     assert met(known, heir, 5100.0) == 0.0
 
 
+def test_a_witness_that_changed_tells_of_a_flush_unless_the_process_did_as_well() -> None:
+    known = Trust(10.0)
+    met(known, OLD, FIRST)
+    assert [known.saw(b"one", at, "its keys were flushed") for at in (FIRST, 5001.0)] == [0, 0]
+    assert known.saw(b"two", 5002.0, "its keys were flushed") == pytest.approx(D)
+    known.votes_from = 0.0
+    met(known, NEW, 5003.0)
+    assert known.saw(b"three", 5003.0, "its keys were flushed") == 0
+    assert "started" in known.why(5003.0)
+
+
 # ---- what people are told ------------------------------------------------------------------------
 
 

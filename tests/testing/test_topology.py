@@ -17,7 +17,6 @@ from asynclock.testing import (
     Single,
     all_servers,
     make_certificates,
-    until,
 )
 from tests.able_servers import server_with_tls
 
@@ -184,22 +183,8 @@ async def test_a_cluster_with_tls(certificates):
             await cluster.fail_over()
 
 
-async def test_unix_sockets_cannot_replicate():
-    for deployment in (Replicated, RedisCluster):
-        with pytest.raises(UnsupportedDeploymentError, match="TCP"):
-            deployment(unix=True)
-
-
 async def test_nothing_is_left_of_a_deployment():
     async with SentinelGroup(replicas=1) as group:
         await group.primary.freeze()
         await group.sentinels[0].freeze()
     assert not any(server.alive for server in [*group.servers, *group.sentinels])
-
-
-async def test_waiting_has_an_end_and_says_for_what():
-    async def never() -> bool:
-        raise ConnectionRefusedError
-
-    with pytest.raises(TimeoutError, match="pigs fly"):
-        await until(never, "pigs fly", timeout=0.05)
