@@ -63,16 +63,9 @@ async def test_an_extension_is_for_every_lease(on: Nodes) -> None:
         assert hold.ttl == 8
 
 
-def either(test: Callable[[Nodes, int], Awaitable[None]]) -> Callable[[], None]:
+def either(test: Callable[[Nodes, int], Awaitable[None]]) -> Any:
     """Play it for each of the two leases as the one that is lost."""
-
-    @virtual_single
-    async def play(on: Nodes) -> None:
-        for lost in (FIRST, SECOND):
-            await test(on, lost)
-
-    play.__name__, play.__doc__ = test.__name__, test.__doc__
-    return play
+    return pytest.mark.parametrize("lost", [FIRST, SECOND])(virtual_single(test))
 
 
 @either
@@ -159,15 +152,15 @@ async def test_an_end_that_nothing_noticed_is_noticed_when_the_hold_is_entered_o
     events: list[Event] = []
     loop: Any = asyncio.get_running_loop()
     async with on.connect(prefix="x:{", observers=[events.append]) as locks:
-        lock = locks.multi_lock("m", "n")
-        hold = await lock.acquire()
-        loop.now += 11
-        with pytest.raises(asynclock.LeaseLostError, match="busy"):
-            await hold.__aenter__()
-        with pytest.raises(asynclock.LeaseLostError, match="busy"):
-            async with lock:
-                loop.now += 11
-    assert [event.name for event in events if isinstance(event, Lost)] == ["m", "n"] * 2
+        for lock in (locks.multi_lock("m", "n"), locks.reentrant_lock("r")):
+            hold: Any = await lock.acquire()
+            loop.now += 11
+            with pytest.raises(asynclock.LeaseLostError, match="event loop was busy"):
+                await hold.__aenter__()
+            with pytest.raises(asynclock.LeaseLostError, match="event loop was busy"):
+                async with lock:
+                    loop.now += 11
+    assert [event.name for event in events if isinstance(event, Lost)] == [*"mnmnrr"]
 
 
 @virtual_single

@@ -59,21 +59,21 @@ async def test_other_tasks_wait(connect: Connect) -> None:
     assert inherited.fence > lease.fence
 
 
+def inheriting(locks: asynclock.LockManager) -> asynclock.ReentrantLock:
+    return locks.reentrant_lock("a", inherit=True)
+
+
 async def test_tasks_it_started_may_share_it(face: Face, connect: Connect) -> None:
     locks = connect()
-
-    def lock() -> asynclock.ReentrantLock:
-        return locks.reentrant_lock("a", inherit=True)
-
     late = asyncio.Event()
 
     async def child() -> None:
-        async with lock() as mine:
+        async with inheriting(locks) as mine:
             assert mine.fence == outer.fence
             await late.wait()
             assert mine.held
 
-    async with lock() as outer:
+    async with inheriting(locks) as outer:
         tasks = [asyncio.create_task(child()) for _ in range(3)]
         await until(lambda: outer.depth == 4, "all children are inside")
     assert await face.keys(), "children are still inside"
@@ -81,7 +81,7 @@ async def test_tasks_it_started_may_share_it(face: Face, connect: Connect) -> No
     await asyncio.gather(*tasks)
     await face.empty()
     # A child that was started inside and comes after the end has to ask like everybody else.
-    async with lock() as again:
+    async with inheriting(locks) as again:
         assert again.fence > outer.fence
 
 
@@ -89,38 +89,35 @@ async def test_inheritance_ends_with_the_hold_that_gave_it(face: Face, connect: 
     """A child's own hold doesn't let in tasks that only the parent's ended hold let in."""
     locks = connect()
 
-    def lock() -> asynclock.ReentrantLock:
-        return locks.reentrant_lock("a", inherit=True)
-
     late, inside = asyncio.Event(), asyncio.Event()
     fences: dict[str, int] = {}
 
     async def child() -> None:
-        async with lock() as mine:
+        async with inheriting(locks) as mine:
             inside.set()
             await late.wait()
             fences["child"] = mine.fence
-            async with lock() as nested:  # it is inside by its own hold now
+            async with inheriting(locks) as nested:  # it is inside by its own hold now
                 fences["nested"] = nested.fence
             grandchild = asyncio.create_task(enter("grandchild"))
             await grandchild
 
     async def enter(who: str) -> None:
-        async with lock() as mine:
+        async with inheriting(locks) as mine:
             fences[who] = mine.fence
 
     async def idle() -> asynclock.ReentrantLease | None:
         await late.wait()
-        return await lock().try_acquire()
+        return await inheriting(locks).try_acquire()
 
-    async with lock() as outer:
-        inner = await lock().acquire()
+    async with inheriting(locks) as outer:
+        inner = await inheriting(locks).acquire()
         tasks = [asyncio.create_task(child()), asyncio.create_task(idle())]
         await inside.wait()
         await inner.release()
     # The owner, a task started now, and one that was started inside and enters too late.
-    assert await lock().try_acquire() is None
-    assert await asyncio.create_task(lock().try_acquire()) is None
+    assert await inheriting(locks).try_acquire() is None
+    assert await asyncio.create_task(inheriting(locks).try_acquire()) is None
     owner = asyncio.create_task(enter("later"))
     await until(lambda: locks.statistics().waiting == 1, "the owner waits")
     late.set()
@@ -130,7 +127,7 @@ async def test_inheritance_ends_with_the_hold_that_gave_it(face: Face, connect: 
     await asyncio.wait_for(owner, PATIENCE)
     assert fences["child"] == fences["nested"] == fences["grandchild"] == outer.fence
     assert fences["later"] > outer.fence
-    async with lock().acquire(timeout=PATIENCE) as again:
+    async with inheriting(locks).acquire(timeout=PATIENCE) as again:
         assert again.fence > fences["later"]
     await face.empty()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -220,48 +219,3 @@ async def test_a_wrong_timeout_is_refused(on: Nodes, timeout: Any) -> None:
     for call in (on.locks.event("e").set, on.locks.latch("l", 2).wait):
         with pytest.raises(ConfigurationError, match="timeout"):
             await call(timeout=timeout)
-
-
-# ---- of the decorator ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("template", "lease", "text"),
-    [
-        ("{order", None, "'{order' is not a valid template: .*'}'"),
-        (
-            "{user.id}",
-            None,
-            r"'\{user\.id\}' names 'user', which is not a parameter of .*pay\(order",
-        ),
-        ("{order}", "held", r"lease='held' must be a keyword-only parameter of .*pay\(order"),
-    ],
-)
-def test_a_decorator_says_what_the_function_lacks(
-    template: str, lease: str | None, text: str
-) -> None:
-    async def pay(order: int) -> None: ...
-
-    with pytest.raises(ConfigurationError, match=text):
-        asynclock.connect("memory://").synchronized(template, lease=lease)(pay)
-
-
-def test_a_decorator_without_a_name_shows_what_it_got_instead() -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        asynclock.connect("memory://").synchronized(len)  # type: ignore[arg-type]  # the mistake
-    assert str(caught.value) == (
-        'synchronized takes a template, as in @locks.synchronized("name"), '
-        "not <built-in function len>"
-    )
-
-
-def test_a_decorated_function_shows_all_parameters_but_that_of_the_lease() -> None:
-    @asynclock.connect("memory://").synchronized("{order}", lease="held")
-    async def pay(order: int, *, note: str = "", held: asynclock.Lease, at: float) -> None: ...
-
-    shown = inspect.signature(pay).parameters.values()
-    assert [(one.name, one.kind, one.default) for one in shown] == [
-        ("order", inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty),
-        ("note", inspect.Parameter.KEYWORD_ONLY, ""),
-        ("at", inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty),
-    ]

@@ -39,7 +39,6 @@ async def test_names_come_from_arguments(locks: asynclock.LockManager) -> None:
     assert seen == ["orders:21:main", "orders:1:b"]
     assert ship.__doc__ == "Ship it."
     assert ship.__name__ == "ship"
-    assert list(inspect.signature(ship).parameters) == ["order_id", "shop"]
     assert inspect.iscoroutinefunction(ship)
 
 
@@ -92,23 +91,50 @@ async def test_wrong_arguments_fail_as_without(locks: asynclock.LockManager) -> 
         await work()  # type: ignore[call-arg]  # that is the point
 
 
-def test_mistakes_are_found_when_decorating() -> None:
-    locks = asynclock.connect("redis://localhost")
+@pytest.mark.parametrize(
+    ("template", "lease", "text"),
+    [
+        ("{order", None, "'{order' is not a valid template: .*'}'"),
+        ("{}", None, "'{}' names '', which is not a parameter of"),
+        ("{0}", None, "template|names"),
+        ("{z}", None, "'{z}' names 'z', which is not a parameter of .*pay\\(id"),
+        ("{user.id}", None, r"'\{user\.id\}' names 'user', which is not a parameter of .*pay"),
+        ("{order}", "held", r"lease='held' must be a keyword-only parameter of .*pay\(id"),
+        ("{order}", "order", "lease='order' must be a keyword-only parameter"),
+        ("{order}", "id", "lease='id' must be a keyword-only parameter"),
+    ],
+)
+def test_mistakes_are_found_when_decorating(template: str, lease: str | None, text: str) -> None:
+    async def pay(id: int, /, order: int) -> None: ...  # noqa: A002
 
-    async def work(x: int, /, y: int) -> None: ...
+    with pytest.raises(asynclock.ConfigurationError, match=text):
+        asynclock.connect("memory://").synchronized(template, lease=lease)(pay)
 
-    for template, lease in [("{z}", None), ("{}", None), ("{0}", None), ("{x", None)]:
-        with pytest.raises(asynclock.ConfigurationError):
-            locks.synchronized(template, lease=lease)(work)
-    for lease in ("z", "x"):
-        with pytest.raises(asynclock.ConfigurationError, match="lease"):
-            locks.synchronized("{x}", lease=lease)(work)
-    with pytest.raises(asynclock.ConfigurationError, match="takes a template"):
-        locks.synchronized(lambda: None)  # type: ignore[arg-type]  # a decorator without its argument
+
+def test_what_is_no_template_and_no_async_function() -> None:
+    locks: Any = asynclock.connect("memory://")
+    with pytest.raises(asynclock.ConfigurationError) as caught:
+        locks.synchronized(len)
+    assert str(caught.value) == (
+        'synchronized takes a template, as in @locks.synchronized("name"), '
+        "not <built-in function len>"
+    )
     with pytest.raises(asynclock.ConfigurationError, match="async"):
-        locks.synchronized("a")(lambda: None)  # type: ignore[arg-type,return-value]  # the point
+        locks.synchronized("a")(lambda: None)
     with pytest.raises(asynclock.ConfigurationError, match=r"needs an async function; .*partial"):
-        locks.synchronized("a")(functools.partial(print))  # type: ignore[arg-type]  # it has no name
+        locks.synchronized("a")(functools.partial(print))
+
+
+def test_a_decorated_function_shows_all_parameters_but_that_of_the_lease() -> None:
+    @asynclock.connect("memory://").synchronized("{order}", lease="held")
+    async def pay(order: int, *, note: str = "", held: asynclock.Lease, at: float) -> None: ...
+
+    shown = inspect.signature(pay).parameters.values()
+    assert [(one.name, one.kind, one.default) for one in shown] == [
+        ("order", inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty),
+        ("note", inspect.Parameter.KEYWORD_ONLY, ""),
+        ("at", inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty),
+    ]
 
 
 class Order:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,10 +24,9 @@ OWNERS = ("a:1", "b:2", "c:3")
 
 
 @pytest.fixture
-async def server(asynclock_nodes: list[LocalServer]) -> AsyncIterator[redis.Redis]:
-    client = redis.Redis(port=asynclock_nodes[0].port)
-    yield client
-    client.close()
+def server(asynclock_nodes: list[LocalServer]) -> Iterator[redis.Redis]:
+    with redis.Redis(port=asynclock_nodes[0].port) as client:
+        yield client
 
 
 def keys(side: str, number: int) -> list[str]:
@@ -35,14 +34,22 @@ def keys(side: str, number: int) -> list[str]:
     return [lock, f"{lock}:#fence", f"{lock}:#queue"]
 
 
+def batch(
+    client: redis.Redis, released: Sequence[list[str]], acquired: Sequence[list[str]], *words: Any
+) -> Any:
+    """Run a batch; `words` are the floor, `not_after`, the time to wait and the owners."""
+    floor, not_after, wait, *owners = words
+    names = [one[i] for i in (0, 2) for one in released]
+    names += [one[i] for i in (2, 0, 1) for one in acquired]
+    terms = ("batch", len(released), TTL, floor, not_after, KEPT, wait)
+    return client.eval(SCRIPT.source, len(names), *names, *terms, *owners)
+
+
 class Side:
-    """One of the two sets of names."""
+    """One of the two sets of names; `base` is a fence near the server's clock."""
 
     def __init__(self, client: redis.Redis, side: str, base: int) -> None:
-        self.client = client
-        self.side = side
-        self.base = base
-        """A fence near the server's clock: a missing counter counts as one a minute ago."""
+        self.client, self.side, self.base = client, side, base
 
     def single(self, number: int, *words: Any) -> Any:
         names = keys(self.side, number)
@@ -62,27 +69,22 @@ class Side:
             for owner in OWNERS[: draw.choice([0, 0, 1, 1, 2, 3])]:
                 self.acquire(number, owner, self.base, 0, draw.choice([0, WAIT]))
             wrong = draw.random()
-            if wrong < 0.1:  # another program uses these keys
-                self.client.delete(lock)
-                self.client.hset(lock, "x", "y")
-            elif wrong < 0.2:
-                self.client.hset(f"{lock}:other", "x", "y")
-                self.client.delete(counter)
-                self.client.rename(f"{lock}:other", counter)
+            if wrong < 0.2:  # another program uses one of these keys
+                foreign = lock if wrong < 0.1 else counter
+                self.client.delete(foreign)
+                self.client.hset(foreign, "x", "y")
 
     def stored(self) -> dict[str, Any]:
         """Everything under the names, but for remaining times."""
-        found = {}
+        found: dict[str, Any] = {}
         for key in sorted(self.client.keys(f"asynclock:{self.side}*")):
             kind = self.client.type(key)
-            if kind == b"string":
-                value: Any = self.client.get(key)
-            elif kind == b"zset":
-                value = self.client.zrange(key, 0, -1, withscores=True)
-            else:
-                value = kind
             assert kind == b"hash" or self.client.pttl(key) > 0
-            found[key.decode().replace(f":{self.side}", ":", 1)] = value
+            read = {
+                b"string": self.client.get,
+                b"zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
+            }.get(kind, self.client.type)
+            found[key.decode().replace(f":{self.side}", ":", 1)] = read(key)
         return found
 
 
@@ -104,9 +106,8 @@ def spread(reply: Any, *, release: bool) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int) -> None:
+def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int) -> None:
     draw = random.Random(seed)
-    server.flushall()
     base = time.time_ns() // 1000
     together, alone = Side(server, "t", base), Side(server, "s", base)
     state = draw.getrandbits(32)
@@ -114,23 +115,17 @@ async def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int)
         side.prepare(random.Random(state))
     assert together.stored() == alone.stored()
 
-    floor = base + draw.randrange(-3, 10)
-    not_after = draw.choice([0, 0, 0, 1])  # 1: it comes too late
-    wait = draw.choice([0, WAIT])
+    # It comes too late if `not_after` is 1.
+    terms = base + draw.randrange(-3, 10), draw.choice([0, 0, 0, 1]), draw.choice([0, WAIT])
     count = draw.randrange(1, NAMES)
     releases = [(number, draw.choice(OWNERS)) for number in draw.sample(range(NAMES), count)]
     acquires = [(draw.randrange(NAMES), f"new{n}:4") for n in range(draw.randrange(NAMES))]
-
     expected = [alone.single(number, "release", owner) for number, owner in releases]
-    expected += [alone.acquire(n, owner, floor, not_after, wait) for n, owner in acquires]
+    expected += [alone.acquire(number, owner, *terms) for number, owner in acquires]
 
-    released = [keys("t", number) for number, _ in releases]
-    acquired = [keys("t", number) for number, _ in acquires]
-    names = [one[0] for one in released] + [one[2] for one in released]
-    names += [one[i] for i in (2, 0, 1) for one in acquired]
     owners = [owner for _, owner in (*releases, *acquires)]
-    words = ["batch", len(releases), TTL, floor, not_after, KEPT, wait, *owners]
-    odd, replies, now = server.eval(SCRIPT.source, len(names), *names, *words)
+    names = [[keys("t", number) for number, _ in some] for some in (releases, acquires)]
+    odd, replies, now = batch(server, *names, *terms, *owners)
 
     assert now > 10**15
     assert odd == any(not isinstance(reply, int) for reply in replies)
@@ -139,52 +134,38 @@ async def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int)
     assert together.stored() == alone.stored()
 
 
-async def test_a_user_without_exists_gets_the_same(
-    server: redis.Redis, asynclock_nodes: list[LocalServer]
-) -> None:
-    server.execute_command("ACL", "SETUSER", "old", "on", ">x", "~*", "+@all", "-exists")
-    old = redis.Redis(port=asynclock_nodes[0].port, username="old", password="x")
-    names = [key for number in range(2) for key in keys("u", number)]
-    queues, locks, counters = names[2::3], names[0::3], names[1::3]
-    server.zadd(queues[1], {"waiter": 1})
-    server.set(f"{queues[1]}:#waiter", "1", px=TTL)
-    floor = time.time_ns() // 1000
-    words = ("batch", 0, TTL, floor, 0, KEPT, 0, "a", "b")
-    odd, replies, _ = old.eval(SCRIPT.source, 6, *queues, *locks, *counters, *words)
-    assert odd == 1
-    assert replies[0] == floor
-    assert replies[1][0] == 0
-    assert replies[1][2] == b"waiter"
-    old.close()
+# ---- users who lack a right ----------------------------------------------------------------------
+
+
+def user_without(server: redis.Redis, command: str) -> redis.Redis:
+    server.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", f"-{command}")
+    port = server.connection_pool.connection_kwargs["port"]
+    return redis.Redis(port=port, username="few", password="x")
 
 
 @pytest.mark.parametrize("waiter", ["1", "go"])
-async def test_a_release_that_the_server_refuses_is_not_done(
-    server: redis.Redis, asynclock_nodes: list[LocalServer], waiter: str
-) -> None:
-    server.execute_command("ACL", "SETUSER", "kept", "on", ">x", "~*", "+@all", "-del")
-    kept = redis.Redis(port=asynclock_nodes[0].port, username="kept", password="x")
-    names = [key for number in range(2) for key in keys("d", number)]
-    queues, locks = names[2::3], names[0::3]
-    for lock, queue in zip(locks, queues, strict=True):
+def test_a_batch_of_a_user_who_lacks_a_right(server: redis.Redis, waiter: str) -> None:
+    """Without EXISTS it gets the same; a release that the server refuses is not done."""
+    two = [keys("u", number) for number in range(2)]
+    floor = time.time_ns() // 1000
+    for lock, _, queue in two:
         server.set(lock, "a", px=TTL)
         server.zadd(queue, {"waiter": 1})
         server.set(f"{queue}:#waiter", waiter, px=TTL)
-    odd, replies, _ = kept.eval(
-        SCRIPT.source, 4, *locks, *queues, "batch", 2, TTL, 0, 0, 0, 0, "a", "a"
-    )
-    assert odd == 1
-    assert all(isinstance(reply, redis.ResponseError) for reply in replies)
-    kept.close()
+    with user_without(server, "del") as few:
+        odd, replies, _ = batch(few, two, [], floor, 0, 0, "a", "a")
+        assert odd == 1
+        assert all(isinstance(reply, redis.ResponseError) for reply in replies)
+    server.delete(*two[0], two[1][0])
+    with user_without(server, "exists") as few:
+        odd, (first, second), _ = batch(few, [], two, floor, 0, 0, "a", "b")
+        assert (odd, first) == (1, floor)
+        assert (second[0], second[2]) == (0, b"waiter")
 
 
-async def test_a_right_that_is_lacking_is_not_taken_for_a_wrong_type(
-    server: redis.Redis, asynclock_nodes: list[LocalServer]
-) -> None:
-    server.execute_command("ACL", "SETUSER", "blind", "on", ">x", "~*", "+@all", "-zscore")
-    lock, counter, queue = keys("z", 0)
-    server.set(lock, "you", px=TTL)
-    with redis.Redis(port=asynclock_nodes[0].port, username="blind", password="x") as blind:
+def test_a_right_that_is_lacking_is_not_taken_for_a_wrong_type(server: redis.Redis) -> None:
+    server.set(keys("z", 0)[0], "you", px=TTL)
+    with user_without(server, "zscore") as few:
         words = ("acquire", "me", TTL, 0, 0, KEPT, WAIT)
         with pytest.raises(redis.ResponseError, match=r"ACL failure|can't run this command"):
-            blind.eval(SCRIPT.source, 3, lock, counter, queue, *words)
+            few.eval(SCRIPT.source, 3, *keys("z", 0), *words)
