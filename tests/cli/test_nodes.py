@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock._rules.nodeset import NodeSet
-from asynclock.cli.nodes import say_record
 from asynclock.fleet import Fleet, FleetState
-from asynclock.testing import LocalServer
+from asynclock.testing import LocalServer, memory_node
+from asynclock.testing.memory.keyspace import ReplyError
 from asynclock.testing.plugin import StartServers
+from tests.waiting import in_virtual_time
 
 from . import schema
-from .conftest import Program, until
+from .conftest import NODES, Here, Outcome, Program
 
 FAST: dict[str, Any] = {"ttl": 2.0, "max_ttl": 2.0, "node_timeout": 0.5}
 
 
-def urls(servers: Sequence[LocalServer]) -> list[str]:
-    return [server.url for server in servers]
-
-
 def name(server: LocalServer) -> str:
     return f"{server.host}:{server.port}"
-
-
-def fleet(servers: Sequence[LocalServer], **more: Any) -> Fleet:
-    return Fleet(*urls(servers), restart_guard=False, **FAST, **more)
 
 
 async def shown(program: Program) -> dict[str, Any]:
@@ -43,21 +37,8 @@ async def shown(program: Program) -> dict[str, Any]:
 
 
 async def doctors(program: Program) -> set[str]:
-    ended = await program("doctor", "--json")
+    ended = await program("doctor", "--json", "--watch", "0.2")
     return {one["code"] for one in json.loads(ended.out)["findings"] if "set-" in one["code"]}
-
-
-async def test_a_record_that_no_quorum_tells_is_unknown(
-    program: Program, asynclock_servers: StartServers
-) -> None:
-    servers = await asynclock_servers(3)
-    program.use(servers, **FAST)
-    for server in servers[1:]:
-        await server.stop()
-    ended = await program("nodes", "show")
-    assert ended.status == 69
-    assert "the record is unknown: too few nodes answered" in ended.out
-    assert "nodes record" not in ended.out
 
 
 async def test_a_step_from_the_first_record_to_the_end(
@@ -73,7 +54,7 @@ async def test_a_step_from_the_first_record_to_the_end(
     assert (await program("nodes", "record")).status == 0
     assert await doctors(program) == set()
     async with asynclock.connect(
-        *urls(servers[:3]), label="old one", restart_guard=False, **FAST
+        *(server.url for server in servers[:3]), label="old one", restart_guard=False, **FAST
     ) as locks:
         await locks.lock("a", timeout=10).acquire()
         ended = await program("nodes", "add", servers[3].url)
@@ -102,77 +83,21 @@ async def test_a_step_from_the_first_record_to_the_end(
     assert "set-differs" in await doctors(program)
 
 
-async def test_who_lags_behind(program: Program, asynclock_servers: StartServers) -> None:
-    servers = await asynclock_servers(3)
-    program.use(servers, **FAST)
-    async with fleet(servers) as one:
+# ---- on nodes in memory --------------------------------------------------------------------------
+
+OLD, NEW = NODES, (*NODES, "memory://d")
+THREE, FOUR = ("{" + ", ".join(urls) + "}" for urls in (OLD, NEW))
+
+
+def fleet(urls: Sequence[str] = OLD, **more: Any) -> Fleet:
+    return Fleet(*urls, restart_guard=False, ttl=1.0, max_ttl=4.0, **more)
+
+
+@in_virtual_time
+async def test_of_two_operators_at_once_one_succeeds() -> None:
+    async with fleet() as one, fleet() as other:
         await one.record()
-    await servers[1].command("DEL", "asynclock::#set")
-    found = await shown(program)
-    assert [node["lags"] for node in found["nodes"]] == [False, True, False]
-    assert "set-lags" in await doctors(program)
-    ended = await program("nodes")
-    assert "no record" in ended.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "cause"),
-    [
-        (("add",), "takes 1 nodes"),
-        (("replace", "redis://a"), "takes 2 nodes"),
-        (("show", "redis://a"), "takes 0 nodes"),
-        (("remove", "redis://nowhere:1"), "is not one of"),
-        (("add", "redis://127.0.0.1:1"), "can't be added"),
-        (("finish",), "no step is open"),
-        (("back",), "no step is open"),
-    ],
-)
-async def test_what_cannot_be_done(
-    program: Program, asynclock_servers: StartServers, arguments: Sequence[str], cause: str
-) -> None:
-    servers = await asynclock_servers(3)
-    program.use(servers, **FAST)
-    async with fleet(servers) as one:
-        await one.record()
-    ended = await program("nodes", *arguments)
-    assert ended.status == 64
-    assert cause in ended.err
-
-
-async def test_a_new_node_must_be_another_server(asynclock_servers: StartServers) -> None:
-    servers = await asynclock_servers(3)
-    async with fleet(servers) as one:
-        await one.record()
-        with pytest.raises(asynclock.ConfigurationError, match="are the same server"):
-            await one.add(servers[0].url.replace("127.0.0.1", "localhost"))
-
-
-async def test_a_node_of_another_fleet_is_not_added(asynclock_servers: StartServers) -> None:
-    servers = await asynclock_servers(6)
-    ours, theirs = servers[:3], servers[3:]
-    for set_ in (ours, theirs):
-        async with fleet(set_) as one:
-            await one.record()
-    async with fleet(ours) as one:
-        with pytest.raises(asynclock.ConfigurationError, match="record of another fleet"):
-            await one.add(theirs[0].url)
-
-
-async def test_one_node_or_a_cluster_has_no_steps(asynclock_servers: StartServers) -> None:
-    one, other = await asynclock_servers(2)
-    async with fleet([one]) as single:
-        await single.record()
-        with pytest.raises(asynclock.ConfigurationError, match="at least 3 nodes"):
-            await single.add(other.url)
-    with pytest.raises(asynclock.UnsupportedDeploymentError):
-        Fleet("redis+cluster://a,b")
-
-
-async def test_of_two_operators_at_once_one_succeeds(asynclock_servers: StartServers) -> None:
-    servers = await asynclock_servers(5)
-    async with fleet(servers[:3]) as one, fleet(servers[:3]) as other:
-        await one.record()
-        steps = (one.add(servers[3].url), other.add(servers[4].url))
+        steps = (one.add("memory://d"), other.add("memory://e"))
         ended = await asyncio.gather(*steps, return_exceptions=True)
         (won,) = (result for result in ended if isinstance(result, FleetState))
         (lost,) = (result for result in ended if not isinstance(result, FleetState))
@@ -182,92 +107,173 @@ async def test_of_two_operators_at_once_one_succeeds(asynclock_servers: StartSer
         assert (await one.show()).record == won.record
 
 
-async def test_an_interrupted_finish_goes_on_or_is_undone(asynclock_servers: StartServers) -> None:
-    servers = await asynclock_servers(4)
-    waiting = asyncio.Event()
-    old = fleet(servers[:3], progress=lambda _text: waiting.set())
-    async with old, fleet(servers) as new:
-        await old.record()
-        await old.add(servers[3].url)
-        waiting.clear()
-        finishing = asyncio.create_task(old.finish())
-        await waiting.wait()
-        finishing.cancel()
-        record = (await new.show()).record
-        assert record is not None
-        assert record.phase == "closing"
-        undone = (await new.remove(servers[3].url)).record  # old clients may work again
-        assert undone is not None
-        assert {len(one) for one in undone.usable} == {3, 4}
-        ended = (await new.back()).record
-        assert ended is not None
-        assert (ended.phase, len(ended.nodes)) == ("settled", 4)
+class Scene:
+    """Nodes with a record after some steps, of which some then go; others list these clients."""
+
+    def __init__(self, *steps: str, forget: str = "", dead: str = "", mute: str = "") -> None:
+        self.steps, self.forget, self.dead, self.mute = steps, forget, dead, mute
+        self.listed: Any = b""
+
+    def lists(self, reply: Any) -> Scene:
+        self.listed = reply
+        return self
+
+    @contextlib.asynccontextmanager
+    async def __call__(self) -> AsyncIterator[None]:
+        for step in self.steps:
+            await self.play(step)
+        for url in self.forget:
+            await memory_node(url).command("DEL", "asynclock::#set")
+        for url in NEW:
+            node = memory_node(url)
+            node.answer = self.listing(node)  # type: ignore[method-assign]
+        for url in self.dead:
+            memory_node(url).kill()
+        for url in self.mute:
+            memory_node(url).freeze()
+        yield
+
+    async def play(self, step: str) -> None:
+        waiting = asyncio.Event()
+        async with fleet(progress=lambda _: waiting.set()) as one:
+            match step:
+                case "record":
+                    await one.record()
+                case "add":
+                    await one.add("memory://d")
+                case "add while b is away":
+                    memory_node("b").freeze()
+                    await one.add("memory://d")
+                    memory_node("b").restart(keep_data=True)
+                    memory_node("b").born_ago(100.0)
+                case "begin to finish":
+                    async with fleet(NEW, progress=lambda _: waiting.set()) as new:
+                        finishing = asyncio.ensure_future(new.finish())
+                        await waiting.wait()
+                        finishing.cancel()
+
+    def listing(self, node: Any) -> Any:
+        answer = node.answer
+
+        def changed(client: Any, words: Any) -> Any:
+            return self.listed if words[:2] == (b"CLIENT", b"LIST") else answer(client, words)
+
+        return changed
 
 
-async def test_a_step_while_a_node_is_away(asynclock_servers: StartServers) -> None:
-    """The node is told by the first client that connects to it."""
-    servers = await asynclock_servers(4)
-    async with fleet(servers[:3]) as one:
-        await one.record()
-        await servers[2].kill()
-        state = await one.add(servers[3].url)
-        assert [node.node for node in state.lagging] == [name(servers[2])]
-        await servers[2].start()
-        async with asynclock.connect(*urls(servers), restart_guard=False, **FAST) as locks:
-            async with locks.lock("a", timeout=10):
-                pass
-            await until(lambda: _told(one))
+def nodes(here: Here, scene: Any, *words: str, urls: Sequence[str] = OLD) -> Outcome:
+    named = [word for url in urls for word in ("--node", url)]
+    return here("nodes", *words, "--max-ttl", "4", *named, scene=scene)
 
 
-async def _told(one: Fleet) -> bool:
-    return not (await one.show()).lagging
+NOBODY = ReplyError("NOPERM this user has no permissions")
+ADDED = f"epoch 2: {THREE}\nopen step to {FOUR}: start all clients with it, then\n`asynclock nodes"
+CASES: dict[str, tuple[Scene, str, int, str]] = {
+    "no record": (Scene(), "show", 0, "no record: write it with `asynclock nodes record`\n"),
+    "a first record": (Scene(), "record", 0, f"epoch 1: {THREE}\nnode"),
+    "a record": (Scene("record"), "show", 0, f"epoch 1: {THREE}\nnode"),
+    "no clients that are listed": (Scene().lists(NOBODY), "record --force", 0, "epoch 1: "),
+    "a step": (Scene("record"), "add memory://d", 0, ADDED),
+    "a step that is open": (Scene("record", "add"), "show", 0, ADDED),
+    "a step in two": (Scene("record"), "replace memory://a memory://d", 0, ADDED),
+    "a step that was taken": (Scene("record", "add"), "replace memory://a memory://d", 0, ADDED),
+    "a step back": (Scene("record", "add"), "back", 0, f"epoch 3: {THREE}\nnode"),
+    "a step that ends": (Scene("record", "add"), "finish", 0, f"epoch 3: {FOUR}\nnode"),
+    "a removal": (Scene("record"), "remove memory://c", 64, "at least 3 nodes"),
+    "a step that is closing": (
+        Scene("record", "add", "begin to finish"),
+        "show",
+        0,
+        f"epoch 3: {FOUR}\nclosing step from {THREE}: `asynclock nodes finish` goes on\n",
+    ),
+    "one is dead": (Scene("record", dead="c"), "show", 0, f"epoch 1: {THREE}\n"),
+    "most are dead": (Scene("record", dead="bc"), "show", 69, f"epoch 1: {THREE}\n"),
+    "half are dead": (Scene(dead="bc"), "show", 69, "the record is unknown: too few"),
+    # What can't be done.
+    **{
+        words: (Scene("record"), words, 64, said)
+        for words, said in {
+            "show x": "`nodes show` takes 0 nodes",
+            "add": "`nodes add` takes 1 nodes",
+            "add x y": "`nodes add` takes 1 nodes",
+            "replace x": "`nodes replace` takes 2 nodes",
+            "finish x": "`nodes finish` takes 0 nodes",
+            "remove redis://nowhere:1": "is not one of",
+            "add redis://127.0.0.1:1": "can't be added",
+            "finish": "no step is open",
+            "back": "no step is open",
+        }.items()
+    },
+    "clients that nobody lists": (
+        Scene("record", "add").lists(NOBODY),
+        "finish",
+        64,
+        "or use force",
+    ),
+}
 
 
-async def test_replace_adds_first_and_removes_once_that_is_finished(
-    program: Program, asynclock_servers: StartServers
-) -> None:
-    servers = await asynclock_servers(4)
-    program.use(servers[:3])
-    words = ("nodes", "replace", name(servers[0]), servers[3].url, "--max-ttl", "2")
-    async with fleet(servers[:3]) as one, fleet(servers) as four:
-        await one.record()
-        for _ in "once", "again":
-            ended = await program(*words)
-            assert ended.status == 0, ended.err
-            every = ", ".join(name(server) for server in servers)
-            assert f"open step to {{{every}}}: start all clients with it" in ended.out
-        await four.finish()
-        found = (await four.replace(name(servers[0]), servers[3].url)).record
-    assert found is not None
-    assert (found.phase, found.other) == ("open", tuple(name(server) for server in servers[1:]))
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_said_and_can_be_done_next(case: str, here: Here) -> None:
+    scene, words, status, said = CASES[case]
+    urls = NEW if "add" in scene.steps and words in ("finish", "back") else OLD
+    ended = nodes(here, scene, *words.split(), urls=urls)
+    assert ended.status == status, ended.err
+    if status == 64:
+        assert said in ended.err
+    else:
+        assert ended.out.startswith(said)
+
+
+STEPS = "record", "add while b is away"
+LISTED = b"id=1 name=asynclock:0a1b:web-1 age=3\n"
+
+
+def test_what_each_node_keeps_and_each_client_uses(here: Here) -> None:
+    scene = Scene(*STEPS, forget="c", mute="d").lists(LISTED)
+    ended = nodes(here, scene, urls=NEW)
+    assert [re.split("  +", line) for line in ended.out.splitlines()[3:]] == [
+        ["node", "called", "epoch", "keeps"],
+        ["memory://a", "memory://a", "2", "the newest record"],
+        ["memory://b", "memory://b", "1", "an older record"],
+        ["memory://c", "memory://c", "no record"],
+        ["memory://d", "memory://d", "unknown: no answer to the login within 1 s"],
+        ["client", "uses"],
+        ["web-1", "other set"],
+    ]
 
 
 @pytest.mark.parametrize(
-    ("record", "text"),
+    ("reply", "last", "clients"),
     [
-        (None, "no record: write it with `asynclock nodes record`"),
-        (NodeSet(0, ("a", "b")), "clients that differ are only warned"),
-        (NodeSet(3, ("a", "b"), ("a",), "open"), "open step to {a}: start all clients with it"),
-        (NodeSet(4, ("a",), ("a", "b"), "closing"), "closing step from {a, b}: `asynclock nodes"),
+        (NOBODY, "clients: no node shows them (CLIENT LIST)", None),
+        (b"", "memory://c  memory://c  1      the newest record", []),
+        (LISTED, "web-1   other set", [{"label": "web-1", "uses": "other"}]),
     ],
+    ids=["not listed", "none", "one"],
 )
-def test_what_can_be_done_next(
-    record: NodeSet | None, text: str, capsys: pytest.CaptureFixture[str]
+def test_the_clients_are_shown_last(reply: Any, last: str, clients: Any, here: Here) -> None:
+    assert nodes(here, Scene("record").lists(reply)).out.splitlines()[-1] == last
+    found = json.loads(nodes(here, Scene("record").lists(reply), "--json").out)
+    schema.check(found, "nodes")
+    assert found["clients"] == clients
+
+
+def test_programs_see_who_lags(here: Here) -> None:
+    found = json.loads(nodes(here, Scene(*STEPS, forget="c"), "--json").out)
+    schema.check(found, "nodes")
+    assert [one["lags"] for one in found["nodes"]] == [False, True, True]
+    assert (found["record"]["phase"], found["record"]["other"]) == ("open", list(NEW))
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [((), 1.0), (("--node-timeout", "3"), 3.0), (("--max-ttl", "2"), 0.5)],
+)
+def test_a_node_has_as_long_as_asked_and_a_share_of_the_longest_ttl(
+    words: tuple[str, ...], seconds: float, here: Here
 ) -> None:
-    say_record(record)
-    assert text in capsys.readouterr().out
-
-
-async def test_a_stale_operator_changes_nothing(asynclock_servers: StartServers) -> None:
-    """Even where the nodes that the operator names still form a majority of an old set."""
-    servers = await asynclock_servers(4)
-    async with fleet(servers[:3]) as stale, fleet(servers) as four, fleet(servers[1:]) as new:
-        await stale.record()
-        await stale.add(servers[3].url)
-        await four.finish()
-        await four.remove(servers[0].url)
-        await new.finish()
-        before = (await new.show()).newest
-        with pytest.raises(asynclock.ConfigurationError, match="the nodes given are"):
-            await stale.add(servers[3].url)
-        assert (await new.show()).newest == before
+    named = [word for url in OLD for word in ("--node", url)]
+    here("nodes", *words, *named, scene=Scene("record", mute="c"))
+    assert here.seconds % seconds < 0.05
+    assert here.seconds / seconds < 5
