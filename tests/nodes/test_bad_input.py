@@ -175,24 +175,6 @@ async def test_a_wrong_password(asynclock_servers: StartServers) -> None:
             assert lease.held
 
 
-async def test_a_port_that_speaks_http() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(10)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        async with asynclock.connect(f"redis://127.0.0.1:{port}") as locks:
-            with pytest.raises(asynclock.ConfigurationError, match="Redis protocol"):
-                await locks.lock("a").acquire()
-    finally:
-        server.close()
-        await server.wait_closed()
-
-
 async def test_settings_of_a_client_are_read_and_it_is_left_alone(
     asynclock_servers: StartServers,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import pytest
@@ -150,21 +149,6 @@ async def test_a_view_is_read_about_once_a_second(monkeypatch: pytest.MonkeyPatc
         assert 8 <= looks(server) - before <= 15
 
 
-@pytest.mark.parametrize(("chance", "seconds"), [(0.0, 0.8), (1.0, 1.05)])
-@in_virtual_time
-async def test_clients_that_began_together_do_not_look_together(
-    monkeypatch: pytest.MonkeyPatch, chance: float, seconds: float
-) -> None:
-    monkeypatch.setattr(random, "random", lambda: chance)
-    cluster = VirtualCluster(monkeypatch)
-    async with connect(cluster) as locks:
-        await met(locks)
-        await asyncio.sleep(2)
-        before = looks(cluster.primaries[0])
-        await asyncio.sleep(40 * seconds)
-        assert looks(cluster.primaries[0]) - before == pytest.approx(40, abs=1)
-
-
 @pytest.mark.parametrize("why", ["dead", "not confirmed"])
 @in_virtual_time
 async def test_while_a_primary_may_have_been_replaced_the_view_is_read_often(
@@ -245,24 +229,6 @@ async def test_a_wrong_password_is_a_mistake_and_no_wait(
     await locks.aclose()
 
 
-@pytest.mark.parametrize("reply", [[1], b"", [[0, 16383, [b"h"]]], ReplyError("ERR odd")])
-@in_virtual_time
-async def test_a_view_that_cannot_be_read_does_not_end_the_watch(
-    monkeypatch: pytest.MonkeyPatch, reply: Any
-) -> None:
-    cluster = VirtualCluster(monkeypatch)
-    tells = [server.instead[b"CLUSTER"] for server in cluster.servers]
-    async with connect(cluster) as locks:
-        await met(locks)
-        refuse_views(cluster, reply)
-        await asyncio.sleep(4)
-        assert locks.nodes()[0].state == "down"
-        for server, told in zip(cluster.servers, tells, strict=True):
-            server.instead[b"CLUSTER"] = told
-        async with locks.lock(NAME, timeout=3):
-            pass
-
-
 @in_virtual_time
 async def test_the_newest_of_all_views_counts_and_an_older_one_is_not_followed(
     monkeypatch: pytest.MonkeyPatch,
@@ -284,41 +250,6 @@ async def test_the_newest_of_all_views_counts_and_an_older_one_is_not_followed(
 
 
 # ---- primaries
-
-
-@in_virtual_time
-async def test_a_primary_is_confirmed_from_the_question_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = VirtualCluster(monkeypatch)
-    server = cluster.primaries[0]
-    async with connect(cluster, node_timeout=2.0) as locks:
-        await met(locks)
-        for one in cluster.servers:
-            one.way.seconds = 0.4
-        await asyncio.sleep(10)
-        before = looks(server)
-        await until(lambda: looks(server) > before)
-        asked = now() - 0.4
-        refuse_views(cluster, ReplyError("NOPERM no right"))
-        await asyncio.sleep(asked + CONFIRMED - 0.1 - now())
-        assert locks.nodes()[0].state == "up"
-        await asyncio.sleep(0.2)
-        assert locks.nodes()[0].state == "down"
-        with pytest.raises(asynclock.QuorumUnavailableError):
-            await locks.lock("a").try_acquire()
-
-
-@in_virtual_time
-async def test_a_grant_that_is_told_after_the_confirmation_has_ended_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By then another server may be the primary."""
-    cluster = VirtualCluster(monkeypatch)
-    async with connect(cluster, node_timeout=8.0, ttl=60, max_ttl=60) as locks:
-        await met(locks)
-        refuse_views(cluster)
-        cluster.primaries[0].way.seconds = CONFIRMED
-        with pytest.raises(asynclock.QuorumUnavailableError, match="not confirmed"):
-            await locks.lock(NAME).try_acquire()
 
 
 @in_virtual_time
@@ -367,21 +298,6 @@ async def test_a_new_primary_is_asked_once_most_others_confirm_it(
 
 
 @in_virtual_time
-async def test_a_new_primary_that_answers_no_tls_is_reported_like_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While the first connection to it is being made, too."""
-    cluster = VirtualCluster(monkeypatch)
-    cluster.spare.deaf = True
-    async with connect(cluster) as locks:
-        await met(locks)
-        cluster.tell(cluster.replaced(cluster.primaries[0], cluster.spare), epoch=2)
-        await asyncio.sleep(1.1)
-        with pytest.raises(asynclock.QuorumUnavailableError, match="TLS handshake within 1 s"):
-            await locks.lock(NAME).try_acquire()
-
-
-@in_virtual_time
 async def test_a_primary_that_was_demoted_is_replaced_soon_and_no_mistake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -392,21 +308,6 @@ async def test_a_primary_that_was_demoted_is_replaced_soon_and_no_mistake(
             await locks.lock(NAME).acquire(timeout=2)
         async with locks.lock(name_on(1)):
             pass
-
-
-@in_virtual_time
-async def test_a_dead_primary_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The view may soon name another one."""
-    cluster = VirtualCluster(monkeypatch)
-    frozen = cluster.primaries[0]
-    frozen.freeze()
-    async with connect(cluster, node_timeout=0.25) as locks:
-        await asyncio.sleep(20)
-        before = len(frozen.dialled)
-        await asyncio.sleep(10)
-        # As a source, it is dialled for two seconds each time.
-        assert len(frozen.dialled) - before >= 14
-        assert "c0:7000: no answer to the login within 0.5 s" in locks.nodes()[0].cause
 
 
 @in_virtual_time
@@ -569,30 +470,6 @@ async def test_the_jump_of_one_servers_clock_ends_leases_sooner(
 def acknowledge(cluster: VirtualCluster, count: int) -> None:
     for server in (*cluster.servers, cluster.spare):
         server.instead[b"WAIT"] = lambda _words: count
-
-
-@in_virtual_time
-async def test_the_replicas_that_the_view_shows_must_acknowledge(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = VirtualCluster(monkeypatch, replicas=2)
-    primary, replicas = cluster.primaries[0], cluster.replicas[0]
-    acknowledge(cluster, 2)
-
-    async def waits_for(count: int) -> bool:
-        primary.asked.clear()
-        async with locks.lock(NAME):
-            return primary.asked_for("WAIT")[0][1] == b"%d" % count
-
-    async with connect(cluster, acks="all") as locks:
-        assert await waits_for(2)
-        (first, last, _), *others = cluster.shards
-        for count in (1, 2):
-            cluster.tell([(first, last, [primary, *replicas[:count]]), *others])
-            await until(lambda count=count: waits_for(count), timeout=2)  # type: ignore[misc]
-        acknowledge(cluster, 1)
-        with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 2 replicas acknowledged"):
-            await locks.lock(NAME).try_acquire()
 
 
 @in_virtual_time

@@ -15,7 +15,6 @@ import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.memory.keyspace import ReplyError
 from tests import patient
-from tests.engine.virtual_nodes import start
 from tests.nodes.virtual_servers import Server, alone
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time, until
@@ -259,51 +258,6 @@ async def test_a_connection_that_cannot_be_opened_says_why(
     monkeypatch.setattr(server, "open", closed)
     found, needs = await refusal()
     assert (cause in found, needs) == (True, permanent), found
-
-
-@pytest.mark.parametrize(
-    ("error", "passes"),
-    [
-        (tls_error("CERTIFICATE_VERIFY_FAILED"), True),
-        (ReplyError("WRONGPASS invalid"), False),
-    ],
-)
-@in_virtual_time
-async def test_what_a_person_must_put_right_may_pass_where_it_worked_before(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, *, passes: bool
-) -> None:
-    """A proxy gets a new certificate; a password that is wrong stays wrong."""
-    server = alone(monkeypatch)
-    async with asynclock.connect(URL, **SETTINGS) as locks:
-        await locks.ready()
-        if isinstance(error, ReplyError):
-            server.instead[b"HELLO"] = lambda _words: error
-        else:
-
-            async def closed(*_: Any) -> Any:
-                raise error
-
-            monkeypatch.setattr(server, "open", closed)
-        server.cut()
-        kind = asynclock.QuorumUnavailableError if passes else asynclock.ConfigurationError
-        with pytest.raises(kind):
-            await locks.lock("a").acquire(timeout=3)
-
-
-@in_virtual_time
-async def test_a_handshake_that_is_given_up_leaves_no_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = alone(monkeypatch)
-    server.freeze()
-    locks = asynclock.connect(URL, **SETTINGS)
-    asking = start(locks.lock("a").try_acquire())
-    await asyncio.sleep(0.1)
-    asking.cancel()
-    await locks.aclose()
-    server.thaw()
-    await asyncio.sleep(0.01)
-    assert server.connections == 0
 
 
 @pytest.mark.parametrize("seconds", [0.25, 0.5])

@@ -67,23 +67,6 @@ async def hold(locks: asynclock.LockManager) -> None:
     await locks.lock("a").acquire()
 
 
-async def test_forgotten_scripts_of_different_kinds_are_healed_together(
-    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
-) -> None:
-    node = asynclock_nodes[0]
-    async with connect(node.url) as locks:
-        lease = await locks.lock("a").acquire()
-        await node.command("SCRIPT", "FLUSH")
-        # A question that names no owner, with a release behind it.
-        looking = asyncio.create_task(locks.inspect("a"))
-        await asyncio.sleep(0)
-        assert await lease.release()
-        seen = await looking
-        assert seen.nodes[0].error is None
-        assert await node.command("EXISTS", "asynclock:a") == 0
-    assert not caplog.records
-
-
 async def test_a_release_that_is_answered_late_by_a_forgetful_node_is_healed(
     asynclock_nodes: list[LocalServer],
 ) -> None:
@@ -95,38 +78,6 @@ async def test_a_release_that_is_answered_late_by_a_forgetful_node_is_healed(
         await lease.release()
         await node.thaw()
         await becomes(lambda: node.command("EXISTS", "asynclock:a"), 0, timeout=20)
-
-
-async def test_connections_heal(asynclock_nodes: list[LocalServer]) -> None:
-    # The ttl is far longer than the wait: the key goes by its release, not by expiring.
-    async with connect(*(node.url for node in asynclock_nodes), ttl=120, max_ttl=120) as locks:
-        async with locks.lock("a"):
-            for node in asynclock_nodes:
-                await node.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        async with locks.lock("a", timeout=10) as lease:
-            assert lease.held
-
-
-async def test_a_silent_node_is_asked_no_more_and_heals(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    node = asynclock_nodes[0]
-    async with connect(node.url, node_timeout=0.5) as locks:
-        async with locks.lock("a"):
-            pass
-        await node.freeze()
-        with pytest.raises(asynclock.QuorumUnavailableError, match="no answer"):
-            await locks.lock("a").try_acquire()
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-        for _ in range(20):
-            with pytest.raises(asynclock.QuorumUnavailableError):
-                await locks.lock("a").try_acquire()
-        assert loop.time() - begin < 20 * 0.5  # twenty full timeouts
-        await node.thaw()
-        async with locks.lock("a", timeout=20) as lease:
-            assert lease.held
-        assert locks.nodes()[0].state == "up"
 
 
 async def test_releases_are_owed_to_a_node_that_was_away(

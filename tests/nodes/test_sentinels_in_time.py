@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import Any
 
 import pytest
@@ -98,55 +97,6 @@ async def test_another_primary_is_followed_within_a_poll(
     assert [words.rpartition(" ")[2] for words in said][:3] == ["p0:6379", "p1:6379", "p0:6379"]
 
 
-@pytest.mark.parametrize("connecting", [False, True])
-@in_virtual_time
-async def test_a_primary_of_sentinels_is_confirmed_from_the_question_on(
-    monkeypatch: pytest.MonkeyPatch, connecting: bool
-) -> None:
-    service = VirtualService(monkeypatch)
-    for sentinel in service.sentinels:
-        sentinel.way.seconds = 0.4
-    polls = noting(service)
-
-    async def next_poll() -> None:
-        before = len(polls)
-        await until(lambda: len(polls) > before)
-
-    async with connect(service, node_timeout=2.0) as locks:
-        await locks.ready()
-        await asyncio.sleep(5)
-        await next_poll()
-        if connecting:
-            await asyncio.sleep(0.45)  # until the answers are here
-            service.servers[0].cut()
-            await next_poll()
-        for sentinel in service.sentinels:
-            sentinel.instead[b"SENTINEL"] = lambda _words: ReplyError("ERR not now")
-        await asyncio.sleep(polls[-1] + CONFIRMED - 0.1 - now())
-        assert locks.nodes()[0].state == "up"
-        await asyncio.sleep(0.2)
-        assert locks.nodes()[0].state == "down"
-        await asyncio.sleep(1.5)
-        assert "not confirmed as the primary: " in locks.nodes()[0].cause
-
-
-@in_virtual_time
-async def test_a_grant_that_is_told_after_the_confirmation_has_ended_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    service = VirtualService(monkeypatch)
-    async with connect(service, node_timeout=8.0, ttl=60, max_ttl=60) as locks:
-        lease = await locks.lock("b").acquire()
-        service.name(None, epoch=1)
-        service.servers[0].way.seconds = CONFIRMED
-        with pytest.raises(asynclock.QuorumUnavailableError, match="not confirmed"):
-            await locks.lock("a").try_acquire()
-        service.servers[0].way.seconds = 0.0
-        assert lease.held
-        await lease.release()
-        assert await service.servers[0].command("GET", "asynclock:b") is None
-
-
 @in_virtual_time
 async def test_sentinels_that_fail_for_a_moment_cost_no_confirmation(
     monkeypatch: pytest.MonkeyPatch,
@@ -168,68 +118,6 @@ async def test_sentinels_that_fail_for_a_moment_cost_no_confirmation(
             await asyncio.sleep(4 * POLL)
             assert len(polls) - before <= 3 * 6
             assert locks.nodes()[0].state == "up"
-
-
-@pytest.mark.parametrize("odd", [[b"h"], [[b"a", b"b"]], b"", {b"h": b"1"}])
-@in_virtual_time
-async def test_an_answer_that_nobody_expected_does_not_end_the_watch(
-    monkeypatch: pytest.MonkeyPatch, odd: Any
-) -> None:
-    service = VirtualService(monkeypatch)
-    async with connect(service) as locks:
-        async with locks.lock("a"):
-            pass
-        tells = [sentinel.instead[b"SENTINEL"] for sentinel in service.sentinels]
-        for sentinel in service.sentinels:
-            sentinel.instead[b"SENTINEL"] = lambda _words: odd
-        await asyncio.sleep(4 * POLL)
-        with pytest.raises(asynclock.QuorumUnavailableError, match="0 of 3 Sentinels answered"):
-            await locks.lock("a").try_acquire()
-        for sentinel, told in zip(service.sentinels, tells, strict=True):
-            sentinel.instead[b"SENTINEL"] = told
-        async with locks.lock("a", timeout=3):
-            pass
-
-
-@in_virtual_time
-async def test_a_dead_address_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Sentinels may soon name another one."""
-    service = VirtualService(monkeypatch)
-    service.servers[0].freeze()
-    async with connect(service, node_timeout=0.25) as locks:
-        await asyncio.sleep(20)
-        before = len(service.servers[0].dialled)
-        await asyncio.sleep(10)
-        assert len(service.servers[0].dialled) - before >= 10
-        assert "p0:6379: no answer to the login within 0.5 s" in locks.nodes()[0].cause
-
-
-@in_virtual_time
-async def test_a_primary_that_does_not_speak_tls_is_told_from_one_that_is_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    service = VirtualService(monkeypatch)
-    service.servers[0].deaf = True
-    async with connect(service) as locks:
-        with pytest.raises(asynclock.QuorumUnavailableError, match="does this port speak TLS"):
-            await locks.lock("a").try_acquire()
-
-
-@in_virtual_time
-async def test_clients_do_not_ask_the_sentinels_all_at_the_same_moments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """After an outage they all begin at once."""
-    service = VirtualService(monkeypatch)
-    for chance, pause in ((0.0, 0.75 * POLL), (1.0, POLL)):
-        monkeypatch.setattr(random, "random", lambda chance=chance: chance)
-        async with connect(service) as locks:
-            await locks.ready()
-            await asyncio.sleep(2 * POLL)
-            service.sentinels[0].asked.clear()
-            await asyncio.sleep(30 * pause)
-            polls = len(service.sentinels[0].asked_for("SENTINEL", "MASTER"))
-            assert polls == pytest.approx(30, abs=1)
 
 
 @in_virtual_time

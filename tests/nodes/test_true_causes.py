@@ -16,15 +16,15 @@ import pytest
 
 import asynclock
 from asynclock.testing import FaultProxy, LocalServer, all_servers, make_certificates
+from asynclock.testing.memory.keyspace import ReplyError
 from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
+from tests.nodes.virtual_servers import Server, alone
+from tests.waiting import in_virtual_time
 
-NODE_TIMEOUT = 0.5
-PATIENT = 5.0
-"""Node timeout of tests in which no node is silent."""
 FULL = "OOM command not allowed"
 WRONG_TYPE = "WRONGTYPE Operation against a key"
-TIMEOUTS = (0.01, 0.3, 0.6, 1.2)
+SETTINGS: dict[str, Any] = {"ttl": 60, "max_ttl": 60, "node_timeout": 0.5, "restart_guard": False}
 
 
 @pytest.fixture
@@ -32,159 +32,121 @@ def connect(connecting: Connect) -> Connect:
     """`asynclock.connect` without guards, which are not the matter here."""
 
     def make(*addresses: object, **options: Any) -> asynclock.LockManager:
-        settings = {"node_timeout": NODE_TIMEOUT, "restart_guard": False}
-        return connecting(*addresses, **{**settings, **options})
+        return connecting(*addresses, **{"node_timeout": 0.5, "restart_guard": False, **options})
 
     return make
 
 
-async def fill(server: LocalServer) -> None:
-    """Let the server refuse every write: it has no memory left."""
-    await server.command("SET", "large", "x" * 3_000_000)
-    await server.command("CONFIG", "SET", "maxmemory", "1mb")
+def refuse(server: Server, error: str = FULL, *operations: bytes) -> None:
+    """Let a server answer scripts, or these operations of them, with an error."""
+
+    def reply(words: Any) -> Any:
+        refused = not operations or words[3 + int(words[2])] in operations
+        return ReplyError(error) if refused else server.answer(None, words)
+
+    server.instead[b"EVALSHA"] = server.instead[b"EVAL"] = reply
 
 
-@pytest.mark.parametrize("timeout", TIMEOUTS)
+def here() -> asynclock.LockManager:
+    return asynclock.connect("redis://p0", **SETTINGS)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.01, 0.3, 0.6, 1.2])
+@pytest.mark.parametrize("slow", [0.0, 0.15])
+@in_virtual_time
 async def test_a_server_out_of_memory_says_so_whatever_the_timeout(
-    asynclock_servers: StartServers, connect: Connect, timeout: float
+    monkeypatch: pytest.MonkeyPatch, timeout: float, slow: float
 ) -> None:
-    (server,) = await asynclock_servers(1)
-    await fill(server)
-    locks = connect(server.url)
-    with pytest.raises(asynclock.QuorumUnavailableError, match=FULL) as caught:
-        await locks.lock("a").acquire(timeout=timeout)
-    (cause,) = caught.value.nodes.values()
-    assert cause == locks.nodes()[0].cause
-    assert "script:" not in cause
-
-
-async def test_the_last_answer_counts_where_there_is_no_time_for_another(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    (server,) = await asynclock_servers(1)
-    await fill(server)
-    async with FaultProxy(server) as proxy:
-        locks = connect(proxy.url)
+    """Also where the deadline is in the middle of an attempt, and to tasks behind each other."""
+    server = alone(monkeypatch)
+    async with here() as locks:
+        await locks.ready()
+        refuse(server)
         with pytest.raises(asynclock.QuorumUnavailableError, match=FULL):
             await locks.lock("a").try_acquire()
-        proxy.delay(0.0, 0.3)  # so the deadline is in the middle of an attempt
-        with pytest.raises(asynclock.QuorumUnavailableError, match=FULL):
-            await locks.lock("a").acquire(timeout=0.8)
+        server.way.seconds = slow
+        timeouts = (timeout,) if slow else (timeout, 0.3, 0.4, timeout)
+        tries = [locks.lock("a").acquire(timeout=one) for one in timeouts]
+        for error in await asyncio.gather(*tries, return_exceptions=True):
+            assert isinstance(error, asynclock.QuorumUnavailableError), error
+            assert [*error.nodes.values(), locks.nodes()[0].cause] == [FULL, FULL]
 
 
-async def test_tasks_that_wait_behind_each_other_all_learn_the_cause(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    (server,) = await asynclock_servers(1)
-    await fill(server)
-    locks = connect(server.url)
-    tries = (locks.lock("a").acquire(timeout=timeout) for timeout in (0.8, 0.3, 0.4, 0.8))
-    for error in await asyncio.gather(*tries, return_exceptions=True):
-        assert isinstance(error, asynclock.QuorumUnavailableError), error
-        assert FULL in str(error)
-
-
+@in_virtual_time
 async def test_what_a_node_answers_instead_of_votes_is_shown_and_logged_once(
-    asynclock_servers: StartServers, connect: Connect, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (server,) = await asynclock_servers(1)
-    await fill(server)
-    locks = connect(server.url)
-    with caplog.at_level(logging.INFO, "asynclock.nodes"):
-        for _ in range(3):
-            with pytest.raises(asynclock.QuorumUnavailableError):
-                await locks.lock("a").try_acquire()
-        (health,) = locks.nodes()
-        assert (health.state, health.cause[: len(FULL)]) == ("up", FULL)
-        await server.command("CONFIG", "SET", "maxmemory", 0)
-        assert await locks.lock("a").try_acquire()
-        await server.command("CONFIG", "SET", "maxmemory", "1mb")
-        with pytest.raises(asynclock.QuorumUnavailableError):
-            await locks.lock("b").try_acquire()
+    server = alone(monkeypatch)
+    caplog.set_level(logging.INFO, "asynclock.nodes")
+    async with here() as locks:
+        await locks.ready()
+        for refuses in (True, True, True, False, True):
+            server.instead.clear()
+            if refuses:
+                refuse(server)
+                with pytest.raises(asynclock.QuorumUnavailableError):
+                    await locks.lock("a").try_acquire()
+            else:
+                assert await locks.lock("b").try_acquire()
+            found = FULL if refuses else ""
+            assert (locks.nodes()[0].state, locks.nodes()[0].cause) == ("up", found)
     told = [record.message for record in caplog.records if "vote" in record.message]
-    where = health.node
-    assert told == [f"{where} does not vote: {health.cause}", f"{where} votes again"]
-    assert locks.nodes()[0].cause.startswith(FULL)
+    assert told == [f"p0:6379 does not vote: {FULL}", "p0:6379 votes again"]
 
 
-async def test_what_a_node_answers_to_renewals_is_shown(
-    asynclock_servers: StartServers, connect: Connect
+@in_virtual_time
+async def test_what_a_node_answers_to_renewals_is_shown_and_hides_no_other_error(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also to a process that has nothing else to ask for."""
-    (server,) = await asynclock_servers(1)
-    locks = connect(server.url, ttl=60, max_ttl=60, node_timeout=PATIENT)
-    lease = await locks.lock("a").acquire()
-    await server.command("CONFIG", "SET", "min-replicas-to-write", 1)
-    with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+    """Also to a process that has nothing else to ask for. A renewal takes no memory."""
+    server, error = alone(monkeypatch), "NOREPLICAS Not enough good replicas"
+    async with here() as locks:
+        lease = await locks.lock("a").acquire()
+        refuse(server, error, b"extend")
+        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
+            await lease.extend()
+        assert [*caught.value.nodes.values(), locks.nodes()[0].cause] == [error, error]
+        server.instead.clear()
         await lease.extend()
-    (cause,) = caught.value.nodes.values()
-    assert cause.startswith("NOREPLICAS")
-    assert locks.nodes()[0].cause == cause
-    await server.command("CONFIG", "SET", "min-replicas-to-write", 0)
-    await lease.extend()
-    assert locks.nodes()[0].cause == ""
+        assert locks.nodes()[0].cause == ""
+        refuse(server, FULL, b"acquire")
+        with pytest.raises(asynclock.QuorumUnavailableError, match=FULL):
+            await locks.lock("b").try_acquire()
+        await lease.extend()
+        assert locks.nodes()[0].cause == FULL
 
 
-async def test_a_renewal_does_not_hide_that_a_node_grants_nothing(
-    asynclock_servers: StartServers, connect: Connect
+CALLS: dict[str, Callable[[asynclock.LockManager], Any]] = {
+    "lock": lambda locks: locks.lock("a").acquire(),
+    "try": lambda locks: locks.lock("a").try_acquire(),
+    "fair": lambda locks: locks.fair_lock("a").acquire(),
+    "semaphore": lambda locks: locks.semaphore("a", 1).acquire(),
+    "read": lambda locks: locks.rwlock("a").read().acquire(),
+    "event": lambda locks: locks.event("a").set(),
+    "latch": lambda locks: locks.latch("a", 1).count_down(),
+}
+"""A call of each kind that asks the nodes."""
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_key_of_another_type_or_a_missing_right_is_a_mistake_and_no_wait(
+    asynclock_servers: StartServers, connect: Connect, call: Callable[..., Any]
 ) -> None:
-    (server,) = await asynclock_servers(1)
-    locks = connect(server.url, ttl=60, max_ttl=60, node_timeout=PATIENT)
-    lease = await locks.lock("a").acquire()
-    await fill(server)
-    with pytest.raises(asynclock.QuorumUnavailableError, match=FULL):
-        await locks.lock("b").try_acquire()
-    await lease.extend()  # it takes no memory
-    assert locks.nodes()[0].cause.startswith(FULL)
-
-
-def calls(locks: asynclock.LockManager) -> dict[str, Callable[[], Any]]:
-    """A call of each kind that asks the nodes."""
-    return {
-        "lock": lambda: locks.lock("a").acquire(),
-        "try": lambda: locks.lock("a").try_acquire(),
-        "fair": lambda: locks.fair_lock("a").acquire(),
-        "semaphore": lambda: locks.semaphore("a", 1).acquire(),
-        "read": lambda: locks.rwlock("a").read().acquire(),
-        "event": lambda: locks.event("a").set(),
-        "latch": lambda: locks.latch("a", 1).count_down(),
-    }
-
-
-KINDS = ("lock", "try", "fair", "semaphore", "read", "event", "latch")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_key_of_another_type_is_a_mistake_and_no_wait(
-    asynclock_servers: StartServers, connect: Connect, kind: str
-) -> None:
-    (server,) = await asynclock_servers(1)
-    seen = connect(server.url, prefix="seen:")
-    lease = await calls(seen)[kind]()
+    (server,) = await asynclock_servers(1, users=["locks on >secret ~others:* &* +@all"])
+    lease = await call(connect(server.url, prefix="seen:"))
     keys = await server.command("KEYS", "seen:*")
     del lease
     for key in keys:
         if key != "seen:#primary":
             await server.command("LPUSH", key.replace("seen:", "wrong:", 1), "a list")
-    locks = connect(server.url, prefix="wrong:")
-    with pytest.raises(asynclock.ConfigurationError, match=WRONG_TYPE):
-        async with asyncio.timeout(2):
-            await calls(locks)[kind]()
-    assert locks.nodes()[0].cause.startswith(WRONG_TYPE)
-    assert await locks.lock("of the right type").try_acquire()
-    assert locks.nodes()[0].cause == ""
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_missing_right_is_a_mistake_and_no_wait(
-    asynclock_servers: StartServers, connect: Connect, kind: str
-) -> None:
-    (server,) = await asynclock_servers(1, users=["locks on >secret ~others:* &* +@all"])
-    locks = connect(server.url_for("locks", "secret"))
-    with pytest.raises(asynclock.ConfigurationError, match="NOPERM"):
-        async with asyncio.timeout(2):
-            await calls(locks)[kind]()
-    assert "NOPERM" in locks.nodes()[0].cause
+    wrong, other = connect(server.url, prefix="wrong:"), connect(server.url_for("locks", "secret"))
+    for locks, error in ((wrong, WRONG_TYPE), (other, "NOPERM")):
+        with pytest.raises(asynclock.ConfigurationError, match=error):
+            async with asyncio.timeout(2):
+                await call(locks)
+        assert error in locks.nodes()[0].cause
+    assert await wrong.lock("of the right type").try_acquire()
+    assert wrong.nodes()[0].cause == ""
 
 
 async def test_what_one_node_of_three_can_never_do_is_no_mistake_of_the_call(

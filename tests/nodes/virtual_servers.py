@@ -261,10 +261,11 @@ class VirtualService:
             server.instead[b"WAIT"] = lambda _words: replicas
 
 
-def name_on(number: int, of: int = 3) -> str:
-    """Return a name whose slot is the `number`th shard's."""
+def name_on(shard: int, of: int = 3, *, number: int = 0) -> str:
+    """Return a name whose slot is that shard's; another one for each number."""
     names = (f"name-{n}" for n in range(10_000))
-    return next(name for name in names if slot_of(name) * of // SLOTS == number)
+    found = (name for name in names if slot_of(name) * of // SLOTS == shard)
+    return next(itertools.islice(found, number, None))
 
 
 async def met(locks: asynclock.LockManager) -> None:

@@ -323,30 +323,6 @@ async def test_a_primary_that_only_a_minority_confirms_is_not_asked(
         assert again.fence > lease.fence
 
 
-async def test_a_cluster_that_is_down_says_so(cluster: RedisCluster, connect: Connect) -> None:
-    locks = connect(*cluster.addresses, restart_guard=False)
-    name = name_on(cluster, 0)
-    async with locks.lock(name, timeout=20):
-        pass
-    for server in cluster.shards[1]:
-        await server.kill()
-
-    async def told() -> bool:
-        with contextlib.suppress(asynclock.AsyncLockError):
-            try:
-                lease = await locks.lock(name).try_acquire()
-            except asynclock.QuorumUnavailableError as error:
-                return "CLUSTERDOWN" in str(error)
-            if lease is not None:
-                await lease.release()
-        return False
-
-    await until(told, "the cluster tells that it is down")
-    await cluster.repair()
-    async with locks.lock(name, timeout=40):
-        pass
-
-
 async def fence(locks: asynclock.LockManager, name: str) -> int:
     async with locks.lock(name, timeout=40) as lease:
         return lease.fence

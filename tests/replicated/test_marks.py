@@ -108,21 +108,6 @@ async def test_without_acks_a_failover_forgets_and_the_guard_waits(
         assert lease.held is not guard
 
 
-async def test_with_acks_nothing_that_could_be_forgotten_was_granted(
-    elders: Replicated, connect: Connect
-) -> None:
-    locks = connect(*elders.addresses, acks=1, restart_guard=False)
-    assert await locks.lock("warm").acquire(timeout=20)
-
-    async def grant() -> None:
-        with pytest.raises(asynclock.QuorumUnavailableError, match="0 of 1 replicas"):
-            await locks.lock("a").try_acquire()
-
-    await forgotten(elders, grant)
-    newcomer = connect(*elders.addresses, acks=1, restart_guard=False)
-    assert await newcomer.lock("a").acquire(timeout=20)
-
-
 async def test_an_acknowledged_lease_outlives_the_failover(
     group: Replicated, connect: Connect
 ) -> None:
@@ -157,18 +142,6 @@ async def test_a_replica_that_was_away_and_is_promoted_waits_also_with_all_acks(
 
 async def replicas_left(server: LocalServer, count: int) -> bool:
     return f"connected_slaves:{count}" in await server.command("INFO", "replication")
-
-
-async def test_an_heir_waits_also_with_all_acks(elders: Replicated, connect: Connect) -> None:
-    await grown_up(elders)
-    async with connect(*elders.addresses, acks="all", **GUARD).lock("a", timeout=20):
-        pass
-    await in_sync(elders.primary, elders.replicas)
-    await elders.fail_over(kill=False)
-    newcomer = connect(*elders.addresses, acks="all", **GUARD)
-    state, cause = await verdict(newcomer)
-    assert state == "quarantined"
-    assert "became the primary" in cause
 
 
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])

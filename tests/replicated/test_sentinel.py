@@ -16,15 +16,6 @@ from tests.replicated.topologies import Topologies
 from tests.waiting import refused
 
 
-async def test_the_primary_is_found(service: SentinelGroup, connect: Connect) -> None:
-    locks = connect(*service.addresses, acks=1, restart_guard=False)
-    async with locks.lock("a") as lease:
-        assert await service.primary.command("GET", "asynclock:a") == lease.owner
-    (node,) = locks.nodes()
-    assert node.node.startswith("mymaster@127.0.0.1:")
-    assert (node.state, node.role) == ("up", "master")
-
-
 async def test_settings_of_a_redis_py_client(service: SentinelGroup, connect: Connect) -> None:
     hosts = [(one.host, one.port) for one in service.sentinels]
     client = Sentinel(hosts).master_for("mymaster", db=3)
@@ -32,25 +23,6 @@ async def test_settings_of_a_redis_py_client(service: SentinelGroup, connect: Co
     async with locks.lock("a"):
         assert "db3:keys=" in await service.primary.command("INFO", "keyspace")
     await client.aclose()
-
-
-async def test_one_sentinel_dead_and_one_frozen_of_three(
-    service: SentinelGroup, connect: Connect
-) -> None:
-    await service.sentinels[0].kill()
-    locks = connect(*service.addresses, restart_guard=False)
-    async with locks.lock("a", timeout=20):
-        pass
-    await service.sentinels[1].freeze()
-    lonely = connect(*service.addresses, restart_guard=False)
-    with pytest.raises(asynclock.QuorumUnavailableError, match="1 of 3 Sentinels answered"):
-        await lonely.lock("a").acquire(timeout=1.5)
-
-
-async def test_an_unknown_service_is_a_mistake(service: SentinelGroup, connect: Connect) -> None:
-    address = service.addresses[0].replace("mymaster", "nobody")
-    with pytest.raises(asynclock.ConfigurationError, match="know no service 'nobody'"):
-        await connect(address).lock("a").acquire(timeout=20)
 
 
 async def test_a_failover_with_a_lease_held_and_waited_for(

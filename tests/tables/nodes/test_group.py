@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from asynclock._nodes.watched import CONFIRMED, POLL, WatchedNode, poll_patience
 from asynclock._rules.trust import Facts
 from asynclock.events import Observers
 from tests.tables.nodes.links import command
-from tests.tables.nodes.nodes import CLOCK, NODE_TIMEOUT, OLD, Hand, HandLink
+from tests.tables.nodes.nodes import CLOCK, OLD, Hand, HandLink
 from tests.waiting import in_virtual_time
 
 
@@ -139,17 +138,6 @@ async def test_a_change_of_state_and_pushes_are_passed_on() -> None:
         assert watch.woken is woken
 
 
-@in_virtual_time
-async def test_closing_waits_two_node_timeouts_for_releases_at_most() -> None:
-    group, began = Group(), _clock.now()
-    for node in group.nodes:
-        link: Any = node.link
-        link.releasing = True
-    await group.all.finish()
-    assert _clock.now() - began == pytest.approx(2 * NODE_TIMEOUT, abs=0.01)
-    assert [words[-1] for words in group.heard()] == ["closes: closed"] * 3
-
-
 # ---- clocks
 
 
@@ -214,42 +202,6 @@ async def test_a_new_primary_renews_nothing_while_others_may_use_the_old_one() -
 
 
 # ---- facts
-
-
-@in_virtual_time
-async def test_two_addresses_of_one_server_are_a_mistake_until_they_are_not() -> None:
-    group, same = Group(), "n1 and n0 are the same server"
-    for number, run_id, flaw in (
-        (0, "", ""),
-        (1, "", ""),
-        (1, "r0", same),
-        (1, "", ""),
-        (1, "unknown", ""),
-        (2, "unknown", ""),  # servers that do not say who they are may be different ones
-    ):
-        group.meet(number, run_id)
-        assert group.flaw() == flaw
-        rejected = group.nodes[1].rejected
-        assert not flaw or (rejected is not None and rejected.permanent)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-@in_virtual_time
-async def test_what_a_server_lacks_is_said_once(
-    caplog: pytest.LogCaptureFixture, *, strict: bool
-) -> None:
-    caplog.set_level(logging.INFO, "asynclock.nodes")
-    group = Group(strict=strict)
-    for _ in range(2):
-        group.meet(0, maxmemory_policy="allkeys-lru")
-        group.meet(1, tracking=False)
-        group.meet(2)
-    texts = [record.getMessage() for record in caplog.records]
-    policy = "n0 may evict locks: its maxmemory-policy is allkeys-lru; use noeviction"
-    silent = "n1 can't wake waiters by a push: they ask at intervals"
-    assert texts == ([silent] if strict else [policy, silent])
-    assert group.flaw() == (policy if strict else "")
-    assert (group.nodes[0].rejected is not None) is strict
 
 
 @in_virtual_time
@@ -382,26 +334,6 @@ def watched() -> tuple[Hand, WatchedNode]:
     link: Any = HandLink(hand)
     node._link = link
     return hand, node
-
-
-@in_virtual_time
-async def test_a_primary_that_is_not_confirmed_is_asked_for_nothing_but_releases() -> None:
-    hand, node = watched()
-    doubt = f"acquire me: ! {node.doubt}"
-    await hand.play(
-        (
-            f"ask acquire me -> {doubt}",
-            "state? -> down",
-            "deliver release me asked 0 -> sends release me",
-        )
-    )
-    node.confirm(_clock.now())
-    await hand.play(
-        ("state? -> up", "arm acquire me -> sends CLIENT CACHING YES; sends acquire me")
-    )
-    node.confirm(_clock.now() - 1.9)  # polls overlap: that of a frozen watcher ends last
-    await asyncio.sleep(1.9)
-    await hand.play(("state? -> up", "wait 0.2", "state? -> down"))
 
 
 @in_virtual_time

@@ -131,60 +131,9 @@ def believed(heirs: Heirs, facts: Facts = HEIR, number: int = 5) -> bool:
     return heirs.met(facts, term(facts.run_id, number), number, LAG)
 
 
-@pytest.mark.parametrize(
-    ("facts", "number", "is_believed"),
-    [
-        (HEIR, 5, True),
-        (HEIR, 6, False),
-        (replace(HEIR, after="other.4"), 5, False),
-        (replace(HEIR, run_id="restarted"), 5, False),
-    ],
-)
-def test_an_heir_is_believed_because_of_the_looks_at_the_term_before(
-    facts: Facts, number: int, is_believed: bool
-) -> None:
-    assert believed(looked(Primary())[0], facts, number) is is_believed
-
-
-def test_looks_end_with_their_term_and_not_with_their_connection() -> None:
-    heirs, _ = looked(Primary())
-    assert not heirs.met(Facts(run_id="old"), OLD, 4, LAG)
-    assert believed(heirs)
-    assert not believed(heirs, replace(HEIR, after="heir.5"), 6)
-
-
-def lost_mark(heirs: Heirs, primary: Any) -> None:
-    primary.mark = None
-    heirs.look(primary, {}, 0.0)
-    assert "mark" in primary.closed
-
-
-def left_anew(heirs: Heirs, _primary: Any) -> None:
-    assert not heirs.met(Facts(run_id="old", promoted=True), OLD, 4, LAG)
-
-
-@pytest.mark.parametrize("ends", [lost_mark, left_anew])
-def test_another_mark_ends_all_belief(ends: Any) -> None:
-    heirs, primary = looked(Primary())
-    ends(heirs, primary)
-    assert not believed(heirs)
-
-
 def test_a_look_at_a_primary_that_does_not_vote_yet_is_worth_nothing() -> None:
     heirs, _ = looked(Primary(), votes_from=_clock.now() + 60)
     assert not believed(heirs)
-
-
-@pytest.mark.parametrize(
-    ("names", "left"), [("3;10;::1:7", True), ("-17;10;-::1:7", False), ("", False)]
-)
-def test_who_does_not_keep_to_a_roster_leaves_a_primary_with_an_open_one(
-    names: str, *, left: bool
-) -> None:
-    """It began after this client had connected, because the mark was lost."""
-    _, primary = looked(Primary(mark(names)), looks=1, keeps=False)
-    assert bool(primary.closed) is left
-    assert primary.asked == ["GET"]
 
 
 @pytest.mark.parametrize("place", [0, 1])

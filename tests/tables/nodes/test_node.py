@@ -550,43 +550,6 @@ async def test_a_release_is_repeated_while_its_acquire_may_still_arrive(
         assert len(hand.node.pending) == 0
 
 
-@pytest.mark.parametrize("what", ["waits", "is kept", "is under way"])
-@in_virtual_time
-async def test_closing_waits_for_each_release_without_looking_all_the_time(what: str) -> None:
-    async with by_hand() as hand:
-        await hand.comes()
-        looks = list[None]()
-
-        class Looked(type(hand.node)):  # type: ignore[misc]
-            @property
-            def settled(self) -> bool:
-                looks.append(None)
-                assert len(looks) < 20
-                return super().settled  # type: ignore[no-any-return]
-
-        hand.node.__class__ = Looked
-        if what == "is under way":
-            hand.link.releasing = True
-        else:
-            lost = " with release me asked 0" if what == "is kept" else ""
-            hand._ends(f"gone{lost}")
-            if what == "waits":
-                hand.node.deliver(hand._command("release me asked 0"), NOBODY, 0)
-        closing = asyncio.create_task(hand.node.settle())
-        await asyncio.sleep(NODE_TIMEOUT / 2)
-        assert not closing.done()
-        if what != "is under way":
-            await hand.comes()
-        await asyncio.sleep(NODE_TIMEOUT / 2)
-        hand.link.releasing = False
-        while hand.link.unanswered:
-            _, sink = hand.link.unanswered.pop(0)
-            sink.on_reply(0, [b"1", b"1"])
-            await asyncio.sleep(0.01)
-        async with asyncio.timeout(NODE_TIMEOUT):
-            await closing
-
-
 @in_virtual_time
 async def test_a_wait_that_is_cancelled_takes_no_answer_from_what_waits() -> None:
     """A manager is closed while a node still connects: its time limit ends the wait."""
@@ -624,59 +587,6 @@ class Pending(PendingReleases):
         made = command(f"release {owner}")
         made.asked_since, made.retry_until = self._began + since, _clock.now() + ttl
         return made
-
-
-@in_virtual_time
-async def test_only_what_a_server_was_asked_for_before_it_fell_silent_is_kept() -> None:
-    pending = Pending()
-    commands = [pending.ours("before"), pending.ours("after", since=0.1)]
-    pending.connection_broke(commands, _clock.now())
-    assert [one.owner for one in pending.take()] == ["before"]
-
-
-@in_virtual_time
-async def test_another_server_with_these_keys_gets_what_still_matters_and_this_one_nothing() -> (
-    None
-):
-    pending = Pending(Failure("no answer"))
-    for one in (pending.ours("a", ttl=1.0), pending.ours("b")):
-        pending.keep(one)
-    pending.resend()
-    await asyncio.sleep(1.05)
-    assert [one.owner for one in pending.take()] == ["b"]
-    await asyncio.sleep(10)
-    pending.resend()
-    assert [owner for _, owner in pending.moments] == ["a", "b"]
-
-
-@pytest.mark.parametrize("moved", [True, False])
-@in_virtual_time
-async def test_a_release_whose_key_has_moved_goes_to_the_other_server_once(*, moved: bool) -> None:
-    pending, elsewhere = Pending(Failure("MOVED 1 b:2", code="MOVED")), list[Any]()
-    if moved:
-        pending.on_redirect = lambda one: elsewhere.append(one.owner)
-    pending.keep(pending.ours("a"))
-    pending.resend()
-    await asyncio.sleep(2)
-    assert elsewhere == ["a"] * moved
-    assert len(pending.moments) == (1 if moved else 2)
-    assert len(pending) == (0 if moved else 1)
-
-
-@in_virtual_time
-async def test_closing_ends_when_nothing_is_kept_any_more_and_each_time() -> None:
-    """One wait that is cancelled does not end another one."""
-    pending = Pending()
-    for _ in range(2):
-        pending.keep(pending.ours("a"))
-        waits = [asyncio.create_task(pending.wait_sent()) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        waits[0].cancel()
-        await asyncio.sleep(0.1)
-        assert not waits[1].done()
-        pending.clear()
-        async with asyncio.timeout(1):
-            await waits[1]
 
 
 @in_virtual_time
