@@ -13,20 +13,6 @@ from tests.tables.inside import names_in_use, now
 from tests.waiting import until
 
 
-@pytest.mark.parametrize("timeout", [0.0, 0.05])
-def test_a_free_name_is_given_however_short_the_timeout_is(timeout: float) -> None:
-    """The nodes get the time for one answer in any case."""
-
-    @virtual
-    async def test(on: Nodes) -> None:
-        on.slow(0.1)
-        async with on.locks.lock("a").acquire(timeout=timeout) as lease:
-            assert lease.held
-        on.slow(0.0)
-
-    test()
-
-
 @pytest.mark.parametrize("node_timeout", [NODE_TIMEOUT, 2.0])
 def test_a_second_round_trip_does_not_go_beyond_the_timeout(node_timeout: float) -> None:
     """One node has another counter, so the fence is written back to the others."""

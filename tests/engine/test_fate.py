@@ -24,18 +24,6 @@ AT_ONCE = 0.05
 
 
 @virtual
-async def test_a_holding_with_a_bound_on_renewal_is_not_handed_on(on: Nodes) -> None:
-    """The bound belongs to one lease; its successor has one of its own."""
-    lock = on.locks.lock("a", max_hold=5.0)
-    first = await lock.acquire()
-    waiting = start(lock.acquire())
-    await until(lambda: on.locks.statistics().waiting)
-    await first.release()
-    assert (await waiting).owner != first.owner
-    assert on.locks.statistics().handovers == 0
-
-
-@virtual
 async def test_a_lease_is_handed_on_only_where_that_is_wanted(on: Nodes) -> None:
     owners = set()
     for handoff, number in ((False, 2), (True, 1)):
@@ -72,18 +60,6 @@ async def test_a_lease_that_a_quorum_has_dropped_is_lost_and_given_back(on: Node
     with pytest.raises(asynclock.LeaseLostError):
         await lease.extend()
     assert await seconds_until(lambda: on.nodes[2].keys.get(KEY) is None) < AT_ONCE
-
-
-@virtual
-async def test_one_node_of_three_renews_nothing(on: Nodes) -> None:
-    lease = await on.locks.lock("a", renew=False).acquire()
-    await asyncio.sleep(3)
-    for node in on.nodes[:2]:
-        node.freeze()
-    before = lease.remaining()
-    with pytest.raises(asynclock.QuorumUnavailableError):
-        await lease.extend()
-    assert lease.remaining() <= before
 
 
 @virtual
