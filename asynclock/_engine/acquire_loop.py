@@ -28,6 +28,8 @@ from .ticket import PATIENCE, Armed, Ticket
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
+HOP = 0.05
+"""Number of node timeouts that a call may take longer to take a slot that is reported as free."""
 WHOLE = 3
 """Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
 for the request, and one to write the fence back."""
@@ -308,12 +310,12 @@ class AcquireLoop:
         return self._owners.has_one(attempt.owners, attempt.started, _clock.now())
 
     def _answer_by(self, *, settling: bool = False) -> float:
-        # The latest moment for an answer; after the deadline a split vote may be settled, and a
-        # slot may be taken that a refusal reported as free.
-        if settling or self._settled or (self._hops and (self._once or self._late())):
-            patience = SETTLING * self._engine.settings.node_timeout
-            return max(self._until, self._asked + patience)
-        return self._until
+        # The latest moment for an answer; a split vote may be settled after the deadline.
+        timeout = self._engine.settings.node_timeout
+        if settling or self._settled:
+            return max(self._until, self._asked + SETTLING * timeout)
+        # Two round trips of half a node timeout must fit in: to a slot, and to one that is free.
+        return self._until + HOP * timeout if self._hops else self._until
 
     def _late(self) -> bool:
         return self._deadline is not None and _clock.now() >= self._deadline
