@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
 import asynclock
 from asynclock.contrib.dashboard import dashboard, snapshots
@@ -157,6 +158,12 @@ def test_there_is_no_page_without_a_good_token(token: Any) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 async def test_it_changes_nothing(path: str, method: str) -> None:
     assert await status(path=path, method=method, token=GOOD) == 405
+
+
+def test_it_starts_and_ends_like_any_application() -> None:
+    app = dashboard(asynclock.connect("memory://"), token=TOKEN)
+    with TestClient(app, base_url="http://localhost", client=CLIENT) as client:
+        assert client.get("/").status_code == 200
 
 
 # ---- what is answered ----------------------------------------------------------------------------
