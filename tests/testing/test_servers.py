@@ -107,7 +107,8 @@ async def test_while_a_server_is_down_nobody_is_given_its_port():
 async def test_freeze_is_mute_and_thaw_is_as_if_nothing_had_been(binary):
     async with LocalServer(binary=binary) as server:
         await server.command("SET", "a", "1")
-        await server.freeze()
+        async with asyncio.timeout(5):
+            await server.freeze()
         assert server.frozen
         assert server.alive
         assert answers(server), "the kernel still accepts"
