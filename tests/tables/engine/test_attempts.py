@@ -26,6 +26,8 @@ from tests.tables.engine.told import (
     yes,
 )
 
+WAITS = Reply([b"1", b"x"])
+"""At a look, the ticket waits and the name is held."""
 HELD = (no(number=5),) * 3
 OOM = error("OOM command not allowed")
 GONE = ["release 2 abc", "leave 1 abc"]
@@ -48,6 +50,7 @@ class Row:
     wait: float = 0.3
     raises: Vote = (Reply([1, 9]),) * 3
     releases: Vote = (DONE,) * 3
+    looks: Vote = (WAITS,) * 3
 
 
 ROWS = [
@@ -102,6 +105,24 @@ ROWS = [
         [(no(number=5), yes(), no(number=8)), (no(number=8),) * 3],
         "waits",
         ["acquire 1 abc", "acquire 2 abc", "release 1 b", "release 2 b", "leave 1 abc"],
+    ),
+    Row(
+        "where a node is away it waits for the number of each other one",
+        [(no(number=5), later(0.1, no(number=8)), LOST), (no(number=8),) * 3],
+        "waits",
+        ["acquire 1 abc", "acquire 2 abc", "release 1 c", "release 2 c", "leave 1 abc"],
+    ),
+    Row(
+        "a node that keeps its ticket as woken is no reason to ask alone",
+        [(no(number=8), yes(), no(number=8)), (no(number=8),) * 3],
+        *("waits", ["acquire 1 abc", "release 1 b", "leave 1 abc"]),
+        looks=(WAITS, Reply([b"go", b"x"]), WAITS),
+    ),
+    Row(
+        "a node that refused, and leaves it the name since, is one",
+        [(no(number=8),) * 3, (SILENT,) * 3],
+        *("waits", ["acquire 1 abc", "acquire 2 abc", *GONE]),
+        looks=(WAITS, Reply([b"go", b"x"]), WAITS),
     ),
     Row(
         "a node that leaves the name to it alone is no reason to ask",
@@ -201,6 +222,7 @@ def test_a_request(row: Row, kind: str) -> None:
         on.tell("acquire", *row.votes)
         on.tell("raise", row.raises)
         on.tell("release", row.releases)
+        on.tell("look", row.looks)
         call = dict(row.call)
         once, timeout = call.pop("once", False), call.pop("timeout", None)
         lock = (
