@@ -278,6 +278,10 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
             "note rights-scan: ACL SETUSER default +scan",
         ],
     ),
+    "other commands that are needed": (
+        Plant(says={"GET |PTTL |PEXPIRE |DEL ": NO}),
+        ["error rights: DEL, GET, PEXPIRE, PTTL … +del +get +pexpire +pttl"],
+    ),
     "a command, and all keys": (
         Plant(says={"SET ": NO}),
         [f"error rights: {CLI} ACL SETUSER default +set; {LATER}"],

@@ -196,13 +196,6 @@ def test_a_command_that_shows_the_health_of_nodes_itself_logs_nothing(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("mark", ["\x1b", "\x9b", "\u200b", "\u202e", "\u2028", "\u2029", "\udc80"])
-def test_marks_that_change_what_a_terminal_shows_are_shown_themselves(mark: str) -> None:
-    """Controls, marks of direction, what has no width, ends of lines, halves of characters."""
-    shown = text.clean(f"ä{mark}名 b")
-    assert shown == f"ä{ascii(mark)[1:-1]}名 b"
-
-
 def test_what_is_said_is_on_one_line_and_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     text.say("a\nb\x1b[2J")
     shown = capsys.readouterr()
