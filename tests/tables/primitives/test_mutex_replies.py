@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Mutants of a script are shown first to the tests that import its module.
+from asynclock._primitives import lock  # noqa: F401
 from tests.tables.primitives.replies import played
 
 test_a_mutex_in_memory, test_a_mutex = played("""

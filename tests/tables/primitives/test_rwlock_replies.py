@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Mutants of a script are shown first to the tests that import its module.
+from asynclock._primitives import readwrite  # noqa: F401
 from tests.tables.primitives.replies import played
 
 test_readers_in_memory, test_readers = played("""
