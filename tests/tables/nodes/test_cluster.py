@@ -10,6 +10,7 @@ import pytest
 
 import asynclock
 from asynclock import _clock
+from asynclock._nodes.acks import UNSUPPORTED
 from asynclock._nodes.cluster.parked import ParkedCommands
 from asynclock._nodes.cluster.route import RoutedCommand
 from asynclock._nodes.node import NodeSettings
@@ -180,7 +181,7 @@ async def test_nothing_comes_between_the_permission_for_a_moving_slot_and_its_co
 async def test_keys_in_two_slots_are_a_mistake() -> None:
     cluster = Cluster(GRANT)
     _, (answer,) = cluster.send("acquire", keys=("a", "b"))
-    assert answer.permanent
+    assert (answer.permanent, answer.code) == (True, UNSUPPORTED)
     assert "different slots" in answer.cause
     assert cluster.asked == []
 

@@ -93,6 +93,8 @@ CONNECTIONS = {
         "check -> sends TIME",
         "wait 0.1",
         "replies TIME = [b'1700000000', b'500000']",
+        "check -> sends TIME",
+        "replies TIME = ! no answer within 0.25 s",
         "silent",
         "check",
         "state? -> stalled",
@@ -587,6 +589,20 @@ class Pending(PendingReleases):
         made = command(f"release {owner}")
         made.asked_since, made.retry_until = self._began + since, _clock.now() + ttl
         return made
+
+
+@pytest.mark.parametrize("moved", [True, False])
+@in_virtual_time
+async def test_a_release_whose_key_has_moved_goes_to_the_other_server_once(*, moved: bool) -> None:
+    pending, elsewhere = Pending(Failure("MOVED 1 b:2", code="MOVED")), list[Any]()
+    if moved:
+        pending.on_redirect = lambda one: elsewhere.append(one.owner)
+    pending.keep(pending.ours("a"))
+    pending.resend()
+    await asyncio.sleep(2)
+    assert elsewhere == ["a"] * moved
+    assert len(pending.moments) == (1 if moved else 2)
+    assert len(pending) == (0 if moved else 1)
 
 
 @in_virtual_time
