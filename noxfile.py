@@ -163,7 +163,7 @@ def types(session: nox.Session) -> None:
     side_by_side(partial(run, "mypy"), partial(run, "pyright", *public, silent=True))
 
 
-LAYERS = ["tests/test_layers.py", "tests/test_surface.py"]
+LAYERS = ["tests/test_layers.py", "tests/test_public_names.py", "tests/test_surface.py"]
 
 
 @nox.session(default=False)
@@ -177,8 +177,8 @@ QUICK = [
     "tests/access/test_acl.py",
     "tests/engine/test_acquiring.py",
     "tests/engine/test_closing.py",
-    "tests/engine/test_interruption.py",
     "tests/engine/test_fences.py",
+    "tests/engine/test_interruption.py",
     "tests/engine/test_queue.py",
     "tests/fencing/test_stamp.py",
     "tests/mutation",
@@ -186,6 +186,7 @@ QUICK = [
     "tests/primitives/test_synchronized.py",
     "tests/rules",
     "tests/simulation/test_keyspace.py",
+    "tests/tables/engine",
     "tests/tables/nodes",
     "tests/testing/test_history.py",
     "tests/user",
@@ -215,24 +216,37 @@ ON_EACH_PYTHON = [
     "tests/access/test_acl.py",
     "tests/blocking",
     "tests/cancel",
-    "tests/cli/test_doctor.py",
     "tests/contract",
-    "tests/contrib/test_declaring.py",
-    "tests/contrib/test_leaving.py",
     "tests/contrib/test_requests.py",
     "tests/contrib/test_sockets.py",
     "tests/contrib/test_starting.py",
-    "tests/engine",
-    "tests/tables/engine",
+    *(
+        f"tests/engine/test_{name}.py"
+        for name in (
+            "aclose",
+            "cancelled_successor",
+            "closed_coroutine",
+            "closing",
+            "coroutine",
+            "dropped",
+            "entered",
+            "fork",
+            "generators",
+            "interruption",
+            "loss",
+            "taken_back",
+            "tasks",
+            "task_after_task",
+        )
+    ),
     "tests/nodes/test_handshake.py",
     "tests/nodes/test_link.py",
     "tests/primitives/test_synchronized.py",
     "tests/replicated/test_durable.py",
-    "tests/rules",
-    "tests/tables/primitives",
+    "tests/tables/blocking",
     "tests/tables/nodes/test_link.py",
+    "tests/tables/primitives",
     "tests/test_surface.py",
-    "tests/testing/test_memory.py",
     "tests/testing/test_plugin.py",
     "tests/testing/test_servers.py",
     "tests/user",
@@ -315,7 +329,7 @@ def mutation(session: nox.Session) -> None:
         play(*session.posargs)
         return
     play("--changed", "--seconds", "60")
-    play("--seconds", "180")
+    play("--seconds", "120")
 
 
 @nox.session(default=False)

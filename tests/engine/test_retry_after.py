@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import AcquireTimeoutError, LockManager, _clock
+from asynclock import AcquireTimeoutError, LockManager
 from tests.engine.virtual_nodes import Nodes, start, virtual
+from tests.tables.inside import now
 from tests.waiting import until
 
 KINDS: dict[str, Callable[[LockManager], Any]] = {
@@ -80,12 +81,12 @@ def test_short_bodies_are_soon_over(kind: str, ttl: float) -> None:
             async with looping(held_by(kind, holder), 0.05):
                 for _ in range(12):
                     await asyncio.sleep(0.113)
-                    asked = _clock.now()
+                    asked = now()
                     pause = await advice(KINDS[kind](one), 0.005)
                     first = asked if pause is None or not first else first
                     if pause is not None:
                         refused += 1
-                        assert pause <= max(0.05, _clock.now() - first) + 0.001
+                        assert pause <= max(0.05, now() - first) + 0.001
             assert refused >= 3
 
     play()
@@ -101,13 +102,13 @@ def test_a_long_body_is_asked_for_seldom(kind: str, ttl: float) -> None:
         async with on.connect(ttl=10, max_ttl=30) as holder, on.connect(ttl=ttl, max_ttl=30) as one:
             calls, wish = 0, KINDS[kind](one)
             held = await held_by(kind, holder).acquire()
-            ends = _clock.now() + 8.0
+            ends = now() + 8.0
             asyncio.get_running_loop().call_at(ends, lambda: start(held.release()))
             while (pause := await advice(wish, 0.005)) is not None:
                 calls += 1
                 await asyncio.sleep(pause)
             assert calls < 25
-            assert _clock.now() < ends + 8.0
+            assert now() < ends + 8.0
 
     play()
 
@@ -121,9 +122,9 @@ async def test_the_rank_in_the_queue_counts(on: Nodes) -> None:
                 locks = await stack.enter_async_context(on.connect(turn=0.01))
                 await others.enter_async_context(looping(locks.lock("a"), 0.3))
             await asyncio.sleep(0.1)
-            started = _clock.now()
+            started = now()
             pause = await advice(on.locks.lock("a"), 1.5)
-            assert _clock.now() == pytest.approx(started + 1.5, abs=0.01)
+            assert now() == pytest.approx(started + 1.5, abs=0.01)
     # Of the eight before us, three or four are left at the last look, and each needs 0.3 s.
     assert pause is not None
     assert 3 * 0.3 / 2 < pause < 6 * 0.3

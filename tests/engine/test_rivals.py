@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _clock
 from asynclock._rules.settling import SETTLING
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import Way
 from tests.tables import inside
+from tests.tables.inside import now
 
 NODE_TIMEOUT = 0.4
 FAR = NODE_TIMEOUT / 4
@@ -84,7 +84,7 @@ async def race(
             clients.append(locks)
         if fail:
             getattr(nodes[-1], fail)()
-        began = _clock.now()
+        began = now()
 
         async def ask(number: int, locks: Locks) -> Any:
             return await call(locks, number)
@@ -97,7 +97,7 @@ async def race(
             if calls[-1].cancelled() or calls[-1].exception() is not None:
                 calls.pop()
         found = await asyncio.gather(*calls, return_exceptions=True)
-        took = _clock.now() - began
+        took = now() - began
         errors = [one for one in found if isinstance(one, Exception)]
         assert all(isinstance(one, asynclock.NotAcquiredError) for one in errors), errors
         won = [one for one in found if one is not None and one not in errors]
@@ -204,17 +204,17 @@ def test_a_name_that_somebody_has_is_refused_after_one_round_trip(kind: str, siz
     async def play(seed: int) -> None:
         async with two(size, seed=seed, far=True) as (holder, locks):
             held = [await KINDS[kind][1](holder, 0) for _ in range(KINDS[kind][0])]
-            began = _clock.now()
+            began = now()
             assert await locks.lock("other").try_acquire()
-            trip = _clock.now() - began
-            began = _clock.now()
+            trip = now() - began
+            began = now()
             try:
                 assert await KINDS[kind][1](locks, 1) is None
             except asynclock.AcquireTimeoutError:
                 assert "timeout" in kind or kind == "election"
             # Of several slots each is looked at.
             trips = {"two permits": 2, "several permits": 4}.get(kind, 1)
-            assert _clock.now() - began <= trips * trip + 0.001
+            assert now() - began <= trips * trip + 0.001
             assert all(held)
 
     for seed in range(SEEDS.get(kind, 1)):
@@ -256,12 +256,12 @@ def test_several_permits_that_are_free_are_taken_from_afar(
             for _ in range(taken):
                 assert await holder.semaphore("a", permits + taken).try_acquire()
             wish = locks.semaphore("a", permits + taken).several(permits)
-            began = _clock.now()
+            began = now()
             lease = await AT_ONCE[call](wish)
             assert lease is not None
             assert len(lease.fences) == permits
             if not taken:  # one round trip for each, and two for the turn to collect them
-                assert _clock.now() - began <= (permits + 2) * 2 * FAR + 0.001
+                assert now() - began <= (permits + 2) * 2 * FAR + 0.001
 
     for seed in range(4):
         run_virtual(play(seed))

@@ -25,6 +25,7 @@ from asynclock._engine.context import Context
 from asynclock._engine.engine import Engine
 from asynclock._engine.fences import Reservation
 from asynclock._engine.grant import Grant
+from asynclock._engine.interruption import Interruption
 from asynclock._engine.lease_state import LeaseState
 from asynclock._engine.local_acquire import LocalAcquire
 from asynclock._engine.local_queue import LocalQueue
@@ -417,7 +418,9 @@ SABOTAGES = {
     "requests_have_no_bound": under("rolling", swap(Multiplexer, "not_after", always(0))),
     "fences_have_no_floor": under("rolling", swap(Multiplexer, "fence_floor", always(0))),
     "a_fence_of_the_block_is_given_again": under("crowd", swap(Grant, "take_fence", last_fence)),
+    "a_flush_goes_unseen": under("locks", swap(Trust, "forgot", always(0.0))),
     # calls that end early
+    "a_loss_interrupts_no_body": under("locks", swap(Interruption, "interrupt", nothing)),
     "a_call_that_gave_up_waits_on": under("calm", swap(AcquireLoop, "leave", nothing)),
     "a_call_that_gave_up_has_its_turn": under("locks", swap(Acquire, "_give_up", nothing)),
     "a_cancelled_attempt_keeps_the_name": under("brief", swap(Attempt, "abandon", nothing)),
