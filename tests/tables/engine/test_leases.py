@@ -352,3 +352,16 @@ async def test_a_renewal_ends_no_error_of_an_acquire(on: Nodes) -> None:
     node.note(memory)
     renewals.answered(0, None)
     assert node.lack is memory
+
+
+async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
+    """Lower ones may be older than this hand-over: the raise before was lost."""
+    nodes = SimpleNamespace(quorum=2, nodes=(None,) * 3, broadcast=lambda *_: None)
+    nodes.counts = lambda *_: True
+    context: Any = SimpleNamespace(multiplexer=nodes, retention=1000)
+    grant = Grant(lock.spec("p:", "a"), "me", 10, 1.0, 1.0, (0, 1), 0.0, None)
+    lost, again = Reservation(context, grant, 1), Reservation(context, grant, 1)
+    for index in range(3):
+        lost.on_reply(index, Failure("lost"))
+        again.on_reply(index, [1, 10, 0])
+    assert grant.fences == range(12, 13)
