@@ -15,7 +15,8 @@ from tests.blocking import interrupting
     [
         ("leave", "leave_by_an_error", "leave_a_lease", "leave_several"),
         ("leave_a_stack", "leave_a_stack_with_a_lease", "leave_a_manager", "release", "close"),
-        ("enter", "enter_a_lease", "acquire", "try_acquire", "upgrade", "change_sides"),
+        ("enter", "enter_a_lease", "acquire", "try_acquire"),
+        ("upgrade", "change_sides"),
     ],
     ids="-".join,
 )
