@@ -1,5 +1,5 @@
 -- The mutex on one node, with a queue (queue.lua); uncontended.lua and batch.lua come before it and
--- mutex.lua follows. Fences: docs/fencing.md; the differential test is tests/model/.
+-- mutex.lua and holding.lua follow. Fences: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention [ms [ticket number [barge]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;

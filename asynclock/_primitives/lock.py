@@ -20,6 +20,7 @@ FILES = (
     "queue.lua",
     "lock.lua",
     "mutex.lua",
+    "holding.lua",
 )
 SCRIPT = Script.load(__package__, *FILES)
 QUEUE = "queue"

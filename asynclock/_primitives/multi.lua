@@ -2,39 +2,19 @@
 -- queue.lua goes before this: a release wakes the first waiter of each name. Without a ticket this
 -- takes the names when all are free, even if others wait for one of them; with a ticket, which only
 -- rivals take whose votes were split, it must be the first in the queue of each name.
--- KEYS: lock, counter for each name; in extend one such group per owner
+-- KEYS: lock, counter for each name
 -- acquire owner ttl floor not_after retention [ms ticket number]
 --   {1, fence, now} | {-1, now} | {0, left, holder, number, 0, free, woken, now}
 --         left: of the lock that is taken for longest; holder: of the first name that is taken. If
 --         free is 1 none is taken, and these are those of a ticket that goes before ours
 --         number: of our ticket (0: it doesn't wait here); woken: the keys of tickets that were woken
--- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
--- extend  ttl retention owner...                {'10...', now}: a digit per group, 1 = all extended
 -- release owner [keep [ticket ms number]]       {1 | 0, woken, now}: 1 = the owner had all
 --         with a ticket: the attempt failed, but its ticket goes on waiting
 -- leave   ticket                                {1, woken, now}: the ticket waits no more
--- check   owner                                 {1 | 0, now}: 1 = the owner has all
 local function holders(first, last)
   local locks = {}
   for i = first, last, 2 do locks[#locks + 1] = KEYS[i] end
   return redis.call('MGET', unpack(locks))
-end
-
-local function all_ours(first, last, owner)
-  for _, holder in ipairs(holders(first, last)) do
-    if holder ~= owner then return false end
-  end
-  return true
-end
-
-local function highest_counter()
-  local highest = 0
-  for i = 2, #KEYS, 2 do
-    local counter = counter_at(KEYS[i])
-    if type(counter) == 'table' then return counter end
-    highest = math.max(highest, counter)
-  end
-  return highest
 end
 
 -- Does one thing with the queue of each name, and returns the keys of the tickets that it woke. Stops
@@ -111,33 +91,13 @@ if op == 'acquire' then
     if fences[i] < fence then keep_fence(KEYS[i + 1], fence, ARGV[6]) end
   end
   return {1, fence, now}
-elseif op == 'raise' then
-  local counter, fence = highest_counter(), tonumber(ARGV[3])
-  if type(counter) == 'table' then return counter end
-  if not all_ours(1, #KEYS, ARGV[2]) or counter > fence then return {0, counter, now} end
-  for i = 2, #KEYS, 2 do keep_fence(KEYS[i], fence, ARGV[4]) end
-  return {1, counter, now}
-elseif op == 'extend' then
-  local marks, size = {}, #KEYS / (#ARGV - 3)
-  for group = 1, #ARGV - 3 do
-    local first, last = (group - 1) * size + 1, group * size
-    local ours = all_ours(first, last, ARGV[group + 3])
-    for i = first, ours and last or 0, 2 do
-      redis.call('PEXPIRE', KEYS[i], ARGV[2])
-      keep_counter(KEYS[i + 1], ARGV[3])
-    end
-    marks[group] = ours and '1' or '0'
-  end
-  return {table.concat(marks), now}
-elseif op == 'check' then
-  return {all_ours(1, #KEYS, ARGV[2]) and 1 or 0, now}
 elseif op == 'leave' then
   local woken = each_queue(function(queue, lock)
     leave(queue, ARGV[2])
     return wake_if_free(queue, lock)
   end)
   return woken.err and woken or {1, woken, now}
-else -- release: delete the keys that the owner still has, even if others have expired
+elseif op == 'release' then -- delete the keys that the owner still has, even if others have expired
   local locks, ours = {}, {}
   for i = 1, #KEYS, 2 do locks[#locks + 1] = KEYS[i] end
   for i, holder in ipairs(redis.call('MGET', unpack(locks))) do
@@ -154,4 +114,14 @@ else -- release: delete the keys that the owner still has, even if others have e
     failure = failure or wrong
   end
   return failure or {#ours == #locks and 1 or 0, woken, now}
+end
+local shared = false
+local function has(first, last, owner)
+  for _, holder in ipairs(holders(first, last)) do
+    if holder ~= owner then return false end
+  end
+  return true
+end
+local function prolong(first, last)
+  for i = first, last, 2 do redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
 end

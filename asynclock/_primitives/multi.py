@@ -23,7 +23,7 @@ from .kind import Kind
 from .lock import MUTEX, spec
 from .obtain import obtain
 
-SCRIPT = Script.load(__package__, *PRELUDE, "queue.lua", "multi.lua")
+SCRIPT = Script.load(__package__, *PRELUDE, "queue.lua", "multi.lua", "holding.lua")
 KIND = Kind("multi_lock", (SCRIPT,))
 """The keys are those of mutexes."""
 

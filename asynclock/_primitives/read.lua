@@ -13,9 +13,6 @@
 -- release owner [keep [ticket ms number]]       {1 | 0, {ticket...}, now}: who was woken
 --         with a ticket: the attempt failed, but its ticket goes on waiting
 -- leave   ticket                                {1, {ticket...}, now}: the ticket waits no more
--- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
--- extend  ttl retention owner...                {'10...', now}: a digit per pair, 1 = extended
--- check   owner                                 {1 = the owner reads | 0, now}
 -- inspect                                       {{owner, expiry, ...}, counter, now}
 local ms = math.floor(now / 1000)
 
@@ -59,26 +56,6 @@ if op == 'acquire' then
   local woken = wake_next(lock, queue, KEYS[1])
   local free = woken[1] == holder and 1 or 0
   return {0, left, holder, patience > 0 and 1 or 0, 0, free, woken, now}
-elseif op == 'raise' then
-  -- If other readers have raised the counter past our fence, take the raise all the same: no writer
-  -- got in while we read here, so no writer has a fence above ours (docs/decisions/0015).
-  local counter, fence = counter_at(KEYS[2]), tonumber(ARGV[3])
-  if type(counter) == 'table' then return counter end
-  if not reads(KEYS[1], ARGV[2]) then return {0, counter, now} end
-  keep_fence(KEYS[2], math.max(counter, fence), ARGV[4])
-  return {1, counter, now}
-elseif op == 'extend' then
-  local marks = {}
-  for i = 1, #ARGV - 3 do
-    if reads(KEYS[2 * i - 1], ARGV[i + 3]) then
-      keep_reader(KEYS[2 * i - 1], ARGV[i + 3], tonumber(ARGV[2]))
-      keep_counter(KEYS[2 * i], ARGV[3])
-      marks[i] = '1'
-    else
-      marks[i] = '0'
-    end
-  end
-  return {table.concat(marks), now}
 elseif op == 'release' then
   local alive = reads(KEYS[1], ARGV[2])
   redis.call('ZREM', KEYS[1], ARGV[2])
@@ -90,10 +67,13 @@ elseif op == 'release' then
 elseif op == 'leave' then
   leave(queue, ARGV[2])
   return {1, wake_next(lock, queue, KEYS[1]), now}
-elseif op == 'check' then
-  return {reads(KEYS[1], ARGV[2]) and 1 or 0, now}
-else
+elseif op == 'inspect' then
   local counter = counter_at(KEYS[2])
   if type(counter) == 'table' then return counter end
   return {redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ms, '+inf', 'WITHSCORES'), counter, now}
 end
+-- If other readers have raised the counter past our fence, holding.lua takes the raise all the same:
+-- no writer got in while we read here, so no writer has a fence above ours (docs/decisions/0015).
+local shared = true
+local function has(readers, _, owner) return reads(KEYS[readers], owner) end
+local function prolong(readers, _, owner) keep_reader(KEYS[readers], owner, tonumber(ARGV[2])) end

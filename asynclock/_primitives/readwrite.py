@@ -25,8 +25,10 @@ from .kind import Held, Kind, Queue
 from .lock import SCRIPT as LOCK
 from .upgrade import downgrade, upgrade
 
-READ = Script.load(__package__, *PRELUDE, "queue.lua", "phases.lua", "read.lua")
-WRITE = Script.load(__package__, *PRELUDE, "queue.lua", "phases.lua", "write.lua", "mutex.lua")
+READ = Script.load(__package__, *PRELUDE, "queue.lua", "phases.lua", "read.lua", "holding.lua")
+WRITE = Script.load(
+    __package__, *PRELUDE, "queue.lua", "phases.lua", "write.lua", "mutex.lua", "holding.lua"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,32 @@
+-- What an owner does with what it holds, alike for all kinds. The file before this one defines:
+--   has(first, last, owner)      whether the owner has what KEYS[first], KEYS[first + 2] … keep
+--   prolong(first, last, owner)  keeps that for ARGV[2] ms
+--   shared                       whether others may have the same lock, and raise its counter
+-- KEYS: lock, counter (of several names such a pair each); in extend one such group per owner
+-- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
+-- extend  ttl retention owner...                {'10...', now}: a digit per owner, 1 = extended
+-- check   owner                                 {1 = the owner has all | 0, now}
+if op == 'raise' then
+  local counter, fence = 0, tonumber(ARGV[3])
+  for i = 2, #KEYS, 2 do
+    local value = counter_at(KEYS[i])
+    if type(value) == 'table' then return value end
+    counter = math.max(counter, value)
+  end
+  if not has(1, #KEYS, ARGV[2]) or counter > fence and not shared then return {0, counter, now} end
+  for i = 2, #KEYS, 2 do keep_fence(KEYS[i], math.max(counter, fence), ARGV[4]) end
+  return {1, counter, now}
+elseif op == 'extend' then
+  local marks, size = {}, #KEYS / (#ARGV - 3)
+  for i = 1, #ARGV - 3 do
+    local first, last, owner = (i - 1) * size + 1, i * size, ARGV[i + 3]
+    marks[i] = has(first, last, owner) and '1' or '0'
+    if marks[i] == '1' then
+      prolong(first, last, owner)
+      for k = first + 1, last, 2 do keep_counter(KEYS[k], ARGV[3]) end
+    end
+  end
+  return {table.concat(marks), now}
+elseif op == 'check' then
+  return {has(1, #KEYS, ARGV[2]) and 1 or 0, now}
+end
