@@ -21,8 +21,7 @@ from .._engine.lookout import Lookout
 from .._engine.options import LeaseOptions
 from .._engine.refusals import label
 from .._engine.said import done, led
-from .._engine.spec import LockSpec, ms
-from .._engine.ticket import PATIENCE
+from .._engine.spec import ms
 from .._keys import derived, lock_key
 from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import Command, Script
@@ -146,21 +145,11 @@ class Election:
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         key = lock_key(prefix, _settings.name(name, "an election's name"))
-        keys = LEADER.keys(key)
         self._engine = engine
         self._options = options
         self._timeout = timeout
         self._value_key = derived(key, VALUE)
-        self._spec = LockSpec(
-            name,
-            LOCK,
-            keys,
-            queue_key=keys[0],
-            watched=keys[:1],
-            part=LEADER.suffix,
-            queue=derived(key, CANDIDATES.suffix),
-            ticket_ttl=PATIENCE,
-        )
+        self._spec = LEADER.spec(name, key, part=LEADER.suffix)
         self._lock = Lock(engine, self._spec, options, timeout)
 
     def __repr__(self) -> str:

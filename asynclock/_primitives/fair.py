@@ -6,9 +6,7 @@ from .. import _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
 from .._engine.options import LeaseOptions
-from .._engine.spec import LockSpec
-from .._engine.ticket import PATIENCE
-from .._keys import derived, lock_key
+from .._keys import lock_key
 from .base import Lockable
 from .kind import Held, Kind, Queue
 from .lock import SCRIPT
@@ -34,16 +32,7 @@ class FairLock(Lockable):
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         key = lock_key(prefix, _settings.name(name))
-        keys = MUTEX.keys(key)
-        spec = LockSpec(
-            name,
-            SCRIPT,
-            keys,
-            watched=keys[:1],
-            queue=derived(key, WAITERS.suffix),
-            ticket_ttl=PATIENCE,
-        )
-        super().__init__(engine, spec, options, timeout)
+        super().__init__(engine, MUTEX.spec(name, key, queue_key=None), options, timeout)
 
     async def inspect(self) -> Inspection:
         """Return which owner has the lock, node by node; takes at most one node timeout."""

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from .._engine.inspection import NodeView
 from .._engine.said import holder
+from .._engine.spec import LockSpec
+from .._engine.ticket import PATIENCE
 from .._engine.waiters import question
 from .._keys import MARKER, counter, derived
 from .._nodes.replies import UNREADABLE, Failure
@@ -66,6 +68,13 @@ class Held(Part):
         whole = keys[0].partition(MARKER)[0]
         more = [derived(whole, end) for end in (self.queue, *self.beside) if end]
         return Command(self.script, (*keys, *more), ("release", owner))
+
+    def spec(self, name: str, whole: str, suffix: str | None = None, **more: Any) -> LockSpec:
+        """Return how `name` is locked: tasks of one process queue up, unless `more` says else."""
+        keys = self.keys(whole, suffix)
+        usual = {"queue_key": keys[0], "watched": keys[:1], "part": suffix or self.shown}
+        queue = derived(whole, self.queue)
+        return LockSpec(name, self.script, keys, queue=queue, ticket_ttl=PATIENCE, **(usual | more))
 
     def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
         """Return the owner that `node` names in its reply, if there is one."""

@@ -6,8 +6,7 @@ from functools import lru_cache
 
 from .. import _settings
 from .._engine.spec import LockSpec
-from .._engine.ticket import PATIENCE
-from .._keys import derived, lock_key
+from .._keys import lock_key
 from .._nodes.script import Script
 from .base import CLOCK, FUNCTIONS, Lockable
 from .kind import Held, Kind, Queue
@@ -31,17 +30,7 @@ KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
 @lru_cache(maxsize=1024)
 def spec(prefix: str, name: str) -> LockSpec:
     """Return the spec of a mutex on `name`; cached, since most names are locked repeatedly."""
-    key = lock_key(prefix, name)
-    return LockSpec(
-        name,
-        SCRIPT,
-        MUTEX.keys(key),
-        queue_key=key,
-        watched=(key,),
-        batched=True,
-        queue=derived(key, QUEUE),
-        ticket_ttl=PATIENCE,
-    )
+    return MUTEX.spec(name, lock_key(prefix, name), batched=True)
 
 
 @_settings.made_by("connect(...).lock(name)")

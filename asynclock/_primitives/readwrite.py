@@ -14,7 +14,6 @@ from .._engine.lease import Lease
 from .._engine.options import LeaseOptions
 from .._engine.said import readers
 from .._engine.spec import LockSpec
-from .._engine.ticket import PATIENCE
 from .._engine.waiters import question
 from .._keys import MARKER, derived, lock_key
 from .._nodes.replies import Failure
@@ -101,42 +100,15 @@ class ReadWriteLock:
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
         key = lock_key(prefix, _settings.name(name))
-        lock, readers, queue, gate, _ = (part.keys(key)[0] for part in KIND.parts)
+        lock, readers = WRITER.keys(key)[0], READERS.keys(key)[0]
         self._engine = engine
         self._options = options
         self._timeout = timeout
         self._queues = KIND.queues(key)
-        self._write = LockSpec(
-            name,
-            WRITE,
-            WRITER.keys(key),
-            queue_key=lock,
-            part=WRITER.shown,
-            neighbours=(readers,),
-            ticket_ttl=PATIENCE,
-            shared=readers,
-            phased=True,
-            queue=queue,
-        )
-        self._read = LockSpec(
-            name,
-            READ,
-            READERS.keys(key),
-            part=READERS.shown,
-            neighbours=(lock,),
-            ticket_ttl=PATIENCE,
-            phased=True,
-            queue=queue,
-        )
-        self._gate = LockSpec(
-            name,
-            LOCK,
-            UPGRADE.keys(key),
-            watched=(gate,),
-            part=UPGRADE.shown,
-            queue=derived(key, UPGRADERS.suffix),
-            ticket_ttl=PATIENCE,
-        )
+        side: dict[str, Any] = {"phased": True, "watched": ()}
+        self._write = WRITER.spec(name, key, neighbours=(readers,), shared=readers, **side)
+        self._read = READERS.spec(name, key, neighbours=(lock,), queue_key=None, **side)
+        self._gate = UPGRADE.spec(name, key, queue_key=None)
 
     def __repr__(self) -> str:
         return f"<ReadWriteLock {self.name!r} ttl={self._options.ttl:g}>"

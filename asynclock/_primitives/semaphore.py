@@ -20,7 +20,6 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.options import LeaseOptions
 from .._engine.spec import ChooseSlot, LockSpec
-from .._engine.ticket import PATIENCE
 from .._keys import derived, lock_key
 from .base import Acquirable, Lockable
 from .kind import NUMBER, Held, Kind, Queue
@@ -79,17 +78,7 @@ class Semaphore(Lockable):
             permits: number of permits, from 1 to all.
         """
         checked = _settings.count(permits, "several", self.permits)
-        gate = LockSpec(
-            self.name,
-            SCRIPT,
-            keys := SEVERAL.keys(self._key),
-            queue_key=keys[0],
-            watched=keys[:1],
-            part=SEVERAL.shown,
-            queue=derived(self._key, COLLECTORS.suffix),
-            ticket_ttl=PATIENCE,
-        )
-        return SemaphorePermits(self, checked, gate)
+        return SemaphorePermits(self, checked, SEVERAL.spec(self.name, self._key))
 
     def _call(
         self, timeout: float | None, *, once: bool = False, since: float | None = None
@@ -107,20 +96,16 @@ class Semaphore(Lockable):
         if windows is None:
             windows = (permits - 1) // WINDOW
         others = [(slot + i) % permits for i in range(1, min(permits, WINDOW))]
-        mine = SLOT.keys(key, str(slot))
         neighbours = tuple(derived(key, str(other)) for other in others)
-        return LockSpec(
+        return SLOT.spec(
             name,
-            SCRIPT,
-            mine,
+            key,
+            str(slot),
             queue_key=(key, permits),
             permits=permits,
-            watched=(mine[0], *neighbours),
-            part=str(slot),
+            watched=(derived(key, str(slot)), *neighbours),
             neighbours=neighbours,
             choose_slot=self._choice(name, slot, others, windows),
-            queue=derived(key, WAITERS.suffix),
-            ticket_ttl=PATIENCE,
         )
 
     def _choice(self, name: str, slot: int, others: Sequence[int], windows: int) -> ChooseSlot:

@@ -10,13 +10,13 @@ import contextlib
 import gc
 import math
 import re
-from collections.abc import Callable, Iterator
-from types import MemberDescriptorType, ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
 import pytest
 
-from asynclock import _clock, _connect, _settings
+from asynclock import _clock, _settings
 from asynclock._engine.acquire import Acquire
 from asynclock._engine.acquire_loop import AcquireLoop
 from asynclock._engine.attempt import Attempt
@@ -39,7 +39,7 @@ from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Script
 from asynclock._nodes.server import ServerNode
-from asynclock._primitives import base, fair, lock, multi, readwrite
+from asynclock._primitives import base, lock, multi, readwrite
 from asynclock._primitives import round as votes
 from asynclock._rules import trust, validity
 from asynclock._rules.quorum import Ballot
@@ -47,10 +47,9 @@ from asynclock._rules.standstill import StandStill
 from asynclock._rules.trust import Trust
 
 Break = Callable[[pytest.MonkeyPatch], None]
-Scripts = tuple[tuple[ModuleType, str], ...]
-LOCK: Scripts = ((lock, "SCRIPT"), (fair, "SCRIPT"))
-SIDES: Scripts = ((readwrite, "READ"), (readwrite, "WRITE"))
-SEVERAL: Scripts = ((multi, "SCRIPT"),)
+LOCK = (lock.SCRIPT,)
+SIDES = (readwrite.READ, readwrite.WRITE)
+SEVERAL = (multi.SCRIPT,)
 
 
 # ---- how to break something --------------------------------------------------------------------
@@ -65,23 +64,23 @@ def swap(owner: Any, name: str, replace: Callable[[Any], Any]) -> Break:
     return break_it
 
 
-def _change(patch: pytest.MonkeyPatch, places: Scripts, change: Callable[[str], str]) -> None:
-    sources = [getattr(*place).source for place in places]
-    changed = [change(source) for source in sources]
-    assert changed != sources, "no script was changed"
-    scripts = [Script(source) for source in changed]
-    for (module, name), script in zip(places, scripts, strict=True):
-        patch.setattr(module, name, script)
-    # Each connection loads them at once, as it loads the good ones.
-    patch.setattr(_connect, "SCRIPTS", (*_connect.SCRIPTS, *scripts))
+def _change(
+    patch: pytest.MonkeyPatch, scripts: Sequence[Script], change: Callable[[str], str]
+) -> None:
+    changed = [Script(change(script.source)) for script in scripts]
+    before = [script.sha for script in scripts]
+    for script, other in zip(scripts, changed, strict=True):
+        patch.setattr(script, "source", other.source)
+        patch.setattr(script, "sha", other.sha)
+    assert before != [script.sha for script in scripts], "no script was changed"
 
 
-def lua(places: Scripts, function: str, body: str) -> Break:
+def lua(scripts: Sequence[Script], function: str, body: str) -> Break:
     """Give a function of scripts another body."""
     found = re.compile(rf"^(local function {function}\([^)]*\)).*?^end$", re.MULTILINE | re.DOTALL)
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
-        _change(patch, places, lambda source: found.sub(rf"\1 {body} end", source, 1))
+        _change(patch, scripts, lambda source: found.sub(rf"\1 {body} end", source, 1))
 
     return break_it
 
@@ -99,20 +98,20 @@ local redis = setmetatable(
 """
 
 
-def lie(body: str, places: Scripts = LOCK) -> Break:
+def lie(body: str, scripts: Sequence[Script] = LOCK) -> Break:
     """Let commands of scripts reply what `body` returns for their words, if it does."""
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
-        _change(patch, places, LIE.format(body=body).__add__)
+        _change(patch, scripts, LIE.format(body=body).__add__)
 
     return break_it
 
 
-def told(statement: str, places: Scripts = LOCK) -> Break:
+def told(statement: str, scripts: Sequence[Script] = LOCK) -> Break:
     """Let scripts be told other arguments than the client sent."""
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
-        _change(patch, places, f"{statement}\n".__add__)
+        _change(patch, scripts, f"{statement}\n".__add__)
 
     return break_it
 

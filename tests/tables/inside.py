@@ -17,7 +17,7 @@ from asynclock._engine import local_queue
 from asynclock._nodes.cluster import slots
 from asynclock._nodes.endpoint import TLS, Endpoint
 from asynclock._nodes.sentinel import SentinelNode, SentinelView
-from asynclock._primitives import fair, lock, readwrite, semaphore
+from asynclock._primitives import kind, lock
 from tests.waiting import until
 
 
@@ -94,8 +94,7 @@ def reach(patch: pytest.MonkeyPatch, servers: Mapping[tuple[str, int], Any]) -> 
 def tickets_live(patch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
     """Let the ticket of a waiter that is never refreshed live this long, of each kind of lock."""
     with patch.context() as now:
-        for kind in (fair, lock, readwrite, semaphore):
-            now.setattr(kind, "PATIENCE", seconds, raising=False)
+        now.setattr(kind, "PATIENCE", seconds)
         lock.spec.cache_clear()  # specs are kept for later calls
         yield
     lock.spec.cache_clear()
