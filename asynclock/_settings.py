@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import FunctionType
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
+from ._forks import of_one_process
 from .errors import ConfigurationError
 from .events import Observer
 
@@ -80,7 +81,8 @@ def unknown(given: Iterable[str]) -> TypeError:
 def made_by(call: str) -> Callable[[C], C]:
     """Decorate a class so that the TypeError of wrong arguments tells which `call` makes it.
 
-    Python begins the message with the qualified name of `__init__`, so the hint costs nothing.
+    Python begins the message with the qualified name of `__init__`, so the hint costs nothing. An
+    object of the class can't be copied, because it refers to its manager.
     """
 
     def decorate(cls: C) -> C:
@@ -91,7 +93,7 @@ def made_by(call: str) -> Callable[[C], C]:
         functools.update_wrapper(own, init)
         own.__qualname__ = f"{cls.__name__} is made by {call}: {cls.__name__}.__init__"
         cls.__init__ = own  # another class may inherit the original
-        return cls
+        return of_one_process(cls)
 
     return decorate
 

@@ -14,7 +14,6 @@ from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.options import HandOff
 from ._engine.reports import NodeHealth, Statistics
-from ._forks import of_one_process
 from ._inspect.access import NodeAccess
 from ._inspect.survey import held
 from ._primitives.barrier import Barrier
@@ -34,7 +33,6 @@ from .events import Observer, Observers
 
 
 @_settings.made_by("connect(...)")
-@of_one_process
 class LockManager:
     """Makes locks on one set of nodes. `connect` makes it; `aclose` or `async with` closes it.
 

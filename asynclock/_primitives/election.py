@@ -22,6 +22,7 @@ from .._engine.options import LeaseOptions
 from .._engine.refusals import label
 from .._engine.said import done, led
 from .._engine.spec import ms
+from .._forks import of_one_process
 from .._keys import derived, lock_key
 from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import Command, Script
@@ -61,6 +62,7 @@ class Leader:
         return label(self.owner)
 
 
+@of_one_process
 class Term:
     """One term of leadership, as a context manager: leaving it resigns.
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import anyio.to_thread
 
+from .._forks import of_one_process
 from .._primitives.multi import MultiLease as AsyncMultiLease
 from .._primitives.protocols import AnyLease
 from .._primitives.reentrant import ReentrantLease as AsyncReentrantLease
@@ -19,6 +20,7 @@ from ._endings import Block, noticed
 _log = logging.getLogger("asynclock")
 
 
+@of_one_process
 class Lease:
     """One holding of a lock by one thread: `acquire` returns it and `with` enters it.
 

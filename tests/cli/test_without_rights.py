@@ -9,7 +9,15 @@ import pytest
 
 from asynclock.testing import LocalServer
 
+from .conftest import Program
+from .terminal import Session
+
 RIGHTS = "+hello +auth +ping +client +info +time +script +command +config|get".split()
+
+
+async def without_rights(server: LocalServer) -> str:
+    await server.command("ACL", "SETUSER", "weak", "on", ">secret", "resetchannels", *RIGHTS)
+    return server.url.replace("redis://", "redis://weak:secret@")
 
 
 @pytest.mark.parametrize(
@@ -18,10 +26,7 @@ RIGHTS = "+hello +auth +ping +client +info +time +script +command +config|get".s
 async def test_it_says_what_is_missing(
     asynclock_nodes: list[LocalServer], command: list[str]
 ) -> None:
-    await asynclock_nodes[0].command(
-        "ACL", "SETUSER", "weak", "on", ">secret", "resetchannels", *RIGHTS
-    )
-    url = asynclock_nodes[0].url.replace("redis://", "redis://weak:secret@")
+    url = await without_rights(asynclock_nodes[0])
     found = subprocess.run(
         [sys.executable, "-m", "asynclock", *command, "--node", url],
         capture_output=True,
@@ -32,3 +37,16 @@ async def test_it_says_what_is_missing(
     assert found.returncode == 69
     assert "NOPERM" in found.stderr
     assert "`asynclock doctor` names the rights that it lacks" in found.stderr
+
+
+async def test_so_does_a_top_that_is_left(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    session = Session(program, "top", "--node", await without_rights(asynclock_nodes[0]))
+    try:
+        await session.shows("NOPERM")
+        session.type("q")
+        assert await session.end() == 69
+    finally:
+        session.close()

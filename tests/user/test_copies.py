@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -29,6 +30,11 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 WAYS = [copy.deepcopy, pickle.dumps]
 
 
+def refused(one: object) -> AbstractContextManager[object]:
+    """Expect an error that names what was to be copied."""
+    return pytest.raises(TypeError, match=f"^{type(one).__name__} can't be copied or pickled")
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", [*KINDS, "election"])
 async def test_asynchronous(
@@ -36,8 +42,8 @@ async def test_asynchronous(
 ) -> None:
     make = KINDS.get(kind, lambda locks: locks.election("a"))
     async with asynclock.connect("memory://copies") as locks:
-        with pytest.raises(TypeError, match="can't be copied or pickled"):
-            way(make(locks))
+        with refused(one := make(locks)):
+            way(one)
     assert not capsys.readouterr().err
 
 
@@ -48,16 +54,26 @@ async def test_leases(kind: str, way: Callable[[Any], Any]) -> None:
         asynclock.connect("memory://copied-leases") as locks,
         KINDS[kind](locks).acquire() as lease,
     ):
-        with pytest.raises(TypeError, match="can't be copied or pickled"):
+        with refused(lease):
             way(lease)
         assert lease.held
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_term(way: Callable[[Any], Any]) -> None:
+    async with (
+        asynclock.connect("memory://copied-terms") as locks,
+        await locks.election("a").campaign() as term,
+    ):
+        with refused(term):
+            way(term)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocking(kind: str, way: Callable[[Any], Any]) -> None:
     with blocking.connect("memory://copies-blocking") as locks:
-        with pytest.raises(TypeError, match="can't be copied or pickled"):
-            way(KINDS[kind](locks))
-        with locks.lock("held") as lease, pytest.raises(TypeError, match="can't be copied"):
+        with refused(one := KINDS[kind](locks)):
+            way(one)
+        with locks.lock("held") as lease, refused(lease):
             way(lease)

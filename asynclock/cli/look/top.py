@@ -56,7 +56,7 @@ def top(
     watches some), and connections, with those of this command. "ran out" counts locks whose holder
     neither renewed nor released them: the holder died, or lost them.
 
-    With --once the exit status is 69 if too few nodes answered.
+    The exit status is 69 if too few nodes answered at the last look.
 
     Examples:
 
@@ -75,9 +75,9 @@ async def _top(settings: Settings, interval: float, *, live: bool) -> int:
         screen = TopScreen(Monitor())
         if live:
             await screen.run(locks, interval)
-            return Status.OK
-        await screen.monitor.refresh(locks)
-        screen.print()
+        else:
+            await screen.monitor.refresh(locks)
+            screen.print()
         found = screen.monitor.survey
         say_causes(found.errors)
         return Status.UNREACHABLE if found.shortfall(len(locks.nodes())) else Status.OK
