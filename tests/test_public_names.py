@@ -55,7 +55,7 @@ def _named(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom) and node.module:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield from node.value.splitlines()[:1]  # a program may be a test's data
+        yield node.value  # a program may be a test's data
 
 
 FILES = [
