@@ -290,6 +290,7 @@ UNMEASURED = [
     "tests/simulation",
     "tests/tables/model",
     "tests/test_layers.py",
+    "tests/test_public_names.py",
     "tests/typing",
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock.events import Event, NodeDown, NodeQuarantined, NodeUp
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
@@ -81,21 +81,7 @@ async def second_lease(locks: asynclock.LockManager, name: str) -> asynclock.Lea
     return None
 
 
-class Meetings:
-    """How often a client has met its nodes since its observer began."""
-
-    def __init__(self, locks: asynclock.LockManager) -> None:
-        self._away: set[str] = set()
-        self._again: set[str] = set()
-        self._names = [node.node for node in locks.nodes()]
-        locks.observe(self._see)
-
-    def _see(self, event: Event) -> None:
-        if isinstance(event, NodeDown):
-            self._away.add(event.node)
-        elif isinstance(event, NodeUp | NodeQuarantined) and event.node in self._away:
-            self._again.add(event.node)
-
-    def again(self, number: int) -> bool:
-        """Return whether the client has lost a node and met it again."""
-        return self._names[number] in self._again
+async def met(server: LocalServer, clients: int) -> bool:
+    """Return whether so many clients are connected; each of them tracks keys."""
+    listed = await server.command("CLIENT", "LIST")
+    return len(re.findall(r" flags=\w*t", listed)) >= clients

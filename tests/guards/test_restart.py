@@ -6,16 +6,17 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock._rules.validity import quarantine
-from asynclock.events import Event, NodeQuarantined
+from asynclock.events import Event, NodeQuarantined, NodeUp
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
-from tests.guards.conftest import TTL, Connect, Meetings, second_lease
+from tests.guards.conftest import TTL, Connect, met, second_lease
 from tests.guards.nodes import old
 from tests.waiting import in_virtual_time, until
 
@@ -52,11 +53,10 @@ async def test_a_node_restarts_without_its_data(
     second = connect(*[server.url for server in servers], **guards)
     await asyncio.gather(first.ready(), second.ready())
     lease = await first.lock("a", renew=False).acquire(timeout=2)
-    met = Meetings(second)
     act, cause = FAULTS[fault]
     await act(servers[1])
     if "started" in cause:
-        await until(lambda: met.again(1))
+        await until(lambda: met(servers[1], 2))
     rival = await second_lease(second, "a")
     assert lease.held, "too slow a machine for this test"
     assert (rival is not None) is not guarded
@@ -77,9 +77,8 @@ async def test_a_single_node_restarts_without_its_data(
     await asyncio.gather(first.ready(), second.ready())
     # A young single server votes at first contact; only a reconnect to a new process waits.
     lease = await first.lock("a", renew=False).acquire(timeout=2)
-    met = Meetings(second)
     await server.restart()
-    await until(lambda: met.again(0))
+    await until(lambda: met(server, 2))
     rival = await second_lease(second, "a")
     assert lease.held, "too slow a machine for this test"
     assert (rival is not None) is not guarded
@@ -144,9 +143,9 @@ async def test_a_durable_node_need_not_wait(seasoned: Prepare, connect: Connect)
     here, there = (connect(*urls, ttl=60, max_ttl=60) for _ in range(2))
     lease = await here.lock("a", renew=False).acquire(timeout=2)
     await there.ready()
-    met = Meetings(there)
     await asyncio.gather(*(server.restart() for server in servers))
-    await until(lambda: all(map(met.again, range(3))))
+    for server in servers:
+        await until(partial(met, server, 2))
     assert await there.lock("a").try_acquire() is None
     assert lease.held
     assert [node.votes_in for node in there.nodes()] == [0, 0, 0]
@@ -206,9 +205,8 @@ async def test_a_node_that_was_not_durable_before_it_came_back_may_have_forgotte
     async with locks.lock("b").acquire(timeout=2):
         pass
     await until(lambda: locks.nodes()[1].state == "up")
-    met = Meetings(locks)
     await servers[1].restart()
-    await until(lambda: met.again(1))
+    await until(lambda: met(servers[1], 2))
     assert locks.nodes()[1].state == "quarantined"
 
 
@@ -236,7 +234,8 @@ async def test_a_process_met_late_waits_only_for_the_rest(
     async with on.connect() as locks:
         async with locks.lock("a"):
             pass
-        met = Meetings(locks)
+        seen: list[Event] = []
+        locks.observe(seen.append)
         node.kill()
         await asyncio.sleep(dead)
         node.restart()
@@ -244,7 +243,7 @@ async def test_a_process_met_late_waits_only_for_the_rest(
             node.freeze()
             await asyncio.sleep(mute)
             node.thaw()
-        await until(lambda: met.again(0))
+        await until(lambda: any(isinstance(one, NodeUp | NodeQuarantined) for one in seen))
         assert locks.nodes()[0].votes_in == pytest.approx(waits, abs=0.1)
 
 

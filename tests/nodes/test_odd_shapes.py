@@ -65,10 +65,10 @@ class Held:
         self.locks = locks
 
     async def prepare(self) -> None:
-        self.lease = await self.locks.lock("held", ttl=60).acquire()
-        self.reader = await self.locks.rwlock("both", ttl=60).read().acquire()
-        self.writer = await self.locks.rwlock("other", ttl=60).write().acquire()
-        self.term = await self.locks.election("led", ttl=60).campaign("value")
+        self.lease = await self.locks.lock("held", ttl=15).acquire()
+        self.reader = await self.locks.rwlock("both", ttl=15).read().acquire()
+        self.writer = await self.locks.rwlock("other", ttl=15).write().acquire()
+        self.term = await self.locks.election("led", ttl=15).campaign("value")
         await self.locks.event("set").set()
         await asyncio.sleep(1)
 

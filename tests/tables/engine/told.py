@@ -15,7 +15,7 @@ from asynclock.testing.memory.client import MemoryClient
 from asynclock.testing.memory.keyspace import ReplyError
 from asynclock.testing.memory.wire import encode
 from tests.engine.virtual_nodes import LONGEST, Nodes, Way
-from tests.tables.inside import now, undecided
+from tests.tables.inside import now, seed, undecided
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,7 @@ def on_told(size: int = 3) -> Callable[[Callable[[Table], Coroutine[Any, Any, No
                 async with on.locks.lock("warm"):
                     pass
                 await asyncio.sleep(0.1)
+                seed(on.locks, 1)
                 for node in on.nodes:
                     node.heard.clear()
                 locks = on.locks
