@@ -207,7 +207,7 @@ async def test_a_node_that_was_not_durable_before_it_came_back_may_have_forgotte
     await until(lambda: locks.nodes()[1].state == "up")
     await servers[1].restart()
     await until(lambda: met(servers[1], 2))
-    assert locks.nodes()[1].state == "quarantined"
+    await until(lambda: locks.nodes()[1].state == "quarantined")
 
 
 D = quarantine(10.0)
