@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from .. import _clock
 from .._rules.quorum import majority
 from ..errors import ConfigurationError
-from .info import parse_info
+from .info import number, parse_info
 from .link import Link
 from .replies import NO_ACKS, NOBODY, Failure, Sink, reader
 from .roster import REPLICATION, Around, Term
@@ -252,8 +252,7 @@ def _unsupported(failure: Failure) -> Failure:
 
 def connected_replicas(info: object) -> int | None:
     """Return the number of replicas in a reply to INFO; None if there is none."""
-    count = parse_info(info).get("connected_slaves")
-    return None if count is None else int(count)
+    return number(parse_info(info), "connected_slaves")
 
 
 class _Grant:

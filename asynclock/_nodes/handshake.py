@@ -20,7 +20,7 @@ from ..errors import ConfigurationError
 from . import record
 from .dialing import reason
 from .endpoint import LOGIN, Endpoint
-from .info import parse_info, read_facts
+from .info import parse_info, read_facts, read_time, release
 from .link import Link, LinkListener
 from .patience import Patience
 from .redaction import without
@@ -154,9 +154,8 @@ async def _without_hello(link: Link, login: Sequence[str], refused: Failure) -> 
         await link.ask(Command.plain("AUTH", *login))
     info = parse_info(await link.ask(Command.plain("INFO", "server")))
     version = info.get("redis_version", "")
-    numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
     cause = f"Redis 6.2 or later is needed: {refused.cause}"
-    if numbers >= [6, 2]:
+    if release(version) >= (6, 2):
         cause = (
             f"it is Redis {version}, but HELLO 3 is refused, which locks need: remove "
             f"rename-command HELLO, or go past the proxy ({refused.cause})"
@@ -195,11 +194,12 @@ async def _introduce(
     replies = await _log_in(link, endpoint, login, *questions)
     for reply in replies:
         _accept(reply if isinstance(reply, Failure) and reply.code in NOT_READY else None)
-    tracking, fsync, clock, info = replies[:4]
+    tracking, fsync, time, info = replies[:4]
     if parse_info(info).get("redis_mode") == "sentinel":
         raise HandshakeError(Failure(SENTINEL, permanent=True))
-    if isinstance(clock, list):
-        link.listener.on_clock(int(clock[0]) + int(clock[1]) / 1_000_000, sent, _clock.now())
+    clock = read_time(time)
+    if not isinstance(clock, Failure):
+        link.listener.on_clock(clock, sent, _clock.now())
     known = read_facts(info, fsync, tracking=tracking == b"OK")
     kept = record.kept(replies[-1] if record_key else None)
     return replace(known, refused=_refused(questions, replies), kept=kept)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _clock
+from .info import read_time
 from .node import Node, NodeLink
+from .replies import Failure
 
 HALF_OPEN = 4
 """Node timeouts (at least a second) after which a link with an overdue reply is closed."""
@@ -68,6 +70,6 @@ class Reading:
 
     def on_reply(self, _index: int, reply: Any) -> None:
         """Pass the clock on to the node; the link itself reports a Failure."""
-        if isinstance(reply, list):
-            clock = int(reply[0]) + int(reply[1]) / 1_000_000
+        clock = read_time(reply)
+        if not isinstance(clock, Failure):
             self._on_clock(clock, self._sent, _clock.now())

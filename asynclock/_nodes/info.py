@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from .._rules.trust import Facts
+from .replies import reader
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def read_facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
@@ -13,15 +18,14 @@ def read_facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
     if not fields:
         return Facts(tracking=tracking)
     always = isinstance(fsync, dict) and fsync.get(b"appendfsync") == b"always"
-    uptime = fields.get("uptime_in_seconds")
     return Facts(
         run_id=fields.get("run_id"),
-        uptime=float(uptime) if uptime else None,
+        uptime=number(fields, "uptime_in_seconds"),
         version=fields.get("valkey_version") or fields.get("redis_version"),
         role=fields.get("role"),
-        maxmemory=int(fields.get("maxmemory") or 0),
+        maxmemory=number(fields, "maxmemory") or 0,
         maxmemory_policy=fields.get("maxmemory_policy"),
-        replicas=int(fields.get("connected_slaves") or 0),
+        replicas=number(fields, "connected_slaves") or 0,
         durable=always and fields.get("aof_enabled") == "1",
         tracking=tracking,
     )
@@ -33,3 +37,21 @@ def parse_info(reply: Any) -> dict[str, str]:
         return {}
     text = reply if isinstance(reply, str) else reply.decode("utf-8", "replace")
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def number(fields: Mapping[str, str], key: str) -> int | None:
+    """Return a number among the fields; None if it is missing, or no number."""
+    text = fields.get(key, "")
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def release(version: str | None) -> tuple[int, ...]:
+    """Return the first two numbers of a version; fewer if it has no such numbers."""
+    return tuple(int(part) for part in (version or "").split(".")[:2] if _NUMBER.fullmatch(part))
+
+
+@reader
+def read_time(reply: Any) -> float:
+    """Return the clock in a reply to TIME, in seconds since 1970."""
+    seconds, micros = reply
+    return int(seconds) + int(micros) / 1_000_000

@@ -18,6 +18,7 @@ from .._rules.trust import Facts
 from .acks import UNSUPPORTED, AckedLink, Acks, KnownReplicas
 from .endpoint import Endpoint
 from .handshake import HandshakeError, dial
+from .info import release
 from .link import Link, LinkListener
 from .mark import leave_mark
 from .node import NodeLink, NodeSettings
@@ -111,5 +112,4 @@ class PrimaryDialer:
 
 def older(version: str) -> bool:
     """Return whether a server of this version lacks WAITAOF."""
-    numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
-    return tuple(numbers) < WAITAOF_SINCE
+    return release(version) < WAITAOF_SINCE

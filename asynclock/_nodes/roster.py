@@ -13,7 +13,7 @@ from typing import Any, Final
 from .. import _clock
 from .._rules.heirs import Look, Looks, Roster
 from .._rules.trust import Facts
-from .info import parse_info
+from .info import number, parse_info
 from .mark import MARK_RETENTION_MS
 from .node import NodeLink
 from .replies import NO_ACKS, NOBODY, Failure
@@ -80,8 +80,10 @@ def streamed(info: object) -> tuple[int, dict[str, int]]:
         for key, text in fields.items()
         if key.startswith("slave") and "state=online" in text
     ]
-    offsets = {f"{one.get('ip')}:{one.get('port')}": int(one.get("offset", -1)) for one in replicas}
-    return int(fields.get("master_repl_offset", UNKNOWN)), offsets
+    offsets = {f"{one.get('ip')}:{one.get('port')}": number(one, "offset") for one in replicas}
+    written = number(fields, "master_repl_offset")
+    known = {name: offset for name, offset in offsets.items() if offset is not None}
+    return UNKNOWN if written is None else written, known
 
 
 class Around:

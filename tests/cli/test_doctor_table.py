@@ -177,6 +177,7 @@ NO, UNKNOWN = "NOPERM no", "ERR unknown command 'X'"
 KEYS = "NOPERM no permissions to access one of the keys"
 FULL = "ERR max number of clients reached"
 COUNTERS = [b"asynclock:%d:#fence" % number for number in range(5)]
+NUMBERS = ("redis_version", "uptime_in_seconds", "maxmemory", "used_memory", "connected_slaves")
 MANY = [*COUNTERS, b"asynclock:a", b"else:1:#fence"]
 
 INFO: list[tuple[dict[str, str], list[str]]] = [
@@ -211,6 +212,8 @@ INFO: list[tuple[dict[str, str], list[str]]] = [
     ({"maxmemory": "100", "used_memory": "91"}, ["warning memory"]),
     ({"maxmemory": "0", "used_memory": "91"}, []),
     ({"maxmemory": "100", "used_memory": "95k"}, []),
+    (dict.fromkeys(NUMBERS, "x"), []),
+    (dict.fromkeys(NUMBERS, "²"), []),
     ({"maxmemory_policy": "allkeys-lru"}, ["warning evicts: is allkeys-lru"]),
     ({"maxmemory_policy": "allkeys-lru", "maxmemory": "100"}, ["error evicts"]),
     (
@@ -456,6 +459,8 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
         Plant(says={"TIME": Clock(4, 8)}),
         ["error clock-rate", "warning clock-offset"],
     ),
+    "a clock that is no number": (Plant(says={"TIME": lambda *_: [b"x", b"0"]}), []),
+    "INFO that says nothing": (Plant(says={"INFO": lambda *_: b""}), []),
     "a clock that is a bit fast": (Plant(says={"TIME": Clock(rate=0.0009)}), []),
     "a fast clock": (
         Plant(says={"TIME": Clock(rate=0.021)}),

@@ -127,7 +127,6 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
         ({"SELECT": "ERR DB index is out of range"}, "ERR DB index is out of range", True),
         ({"SELECT": "NOPERM no right"}, "NOPERM no right", True),
         ({"INFO": "+redis_mode:sentinel"}, "it is a Sentinel: write redis+sentinel://", True),
-        ({"INFO": "+uptime_in_seconds:x"}, "the handshake failed: ValueError: ", False),
         (
             {"HELLO": "end"},
             "connection lost: reset by the node; if this port wants TLS, the",
@@ -146,6 +145,21 @@ async def test_why_a_server_is_of_no_use(
     found, needs = await refusal(f"{URL}/1")
     assert (cause in found, needs) == (True, permanent), found
     assert server.connections == 0
+
+
+@pytest.mark.parametrize("text", ["", "x", "nan", "²", "7" * 5000])
+@in_virtual_time
+async def test_what_is_no_number_counts_as_not_said(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    server = alone(monkeypatch)
+    numbers = ("uptime_in_seconds", "maxmemory", "connected_slaves", "redis_version")
+    server.info = dict.fromkeys(numbers, text)
+    server.instead[b"TIME"] = lambda _words: [text.encode(), b"0"]
+    async with asynclock.connect(URL, **SETTINGS) as locks:
+        assert await locks.lock("a").try_acquire()
+        server.restart()
+        await until(lambda: "does not say when it started" in locks.nodes()[0].cause, timeout=9)
 
 
 @in_virtual_time

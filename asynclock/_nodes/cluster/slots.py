@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
-from ..info import parse_info
+from ..info import number, parse_info
 from ..poll import SILENT
 from ..replies import Failure
 from ..script import Command
@@ -48,7 +48,7 @@ def read_view(asked: Address, slots: Any, info: Any) -> View | None:
     """Return the view in the answers of server `asked` to QUESTIONS; None if it has none."""
     if isinstance(slots, Failure) or isinstance(info, Failure) or not slots:
         return None
-    view = View(int(parse_info(info).get("cluster_current_epoch") or 0))
+    view = View(number(parse_info(info), "cluster_current_epoch") or 0)
     for first, last, primary, *replicas in slots:
         owner = _address(primary, asked)
         view.owners[first : last + 1] = [owner] * (last + 1 - first)
@@ -92,9 +92,9 @@ def slot_of(command: Command) -> int | None:
 @lru_cache(maxsize=64)
 def mark_key(prefix: str, slot: int) -> str:
     """Return the key of the mark (see mark.py) of the primary that serves this slot."""
-    for number in count():
-        if key_slot(str(number).encode()) == slot:
-            return derived(lock_key(prefix + HASH_TAG, str(number)), PRIMARY)
+    for tag in map(str, count()):
+        if key_slot(tag.encode()) == slot:
+            return derived(lock_key(prefix + HASH_TAG, tag), PRIMARY)
     raise AssertionError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..._nodes.info import release
 from ..._nodes.replies import Failure
 from .findings import Found, Severity, about
 from .probe import SECOND, Probe, Purpose
@@ -44,8 +45,7 @@ def unreachable(server: Probe, failure: Failure) -> Found:
 def version(server: Probe, _: Purpose) -> Found:
     """The version is supported."""
     found = server.info.get("redis_version", "")
-    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
-    if numbers and numbers < OLDEST:
+    if () < release(found) < OLDEST:
         yield about(server, "version", version=found)
 
 

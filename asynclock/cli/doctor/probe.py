@@ -13,7 +13,7 @@ from ..._inspect.fleet_state import CLIENTS
 from ..._nodes.acks import Acks
 from ..._nodes.endpoint import Endpoint
 from ..._nodes.handshake import HandshakeError, greet
-from ..._nodes.info import parse_info, read_facts
+from ..._nodes.info import number, parse_info, read_facts, read_time
 from ..._nodes.link import Link
 from ..._nodes.record import RECORD_KEY, kept, reading
 from ..._nodes.redaction import redacted
@@ -95,13 +95,11 @@ class Probe:
 
     def number(self, key: str) -> int:
         """Return a number in INFO; 0 if there is none."""
-        text = self.info.get(key, "")
-        return int(text) if text.lstrip("-").isdigit() else 0
+        return number(self.info, key) or 0
 
     def setting(self, name: str) -> int:
         """Return a number in the configuration; 0 if there is none."""
-        text = self.config.get(name, "")
-        return int(text) if text.isdigit() else 0
+        return number(self.config, name) or 0
 
     @property
     def epoch(self) -> int | None:
@@ -225,12 +223,11 @@ async def _watch_clock(found: Probe, link: Link, trust: Trust, seconds: float) -
     steps: list[float] = []
     while True:
         sent = _clock.now()
-        reply = await link.ask(Command.plain("TIME"))
+        clock = read_time(await link.ask(Command.plain("TIME")))
         received = _clock.now()
-        if not isinstance(reply, list):
+        if isinstance(clock, Failure):
             return
         found.trips.append(received - sent)
-        clock = int(reply[0]) + int(reply[1]) / 1_000_000
         # (its clock - ours) lies in an interval; the engine's own rule decides what is a jump.
         low, high = clock - received, clock - sent
         steps.append(trust.sample(clock, sent, received))
