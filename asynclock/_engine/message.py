@@ -84,13 +84,13 @@ def plain(reply: Any, releases: int, acquires: int, like: Sequence[int] = ()) ->
     if type(reply) is not list or len(reply) < 3:
         return None
     if releases + acquires == 1:
-        if reply[0] != GRANTED or reply[-2]:
+        number = reply[1] if acquires else GRANTED
+        if reply[0] != GRANTED or reply[-2] or type(number) is not int or number not in FENCES:
             return None
-        numbers = [reply[1]] if acquires else [GRANTED]
-    else:
-        numbers = reply[1]
-        if reply[0] or type(numbers) is not list or len(numbers) != releases + acquires:
-            return None
+        return [number] if not like or like[0] == number else None
+    numbers = reply[1]
+    if reply[0] or type(numbers) is not list or len(numbers) != releases + acquires:
+        return None
     if like:
         return numbers if numbers == like else None
     sound = set(map(type, numbers)) == INTEGERS and min(numbers) > 0
