@@ -33,6 +33,7 @@ class ServerRequests:
         self.address = address
         self.settings = settings
         self.trust = Trust(settings.max_ttl)
+        self.round_trip: float | None = None
         self.tracking = False
         """Whether the open link supports pushes for changed keys."""
         self.rejected: Failure | None = None
@@ -86,7 +87,9 @@ class ServerRequests:
         if link is None:
             return self._down
         if link.stalled_since:
-            return Failure(f"no answer for {_clock.now() - link.stalled_since:.1f} s")
+            limit, trip = self.settings.node_timeout, self.round_trip or 0.0
+            far = f"; a round trip took {trip:.2g} s: raise node_timeout" if trip > limit else ""
+            return Failure(f"no answer within node_timeout={limit:g} s{far}")
         return None
 
     @property

@@ -46,7 +46,6 @@ class ServerNode(ServerRequests):
         self, address: str, dial: Dial, settings: NodeSettings, observers: Observers
     ) -> None:
         super().__init__(address, settings, observers)
-        self.round_trip: float | None = None
         self.watched_keys: Collection[str] = ()
         self.on_wake: Callable[[str | None], None] = lambda _key: None
         self.on_connect: Callable[[Node], None] = lambda _node: None

@@ -225,14 +225,14 @@ REQUESTS = {
         "ask prepare 1 -> prepare 1: ! {forgot}",
         "ask accept 9 -> sends accept 9",
     ),
-    "a silent node says for how long, and is sent the releases of what it was asked for": (
+    "a silent node says so, and is sent the releases of what it was asked for": (
         "comes",
         "wait 3",
         "silent",
         "wait 0.5",
-        "ask a -> a: ! no answer for 0.5 s",
+        "ask a -> a: ! no answer within node_timeout=0.25 s",
         "deliver release ours asked 2 -> sends release ours",
-        "deliver release late asked 3.1 -> release late: ! no answer for 0.5 s",
+        "deliver release late asked 3.1 -> release late: ! no answer within node_timeout=0.25 s",
     ),
     "what a silent node was not asked for is not kept for it": (
         "comes",
