@@ -93,10 +93,10 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
     ("correct", "wrong"),
     [
         ("owner, 'NX', 'PX', ARGV[3])", "owner, 'PX', ARGV[3])"),
-        ("if redis.call('GET', KEYS[1]) ~= ARGV[2] or counter > fence", "if counter > fence"),
-        ("~= ARGV[2] or counter > fence", "~= ARGV[2]"),
+        ("if not has(1, #KEYS, ARGV[2]) or counter > fence", "if counter > fence"),
+        (" or counter > fence and not shared", ""),
         ("return not_after > 0 and now > not_after", "return false"),
-        ("if redis.call('GET', lock) == ARGV[i + 3]", "if true"),
+        ("has(first, last, owner) and '1' or '0'", "'1'"),
         ("if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end", ""),
         ("string.format('%.0f', fence)", "tostring(fence)"),
         ("fence > now + FLOOR_AHEAD", "false"),
