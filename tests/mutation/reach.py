@@ -81,7 +81,7 @@ def _exists(test: str) -> bool:
 def _names(file: str) -> frozenset[str]:
     path = ROOT / file
     text = path.read_text("utf-8") if path.exists() else ""
-    return frozenset(re.findall(r"^(?:(?:async )?def |class |(?=Test))(\w+)", text, re.MULTILINE))
+    return frozenset(re.findall(r"\b[Tt]est\w+", text))  # a table's runner may have made them
 
 
 @cache

@@ -49,12 +49,17 @@ def test_the_tests_that_run_a_line_come_fastest_first(tmp_path: Path) -> None:
             f"{HERE}::{FAST}[b]": (0.2, [one.line]),
             f"{THERE}::{ELSEWHERE}": (0.4, [one.line, one.line + 1]),
             f"{THERE}::{ELSEWHERE}[other]": (0.1, [one.line + 2]),
-            f"{HERE}::test_that_has_gone": (0.1, [one.line]),
+            f"{THERE}::test_that_has_gone": (0.1, [one.line]),
         },
     )
     cases = [f"{HERE}::{FAST}[b]", f"{THERE}::{ELSEWHERE}", f"{HERE}::{FAST}[a]"]
     assert reach.tests(one) == [*cases, f"{HERE}::{SLOW}"]
     assert chosen(reach, one) == [*cases, f"{HERE}::{SLOW}"]
+
+
+def test_a_test_that_a_table_makes_is_one(tmp_path: Path) -> None:
+    table = "tests/tables/primitives/test_rwlock_replies.py::test_readers_in_memory[a_row]"
+    assert table in record(tmp_path, {table: (0.1, [1])}).seconds
 
 
 def test_what_runs_at_import_is_tested_by_those_who_import_it(tmp_path: Path) -> None:
