@@ -14,7 +14,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 KNOW_MORE = ("tables", "mutation", "simulation", "test_layers.py")
-"""Who may know the inside: tables, what breaks the library on purpose, and the list of layers."""
+"""What may know the inside: tables, sabotages and mutants, and the list of layers."""
 PRIVATE = re.compile(
     r"\basynclock\.(?:\w+\.)*_(?!rules\b|_)\w+|^tests\.tables\.(?!inside\b)(?!\w+$)\w+"
 )

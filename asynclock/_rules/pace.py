@@ -33,7 +33,7 @@ class Pace:
         self._mean = 0.0
         """Mean duration of recent holds; 0 if none is known."""
         self._holder: object = None
-        """Who held the name at the last look; MANY if it may have several holders."""
+        """The holder at the last look; MANY if the name may have several."""
         self._since = self._looked = 0.0
         """When that hold began, as far as is known, and the last look."""
         self._ticket = ""

@@ -41,7 +41,7 @@ redis.call('SET', KEYS[1] .. ':#fence', ARGV[3], 'PX', 600000)
 
 
 async def fill(servers: Sequence[LocalServer], count: int) -> int:
-    """Write so many locks, and one more with a long name and this fence."""
+    """Write this number of locks, and one more with a long name and this fence."""
     for server in servers:
         await server.command("EVAL", FILL, 1, LONG, count, HOLDER, FENCE)
     return FENCE

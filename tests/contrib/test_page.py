@@ -587,7 +587,7 @@ async def test_a_night_with_the_page(
 
 
 async def _says_who_waits(page: Page) -> None:
-    """Who waits for what, since when, behind whom: the first row, and the view that it opens."""
+    """The first row, and the view that it opens, tell the waiters, since when, and behind whom."""
     row = "first('#locks tbody tr')"
     shown = await say(page, f"{row}.innerText")
     assert shown.startswith("zoo\nthe longest wait is over 10 s")

@@ -54,7 +54,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("last", "pace", "moments", "asked"),
     [
-        # Who looks on shares a picture, which is a second old at most.
+        # All viewers share a picture, which is a second old at most.
         (0.0, 1.0, [(0, "on")] * 5 + [(0.99, "on"), (1, "on")], [0, 1]),
         # Pictures that take long are taken seldom: they need a fifth of a CPU at most.
         (2.0, 8.0, [(second, "on") for second in range(21)], [0, 10, 20]),

@@ -176,7 +176,7 @@ class Table(Nodes):
 
 
 def on_told(size: int = 3) -> Callable[[Callable[[Table], Coroutine[Any, Any, None]]], None]:
-    """Play a scenario on so many nodes, which the manager has met."""
+    """Play a scenario on this number of nodes, which the manager has met."""
 
     def play(scenario: Callable[[Table], Coroutine[Any, Any, None]]) -> None:
         async def test() -> None:

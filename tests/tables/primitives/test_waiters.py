@@ -1,4 +1,4 @@
-"""Who waits for a name, and in which order, after what the nodes have said."""
+"""The waiters of a name, and their order, after what the nodes have said."""
 
 from __future__ import annotations
 
