@@ -8,6 +8,11 @@ name up again for each attempt to connect, and uvloop's can't.
 from __future__ import annotations
 
 import asyncio
+
+# `getaddrinfo` imports these two when it is first called. A process that another thread forks in
+# that moment can't finish the import, and its first look-up would wait for ever.
+import concurrent.futures.thread  # noqa: F401
+import encodings.idna  # noqa: F401
 import os
 import socket
 from collections import deque

@@ -36,6 +36,7 @@ class BackgroundLoop:
         """Whether nothing is served any more."""
         self._waiting: set[Outcome[Any]] = set()
         self.tasks = Background()
+        self._stop = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop
         # In another thread, because `start` waits with a Condition (see Outcome).
         _thread.start_new_thread(self._start, ())
@@ -54,6 +55,7 @@ class BackgroundLoop:
                     self._run_on(runner.get_loop())
                 finally:
                     self.over = True
+                    self._stop.set()
                     for outcome in tuple(self._waiting):
                         outcome.fail(_ended())
         except BaseException as error:
@@ -81,11 +83,10 @@ class BackgroundLoop:
 
     async def _serve(self) -> None:
         self._main = asyncio.current_task()
-        self._stop = asyncio.Event()
         with anyio.CancelScope():  # anyio imports its parts now, where no fork can come between
             await asyncio.sleep(0)
         self._started.succeed(None)
-        while not self.over:
+        while not self._stop.is_set():
             with _no_cancellation():
                 await self._stop.wait()
 

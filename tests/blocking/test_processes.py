@@ -133,6 +133,19 @@ def test_a_fork_while_threads_work(urls: list[str]) -> None:
     run(text, urls)
 
 
+def test_the_loop_imports_nothing_once_it_has_started(urls: list[str]) -> None:
+    """A child that is forked during an import never ends that import, nor what needs it."""
+    text = """
+    locks.statistics()  # starts the loop
+    before = set(sys.modules)
+    with locks.lock("a", timeout=20):
+        pass
+    print(sorted(set(sys.modules) - before))
+    """
+    assert run(text, urls) == "[]\n"
+    assert run(text, [url.replace("127.0.0.1", "localhost") for url in urls]) == "[]\n"
+
+
 def test_a_fork_waits_while_the_loop_of_locks_starts(urls: list[str]) -> None:
     """A child must not get a half-made loop, and its parent goes on afterwards."""
     text = """

@@ -151,6 +151,30 @@ def test_an_interrupted_exit_of_the_process_ends_what_it_can(
     assert served
 
 
+def test_an_exit_right_after_the_start_ends_what_it_has_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that has started the loop may end it before the loop waits for that."""
+    served, ending = [], threading.Event()
+    succeed, join = _loop.Outcome.succeed, threading.Thread.join
+
+    async def work() -> None:
+        served.append("served")
+
+    def succeed_slowly(outcome: Any, result: Any) -> None:
+        succeed(outcome, result)
+        assert ending.wait(PATIENCE)
+
+    def noted(thread: threading.Thread, timeout: float | None = None) -> None:
+        ending.set()
+        join(thread, timeout)
+
+    monkeypatch.setattr(_loop.Outcome, "succeed", succeed_slowly)
+    monkeypatch.setattr(threading.Thread, "join", noted)
+    _loop.BackgroundLoop().stop([work])
+    assert served
+
+
 # ---- what stays ----------------------------------------------------------------------------------
 
 
