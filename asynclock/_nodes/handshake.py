@@ -200,7 +200,8 @@ async def _introduce(
     clock = read_time(time)
     if not isinstance(clock, Failure):
         link.listener.on_clock(clock, sent, _clock.now())
-    known = read_facts(info, fsync, tracking=tracking == b"OK")
+    link.tracking = tracking == b"OK"
+    known = read_facts(info, fsync, tracking=link.tracking)
     kept = record.kept(replies[-1] if record_key else None)
     return replace(known, refused=_refused(questions, replies), kept=kept)
 

@@ -19,8 +19,18 @@ import hiredis
 
 from .. import _clock, _forks
 from .error_replies import ErrorReplies, look_inside
-from .replies import NOT_REDIS, Answer, Failure, ServerError, Sink, failure, lost, newest_clock
-from .script import BATCH, WRITES, Command
+from .replies import (
+    NOBODY,
+    NOT_REDIS,
+    Answer,
+    Failure,
+    ServerError,
+    Sink,
+    failure,
+    lost,
+    newest_clock,
+)
+from .script import BATCH, CACHING, WRITES, Command
 from .undoing import Entry
 
 MAX_IN_FLIGHT = 65_536
@@ -77,6 +87,8 @@ class Link(asyncio.Protocol):
         self._paused = self._greeted = self._busy = False
         self.takes_batches: bool = True
         """Whether the link takes several releases and acquires as one command."""
+        self.tracking: bool = False
+        """Whether the server takes requests for pushes (CACHING)."""
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.before_write: Callable[[], None] | None = None
@@ -97,6 +109,8 @@ class Link(asyncio.Protocol):
         if self._busy:  # a garbage collection in here closed a call, which sends its release
             self._loop.call_soon(self.send, command, sink, index)
             return
+        if command.first is not None and (self.tracking or command.first is not CACHING):
+            self.send(command.first, NOBODY, index)
         self._busy = True
         try:
             if not self._out:

@@ -18,10 +18,6 @@ RECORD_RETENTION: Final = 10 * 365 * 24 * 3600.0
 """Seconds that a record outlives its last change: it must not end before the fleet does."""
 
 
-CACHING: Final = Command.plain("CLIENT", "CACHING", "YES")
-"""Requests a push for the keys that the next command on the connection reads."""
-
-
 def reading(key: str) -> tuple[Command, Command]:
     """Return the commands that ask for a push at the next change, and read the record."""
     words = ("CLIENT", "CACHING", "YES"), ("HMGET", key, "accepted", "value", "name")

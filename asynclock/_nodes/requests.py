@@ -18,9 +18,8 @@ from .backlog import ConnectBacklog
 from .node import NOT_AFTER_GRACE, NodeLink, NodeSettings
 from .node_log import NodeLog
 from .pending_releases import PendingReleases
-from .record import CACHING
-from .replies import NOBODY, Failure, Sink, no_connection
-from .script import Command
+from .replies import Failure, Sink, no_connection
+from .script import CACHING, Command
 
 FORGOT: Final = Failure("it has forgotten its keys since this change began")
 TIME = Command.plain("TIME")
@@ -65,8 +64,8 @@ class ServerRequests:
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         """Send `command`; `sink` gets the answer; see `Node.ask`."""
-        if arm and self.tracking:
-            ServerRequests.ask(self, CACHING, NOBODY, index)
+        if arm:
+            command = command.behind(CACHING)
         link = self._link
         if link is None:
             if self._down is not None:

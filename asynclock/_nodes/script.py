@@ -48,6 +48,7 @@ class Command:
     __slots__ = (
         "args",
         "asked_since",
+        "first",
         "give_up_at",
         "keys",
         "numbered_at",
@@ -78,6 +79,9 @@ class Command:
         self.numbered_at: float = 0.0
         """For a change of a register: the moment at which its number was chosen. A node that has
         forgotten keys since then must not execute it. 0 for all other commands."""
+        self.first: Command | None = None
+        """The command that must go right before this one, each time this one is sent: what CACHING
+        or ASKING asks for is over with the next command, even if the server rejects that one."""
         self.sourced: bool = False
         """Whether the command carries the script's source instead of its SHA-1."""
         self.unlimited: bool = False
@@ -96,6 +100,7 @@ class Command:
         command.keys, command.args, command.op = keys, words, words[0]
         command.retry_until = command.give_up_at = command.numbered_at = 0.0
         command.sourced = command.unlimited = False
+        command.first = None
         command.wakes = ()
         command.packed = pack(*words)
         return command
@@ -163,6 +168,12 @@ class Command:
         bounded.packed = pack("EVALSHA", self.script.sha, len(self.keys), *self.keys, *bounded.args)
         return bounded.with_source() if self.sourced else bounded
 
+    def behind(self, first: Command) -> Command:
+        """Return the same command, but links send `first` right before it, each time."""
+        command = copy(self)
+        command.first = first
+        return command
+
     def with_source(self) -> Command:
         """Return the same call with the source, for a node that doesn't know the script."""
         if self.script is None:
@@ -172,6 +183,12 @@ class Command:
         command.sourced = True
         command.packed = pack("EVAL", source, len(self.keys), *self.keys, *self.args)
         return command
+
+
+CACHING: Final = Command.plain("CLIENT", "CACHING", "YES")
+"""Requests a push for the keys that the next command on the connection reads."""
+ASKING: Final = Command.plain("ASKING")
+"""Allows the next command on the connection to use a slot that is on its way to this server."""
 
 
 class BatchCommand(Command):

@@ -21,16 +21,24 @@ from tests.tables.inside import sleeps
 from tests.waiting import PATIENCE, in_virtual_time, until
 
 
-async def test_event(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("waiters", "flushed"), [(5, False), (1, True)])
+async def test_event(
+    face: Face, connect: Connect, monkeypatch: pytest.MonkeyPatch, waiters: int, *, flushed: bool
+) -> None:
     # Only a push wakes the waiters, not the end of a blind wait of two seconds at most.
     monkeypatch.setattr(pacing, "until_expiry", lambda _remaining, _random: 2 * PATIENCE)
     here, there = connect(), connect()
-    waiters = [asyncio.create_task(locks.event("go").wait()) for locks in (here, there) * 5]
-    await sleeps(here, 5)
-    await sleeps(there, 5)
-    assert not any(waiter.done() for waiter in waiters)
+    if flushed:  # the first look is rejected, and sent again with the script
+        assert not await here.event("go").is_set()
+        assert not await there.event("go").is_set()
+        for server in face.well:
+            await server.command("SCRIPT", "FLUSH")
+    waits = [asyncio.create_task(locks.event("go").wait()) for locks in (here, there) * waiters]
+    await sleeps(here, waiters)
+    await sleeps(there, waiters)
+    assert not any(one.done() for one in waits)
     await here.event("go").set()
-    assert await asyncio.wait_for(asyncio.gather(*waiters), PATIENCE) == [True] * 10
+    assert await asyncio.wait_for(asyncio.gather(*waits), PATIENCE) == [True] * len(waits)
     await there.event("go").clear()
     assert await here.event("go").wait(timeout=0.1) is False
 

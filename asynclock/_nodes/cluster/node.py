@@ -79,7 +79,7 @@ class ClusterNode:
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         """Send `command` to the server that has its keys; see `Node.ask`."""
-        RoutedCommand(self, command, sink, index, arm=arm and self.tracking).go()
+        RoutedCommand(self, command, sink, index, arm=arm).go()
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         """Send a release, now or when the server that has its keys is back."""

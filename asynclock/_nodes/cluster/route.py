@@ -7,15 +7,13 @@ from typing import Any, Final, Protocol
 from ... import _clock
 from ..acks import UNSUPPORTED
 from ..node import NodeSettings
-from ..record import CACHING
-from ..replies import NOBODY, Failure, Sink, told_by
-from ..script import GRANTED, Command, Word
+from ..replies import Failure, Sink, told_by
+from ..script import ASKING, CACHING, GRANTED, Command, Word
 from ..server import ServerNode
 from ..voting import quarantined
 from .parked import ParkedCommands
 from .slots import Address, read_redirect, slot_of
 
-ASKING = Command.plain("ASKING")
 MOST_REDIRECTS: Final = 5
 """Maximum number of redirects that one command follows."""
 APART = Failure(
@@ -74,7 +72,6 @@ class RoutedCommand:
     """One command to a cluster; takes the shard's answer and passes it on to the sink."""
 
     __slots__ = (
-        "_arm",
         "_claim",
         "_cluster",
         "_command",
@@ -100,10 +97,9 @@ class RoutedCommand:
         release: bool = False,
     ) -> None:
         self._cluster = cluster
-        self._command = command
+        self._command = command.behind(CACHING) if arm else command
         self._sink = sink
         self._index = index
-        self._arm = arm
         self._left = MOST_REDIRECTS
         self._released = False
         """Whether a release of the same owner was sent after this command, or instead of it."""
@@ -151,17 +147,13 @@ class RoutedCommand:
             del self._cluster.claiming[self._claim]
         self._sink.on_reply(self._index, reply)
 
-    def _send(self, shard: ServerNode, command: Command, *, asking: bool = False) -> None:
+    def _send(self, shard: ServerNode, command: Command) -> None:
         now = _clock.now()
         self._shard, self._sent = shard, now
         obstacle = shard.obstacle(now) if self._command.op in VOTES else None
         if obstacle is not None:
             self._answer(told_by(shard.address, obstacle))
             return
-        if self._arm and shard.tracking:
-            shard.ask(CACHING, NOBODY, 0)
-        if asking:
-            shard.ask(ASKING, NOBODY, 0)
         (shard.deliver if self.release else shard.ask)(command, self, 0)
 
     def on_reply(self, _index: int, reply: Any) -> None:
@@ -213,7 +205,7 @@ class RoutedCommand:
             else:
                 cluster.park(self)
         elif target is not None:
-            # With its source: a NOSCRIPT reply would use up the permission of ASKING.
-            self._send(target, self._command.with_source(), asking=True)
+            # No push is requested: a server forgets CACHING with ASKING, and ASKING with CACHING.
+            self._send(target, self._command.behind(ASKING))
         else:
             cluster.park(self)

@@ -19,7 +19,7 @@ from asynclock._nodes import record
 from asynclock._nodes.acks import AckedLink, Acks
 from asynclock._nodes.link import Link
 from asynclock._nodes.replies import Failure
-from asynclock._nodes.script import BATCH, UNDOES, BatchCommand, Command
+from asynclock._nodes.script import BATCH, CACHING, UNDOES, BatchCommand, Command
 from asynclock._primitives.lock import SCRIPT
 
 TIMEOUT = 1.0
@@ -94,6 +94,8 @@ class Dialogue(asyncio.Transport):
         return {
             "ask": lambda words: self._ask(words, {}),
             "now": lambda words: self._ask(words, {"now": True}),
+            "tracks": lambda _: setattr(socket, "tracking", True),
+            "arm": lambda words: link.send(command(words).behind(CACHING), self.sink(words), 0),
             "future": lambda word: self._futures.update({word: link.ask(command(word))}),
             "cancel": lambda word: self._futures[word].cancel() and None,
             "tick": lambda _: _ticks(),

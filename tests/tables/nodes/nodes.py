@@ -52,7 +52,8 @@ class HandLink:
         words = " ".join(map(str, command.args[:2] if command.script else command.args))
         self.unanswered.append((words, sink))
         self.hand.last = command
-        self.hand.heard.append(f"{'at once ' * now}sends {words}")
+        first = "" if command.first is None else f" behind {' '.join(map(str, command.first.args))}"
+        self.hand.heard.append(f"{'at once ' * now}sends {words}{first}")
 
     def ask(self, command: Command) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -14,7 +14,7 @@ from asynclock._nodes.acks import UNSUPPORTED
 from asynclock._nodes.cluster.parked import ParkedCommands
 from asynclock._nodes.cluster.route import RoutedCommand
 from asynclock._nodes.node import NodeSettings
-from asynclock._nodes.replies import NOBODY, Failure
+from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT
 from tests.waiting import in_virtual_time
@@ -44,7 +44,6 @@ class Cluster:
         self.reply = reply
         """What answers each command; None: no answer yet."""
         self.trust = SimpleNamespace(votes_from=now + votes_in, renews_from=now + renews_in)
-        self.tracking: bool = state.get("tracking", False)
         self.no_vote: Failure | None = state.get("no_vote")
         self.lack: Failure | None = state.get("lack")
         self.asked: list[str] = []
@@ -64,13 +63,11 @@ class Cluster:
         self.noted.append(answer)
 
     def ask(self, command: Command, sink: Any, index: int) -> None:
-        source = "source " * command.sourced
-        self.asked.append(f"{source}{command.op!s}")
+        self.asked += [str(one.op) for one in (command.first, command) if one is not None]
         assert len(self.asked) < 100, "it follows redirects for ever"
-        if sink is not NOBODY:
-            self.sinks.append(sink)
-            if self.reply is not None:
-                sink.on_reply(index, self.reply)
+        self.sinks.append(sink)
+        if self.reply is not None:
+            sink.on_reply(index, self.reply)
 
     def deliver(self, command: Command, sink: Any, index: int) -> None:
         self.asked.append("to be delivered")
@@ -150,20 +147,19 @@ async def test_a_vote_counts_that_was_asked_for_when_the_quarantine_was_over(
 
 
 @pytest.mark.parametrize(
-    ("op", "reply", "how", "tracking", "asked"),
+    ("op", "reply", "how", "asked"),
     [
-        ("acquire", REFUSAL, {"arm": True}, False, ["acquire"]),
-        ("acquire", REFUSAL, {}, True, ["acquire"]),
-        ("acquire", REFUSAL, {"arm": True}, True, ["CLIENT", "acquire"]),
-        ("release", REFUSAL, {"release": True}, False, ["to be delivered", "release"]),
-        ("acquire", MOVED, {}, False, ["acquire"] * 6),
+        ("acquire", REFUSAL, {}, ["acquire"]),
+        ("acquire", REFUSAL, {"arm": True}, ["CLIENT", "acquire"]),
+        ("release", REFUSAL, {"release": True}, ["to be delivered", "release"]),
+        ("acquire", MOVED, {}, ["acquire"] * 6),
     ],
 )
 @in_virtual_time
 async def test_what_a_server_is_sent(
-    op: str, reply: Any, how: dict[str, bool], tracking: bool, asked: list[str]
+    op: str, reply: Any, how: dict[str, bool], asked: list[str]
 ) -> None:
-    cluster = Cluster(reply, tracking=tracking)
+    cluster = Cluster(reply)
     cluster.send(op, **how)
     assert cluster.asked == asked
 
@@ -171,10 +167,10 @@ async def test_what_a_server_is_sent(
 @in_virtual_time
 async def test_nothing_comes_between_the_permission_for_a_moving_slot_and_its_command() -> None:
     """A server forgets the permission with the next command, whatever it is."""
-    cluster = Cluster(tracking=True)
+    cluster = Cluster()
     cluster.send("acquire", arm=True)
     cluster.sinks[0].on_reply(0, ASK)
-    assert cluster.asked[-3:] == ["CLIENT", "ASKING", "source acquire"]
+    assert cluster.asked[-3:] == ["acquire", "ASKING", "acquire"]
 
 
 @in_virtual_time

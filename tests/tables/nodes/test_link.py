@@ -302,6 +302,16 @@ FORGOTTEN = {
         "reads NOSCRIPT -> pass me: ! NOSCRIPT No matching script (NOSCRIPT)",
         "tick",
     ),
+    "what must go right before it goes right before it again": (
+        "tracks",
+        "arm read",
+        "ask acquire me",
+        "arm read me",
+        "tick -> writes CLIENT CACHING YES, read, acquire me, CLIENT CACHING YES, read me",
+        "reads +OK, +value, NOSCRIPT, +OK, NOSCRIPT -> read: value",
+        "tick -> writes with source acquire me, CLIENT CACHING YES, with source read me",
+    ),
+    "no push is asked for where the server has none": ("arm read", "tick -> writes read"),
     "a server's own command has no script": (
         "ask a",
         "tick -> writes a",

@@ -100,13 +100,11 @@ CONNECTIONS = {
         "state? -> stalled",
         "cause? -> it does not answer in time",
     ),
-    "pushes are asked for where the server has them": (
-        "comes",
-        "arm a -> sends CLIENT CACHING YES; sends a",
+    "pushes are asked for, also by what waits for the connection": (
+        "arm a",
+        "comes -> sends a behind CLIENT CACHING YES",
         "ask a -> sends a",
-        "ends gone",
-        "comes tracking= -> wakes all",
-        "arm a -> sends a",
+        "arm a -> sends a behind CLIENT CACHING YES",
     ),
     "a push wakes for each key, and odd ones harm nobody": (
         "comes",
