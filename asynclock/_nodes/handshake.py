@@ -20,7 +20,7 @@ from ..errors import ConfigurationError
 from . import record
 from .dialing import reason
 from .endpoint import LOGIN, Endpoint
-from .info import parse_info, read_facts, read_time, release
+from .info import is_sentinel, parse_info, read_facts, read_time, release
 from .link import Link, LinkListener
 from .patience import Patience
 from .redaction import without
@@ -195,7 +195,7 @@ async def _introduce(
     for reply in replies:
         _accept(reply if isinstance(reply, Failure) and reply.code in NOT_READY else None)
     tracking, fsync, time, info = replies[:4]
-    if parse_info(info).get("redis_mode") == "sentinel":
+    if is_sentinel(parse_info(info)):
         raise HandshakeError(Failure(SENTINEL, permanent=True))
     clock = read_time(time)
     if not isinstance(clock, Failure):

@@ -39,6 +39,11 @@ def parse_info(reply: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
+def is_sentinel(fields: Mapping[str, str]) -> bool:
+    """Return whether these are a Sentinel's: Redis says `redis_mode`, Valkey 9 `server_mode`."""
+    return any(key.endswith("_mode") and fields[key] == "sentinel" for key in fields)
+
+
 def number(fields: Mapping[str, str], key: str) -> int | None:
     """Return a number among the fields; None if it is missing, or no number."""
     text = fields.get(key, "")

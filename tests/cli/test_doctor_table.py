@@ -201,6 +201,7 @@ INFO: list[tuple[dict[str, str], list[str]]] = [
     ({"role": "slave"}, ["error replica: it is a replica of ?:?\n"]),
     ({"redis_mode": "sentinel"}, ["error sentinel: redis+sentinel://memory://localhost/SERVICE"]),
     ({"server_mode": "sentinel"}, ["error sentinel"]),  # Valkey 9 has no other word
+    ({"redict_mode": "sentinel"}, ["error sentinel"]),
     ({"cluster_enabled": "1"}, ["error cluster: redis+cluster://memory://localhost"]),
     ({"cluster_enabled": "0"}, []),
     # memory and disks

@@ -126,7 +126,10 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
         *(({"INFO": error}, error, False) for error in NOT_READY),
         ({"SELECT": "ERR DB index is out of range"}, "ERR DB index is out of range", True),
         ({"SELECT": "NOPERM no right"}, "NOPERM no right", True),
-        ({"INFO": "+redis_mode:sentinel"}, "it is a Sentinel: write redis+sentinel://", True),
+        *(
+            ({"INFO": f"+{key}_mode:sentinel"}, "it is a Sentinel: write redis+sentinel://", True)
+            for key in ("redis", "server", "redict")
+        ),
         (
             {"HELLO": "end"},
             "connection lost: reset by the node; if this port wants TLS, the",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._nodes.info import release
+from ..._nodes.info import is_sentinel, release
 from ..._nodes.replies import Failure
 from .findings import Found, Severity, about
 from .probe import SECOND, Probe, Purpose
@@ -52,7 +52,7 @@ def version(server: Probe, _: Purpose) -> Found:
 def role(server: Probe, _: Purpose) -> Found:
     """The node is a primary and a plain server."""
     info = server.info
-    if info.get("redis_mode", info.get("server_mode")) == "sentinel":  # Valkey 9: server_mode
+    if is_sentinel(info):
         yield about(server, "sentinel", address=server.address)
     elif server.facts.role not in (None, "master"):
         primary = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
