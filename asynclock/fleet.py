@@ -81,7 +81,7 @@ class Fleet:
         """Write the first record: the set consists of the nodes of this object.
 
         At first clients only warn of a difference. They are refused once no connected client
-        differs, or with `force`. All get a second to read the record. If some connection gets no
+        differs, or with `force`. All get a second to read the record. If some client may get no
         pushes, that second begins once each client has asked by itself: every third of `max_ttl`.
         """
         ours = (await self.show()).names

@@ -66,7 +66,8 @@ class FleetState:
     clients: tuple[Client, ...] | None
     """None if no node shows its clients: that takes the right to CLIENT LIST."""
     silent: bool
-    """Whether a connection gets no pushes, so its client learns of a change only when it asks."""
+    """Whether a connection that may be a client's gets no pushes: it learns of a change only when
+    it asks."""
 
     @property
     def names(self) -> Names:
@@ -101,7 +102,9 @@ def state_of(nodes: Sequence[Node], found: Sequence[Any], listed: Sequence[Any])
         name = one.name or node.address
         states.append(NodeState(node.address, name, epoch, one.number, bool(one.name), cause))
     record = NodeSet.parse(newest.text)
-    silent = any("t" not in one.get("flags", "") for one in _connections(listed))
+    silent = any(
+        "t" not in one.get("flags", "") for one in _connections(listed) if _may_be_ours(one)
+    )
     return FleetState(record, newest, tuple(states), clients_of(record, listed), silent)
 
 
@@ -116,6 +119,13 @@ def clients_of(record: NodeSet | None, listed: Sequence[Any]) -> tuple[Client, .
             uses, _, label = name.removeprefix(NAMED).partition(":")
             found.add(Client(label, _uses(record, uses)))
     return tuple(sorted(found))
+
+
+def _may_be_ours(connection: dict[str, str]) -> bool:
+    # A client of ours has no name before it has read the record, or without the right to take one.
+    # Others, as Sentinels, have names of their own.
+    name = connection.get("name", "")
+    return not name or name.startswith(NAMED)
 
 
 def _connections(listed: Sequence[Any]) -> Iterator[dict[str, str]]:

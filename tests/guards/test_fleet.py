@@ -460,8 +460,11 @@ async def test_the_state_of_each_node() -> None:
     servers[3].kill()
     async with fleet_of(nodes) as fleet:
         state = await fleet.show()
-        servers[0].clients = b"id=1 name= flags=N"
-        assert (await fleet.show()).silent
+        silent = {}
+        for name in ("", "asynclock:0f:web", "sentinel-3d7f1b0b-cmd"):
+            servers[0].clients = f"id=1 name={name} flags=N".encode()
+            silent[name] = (await fleet.show()).silent
+        assert silent == {"": True, "asynclock:0f:web": True, "sentinel-3d7f1b0b-cmd": False}
     assert [(one.node[9:], one.name, one.epoch, one.number, one.named) for one in state.nodes] == [
         ("p", "a", 4, 8, True),
         ("q", "memory://q", 3, 7, False),
