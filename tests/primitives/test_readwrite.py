@@ -12,7 +12,15 @@ import asynclock
 from asynclock.testing import History, check, lose, run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.plugin import StartServers
-from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_four, virtual_single
+from tests.engine.virtual_nodes import (
+    NODE_TIMEOUT,
+    TTL,
+    Nodes,
+    start,
+    virtual,
+    virtual_four,
+    virtual_single,
+)
 from tests.primitives.conftest import Connect
 from tests.tables.inside import now
 from tests.waiting import until
@@ -201,18 +209,18 @@ async def test_nine_readers_to_one_writer(
     assert check(history) == []
 
 
-@pytest.mark.parametrize("nodes", [1, 5])
+@pytest.mark.parametrize("nodes", [1, 3])
 def test_a_writer_waits_for_each_writer_before_it_and_one_round_of_readers(nodes: int) -> None:
     run_virtual(_busy_readers(nodes))
 
 
 async def _busy_readers(nodes: int) -> None:
-    places = [MemoryEndpoint(name, MemoryNode(name)) for name in "abcde"[:nodes]]
+    places = [MemoryEndpoint(name, MemoryNode(name)) for name in "abc"[:nodes]]
     waits: list[float] = []
-    reading, writers, stop = 0.05, 5, now() + 2.0
+    reading, writers, stop = 0.05, 5, now() + 1.5
 
     async def read(locks: asynclock.LockManager, number: int) -> None:
-        await asyncio.sleep(number * reading / 18)
+        await asyncio.sleep(number * reading / 10)
         while now() < stop:
             async with locks.rwlock("cfg").read():
                 await asyncio.sleep(reading)
@@ -226,10 +234,10 @@ async def _busy_readers(nodes: int) -> None:
             await asyncio.sleep(0.1)
 
     async with AsyncExitStack() as stack:
-        managers = [asynclock.connect(*places, restart_guard=False) for _ in range(6)]
+        managers = [asynclock.connect(*places, restart_guard=False) for _ in range(writers)]
         for locks in managers:
             await stack.enter_async_context(locks)
-        readers = (read(managers[number % 6], number) for number in range(18))
+        readers = (read(managers[number % writers], number) for number in range(10))
         await asyncio.gather(*readers, *(write(managers[n], n) for n in range(writers)))
     assert len(waits) > 10
     assert max(waits) < (writers + 1) * reading + 0.1
@@ -384,7 +392,7 @@ async def test_a_split_vote_at_the_gate_is_tried_again_until_the_timeout(
     if timeout:
         before = on.locks.statistics().attempts
         writing = await lock.upgrade(reading)
-        assert now() - began == pytest.approx(3, abs=0.2)
+        assert 3 <= now() - began <= 3 + NODE_TIMEOUT / 4 + 0.01
         assert on.locks.statistics().attempts - before < 2000
         await writing.release()
 
