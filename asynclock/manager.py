@@ -221,7 +221,7 @@ class LockManager:
 
         Reads all keys in small pages, which block no server, before it yields the first lease. A
         lease that too few nodes know has no `owner`. Raises QuorumUnavailableError if a lease may
-        be missing because nodes did not answer.
+        be missing because nodes did not answer, and ConfigurationError if nodes refuse SCAN.
         """
         for lease in await held(NodeAccess.of(self._engine, self._defaults.prefix)):
             yield lease

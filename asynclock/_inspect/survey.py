@@ -20,7 +20,8 @@ from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure, reader
 from .._nodes.script import Command, Script
 from .._primitives.kind import Held, Queue, State, StateView, owner_view
-from ..errors import QuorumUnavailableError
+from .._rules.quorum import majority
+from ..errors import ConfigurationError, QuorumUnavailableError
 from .access import NodeAccess
 from .layout import KeyRef
 from .states import SharedState
@@ -29,6 +30,10 @@ KEYS_PER_SCAN = 250
 """Number of keys per SCAN: about 50 µs of a server's time."""
 LOCKS_PER_COMMAND = 50
 """Number of locks per command that asks for their owners: about as long."""
+WITHOUT_SCAN = (
+    "leases are found with SCAN: allow +scan to the user, or remove rename-command SCAN; "
+    "inspecting one name needs no SCAN"
+)
 SLICE = 250
 """Number of leases that are read without a pause: a few milliseconds of an application's loop."""
 Item = TypeVar("Item")
@@ -54,6 +59,8 @@ class Survey:
     """Events, latches and barriers, sorted by name and kind."""
     keys: int = 0
     """Number of keys under the prefix, on the node with most of them."""
+    unlisted: int = 0
+    """Number of nodes that refuse SCAN, until a person changes that."""
 
     def shortfall(self, nodes: int) -> str:
         """Return why the survey can't be complete: too few of the nodes answered. Else ""."""
@@ -90,7 +97,13 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
         if isinstance(part := key.part, State)
     ]
     return Survey(
-        held, errors, waiting, queues, states=states, keys=max(scan.keys for scan in scans)
+        held,
+        errors,
+        waiting,
+        queues,
+        states=states,
+        keys=max(scan.keys for scan in scans),
+        unlisted=sum(scan.unlisted for scan in scans),
     )
 
 
@@ -107,10 +120,16 @@ def _queues(scans: Sequence[_KeyScan]) -> dict[tuple[str, str], tuple[Waiter, ..
 
 
 async def held(access: NodeAccess) -> list[Inspection]:
-    """Find all leases. Raises QuorumUnavailableError if one may be missing."""
+    """Find all leases.
+
+    Raises QuorumUnavailableError if one may be missing; ConfigurationError if the nodes refuse
+    SCAN, so that one would be missing each time.
+    """
     found = await survey(access)
     if found.shortfall(len(access.nodes)):
         causes = "; ".join(f"{node}: {cause}" for node, cause in found.errors.items())
+        if len(access.nodes) - found.unlisted < majority(len(access.nodes)):
+            raise ConfigurationError(f"too few nodes can list leases: {causes}")
         raise QuorumUnavailableError(
             f"too few nodes answered to list leases: {causes}", nodes=found.errors
         )
@@ -162,6 +181,8 @@ class _KeyScan:
         self.error: str | None = None
         self.keys = 0
         """Number of keys under the prefix."""
+        self.unlisted = False
+        """Whether a server refuses SCAN, until a person changes that."""
         self._known = known
         self._prefix, name = known.prefix, known.name
         begin = self._prefix if name is None else lock_key(self._prefix, name)
@@ -201,7 +222,8 @@ class _KeyScan:
         while page is not None:
             said = _page_of(await page)
             if isinstance(said, Failure):
-                self.error = said.cause
+                self.unlisted |= said.permanent
+                self.error = f"{said.cause} ({WITHOUT_SCAN})" if said.permanent else said.cause
                 return
             self.keys += len(said.keys)
             page = self._page(server, said.cursor) if said.cursor != b"0" else None

@@ -34,8 +34,12 @@ WANTS_LOGIN = (
 NOT_READY = ("LOADING", "BUSY", "")
 """Codes of answers that tell nothing about a server, because it loads its data, is held up by a
 script, or has closed the connection. A server that loads says that it has no append-only file."""
-NO_HELLO = ("ERR", "NOPROTO")
-"""Codes of a reply to HELLO from a server that does not know the command or the protocol."""
+NO_RESP3 = "NOPROTO"
+"""Code of a Failure of a server, or a proxy, that does not speak the protocol; servers send it."""
+LOGIN_CODES = ("NOAUTH", "WRONGPASS")
+"""Codes of a reply to HELLO from a server that knows the command."""
+OLDEST = (6, 2)
+"""The oldest version of a server that is supported."""
 SENTINEL = "it is a Sentinel: write redis+sentinel://host:port/SERVICE instead of redis://host:port"
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """Reasons of OpenSSL, before 3.2 and since then, for a reply that is not TLS."""
@@ -139,8 +143,8 @@ async def _log_in(
     if isinstance(answer, Failure) and not (answer.code or link.closed.done()):
         answer = endpoint.late(link.timeout)
     if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS):
-        answer = replace(answer, cause=answer.cause + _wants_tls(link, endpoint))
-    if isinstance(answer, Failure) and answer.code in NO_HELLO and "HELLO" in answer.cause.upper():
+        answer = replace(answer, cause=answer.cause + _hung_up(link, endpoint))
+    elif isinstance(answer, Failure) and _no_hello(answer):
         answer = await _without_hello(link, login, answer)
     _accept(answer, [word for word in login if word and word != "default"][-1:])
     for selected in answers[: len(select)]:
@@ -148,25 +152,33 @@ async def _log_in(
     return answers[len(select) :]
 
 
+def _no_hello(answer: Failure) -> bool:
+    named = "HELLO" in answer.cause.upper() and answer.code not in LOGIN_CODES
+    return named or answer.code == NO_RESP3
+
+
 async def _without_hello(link: Link, login: Sequence[str], refused: Failure) -> Failure:
-    """Return why a server refuses HELLO 3: it is too old, or somebody keeps us from it."""
+    """Return why HELLO 3 is refused: the server is too old, or what we talk to is no server."""
     if login:
         await link.ask(Command.plain("AUTH", *login))
     info = parse_info(await link.ask(Command.plain("INFO", "server")))
     version = info.get("redis_version", "")
-    cause = f"Redis 6.2 or later is needed: {refused.cause}"
-    if release(version) >= (6, 2):
-        cause = (
-            f"it is Redis {version}, but HELLO 3 is refused, which locks need: remove "
-            f"rename-command HELLO, or go past the proxy ({refused.cause})"
-        )
-    return replace(refused, cause=cause)
+    if () < release(version) < OLDEST:
+        return replace(refused, cause=f"Redis 6.2 or later is needed: {refused.cause}")
+    known = f"it is Redis {version}, but " if version else ""
+    cause = (
+        f"{known}HELLO 3 is refused, and locks need RESP3: go past a proxy that doesn't speak it, "
+        f"or remove rename-command HELLO (docs/deployments.md, RESP3; {refused.cause})"
+    )
+    return Failure(cause, permanent=True, code=NO_RESP3)
 
 
-def _wants_tls(link: Link, endpoint: Endpoint) -> str:
+def _hung_up(link: Link, endpoint: Endpoint) -> str:
     # A server may also close a connection before its first reply because it is going down.
-    ended = link.closed.done() and endpoint.plain
-    return "; if this port wants TLS, the URL must begin with rediss" if ended else ""
+    if not link.closed.done():
+        return ""
+    tls = "if this port wants TLS, the URL must begin with rediss; " if endpoint.plain else ""
+    return f"; {tls}if it is a proxy, it must speak RESP3 (HELLO 3)"
 
 
 def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:

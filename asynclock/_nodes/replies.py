@@ -102,15 +102,20 @@ _FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
 _PERMANENT = ("WRONGPASS", "NOAUTH", NO_RIGHT, "NOPROTO", "WRONGTYPE")
 
 
-_NO_CLUSTER = "it is no Cluster: write redis:// instead of redis+cluster://"
+_NO_CLUSTER = (
+    "it is no Cluster, or does not show it: write redis:// instead of redis+cluster://, and "
+    'prefix="{locks}:" if that ends with CROSSSLOT'
+)
 _MISTAKES = {
     "CROSSSLOT": "a Cluster keeps this name's keys apart: write redis+cluster:// instead of "
-    'redis://, or prefix="{locks}:" if a proxy stands before it that does not know CLUSTER',
+    'redis://, or prefix="{locks}:" if CLUSTER is disabled or refused there',
     "SELECT is not allowed in cluster mode": "it belongs to a Cluster: write redis+cluster:// "
     "instead of redis://, and no database",
     "DB index is out of range": "CONFIG GET databases says how many databases there are",
     "cluster support disabled": _NO_CLUSTER,
     "unknown command 'CLUSTER'": _NO_CLUSTER,
+    "permissions to run the 'cluster": "allow +cluster|slots +cluster|info, or write redis:// "
+    'instead of redis+cluster://, and prefix="{locks}:"',
     "unknown command 'SENTINEL'": "it is no Sentinel: write redis:// instead of redis+sentinel://",
     "Unknown Redis command called from": "scripts need every command that docs/access.md lists: "
     "remove rename-command from its configuration",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ import asynclock
 from asynclock.testing import LocalServer, RedisCluster
 from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
+from tests.access.test_acl import PRIMITIVES, SHARED
 from tests.waiting import until
 
 
@@ -45,13 +47,50 @@ async def test_a_mistake_is_told_at_once(
     await refuses(connect, url.format(f"{server.host}:{server.port}"), words)
 
 
-@pytest.mark.parametrize("database", ["", "/3"])
-async def test_so_is_a_plain_url_of_a_cluster(connect: Connect, database: str) -> None:
+@pytest.fixture
+async def lone() -> AsyncIterator[LocalServer]:
+    """Start a Cluster of one server, of which one user may not use CLUSTER."""
     async with RedisCluster(primaries=1, replicas=0) as cluster:
         (server,) = cluster.servers
         await until(partial(serves, server))
-        url = f"redis://{server.host}:{server.port}{database}"
-        await refuses(connect, url, r"write redis\+cluster:// instead of redis://")
+        await server.command(*"ACL SETUSER weak on >secret ~* &* +@all -cluster".split())
+        yield server
+
+
+@pytest.mark.parametrize("database", ["", "/3"])
+async def test_so_is_a_plain_url_of_a_cluster(
+    lone: LocalServer, connect: Connect, database: str
+) -> None:
+    await refuses(connect, lone.url + database, r"write redis\+cluster:// instead of redis://")
+
+
+async def test_where_cluster_is_refused_all_keys_may_lie_in_one_slot(
+    lone: LocalServer, connect: Connect
+) -> None:
+    """Each error leads there."""
+    words = 'prefix="{locks}:"'
+    weak = lone.url_for("weak", "secret")
+    await refuses(connect, weak, words)
+    await refuses(connect, weak.replace("redis://", "redis+cluster://"), words)
+    locks = connect(weak, prefix="{locks}:")
+    for use in (*PRIMITIVES.values(), *SHARED.values()):
+        await use(locks)
+    async with locks.lock("a"):
+        assert "a" in [found.name async for found in locks.inspect_all()]
+
+
+@pytest.mark.parametrize("why", ["renamed", "no right"])
+async def test_leases_are_found_with_scan(
+    asynclock_servers: StartServers, connect: Connect, why: str
+) -> None:
+    args = renamed("SCAN") if why == "renamed" else ()
+    (server,) = await asynclock_servers(1, args=args)
+    await server.command(*"ACL SETUSER weak on >secret ~* &* +@all -scan".split())
+    locks = connect(server.url if args else server.url_for("weak", "secret"))
+    async with locks.lock("a", timeout=20):
+        with pytest.raises(asynclock.ConfigurationError, match=r"SCAN: allow \+scan to the user"):
+            [one async for one in locks.inspect_all()]
+        assert (await locks.inspect("a")).owner
 
 
 async def refuses(connect: Connect, url: str, words: str) -> None:

@@ -202,7 +202,10 @@ INFO: list[tuple[dict[str, str], list[str]]] = [
     ({"redis_mode": "sentinel"}, ["error sentinel: redis+sentinel://memory://localhost/SERVICE"]),
     ({"server_mode": "sentinel"}, ["error sentinel"]),  # Valkey 9 has no other word
     ({"redict_mode": "sentinel"}, ["error sentinel"]),
-    ({"cluster_enabled": "1"}, ["error cluster: redis+cluster://memory://localhost"]),
+    (
+        {"cluster_enabled": "1"},
+        ['error cluster: redis+cluster://memory://localhost; … connect(..., prefix="{locks}:")'],
+    ),
     ({"cluster_enabled": "0"}, []),
     # memory and disks
     ({"maxmemory": "1000", "used_memory": "900"}, []),
@@ -512,6 +515,14 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
         Plant(says={"HELLO": "WRONGPASS no"}),
         ["error login: it refuses our login: WRONGPASS no", "error no-quorum"],
     ),
+    "a Cluster all of whose keys lie in one slot": (
+        Plant({"cluster_enabled": "1"}, options=("--prefix", "{locks}:")),
+        [],
+    ),
+    "no RESP3": (
+        Plant(says={"HELLO": "NOPROTO unsupported protocol version"}),
+        ["error no-resp3: but HELLO 3 is refused … name the servers", "error no-quorum"],
+    ),
     "no password": (Plant(says={"HELLO": "NOAUTH no"}), ["error login", "error no-quorum"]),
     "a user without rights": (Plant(says={"HELLO": NO}), ["error login", "error no-quorum"]),
     # the set
@@ -785,7 +796,10 @@ def test_findings_for_people(here: Here) -> None:
         "",
         "error   memory://localhost: it belongs to a cluster  [cluster]",
         "        why:  It serves only the keys of its own slots and redirects all others (MOVED).",
-        "        fix:  name the cluster: redis+cluster://memory://localhost",
+        (
+            "        fix:  name the cluster: redis+cluster://memory://localhost; where CLUSTER is "
+            'refused, keep all keys in one slot: connect(..., prefix="{locks}:")'
+        ),
         "",
         "error   memory://localhost: it refuses writes: STRANGE \\x1b[31m\\x07  [refuses-writes]",
         "        why:  It can't grant anything.",

@@ -120,6 +120,10 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
             "it is Redis 7.0.15, but HELLO 3 is refused",
             True,
         ),
+        *(
+            ({"HELLO": error, "INFO": "unsupported command"}, "HELLO 3 is refused, and locks", True)
+            for error in ("unsupported command 'HELLO'", "NOPROTO unsupported protocol version")
+        ),
         ({"HELLO": "ERR max number of clients"}, "ERR max number of clients", False),
         *(({"HELLO": error}, error, False) for error in NOT_READY),
         *(({"SCRIPT": error}, error, False) for error in NOT_READY),
@@ -132,7 +136,7 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
         ),
         (
             {"HELLO": "end"},
-            "connection lost: reset by the node; if this port wants TLS, the",
+            "wants TLS, the URL must begin with rediss; if it is a proxy, it must speak RESP3",
             False,
         ),
         ({"INFO": "+role:sentinel"}, "it is a sentinel, not a primary", True),

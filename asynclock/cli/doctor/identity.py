@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+from ..._nodes.handshake import NO_RESP3, OLDEST
 from ..._nodes.info import is_sentinel, release
 from ..._nodes.replies import Failure
 from .findings import Found, Severity, about
 from .probe import SECOND, Probe, Purpose
 
-OLDEST = (6, 2)
-"""The first version with what wake-ups and exact expiry need."""
 NEEDED = ("EVALSHA", "EVAL", "SET", "GET", "DEL", "PEXPIRE", "PTTL", "TIME")
 OPTIONAL = {
     "INFO": "Restarts, roles, memory and replicas can't be seen, not even by doctor: the node "
@@ -23,6 +24,7 @@ OPTIONAL = {
 HELPFUL = frozenset({"SCAN"})
 """Commands for operators; the documented minimal user may not use them."""
 TRACKING = ("CLIENT TRACKING", "CLIENT CACHING")
+_HASH_TAG = re.compile(r"\{[^}]+\}")
 TOO_MANY = "max number of clients"
 
 
@@ -36,6 +38,8 @@ def unreachable(server: Probe, failure: Failure) -> Found:
         yield about(server, "login", cause=failure.cause)
     elif "does not speak" in failure.cause or "nobody asked" in failure.cause:
         yield about(server, "not-redis")
+    elif failure.code == NO_RESP3:
+        yield about(server, "no-resp3", cause=failure.cause)
     elif "6.2" in failure.cause:
         yield about(server, "version", version="older than 6.0")
     else:
@@ -59,9 +63,10 @@ def role(server: Probe, _: Purpose) -> Found:
         yield about(server, "replica", primary=primary)
 
 
-def cluster(server: Probe, _: Purpose) -> Found:
-    """The node is not a single server of a Cluster, which serves only its own slots."""
-    if server.info.get("cluster_enabled") == "1" and "+cluster" not in server.url:
+def cluster(server: Probe, purpose: Purpose) -> Found:
+    """The node is not a single server of a Cluster, unless all keys lie in one slot of its own."""
+    alone = "+cluster" not in server.url and not _HASH_TAG.search(purpose.prefix)
+    if server.info.get("cluster_enabled") == "1" and alone:
         yield about(server, "cluster", address=server.address)
 
 
