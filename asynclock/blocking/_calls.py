@@ -14,8 +14,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar, cast
 
-import anyio
-
 from .._background import Background
 from ..errors import ConfigurationError
 
@@ -80,7 +78,7 @@ class Call(Generic[T]):
         self.ends = ends
         self.begun = False
         """Whether a task has the call; used only in the loop."""
-        self._scope: anyio.CancelScope | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._abandoned = False
         self._context = contextvars.copy_context()
         self.outcome: Outcome[T] = Outcome()
@@ -90,13 +88,12 @@ class Call(Generic[T]):
         if self._abandoned:
             return
         tokens = [(variable, variable.set(value)) for variable, value in self._context.items()]
+        self._task = asyncio.current_task()
         try:
-            with anyio.CancelScope() as self._scope:
-                value = await self._work()
-                if self._abandoned and self._undo is not None:
-                    with anyio.CancelScope(shield=True):
-                        await self._undo(value)
-                self.outcome.succeed(value)
+            value = await self._work()
+            if self._abandoned and self._undo is not None:
+                await self._undo(value)
+            self.outcome.succeed(value)
         except BaseException as error:  # also an exit or a cancellation: the caller's task goes on
             self.outcome.fail(error)
         finally:
@@ -110,8 +107,8 @@ class Call(Generic[T]):
         if self.outcome.done:
             if self._undo is not None and self.outcome.error is None:
                 tasks.spawn(_awaited(self._undo(self.outcome.result())), "asynclock: undo a call")
-        elif self._scope is not None:
-            self._scope.cancel()
+        elif self._task is not None:
+            self._task.cancel()
         else:
             self.outcome.fail(ConfigurationError("the call was abandoned"))
 
@@ -123,8 +120,8 @@ async def _awaited(work: Awaitable[object]) -> None:
 class Caller:
     """A thread's end of its task in the loop; the task ends when the thread drops this."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, soon: Callable[..., object]) -> None:
+        self._soon = soon
         self._pid = os.getpid()
         self.calls: asyncio.Queue[Call[Any] | None] = asyncio.Queue()
         """What the task is to run; None ends it."""
@@ -134,5 +131,5 @@ class Caller:
     def __del__(self) -> None:
         if self._pid != os.getpid():
             return  # a forked child drops the copies of other threads' objects
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
-            self._loop.call_soon_threadsafe(self.calls.put_nowait, None)
+        with contextlib.suppress(OSError):  # the loop has ended already
+            self._soon(self.calls.put_nowait, None)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .. import _settings
 from .._engine.inspection import Inspection
 from .._primitives import fair, multi, readwrite, semaphore
 from .._primitives.base import UNSET, Timeout
-from ..manager import LockManager as AsyncLockManager
 from ._bridge import Bridge
 from ._leases import Lease, MultiLease, ReentrantLease
 from ._locks import Acquirable, Lock
@@ -24,53 +22,39 @@ class ReentrantLock(Acquirable[ReentrantLease]):
 class MultiLock(Acquirable[MultiLease]):
     """Mutexes on several names at once, for code that blocks."""
 
-    def __init__(
-        self, manager: Bridge, *, make: Callable[[AsyncLockManager], multi.MultiLock]
-    ) -> None:
-        super().__init__(manager, make=make)
-        self._multi = make
-        self._names = make(manager.asynchronous()).names
+    _lock: multi.MultiLock
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names, sorted and without duplicates."""
-        return self._names
+        return self._lock.names
 
     def inspect(self) -> Inspection:
         """Return which owner has each name, node by node (`parts`)."""
-        return self._manager.run(lambda locks: self._multi(locks).inspect())
+        return self._manager.run(lambda _: self._lock.inspect())
 
 
 @_settings.made_by("connect(...).fair_lock(name)")
 class FairLock(Lock):
     """A mutex that goes to the longest waiter, for code that blocks."""
 
-    def __init__(
-        self, manager: Bridge, *, make: Callable[[AsyncLockManager], fair.FairLock]
-    ) -> None:
-        super().__init__(manager, make=make)
-        self._fair = make
+    _lock: fair.FairLock
 
     def inspect(self) -> Inspection:
         """Return which owner has the lock, node by node; takes at most one node timeout."""
-        return self._manager.run(lambda locks: self._fair(locks).inspect())
+        return self._manager.run(lambda _: self._lock.inspect())
 
 
 @_settings.made_by("connect(...).semaphore(name, permits)")
 class Semaphore(Lock):
     """A limited number of leases at a time, for code that blocks; see `asynclock.Semaphore`."""
 
-    def __init__(
-        self, manager: Bridge, *, make: Callable[[AsyncLockManager], semaphore.Semaphore]
-    ) -> None:
-        super().__init__(manager, make=make)
-        self._semaphore = make
-        self._permits = make(manager.asynchronous()).permits
+    _lock: semaphore.Semaphore
 
     @property
     def permits(self) -> int:
         """Maximum number of leases at a time."""
-        return self._permits
+        return self._lock.permits
 
     def several(self, permits: int) -> SemaphorePermits:
         """Return a lock on `permits` of the permits at once, all or none, used like any lock.
@@ -80,42 +64,34 @@ class Semaphore(Lock):
         Args:
             permits: number of permits, from 1 to all.
         """
-        return SemaphorePermits(
-            self._manager, make=lambda locks: self._semaphore(locks).several(permits)
-        )
+        return SemaphorePermits(self._manager, self._lock.several(permits))
 
     def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
-        return self._manager.run(lambda locks: self._semaphore(locks).inspect())
+        return self._manager.run(lambda _: self._lock.inspect())
 
 
 @_settings.made_by("connect(...).semaphore(name, permits).several(permits)")
 class SemaphorePermits(Acquirable[MultiLease]):
     """Several permits of one semaphore at once; see `asynclock.SemaphorePermits`."""
 
-    def __init__(
-        self, manager: Bridge, *, make: Callable[[AsyncLockManager], semaphore.SemaphorePermits]
-    ) -> None:
-        super().__init__(manager, make=make)
-        self._permits = make(manager.asynchronous()).permits
+    _lock: semaphore.SemaphorePermits
 
     @property
     def permits(self) -> int:
         """The number of permits that a lease holds."""
-        return self._permits
+        return self._lock.permits
 
 
 @_settings.made_by("connect(...).rwlock(name)")
 class ReadWriteLock:
     """A read-write lock for code that blocks; see `asynclock.ReadWriteLock`."""
 
-    def __init__(
-        self, manager: Bridge, *, make: Callable[[AsyncLockManager], readwrite.ReadWriteLock]
-    ) -> None:
+    def __init__(self, manager: Bridge, lock: readwrite.ReadWriteLock) -> None:
         self._manager = manager
-        self._make = make
-        self._read = Lock(manager, make=lambda locks: make(locks).read())
-        self._write = Lock(manager, make=lambda locks: make(locks).write())
+        self._lock = lock
+        self._read = Lock(manager, lock.read())
+        self._write = Lock(manager, lock.write())
 
     def __repr__(self) -> str:
         return f"<blocking ReadWriteLock {self.name!r}>"
@@ -146,7 +122,7 @@ class ReadWriteLock:
 
         async def work() -> Any:
             given: dict[str, Any] = {} if timeout is UNSET else {"timeout": timeout}
-            return await self._asynchronous().upgrade(_inner(lease), **given)
+            return await self._lock.upgrade(_inner(lease), **given)
 
         writer: Lease = self._write.obtain(work)
         return writer
@@ -160,19 +136,12 @@ class ReadWriteLock:
         Args:
             lease: a lease of `write()` or `upgrade()`, which is held.
         """
-
-        async def work() -> Any:
-            return await self._asynchronous().downgrade(_inner(lease))
-
-        reader: Lease = self._read.obtain(work)
+        reader: Lease = self._read.obtain(lambda: self._lock.downgrade(_inner(lease)))
         return reader
 
     def inspect(self) -> Inspection:
         """Return the writer and every reader, node by node (`parts`)."""
-        return self._manager.run(lambda locks: self._make(locks).inspect())
-
-    def _asynchronous(self) -> readwrite.ReadWriteLock:
-        return self._make(self._manager.asynchronous())
+        return self._manager.run(lambda _: self._lock.inspect())
 
 
 def _inner(lease: Any) -> Any:

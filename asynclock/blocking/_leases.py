@@ -29,11 +29,13 @@ class Lease:
     the process may use the lease; in a forked child its methods raise ConfigurationError.
     """
 
-    __slots__ = ("__weakref__", "_lease", "_manager", "_with")
+    __slots__ = ("__weakref__", "_ended", "_lease", "_manager", "_with")
 
     def __init__(self, manager: Bridge, lease: AnyLease) -> None:
         self._manager = manager
         self._lease = lease
+        self._ended = False
+        """Whether the lease has been released, so that any thread may drop it."""
         self._with: object = None
         """Set while a `with` is to be watched."""
 
@@ -104,10 +106,12 @@ class Lease:
         `asynclock.Lease.release` says when this waits for the nodes.
         """
         try:
-            return self._manager.call(self._lease.release, ends=True)
+            held = self._manager.call(self._lease.release, ends=True)
         except BaseException:
             self._finish()
             raise
+        self._ended = True
+        return held
 
     def _finish(self) -> None:
         """Release for a thread that was interrupted, unless that has been done."""
@@ -171,10 +175,11 @@ class Lease:
         except BaseException:
             self._finish()
             raise
+        self._ended = True
 
     def __del__(self) -> None:
         # Drop the last reference in the loop: the end of a lease changes objects of the loop.
-        if hasattr(self, "_lease"):  # else its making was interrupted
+        if not getattr(self, "_ended", True):  # without it its making was interrupted
             last = [self._lease]
             del self._lease
             self._manager.drop(last)

@@ -12,7 +12,6 @@ from typing import Any, Generic, Never, TypeVar
 from .. import _settings
 from .._primitives.base import UNSET, Timeout
 from .._primitives.protocols import AnyLock
-from ..manager import LockManager as AsyncLockManager
 from ._bridge import Bridge
 from ._endings import Block, noticed
 from ._leases import Lease, wrapped
@@ -23,10 +22,9 @@ L = TypeVar("L", bound=Lease)
 class Acquirable(Generic[L]):
     """A name and settings that can be acquired. Any number of threads may share it."""
 
-    def __init__(self, manager: Bridge, *, make: Callable[[AsyncLockManager], AnyLock]) -> None:
+    def __init__(self, manager: Bridge, lock: AnyLock) -> None:
         self._manager = manager
-        self._make = make
-        self._name = make(manager.asynchronous()).name
+        self._lock = lock
         self._entered: list[tuple[int, L]] = []
         """The leases that `with` on this object has entered, each with its thread."""
 
@@ -36,7 +34,7 @@ class Acquirable(Generic[L]):
     @property
     def name(self) -> str:
         """The name that is locked, without the manager's prefix."""
-        return self._name
+        return self._lock.name
 
     def acquire(self, *, timeout: Timeout = UNSET, **unknown: Never) -> L:
         """Get the lease; use it with `with`, or call its `release`.
@@ -54,9 +52,8 @@ class Acquirable(Generic[L]):
 
     def _acquire(self, timeout: Timeout, *, enter: bool = False) -> L:
         async def work() -> Any:
-            lock = self._make(self._manager.asynchronous())
             given: dict[str, Any] = {} if timeout is UNSET else {"timeout": timeout}
-            lease = await lock.acquire(**given)
+            lease = await self._lock.acquire(**given)
             return await lease.__aenter__() if enter else lease
 
         found: L = self.obtain(work, enter=enter)
@@ -67,11 +64,7 @@ class Acquirable(Generic[L]):
 
         That is QuorumUnavailableError, after one node timeout.
         """
-
-        async def work() -> Any:
-            return await self._make(self._manager.asynchronous()).try_acquire()
-
-        found: L | None = self.obtain(work)
+        found: L | None = self.obtain(self._lock.try_acquire)
         return found
 
     def obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> Any:

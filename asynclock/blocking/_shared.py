@@ -8,7 +8,6 @@ from typing import Generic, Protocol, TypeVar
 from .. import _settings
 from .._engine.inspection import Inspection
 from .._primitives import barrier, event, latch
-from ..manager import LockManager as AsyncLockManager
 from ._bridge import Bridge
 
 
@@ -26,10 +25,9 @@ R = TypeVar("R")
 class Shared(Generic[S]):
     """A name whose state the nodes keep. Any number of threads may share the object."""
 
-    def __init__(self, manager: Bridge, *, make: Callable[[AsyncLockManager], S]) -> None:
+    def __init__(self, manager: Bridge, made: S) -> None:
         self._manager = manager
-        self._make = make
-        self._first = make(manager.asynchronous())
+        self._made = made
 
     def __repr__(self) -> str:
         return f"<blocking {type(self).__name__} {self.name!r}>"
@@ -37,14 +35,14 @@ class Shared(Generic[S]):
     @property
     def name(self) -> str:
         """The name that was passed to the manager."""
-        return self._first.name
+        return self._made.name
 
     def inspect(self) -> Inspection:
         """Return what each node stores; takes at most one node timeout."""
         return self._call(lambda made: made.inspect())
 
     def _call(self, function: Callable[[S], Awaitable[R]]) -> R:
-        return self._manager.run(lambda locks: function(self._make(locks)))
+        return self._manager.run(lambda _: function(self._made))
 
 
 @_settings.made_by("connect(...).event(name)")
@@ -78,7 +76,7 @@ class Latch(Shared[latch.Latch]):
     @property
     def count(self) -> int:
         """The number of counts that open it."""
-        return self._first.count
+        return self._made.count
 
     def count_down(self, by: int = 1, *, timeout: float | None = None) -> int:
         """Count down by `by`, and return what remains; see `asynclock.Latch.count_down`."""
@@ -106,7 +104,7 @@ class Barrier(Shared[barrier.Barrier]):
     @property
     def parties(self) -> int:
         """The number of parties that go on together."""
-        return self._first.parties
+        return self._made.parties
 
     def wait(self, *, timeout: float | None = None) -> int:
         """Wait until all parties wait; return this party's place in the order of arrival, from 0.
