@@ -29,7 +29,7 @@ MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
 HOP = 0.05
-"""Number of node timeouts that a call may take longer to take a slot that is reported as free."""
+"""Extra time, in node timeouts, for a call to take a slot that was reported as free."""
 WHOLE = 3
 """Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
 for the request, and one to write the fence back."""
@@ -314,7 +314,7 @@ class AcquireLoop:
         timeout = self._engine.settings.node_timeout
         if settling or self._settled:
             return max(self._until, self._asked + SETTLING * timeout)
-        # Two round trips of half a node timeout must fit in: to a slot, and to one that is free.
+        # Two round trips of half a node timeout each must fit: to a taken slot, then to a free one.
         return self._until + HOP * timeout if self._hops else self._until
 
     def _late(self) -> bool:
@@ -347,7 +347,7 @@ class AcquireLoop:
             raise refusals.outage(attempt)
 
     def out_of_time(self) -> AsyncLockError:
-        """Return the error for a call whose time is over between two attempts, or in one."""
+        """Return the error for a call whose time ended during or between attempts."""
         if self.unanswered is not None:
             return refusals.outage(self.unanswered)
         if self.contended is not None:

@@ -41,7 +41,7 @@ class LocalAcquire(Request):
         self._spec = spec
         self._options = options
         self._once = once
-        # Of several calls that don't wait, each gets the time for answers of its own.
+        # Each of several calls that don't wait gets its own time for answers.
         self._started = _clock.now() if since is None or once or timeout == 0 else since
         self._deadline = None if timeout is None else self._started + timeout
 
@@ -50,8 +50,8 @@ class LocalAcquire(Request):
         return self._spec.name
 
     def _queue(self) -> LocalQueue[Grant] | None:
-        # try_acquire never queues: fail at once if this process holds it, else ask the nodes. Its
-        # grant is entered in the queue, unless another task asks or may ask first.
+        # try_acquire never waits in the queue. It fails at once if this process holds the name, and
+        # else asks the nodes. Its grant enters the queue unless another task asks or may go first.
         spec, queues = self._spec, self._engine.queues
         if spec.queue_key is None:
             return None

@@ -1,7 +1,7 @@
-"""Work that is told to stop, as a request of a web server: then its calls wait for locks no longer.
+"""Work that can be stopped, such as a request of a web server: its calls stop waiting for locks.
 
-The calls learn from a context variable which work they belong to, also in tasks that the work has
-started. Only a call that has to wait looks at it.
+A context variable tells a call which work it belongs to, also in tasks that the work has started.
+Only a call that has to wait reads the variable.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from contextvars import ContextVar
 
 
 class Work:
-    """The calls of one piece of work that wait for locks."""
+    """One piece of work, and its calls that wait for locks."""
 
     def __init__(self, *, stopped: bool = False) -> None:
         self.stopped: bool = stopped
-        """Whether calls take a lock that is free, and don't wait."""
+        """Whether calls only take a lock that is free, without waiting."""
         self._ends: dict[object, tuple[asyncio.AbstractEventLoop, Callable[[], object]]] = {}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let the calls that the block makes belong to this work; it ends with the block.
+        """Let the calls that the block makes belong to this work.
 
-        A task that goes on after that waits for its locks as any other does.
+        The work ends with the block. A task of the block that goes on after that waits for locks
+        like any other task.
         """
         token = WORK.set(self)
         try:
@@ -45,13 +46,13 @@ class Work:
             self._ends.pop(call)[1]()
 
     def waits(self, call: object, end: Callable[[], object]) -> None:
-        """Note that `call` waits, and how to end its wait in the loop that runs."""
+        """Note that `call` waits; `end()` ends its wait, in the running loop."""
         self._ends[call] = asyncio.get_running_loop(), end
         if self.stopped:
             self._end(call)
 
     def goes_on(self, call: object) -> None:
-        """Note that `call` waits no longer."""
+        """Note that `call` no longer waits."""
         self._ends.pop(call, None)
 
 

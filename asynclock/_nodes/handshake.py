@@ -20,7 +20,7 @@ from ..errors import ConfigurationError
 from . import record
 from .dialing import reason
 from .endpoint import LOGIN, Endpoint
-from .info import is_sentinel, parse_info, read_facts, read_time, release
+from .info import is_sentinel, major_minor, parse_info, read_facts, read_time
 from .link import Link, LinkListener
 from .patience import Patience
 from .redaction import without
@@ -163,7 +163,7 @@ async def _without_hello(link: Link, login: Sequence[str], refused: Failure) -> 
         await link.ask(Command.plain("AUTH", *login))
     info = parse_info(await link.ask(Command.plain("INFO", "server")))
     version = info.get("redis_version", "")
-    if () < release(version) < OLDEST:
+    if () < major_minor(version) < OLDEST:  # () if the version is unknown
         return replace(refused, cause=f"Redis 6.2 or later is needed: {refused.cause}")
     known = f"it is Redis {version}, but " if version else ""
     cause = (

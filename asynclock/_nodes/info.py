@@ -40,18 +40,21 @@ def parse_info(reply: Any) -> dict[str, str]:
 
 
 def is_sentinel(fields: Mapping[str, str]) -> bool:
-    """Return whether these are a Sentinel's: Redis says `redis_mode`, Valkey 9 `server_mode`."""
+    """Return whether these fields of INFO are a Sentinel's.
+
+    Redis calls the field `redis_mode`, Valkey 9 calls it `server_mode`.
+    """
     return any(key.endswith("_mode") and fields[key] == "sentinel" for key in fields)
 
 
 def number(fields: Mapping[str, str], key: str) -> int | None:
-    """Return a number among the fields; None if it is missing, or no number."""
+    """Return the number in field `key`; None if the field is missing or isn't a number."""
     text = fields.get(key, "")
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def release(version: str | None) -> tuple[int, ...]:
-    """Return the first two numbers of a version; fewer if it has no such numbers."""
+def major_minor(version: str | None) -> tuple[int, ...]:
+    """Return the first two numbers of a version; fewer if these parts aren't numbers."""
     return tuple(int(part) for part in (version or "").split(".")[:2] if _NUMBER.fullmatch(part))
 
 

@@ -18,7 +18,7 @@ from .._rules.trust import Facts
 from .acks import UNSUPPORTED, AckedLink, Acks, KnownReplicas
 from .endpoint import Endpoint
 from .handshake import HandshakeError, dial
-from .info import release
+from .info import major_minor
 from .link import Link, LinkListener
 from .mark import leave_mark
 from .node import NodeLink, NodeSettings
@@ -112,4 +112,4 @@ class PrimaryDialer:
 
 def older(version: str) -> bool:
     """Return whether a server of this version lacks WAITAOF."""
-    return release(version) < WAITAOF_SINCE
+    return major_minor(version) < WAITAOF_SINCE

@@ -87,8 +87,8 @@ class ServerRequests:
             return self._down
         if link.stalled_since:
             limit, trip = self.settings.node_timeout, self.round_trip or 0.0
-            far = f"; a round trip took {trip:.2g} s: raise node_timeout" if trip > limit else ""
-            return Failure(f"no answer within node_timeout={limit:g} s{far}")
+            hint = f"; a round trip took {trip:.2g} s: raise node_timeout" if trip > limit else ""
+            return Failure(f"no answer within node_timeout={limit:g} s{hint}")
         return None
 
     @property

@@ -1,8 +1,9 @@
--- What an owner does with what it holds, alike for all kinds. The file before this one defines:
---   has(first, last, owner)      whether the owner has what KEYS[first], KEYS[first + 2] … keep
---   prolong(first, last, owner)  keeps that for ARGV[2] ms
---   shared                       whether others may have the same lock, and raise its counter
--- KEYS: lock, counter (of several names such a pair each); in extend one such group per owner
+-- The operations of an owner on its lease, which are the same for all kinds of locks. The file before
+-- this one defines:
+--   has(first, last, owner)      whether the owner holds the locks KEYS[first], KEYS[first + 2] …
+--   prolong(first, last, owner)  lets the owner keep these locks for ARGV[2] ms
+--   shared                       whether other owners may hold the lock too, and raise its counter
+-- KEYS: lock, counter (one pair for each name of a lease); in extend the keys of each owner in turn
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per owner, 1 = extended
 -- check   owner                                 {1 = the owner has all | 0, now}

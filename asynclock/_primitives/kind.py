@@ -70,7 +70,10 @@ class Held(Part):
         return Command(self.script, (*keys, *more), ("release", owner))
 
     def spec(self, name: str, whole: str, suffix: str | None = None, **more: Any) -> LockSpec:
-        """Return how `name` is locked: tasks of one process queue up, unless `more` says else."""
+        """Return the spec of a lock on `name`; `more` replaces fields of the usual spec.
+
+        Usually tasks of one process form a queue, and the lock's own key is watched.
+        """
         keys = self.keys(whole, suffix)
         usual = {"queue_key": keys[0], "watched": keys[:1], "part": suffix or self.shown}
         queue = derived(whole, self.queue)

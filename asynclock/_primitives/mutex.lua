@@ -1,4 +1,4 @@
--- What every mutex has in common: a key that keeps its owner's id. holding.lua does the rest.
+-- What all mutexes share: a key that contains the owner's id. holding.lua follows.
 -- KEYS: lock, counter
 -- inspect   {holder | false, pttl, counter, now}
 if op == 'inspect' then

@@ -48,7 +48,7 @@ async def _add(leases: list[Lease], calls: Calls, gate: AcquireContext[Lease] | 
                 try:
                     await _add(leases, calls, None)
                 except NotAcquiredError:
-                    turn._let_go()
+                    turn._let_go()  # leaving the block would wait for the replies
                     raise
     except GeneratorExit:
         release_soon(leases)

@@ -72,8 +72,8 @@ elseif op == 'inspect' then
   if type(counter) == 'table' then return counter end
   return {redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ms, '+inf', 'WITHSCORES'), counter, now}
 end
--- If other readers have raised the counter past our fence, holding.lua takes the raise all the same:
--- no writer got in while we read here, so no writer has a fence above ours (docs/decisions/0015).
+-- If other readers have raised the counter above our fence, holding.lua accepts the raise all the
+-- same: no writer got in while we read here, so no writer's fence is above ours (docs/decisions/0015).
 local shared = true
 local function has(readers, _, owner) return reads(KEYS[readers], owner) end
 local function prolong(readers, _, owner) keep_reader(KEYS[readers], owner, tonumber(ARGV[2])) end

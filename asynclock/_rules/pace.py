@@ -61,9 +61,9 @@ class Pace:
     def seen_many(self, now: float) -> None:
         """Note that all permits are taken, or that others share the name.
 
-        Which of the holders is named says nothing: what counts is for how long each look was in
-        vain. That begins anew after a pause of more than twice as long: a caller that does what it
-        is told comes back a little later than after once as long.
+        Which holder a look finds says nothing here, so what counts is the time for which each look
+        has found the name taken. That time begins anew after a pause of more than twice as long. A
+        caller that follows `retry_after` pauses for a little more than once as long.
         """
         pause = now - self._looked
         if self._holder is not MANY or pause > max(UNKNOWN, 2 * (self._looked - self._since)):

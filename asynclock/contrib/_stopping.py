@@ -2,8 +2,8 @@
 
 aiohttp tells an application that the server begins to stop. An ASGI server tells it only after the
 last request has ended. But the object of a uvicorn server handles the signals, in workers of
-gunicorn too, and has a flag for that. So while requests run, this looks at the handler of the
-signals; that takes no signal away from anybody.
+gunicorn too, and has a flag for that. So while requests run, this finds that object through
+the handler of the signals, which stays in place, and reads the flag.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Requests:
 
     @contextlib.contextmanager
     def serve(self) -> Iterator[None]:
-        """Let the calls of the block wait for locks until the server begins to stop.
+        """Let calls in the block wait for locks until the server begins to stop.
 
-        Then they raise AcquireTimeoutError.
+        From then on they raise AcquireTimeoutError instead of waiting.
         """
         if self._timer is None and not self._stopping:
             self._look()
@@ -112,7 +112,7 @@ def warn(paths: Iterable[str]) -> None:
     if routes := tuple(dict.fromkeys(paths)):
         _log.warning(
             "these routes wait for their locks without a timeout, so requests pile up while a "
-            "holder stays, and most servers wait for them when they stop: %s",
+            "holder stays, and some servers wait for them when they stop: %s",
             ", ".join(routes),
             extra={"asynclock_routes": routes},
         )

@@ -214,7 +214,7 @@ def _problems_of(source: Source | _Fixed) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        locks = _found(request)
+        locks = _manager_of(request)
         with nullcontext() if locks is None else requests_of(locks).serve():
             return await answer(request, handler)
 
@@ -236,13 +236,13 @@ def locks_of(request: web.Request) -> LockManager:
     Args:
         request: any request that this application, or one inside it, serves.
     """
-    locks = _found(request)
+    locks = _manager_of(request)
     if locks is None:
         raise ConfigurationError("no locks here: call asynclock.contrib.aiohttp.setup(app, …)")
     return locks
 
 
-def _found(request: web.Request) -> LockManager | None:
+def _manager_of(request: web.Request) -> LockManager | None:
     apps = reversed(request.match_info.apps)
     return next((app[LOCKS] for app in apps if LOCKS in app), None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..._nodes.handshake import NO_RESP3, OLDEST
-from ..._nodes.info import is_sentinel, release
+from ..._nodes.info import is_sentinel, major_minor
 from ..._nodes.replies import Failure
 from .findings import Found, Severity, about
 from .probe import SECOND, Probe, Purpose
@@ -49,7 +49,8 @@ def unreachable(server: Probe, failure: Failure) -> Found:
 def version(server: Probe, _: Purpose) -> Found:
     """The version is supported."""
     found = server.info.get("redis_version", "")
-    if () < release(found) < OLDEST:
+    numbers = major_minor(found)
+    if numbers and numbers < OLDEST:
         yield about(server, "version", version=found)
 
 
