@@ -9,6 +9,8 @@ from typing import Any
 from .._rules.trust import Facts
 from .replies import reader
 
+HISTORY = ("master_replid", "master_replid2")
+"""The fields with the ids of the history of a server's data; zeros for none."""
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -21,6 +23,7 @@ def read_facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
     return Facts(
         run_id=fields.get("run_id"),
         uptime=number(fields, "uptime_in_seconds"),
+        lineage=frozenset(found for key in HISTORY if (found := fields.get(key, "").strip("0"))),
         version=fields.get("valkey_version") or fields.get("redis_version"),
         role=fields.get("role"),
         maxmemory=number(fields, "maxmemory") or 0,

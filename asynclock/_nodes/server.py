@@ -35,6 +35,13 @@ PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
 """Why a forked child can't use its parent's nodes."""
 
+IN_TURNS = Failure(
+    "two primaries answer there in turns, and neither knows the other's locks: name the servers "
+    "themselves instead of the proxy before them",
+    permanent=True,
+)
+"""Why an address is of no use that leads to several primaries."""
+
 Dial = Callable[["ServerNode", float], Awaitable[tuple[NodeLink, Facts]]]
 """Takes the node and a limit in seconds; returns an open link and the server's facts."""
 
@@ -120,6 +127,8 @@ class ServerNode(ServerRequests):
         if facts.replica:
             role = "replica" if facts.role == "slave" else facts.role
             self.rejected = Failure(f"it is a {role}, not a primary", permanent=True)
+        elif self.trust.in_turns:
+            self.rejected = IN_TURNS
         self.tracking = facts.tracking
         self.on_connect(self)
         accepted = self.rejected is None

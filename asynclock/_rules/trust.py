@@ -17,6 +17,12 @@ ROUNDING = 2.0
 """Seconds taken off the uptime in INFO, which is in whole seconds and updated lazily."""
 JUMP = 0.002
 """Seconds of disagreement above which two clock readings are a jump; slewing stays below."""
+SOON = 3600.0
+"""Seconds within which a process that was replaced and comes back unrelated is no failover. A
+server without replicas gives up the ids of its history after that time (repl-backlog-ttl)."""
+TURNS = 2
+"""Number of such returns that prove that an address leads to two primaries. One may be an operator
+who moves the address to a new server, and back."""
 RATE = 0.001
 """Maximum drift of two healthy clocks, in seconds per second: twice NTP's slew limit (500 ppm)."""
 
@@ -32,6 +38,9 @@ class Facts:
 
     run_id: str | None = None
     uptime: float | None = None
+    lineage: frozenset[str] = frozenset()
+    """The ids of the history of its data, one of which a promoted replica shares with the primary
+    before it; empty if unknown."""
     version: str | None = None
     role: str | None = None
     maxmemory: int | None = None
@@ -77,6 +86,8 @@ class Trust:
         "_cause",
         "_high",
         "_low",
+        "_met",
+        "_returns",
         "_sent",
         "_since",
         "facts",
@@ -104,8 +115,25 @@ class Trust:
         self.witness: bytes | None = None
         """The text of the witness when it was last read; None before, b"" if it can't be read."""
         self._low = self._high = self._as_of = self._sent = 0.0
+        self._met: dict[str, float] = {}
+        """The moment at which each process was last seen here, by its run_id."""
+        self._returns = 0
 
     # restarts
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether several primaries that know nothing of each other answer here, in turns."""
+        return self._returns >= TURNS
+
+    def _count_return(self, known: Facts | None, facts: Facts, now: float) -> None:
+        if known is not None and known.run_id is not None:
+            self._met[known.run_id] = self.last_reply
+        if known is None or facts.run_id in (None, known.run_id):
+            return
+        strangers = known.lineage and facts.lineage and not known.lineage & facts.lineage
+        if strangers and now - self._met.get(str(facts.run_id), -inf) < SOON:
+            self._returns += 1
 
     def met(
         self, facts: Facts, now: float, *, guard: bool, guard_first: bool, disks_kept: bool = False
@@ -116,6 +144,7 @@ class Trust:
         disk: then a durable process has kept everything, also one that was never met before.
         """
         known, self.facts = self.facts, facts
+        self._count_return(known, facts, now)
         silent, self.last_reply = now - self.last_reply, now
         if known is not None and facts.marked is not None and facts.run_id != known.run_id:
             self._as_of = 0.0  # another machine's clock: nothing jumped

@@ -12,6 +12,7 @@ import redis.asyncio
 from redis.credentials import CredentialProvider
 
 import asynclock
+from asynclock._rules import trust
 from asynclock.testing import LocalServer
 from asynclock.testing.memory.keyspace import ReplyError
 from tests import patient
@@ -152,6 +153,50 @@ async def test_why_a_server_is_of_no_use(
     found, needs = await refusal(f"{URL}/1")
     assert (cause in found, needs) == (True, permanent), found
     assert server.connections == 0
+
+
+@pytest.mark.parametrize("restart_guard", [True, False])
+@pytest.mark.parametrize(
+    ("histories", "pause", "refused"),
+    [
+        (("a", "b", "a", "b"), 1, True),
+        (("a", "b", "c", "a", "b"), 20, True),
+        (("a", "b", "a"), 1, False),  # an operator moves the address, and back
+        (("a", "b", "c", "d", "d"), 1, False),  # restarts
+        (("a", "b", "a", "b"), 101, False),
+        (("a", "b+a", "a+b", "b+a", "a+b"), 1, False),  # failovers
+        (("", "", "", "", ""), 1, False),
+    ],
+)
+@in_virtual_time
+async def test_two_primaries_that_answer_in_turns_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    histories: tuple[str, ...],
+    pause: float,
+    *,
+    refused: bool,
+    restart_guard: bool,
+) -> None:
+    """Each process has an id of its own history, and perhaps that of the primary before it."""
+    monkeypatch.setattr(trust, "SOON", 100.0)
+    server = alone(monkeypatch)
+    settings = {**SETTINGS, "restart_guard": restart_guard}
+    async with asynclock.connect(URL, **settings) as locks:
+        for number, history in enumerate(histories):
+            own, _, before = history.partition("+")
+            run_id = own or "ab"[number % 2]
+            fields = {"run_id": run_id, "master_replid": own, "master_replid2": before or "0" * 40}
+            server.info = {key: value for key, value in fields.items() if value}
+            server.cut()
+            await asyncio.sleep(pause)
+            await until(lambda: locks.nodes()[0].state not in ("down", "connecting"))
+            if number == 0:
+                await locks.ready()
+        if refused:
+            with pytest.raises(asynclock.ConfigurationError, match="two primaries answer there"):
+                await locks.lock("a").acquire(timeout=60)
+        else:
+            assert (await locks.lock("a").acquire(timeout=60)).held
 
 
 @pytest.mark.parametrize("text", ["", "x", "nan", "²", "7" * 5000])
