@@ -155,6 +155,7 @@ class Acquire(LocalAcquire):
         `kept`: the moment since which this process may go first.
         """
         work = WORK.get()
+        # A call of stopped work still takes what is free, as with a timeout of 0.
         stopped = work is not None and work.stopped
         loop = AcquireLoop(
             self._engine,

@@ -35,7 +35,7 @@ NOT_READY = ("LOADING", "BUSY", "")
 """Codes of answers that tell nothing about a server, because it loads its data, is held up by a
 script, or has closed the connection. A server that loads says that it has no append-only file."""
 NO_RESP3 = "NOPROTO"
-"""Code of a Failure of a server, or a proxy, that does not speak the protocol; servers send it."""
+"""Code of the Failure of a server or proxy that refuses RESP3; some servers send it themselves."""
 LOGIN_CODES = ("NOAUTH", "WRONGPASS")
 """Codes of a reply to HELLO from a server that knows the command."""
 OLDEST = (6, 2)
@@ -158,7 +158,7 @@ def _no_hello(answer: Failure) -> bool:
 
 
 async def _without_hello(link: Link, login: Sequence[str], refused: Failure) -> Failure:
-    """Return why HELLO 3 is refused: the server is too old, or what we talk to is no server."""
+    """Return why HELLO 3 is refused: by a server that is too old or renames it, or by a proxy."""
     if login:
         await link.ask(Command.plain("AUTH", *login))
     info = parse_info(await link.ask(Command.plain("INFO", "server")))

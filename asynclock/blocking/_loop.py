@@ -104,8 +104,8 @@ class BackgroundLoop:
         """Call `work`, which must not raise, in the loop; any thread and finalizer may call this.
 
         Raises OSError when the loop has ended. Does what `call_soon_threadsafe` does, at two thirds
-        of its cost: each time that this thread or the loop's has to wait for the other one's GIL
-        counts, and asyncio reads twice from its own pair of sockets.
+        of its cost: asyncio reads twice from its own pair of sockets, and after each read it may
+        have to wait for the GIL.
         """
         self._todo.append((work, args))
         with contextlib.suppress(BlockingIOError):  # full: the loop has been woken often enough
