@@ -163,7 +163,7 @@ async def test_a_peer_that_takes_nothing_more_holds_up_no_close(
         pass
     await node.freeze()
     with pytest.raises(asynclock.QuorumUnavailableError):
-        await locks.lock("x" * (64 << 20)).try_acquire()
+        await locks.lock("x" * (16 << 20)).try_acquire()
     async with asyncio.timeout(10):
         await locks.aclose()
     await node.thaw()
