@@ -13,6 +13,9 @@ from .undoing import Entry, Undoing
 class Sender(Protocol):
     """The link, as far as its refusals need it."""
 
+    in_cluster: bool
+    """Whether the server is one of a Cluster, whose redirects are followed."""
+
     def send(self, command: Command, sink: Sink, index: int) -> None:
         """Queue `command`."""
 
@@ -33,7 +36,7 @@ class ErrorReplies:
 
     def take(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
         """Send a forgotten script again; pass any other error on to `sink`."""
-        known = failure(error)
+        known = failure(error, in_cluster=self._link.in_cluster)
         # What was sent with its source is not sent again: only a broken server says NOSCRIPT then.
         if known.code == "NOSCRIPT" and command.script is not None and not command.sourced:
             # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as

@@ -55,6 +55,10 @@ class LinkListener(Protocol):
     on_wake: Callable[[str | None], None]
     """Called with a key that a command of our own changes."""
 
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the server is one of a Cluster, whose redirects are followed."""
+
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Take the node's clock from a script's reply; called before the sink gets the reply."""
 
@@ -72,6 +76,7 @@ class Link(asyncio.Protocol):
         self.listener = listener
         self.timeout: float = timeout
         """Seconds in which each command must be answered."""
+        self.in_cluster: bool = listener.in_cluster
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(
             protocolError=ConnectionError, replyError=ServerError, notEnoughData=_MORE

@@ -13,7 +13,7 @@ from typing import Any, Final
 from .._keys import MARKER, PRIMARY
 from .handshake import HandshakeError
 from .link import Link
-from .replies import Failure, reader
+from .replies import REDIRECTS, Failure, reader
 from .script import Command, Script
 
 SCRIPT = Script.load(__package__, "mark.lua")
@@ -42,11 +42,13 @@ async def leave_mark(link: Link, key: str, process: str, roster: str = "") -> Ma
     """Make the mark name `process`. Return None if the server forbids it or has no memory left.
 
     `roster` begins a new term's roster; a client without one closes the roster that it finds.
-    Raises HandshakeError if the server doesn't answer or is still loading its data.
+    Raises HandshakeError if the server doesn't answer, is still loading its data, or names another
+    server of its Cluster.
     """
     reply = _read(await link.ask(Command(SCRIPT, (key,), (process, MARK_RETENTION_MS, roster))))
     if isinstance(reply, Failure):
-        if reply.permanent or "OOM" in reply.cause:
+        forbidden = reply.permanent and reply.code not in REDIRECTS
+        if forbidden or "OOM" in reply.cause:
             return None
         raise HandshakeError(reply)
     return reply

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from .. import _clock
 from .link import LATE_TIMER_FACTOR
-from .replies import Failure, Sink
+from .replies import REDIRECTS, Failure, Sink
 from .script import Command, Word
 
-REDIRECT_CODES: Final = ("MOVED", "ASK")
-"""Codes of a Cluster's answers that name another server."""
 RETRY_MARGIN = 0.1
 """Seconds added to each retry, so that the event it waits for has certainly happened."""
 
@@ -111,10 +108,11 @@ class PendingReleases:
             return
         left = self.late_acquires.get(pending.command.owner, 0.0) - _clock.now()
         if isinstance(reply, Failure):
-            if reply.code in REDIRECT_CODES and self.on_redirect is not None:
+            redirected = reply.code in REDIRECTS
+            if redirected and self.on_redirect is not None:
                 self._drop(pending)
                 self.on_redirect(pending.command)
-            elif reply.permanent:
+            elif reply.permanent and not redirected:  # a proxy may find the key's server later
                 self._drop(pending)
             else:
                 pending.retry_later(self._timeout)

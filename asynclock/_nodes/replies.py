@@ -26,6 +26,9 @@ NO_ACKS = "NOACKS"
 NO_RIGHT = "NOPERM"
 """Code of a server's reply to a user who has no right to a command, or to one of its keys."""
 
+REDIRECTS = ("MOVED", "ASK")
+"""Codes of a Cluster's replies that name another server."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,10 @@ _FORBIDDEN_INSIDE = ("executing the script can't", "ACL failure in script")
 _PERMANENT = ("WRONGPASS", "NOAUTH", NO_RIGHT, "NOPROTO", "WRONGTYPE")
 
 
+_OTHER_SLOT = (
+    "it belongs to a Cluster and serves other slots: write redis+cluster:// instead of redis://, "
+    'and a prefix without "{"; or name the server of this slot if CLUSTER is disabled or refused'
+)
 _NO_CLUSTER = (
     "it is no Cluster, or does not show it: write redis:// instead of redis+cluster://, and "
     'prefix="{locks}:" if that ends with CROSSSLOT'
@@ -109,6 +116,7 @@ _NO_CLUSTER = (
 _MISTAKES = {
     "CROSSSLOT": "a Cluster keeps this name's keys apart: write redis+cluster:// instead of "
     'redis://, or prefix="{locks}:" if CLUSTER is disabled or refused there',
+    **{f"{code} ": _OTHER_SLOT for code in REDIRECTS},
     "SELECT is not allowed in cluster mode": "it belongs to a Cluster: write redis+cluster:// "
     "instead of redis://, and no database",
     "DB index is out of range": "CONFIG GET databases says how many databases there are",
@@ -123,8 +131,11 @@ _MISTAKES = {
 """Part of an error reply that only a mistake of the user causes -> what to write."""
 
 
-def failure(error: Exception) -> Failure:
-    """Turn a server's error reply into a Failure."""
+def failure(error: Exception, *, in_cluster: bool = False) -> Failure:
+    """Turn a server's error reply into a Failure.
+
+    `in_cluster`: whether the server is one of a Cluster, whose redirects are followed.
+    """
     text = _AROUND.sub("", str(error))
     if text.startswith("ERR unknown command"):  # servers repeat the arguments: keys, passwords
         text = text.partition(", with args")[0]
@@ -133,7 +144,8 @@ def failure(error: Exception) -> Failure:
     forbidden = any(words in text for words in _FORBIDDEN_INSIDE)
     plain = text.replace("`", "'")  # as servers since 7.0 write it
     advice = next((_MISTAKES[words] for words in _MISTAKES if words in plain), None)
-    if advice is not None:
+    followed = in_cluster and code in REDIRECTS
+    if advice is not None and not followed:
         return Failure(f"{text} ({advice})", permanent=True, code=code)
     return Failure(text, permanent or forbidden, code)
 

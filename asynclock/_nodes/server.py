@@ -228,6 +228,11 @@ class ServerNode(ServerRequests):
 
     # called by its link
 
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the server is one of a Cluster, whose redirects are followed."""
+        return self.pending.on_redirect is not None
+
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Take a reading of the node's clock, in seconds since 1970."""
         if self._link is None:

@@ -14,6 +14,8 @@ from tests.access.conftest import Connect
 from tests.access.test_acl import PRIMITIVES, SHARED
 from tests.waiting import until
 
+TAG = "{locks}:"
+
 
 def renamed(command: str) -> tuple[str, ...]:
     return "--rename-command", command, ""
@@ -48,31 +50,39 @@ async def test_a_mistake_is_told_at_once(
 
 
 @pytest.fixture
-async def lone() -> AsyncIterator[LocalServer]:
-    """Start a Cluster of one server, of which one user may not use CLUSTER."""
-    async with RedisCluster(primaries=1, replicas=0) as cluster:
-        (server,) = cluster.servers
-        await until(partial(serves, server))
-        await server.command(*"ACL SETUSER weak on >secret ~* &* +@all -cluster".split())
-        yield server
+async def halves() -> AsyncIterator[list[LocalServer]]:
+    """Start a Cluster of two servers, of which one user may not use CLUSTER.
+
+    The first server has the slot of "{locks}".
+    """
+    async with RedisCluster(primaries=2, replicas=0) as cluster:
+        for server in cluster.servers:
+            await until(partial(serves, server))
+            await server.command(*"ACL SETUSER weak on >secret ~* &* +@all -cluster".split())
+        yield cluster.servers
 
 
-@pytest.mark.parametrize("database", ["", "/3"])
+@pytest.mark.parametrize(
+    ("half", "database", "prefix"), [(0, "", "a"), (0, "/3", "a"), (1, "", TAG)]
+)
 async def test_so_is_a_plain_url_of_a_cluster(
-    lone: LocalServer, connect: Connect, database: str
+    halves: list[LocalServer], connect: Connect, half: int, database: str, prefix: str
 ) -> None:
-    await refuses(connect, lone.url + database, r"write redis\+cluster:// instead of redis://")
+    words = r"write redis\+cluster:// instead of redis://"
+    await refuses(connect, halves[half].url + database, words, prefix=prefix)
 
 
 async def test_where_cluster_is_refused_all_keys_may_lie_in_one_slot(
-    lone: LocalServer, connect: Connect
+    halves: list[LocalServer], connect: Connect
 ) -> None:
     """Each error leads there."""
+    first, other = halves
     words = 'prefix="{locks}:"'
-    weak = lone.url_for("weak", "secret")
+    weak = first.url_for("weak", "secret")
     await refuses(connect, weak, words)
     await refuses(connect, weak.replace("redis://", "redis+cluster://"), words)
-    locks = connect(weak, prefix="{locks}:")
+    await refuses(connect, other.url_for("weak", "secret"), "name the server of", prefix=TAG)
+    locks = connect(weak, prefix=TAG)
     for use in (*PRIMITIVES.values(), *SHARED.values()):
         await use(locks)
     async with locks.lock("a"):
@@ -93,8 +103,8 @@ async def test_leases_are_found_with_scan(
         assert (await locks.inspect("a")).owner
 
 
-async def refuses(connect: Connect, url: str, words: str) -> None:
-    locks = connect(url)
+async def refuses(connect: Connect, url: str, words: str, prefix: str = "asynclock:") -> None:
+    locks = connect(url, prefix=prefix)
     with pytest.raises(asynclock.ConfigurationError, match=words):
         await locks.lock("a").acquire(timeout=20)
     await locks.aclose()

@@ -65,6 +65,41 @@ async def test_each_name_is_locked_where_its_slot_is(monkeypatch: pytest.MonkeyP
     assert kept() == []
 
 
+@pytest.mark.parametrize("redirect", ["MOVED", "ASK"])
+@in_virtual_time
+async def test_a_mark_whose_slot_moves_delays_only_its_server(
+    monkeypatch: pytest.MonkeyPatch, redirect: str
+) -> None:
+    """The server is not used without its mark, and no other command follows that redirect."""
+    cluster = VirtualCluster(monkeypatch)
+    source, target = cluster.primaries[:2]
+    source.odd[0] = f"{redirect} 0 {target.host}:7000"
+    async with connect(cluster) as locks:
+        acquiring = start(locks.lock(NAME).acquire())
+        await until(lambda: "slot of its mark" in locks.nodes()[0].cause)
+        cluster.tell(cluster.moved(0, target), epoch=2)
+        lease = await acquiring
+        assert await source.command("GET", key_of(NAME)) == lease.owner
+        assert len(await source.command("KEYS", "*:#primary")) == 1
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@pytest.mark.parametrize("redirect", ["MOVED", "ASK"])
+@in_virtual_time
+async def test_a_plain_url_of_its_server_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, redirect: str, acks: int
+) -> None:
+    """With `acks` the mark is redirected first."""
+    _, server, _ = VirtualCluster(monkeypatch).primaries
+    server.info["connected_slaves"] = 1
+    server.odd[1236] = f"{redirect} 1236 c0:7000"  # the slot of all names
+    async with asynclock.connect("redis://c1:7000", prefix="{locks}:", acks=acks) as locks:
+        began = now()
+        with pytest.raises(asynclock.ConfigurationError, match=r"write redis\+cluster:// instead"):
+            await locks.lock("a").acquire(timeout=20)
+        assert now() - began < 0.01
+
+
 @in_virtual_time
 async def test_each_lease_is_renewed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys of a command must be in one slot, also if one server has both slots."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from ... import _clock
 from ..acks import UNSUPPORTED
 from ..node import NodeSettings
-from ..replies import Failure, Sink, told_by
+from ..replies import REDIRECTS, Failure, Sink, told_by
 from ..script import ASKING, CACHING, GRANTED, Command, Word
 from ..server import ServerNode
 from ..voting import quarantined
@@ -177,7 +177,7 @@ class RoutedCommand:
 
     def _failed(self, failure: Failure, shard: ServerNode) -> None:
         cluster = self._cluster
-        if failure.code not in ("MOVED", "ASK", "TRYAGAIN"):
+        if failure.code not in (*REDIRECTS, "TRYAGAIN"):
             cluster.look_again()
             if failure.code and self._command.op in VOTES:
                 shard.note(failure)

@@ -13,12 +13,17 @@ from ..._rules.trust import Facts, Trust
 from ...events import Observers
 from ..acks import AckedLink, KnownReplicas
 from ..endpoint import Endpoint
+from ..handshake import HandshakeError
 from ..node import Node, NodeLink
 from ..primary import PrimaryDialer
+from ..replies import REDIRECTS, Failure
 from ..server import ServerNode
 from ..watched import WatchedNode
 from .kept import KeptNodes
 from .slots import Address, Shard, View, confirmations, mark_key
+
+MARK_MOVED = Failure("the slot of its mark moves to another server")
+"""It has no code: commands in other slots would follow that of a redirect."""
 
 
 class Shards:
@@ -110,8 +115,10 @@ class Shards:
             link, facts = await self._primaries.dial(
                 endpoint, node, patience, self._known, mark=mark, replicas=shard.replicas
             )
-        except BaseException:
+        except BaseException as error:
             self._look_again()
+            if isinstance(error, HandshakeError) and error.failure.code in REDIRECTS:
+                raise HandshakeError(MARK_MOVED) from None
             raise
         return node.watched(link, facts)
 

@@ -265,6 +265,7 @@ class NullListener:
     def __init__(self) -> None:
         self.watched_keys: Collection[str] = ()
         self.on_wake: Callable[[str | None], None] = lambda _key: None
+        self.in_cluster = False
 
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Ignore the clock: the probe reads clocks itself."""

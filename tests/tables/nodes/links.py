@@ -60,6 +60,7 @@ class Dialogue(asyncio.Transport):
         self._futures: dict[str, asyncio.Future[Any]] = {}
         self.watched_keys: list[str] = []
         self.on_wake = lambda key: self.heard.append(f"wakes {key}")
+        self.in_cluster = False
         self.link: Any = Link(self, TIMEOUT)
         self._socket: Link = self.link
         if doubt_after:

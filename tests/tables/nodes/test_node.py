@@ -592,7 +592,7 @@ class Pending(PendingReleases):
 @pytest.mark.parametrize("moved", [True, False])
 @in_virtual_time
 async def test_a_release_whose_key_has_moved_goes_to_the_other_server_once(*, moved: bool) -> None:
-    pending, elsewhere = Pending(Failure("MOVED 1 b:2", code="MOVED")), list[Any]()
+    pending, elsewhere = Pending(Failure("MOVED 1 b:2", not moved, "MOVED")), list[Any]()
     if moved:
         pending.on_redirect = lambda one: elsewhere.append(one.owner)
     pending.keep(pending.ours("a"))
