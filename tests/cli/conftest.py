@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import io
 import logging
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
@@ -86,6 +88,8 @@ class Program:
 
     def __init__(self, config: Path) -> None:
         self.config = config
+        self.settings = {"ASYNCLOCK_CONFIG": str(config)}
+        """The variables of a run that is given no others."""
         self._running: list[asyncio.subprocess.Process] = []
 
     def use(self, nodes: Sequence[LocalServer | str], **settings: Any) -> None:
@@ -100,10 +104,9 @@ class Program:
         self, *args: str, stdin: int | None = None, env: Mapping[str, str] | None = None
     ) -> asyncio.subprocess.Process:
         """Start it and return."""
-        settings = {} if env is not None else {"ASYNCLOCK_CONFIG": str(self.config)}
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "asynclock", *args),
-            env=environment(**settings, **(env or {})),
+            env=environment(**(self.settings if env is None else env)),
             stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -122,11 +125,36 @@ class Program:
         return outcome
 
     async def __call__(self, *args: str, env: Mapping[str, str] | None = None) -> Outcome:
-        """Run it to its end."""
-        return await self.finish(await self.start(*args, env=env))
+        """Run it to its end, in this process unless it starts another command."""
+        if args[:1] == ("run",):
+            return await self.finish(await self.start(*args, env=env))
+        return self.inside(*args, env=env)
+
+    def inside(self, *args: str, env: Mapping[str, str] | None = None) -> Outcome:
+        """Run it in this process: a start of Python takes many times as long as a command.
+
+        The loop of the test stands still meanwhile. What talks to the test needs `start`.
+        """
+        variables = environment(**(self.settings if env is None else env))
+        files = [io.TextIOWrapper(io.BytesIO()) for _ in range(2)]
+        before, collects = signal.getsignal(signal.SIGINT), gc.isenabled()
+        running = asyncio.get_running_loop()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(patch.dict(os.environ, variables, clear=True))
+            stack.enter_context(patch.object(sys, "argv", ["asynclock", *args]))
+            stack.enter_context(patch.multiple(sys, stdout=files[0], stderr=files[1]))
+            stack.callback(signal.signal, signal.SIGINT, before)
+            stack.callback(asyncio._set_running_loop, running)
+            asyncio._set_running_loop(None)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        if collects:
+            gc.enable()  # `inspect` needs no collector: its process ends soon
+        out, err = (file.buffer.getvalue().decode() for file in files)
+        return Outcome(int(ended.value.code or 0), out, err)
 
     async def each(self, *calls: tuple[str, ...]) -> list[Outcome]:
-        """Run several at once, to their ends."""
+        """Run several to their ends, processes at once."""
         return list(await asyncio.gather(*(self(*call) for call in calls)))
 
     async def close(self) -> None:

@@ -108,7 +108,7 @@ async def test_planted_misconfigurations(program: Program, asynclock_servers: St
         web = await stack.enter_async_context(speaks_http())
         nodes = [*(server.url for server in servers), "redis://127.0.0.1:1", old, slow.url, web]
         program.use(nodes)
-        ended = await program(*QUICK)
+        ended = await program.finish(await program.start(*QUICK))  # we are some of the nodes
     assert ended.status == ERROR
     found = codes(ended.out)
     for server, (_, wanted) in zip(servers, PLANTS, strict=False):

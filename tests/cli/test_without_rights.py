@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from asynclock.testing import LocalServer
@@ -24,19 +21,13 @@ async def without_rights(server: LocalServer) -> str:
     "command", [["top", "--once"], ["inspect", "--all"], ["inspect", "a"], ["serve", "--port", "0"]]
 )
 async def test_it_says_what_is_missing(
-    asynclock_nodes: list[LocalServer], command: list[str]
+    program: Program, asynclock_nodes: list[LocalServer], command: list[str]
 ) -> None:
-    url = await without_rights(asynclock_nodes[0])
-    found = subprocess.run(
-        [sys.executable, "-m", "asynclock", *command, "--node", url],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert found.returncode == 69
-    assert "NOPERM" in found.stderr
-    assert "`asynclock doctor` names the rights that it lacks" in found.stderr
+    program.use([await without_rights(asynclock_nodes[0])])
+    found = await program(*command)
+    assert found.status == 69
+    assert "NOPERM" in found.err
+    assert "`asynclock doctor` names the rights that it lacks" in found.err
 
 
 async def test_so_does_a_top_that_is_left(
