@@ -9,7 +9,6 @@ import pytest
 
 from tests.blocking import interrupting
 
-
 WORKS = (
     *("leave", "leave_by_an_error", "leave_a_lease", "leave_several", "leave_a_stack"),
     *("leave_a_stack_with_a_lease", "leave_a_manager", "release", "close", "enter"),
