@@ -21,7 +21,7 @@ def read_facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
         return Facts(tracking=tracking)
     always = isinstance(fsync, dict) and fsync.get(b"appendfsync") == b"always"
     return Facts(
-        run_id=fields.get("run_id"),
+        run_id=fields.get("run_id") or None,
         uptime=number(fields, "uptime_in_seconds"),
         lineage=frozenset(found for key in HISTORY if (found := fields.get(key, "").strip("0"))),
         version=fields.get("valkey_version") or fields.get("redis_version"),

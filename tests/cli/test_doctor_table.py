@@ -515,6 +515,10 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
         Plant(says={"HELLO": "WRONGPASS no"}),
         ["error login: it refuses our login: WRONGPASS no", "error no-quorum"],
     ),
+    "a process without a name": (
+        Plant({"run_id": ""}),
+        ["warning no-run-id: INFO does not name its process … three nodes, and a short max_ttl"],
+    ),
     "a Cluster all of whose keys lie in one slot": (
         Plant({"cluster_enabled": "1"}, options=("--prefix", "{locks}:")),
         [],

@@ -155,6 +155,17 @@ async def test_why_a_server_is_of_no_use(
     assert server.connections == 0
 
 
+@in_virtual_time
+async def test_an_empty_run_id_names_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has forgotten its keys would count as the one before it."""
+    server = alone(monkeypatch)
+    server.info = {"run_id": ""}
+    async with asynclock.connect(URL, **SETTINGS) as locks:
+        assert await locks.lock("a").try_acquire()
+        server.restart()
+        await until(lambda: "does not say when it started" in locks.nodes()[0].cause, timeout=9)
+
+
 @pytest.mark.parametrize("restart_guard", [True, False])
 @pytest.mark.parametrize(
     ("histories", "pause", "refused"),

@@ -16,6 +16,7 @@ CHECKS: tuple[Callable[[Probe, Purpose], Found], ...] = (
     identity.role,
     identity.cluster,
     identity.proxy,
+    identity.process,
     state.memory,
     state.counters,
     state.writes,

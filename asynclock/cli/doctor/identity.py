@@ -13,7 +13,8 @@ from .probe import SECOND, Probe, Purpose
 NEEDED = ("EVALSHA", "EVAL", "SET", "GET", "DEL", "PEXPIRE", "PTTL", "TIME")
 OPTIONAL = {
     "INFO": "Restarts, roles, memory and replicas can't be seen, not even by doctor: the node "
-    "counts as restarted at each connection, and any fault of it stays unknown.",
+    "counts as restarted at each connection, so a reconnect takes its vote for one max_ttl. Any "
+    "fault of it stays unknown.",
     "CONFIG GET": "Whether grants survive a crash can't be seen: the restart guard always waits.",
     "SCRIPT LOAD": "Scripts are sent whole where their hash would be enough.",
     "SCAN": "`asynclock inspect --all` and `top` find nothing.",
@@ -76,6 +77,12 @@ def proxy(server: Probe, _: Purpose) -> Found:
     first, second = server.facts.run_id, server.other_run_id
     if first and second and first != second:
         yield about(server, "proxy")
+
+
+def process(server: Probe, _: Purpose) -> Found:
+    """INFO names the server's process."""
+    if server.info and server.facts.run_id is None:
+        yield about(server, "no-run-id")
 
 
 def rights(server: Probe, _: Purpose) -> Found:
