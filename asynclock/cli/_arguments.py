@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a duration: `30`, `0.5`, `250ms`, `5m`, `1h30m`. Raises ValueError."""
+    try:
+        return float(text)
+    except ValueError:
+        parts = re.findall(r"([0-9.]+)(ms|[smhd])", text)
+        if not parts or "".join(map("".join, parts)) != text:
+            raise ValueError(
+                f"{text!r} is no duration: write seconds, or a unit behind each number (ms, s, m, "
+                "h, d), such as 250ms, 5m or 1h30m"
+            ) from None
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
 
 COMMON: Mapping[str, Any] = {
     "--node": str,
     "--config": Path,
     "--prefix": str,
-    "--node-timeout": float,
+    "--node-timeout": seconds,
 }
 """The options of _options.py, with the functions that read their values."""
 

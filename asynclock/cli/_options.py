@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ._arguments import seconds
 from ._sources import CONFIG, NODES
 
 NodeOption = Annotated[
@@ -24,12 +25,22 @@ ConfigOption = Annotated[
 PrefixOption = Annotated[
     str | None, typer.Option(help="Prefix of each key in Redis. Default: asynclock:")
 ]
+
+
+def duration(text: str) -> float:
+    """Read a duration for typer; see `seconds`."""
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 NodeTimeoutOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Time that a node has to answer. Default: 0.25"),
+    typer.Option(parser=duration, metavar="TIME", help="A node's time to answer. Default: 250ms"),
 ]
 LongNodeTimeoutOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Time that a node has to answer. Default: 1"),
+    typer.Option(parser=duration, metavar="TIME", help="A node's time to answer. Default: 1s"),
 ]
 """For commands whose users can wait longer than locks."""

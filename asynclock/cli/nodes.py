@@ -13,7 +13,7 @@ import typer
 from .._rules.nodeset import CLOSING, OPEN, NodeSet, shown
 from ..errors import ConfigurationError
 from ..fleet import Fleet, FleetState
-from ._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
+from ._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption, duration
 from ._output import print_json, print_table
 from ._sources import Settings, load
 from ._status import Status
@@ -48,7 +48,9 @@ def nodes(
     ] = False,
     max_ttl: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="The longest ttl of all users of these nodes."),
+        typer.Option(
+            parser=duration, metavar="TIME", help="The longest ttl of all users of these nodes."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     node: NodeOption = None,

@@ -198,7 +198,50 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
     assert ended.status == 70, ended.err
     # Whatever was renewed was renewed before the quorum broke.
     assert last_beat(file) < broken + 4.0
-    assert "can't be renewed" in ended.err
+    assert "can't be renewed: the command gets SIGTERM now, and SIGKILL 0." in ended.err
+
+
+@pytest.mark.parametrize(
+    ("beside", "refused"),
+    [
+        ((("--permits", "2"), ("--permits", "2")), ("--permits", "2")),
+        ((("--shared",), ("--shared",)), ("--exclusive",)),
+        ((("--exclusive",),), ("--shared",)),
+    ],
+)
+async def test_several_commands_share_a_name(
+    program: Program,
+    asynclock_nodes: list[LocalServer],
+    beside: tuple[tuple[str, ...], ...],
+    refused: tuple[str, ...],
+) -> None:
+    program.use(asynclock_nodes)
+    script = "echo go; read line; echo done"
+    running = [
+        await program.start("run", "j", *options, "sh", "-c", script, stdin=subprocess.PIPE)
+        for options in beside
+    ]
+    for process in running:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"go\n"
+    one_more = await program("run", "j", "--no-wait", *refused, "true")
+    assert one_more.status == 75
+    assert all(f":{process.pid}:sh" in one_more.err for process in running)
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        assert (await program.finish(process)).status == 0
+    assert (await program("run", "j", "--no-wait", *refused, "true")).status == 0
+
+
+async def test_max_hold_ends_the_command(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    held = ("--ttl", "3s", "--max-hold", "3500ms")
+    ended = await program("run", "j", *held, "sleep", str(PATIENCE))
+    assert ended.status == 70, ended.err
+    assert "the command gets SIGTERM now, and SIGKILL" in ended.err
 
 
 async def test_a_loss_that_only_the_nodes_know_ends_run_with_its_status_within_a_turn(

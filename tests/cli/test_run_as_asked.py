@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,15 @@ def test_where_the_command_begins(arguments: str, name: str, command: str) -> No
     "arguments",
     [
         *("", "n", "n --", "--help", "n --help", "n -v c", "--bogus n c"),
-        *("--ttl", "--ttl soon n c", "--on-loss panic n c", "--no-wait=1 n c"),
+        *(
+            "--ttl",
+            "--ttl soon n c",
+            "--ttl 5x n c",
+            "--ttl 1.2.3s n c",
+            "--permits 1.5 n c",
+            "--on-loss panic n c",
+            "--no-wait=1 n c",
+        ),
     ],
 )
 def test_help_and_mistakes_are_left_to_typer(arguments: str) -> None:
@@ -72,8 +81,11 @@ def test_both_ways_of_reading_know_the_same_options() -> None:
     params = typer.main.get_command(app).params
     theirs = {name for param in params for name in param.opts if name.startswith("--")}
     assert theirs - {"--help"} == VALUES.keys() | FLAGS
-    arguments = "n --ttl 1 --timeout 2 --max-ttl 3 --node-timeout 4 --prefix p --node u c".split()
-    assert parse(arguments) == RunArguments("n", ["c"], 1.0, 2.0, 3.0, 4.0, "p", ["u"])
+    times = "--ttl 1 --timeout 2s --max-ttl 1h30m --max-hold 1.5m --node-timeout 250ms".split()
+    found = parse(["n", *times, *"--permits 3 --prefix p --node u c".split()])
+    seconds = {"ttl": 1.0, "timeout": 2.0, "max_ttl": 5400.0, "max_hold": 90.0}
+    others: dict[str, Any] = {"node_timeout": 0.25, "permits": 3, "prefix": "p", "node": ["u"]}
+    assert found == RunArguments("n", ["c"], **seconds, **others)
 
 
 async def test_what_comes_after_the_first_word_is_the_commands(
@@ -104,6 +116,9 @@ async def test_what_comes_after_the_first_word_is_the_commands(
         (("n", "--node", "redis:/u:canary@127.0.0.1:1", "true"), "it must begin with redis://"),
         (("n", "--node", "redis://127.0.0.1/notadb", "true"), "number of a database"),
         (("n", "--no-wait", "--timeout", "3", "true"), "exclude each other"),
+        (("n", "--shared", "--permits", "3", "true"), "exclude each other"),
+        (("n", "--permits", "0", "true"), "permits"),
+        (("n", "--timeout", "5 minutes", "true"), "'5 minutes' is no duration"),
     ],
 )
 async def test_refused_with_the_reason(

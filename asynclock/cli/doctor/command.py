@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ..._nodes.acks import Acks
-from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, duration
 from .._output import console, print_json, print_table
 from .._sources import Settings, load
 from .._text import clean
@@ -34,7 +34,9 @@ def doctor(
     ] = 1.0,
     max_ttl: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="The longest ttl of all users of these nodes."),
+        typer.Option(
+            parser=duration, metavar="TIME", help="The longest ttl of all users of these nodes."
+        ),
     ] = None,
     node: NodeOption = None,
     config: ConfigOption = None,

@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigurationError
-from .._arguments import COMMON, read_options
+from .._arguments import COMMON, read_options, seconds
 
 VALUES: dict[str, Any] = {
     **COMMON,
-    "--ttl": float,
-    "--timeout": float,
-    "--max-ttl": float,
+    "--ttl": seconds,
+    "--timeout": seconds,
+    "--max-ttl": seconds,
+    "--max-hold": seconds,
+    "--permits": int,
     "--on-loss": ("kill", "warn"),
     "--wait-for": ("group", "command"),
 }
 """For each option with a value: the function that reads it, or the allowed values."""
-FLAGS = {"--no-wait": "no_wait"}
+FLAGS = {"--no-wait": "no_wait", "--shared": "shared", "--exclusive": "exclusive"}
 MAX_NAME = 4096
 """Maximum number of characters of a name, which goes into the environment and all messages."""
 MAX_SECONDS = 86_400.0
@@ -41,6 +43,10 @@ class RunArguments:
     ttl: float | None = None
     timeout: float | None = None
     max_ttl: float | None = None
+    max_hold: float | None = None
+    permits: int | None = None
+    shared: bool = False
+    exclusive: bool = False
     node_timeout: float | None = None
     prefix: str | None = None
     node: list[str] | None = None
@@ -53,14 +59,16 @@ class RunArguments:
         """Raise ConfigurationError for contradictory or oversized arguments."""
         if self.no_wait and self.timeout is not None:
             raise ConfigurationError("--no-wait and --timeout exclude each other")
+        if self.shared + self.exclusive + (self.permits is not None) > 1:
+            raise ConfigurationError("--shared, --exclusive and --permits exclude each other")
         if len(self.name) > MAX_NAME:
             raise ConfigurationError(
                 f"a lock's name may have {MAX_NAME} characters, this one has {len(self.name)}"
             )
-        for option, seconds in (("--ttl", self.ttl), ("--max-ttl", self.max_ttl)):
-            if seconds is not None and seconds > MAX_SECONDS:
+        for option, given in (("--ttl", self.ttl), ("--max-ttl", self.max_ttl)):
+            if given is not None and given > MAX_SECONDS:
                 raise ConfigurationError(
-                    f"{option} {seconds:g} is {seconds / MAX_SECONDS:,.0f} days: if this machine "
+                    f"{option} {given:g} is {given / MAX_SECONDS:,.0f} days: if this machine "
                     "died, nobody would get the lock for that long. The lock is renewed while "
                     "the command runs, so 10 to 60 seconds are enough"
                 )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption
+from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, duration
 from .arguments import RunArguments
 from .job import run as run_job
 
@@ -35,14 +35,34 @@ def run(
     ttl: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS",
-            help="Time after which the lock frees itself if we die; it is renewed. Default: 10",
+            parser=duration,
+            metavar="TIME",
+            help="Time after which the lock frees itself if we die; it is renewed. Default: 10s",
         ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Wait at most this long for the lock.")
+        float | None,
+        typer.Option(parser=duration, metavar="TIME", help="Wait at most this long for the lock."),
     ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the lock.")] = False,
+    permits: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Let N commands run under this name at the same time."),
+    ] = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Run beside other --shared, not beside --exclusive.")
+    ] = False,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", help="Run beside no --shared and no --exclusive.")
+    ] = False,
+    max_hold: Annotated[
+        float | None,
+        typer.Option(
+            parser=duration,
+            metavar="TIME",
+            help="Renew the lock for this long at most: then the command is ended.",
+        ),
+    ] = None,
     on_loss: Annotated[
         OnLoss, typer.Option(help="Whether to end the command when the lock is lost.")
     ] = OnLoss.kill,
@@ -55,7 +75,9 @@ def run(
     ] = WaitFor.group,
     max_ttl: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="The longest ttl of all users of these nodes."),
+        typer.Option(
+            parser=duration, metavar="TIME", help="The longest ttl of all users of these nodes."
+        ),
     ] = None,
     node: NodeOption = None,
     config: ConfigOption = None,
@@ -70,6 +92,8 @@ def run(
     ASYNCLOCK_OWNER and ASYNCLOCK_DEADLINE in its environment. If the lock can't be renewed, the
     command gets SIGTERM, and SIGKILL before another holder could get the lock.
 
+    A TIME is a number of seconds, or numbers with units: 250ms, 30s, 5m, 1h30m.
+
     The exit status is the command's own (128+n if signal n ended it), or one of ours:
     64 wrong usage, 69 too few nodes answer, 70 the lock was lost, 75 another holder has the lock,
     126 the command can't be executed, 127 the command was not found.
@@ -78,7 +102,8 @@ def run(
 
         asynclock run nightly-report ./report.sh --all
         asynclock run migrate --no-wait -- alembic upgrade head
-        asynclock run deploy --timeout 60 --ttl 30 -- sh -c 'build && push'
+        asynclock run deploy --timeout 5m --ttl 30s -- sh -c 'build && push'
+        asynclock run encode --permits 3 --max-hold 2h -- ./encode.sh film.mkv
     """
     return run_job(
         RunArguments(
@@ -87,6 +112,10 @@ def run(
             ttl=ttl,
             timeout=timeout,
             max_ttl=max_ttl,
+            max_hold=max_hold,
+            permits=permits,
+            shared=shared,
+            exclusive=exclusive,
             node_timeout=node_timeout,
             prefix=prefix,
             node=node,

@@ -9,11 +9,15 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ... import _clock
+from ..._engine.inspection import Inspection
 from ..._engine.lease import Lease
+from ..._primitives.base import Lockable
 from ...errors import LeaseLostError
 from ...events import Contended, Event, Renewed
 from ...manager import LockManager
@@ -126,12 +130,13 @@ class _Job:
     # waiting for the lock
 
     async def _acquire(self, locks: LockManager) -> Lease | None:
-        lock = locks.lock(self._name)
+        lock, inspect = self._lock(locks)
         if self._wanted.no_wait:
             lease = await lock.try_acquire()
             if lease is None:
-                found = await locks.inspect(self._name)
-                say(f"{self._name!r} is held by {found.holder or 'another owner'}")
+                found = await inspect()
+                holders = {one.holder for one in found.parts or (found,) if one.holder}
+                say(f"{self._name!r} is held by {', '.join(sorted(holders)) or 'another owner'}")
             return lease
         locks.observe(self._report_holder)
         reporting = asyncio.ensure_future(self._report_missing_nodes(locks))
@@ -140,6 +145,16 @@ class _Job:
         finally:
             reporting.cancel()
             locks.unobserve(self._report_holder)
+
+    def _lock(self, locks: LockManager) -> tuple[Lockable, Callable[[], Awaitable[Inspection]]]:
+        wanted, name, max_hold = self._wanted, self._name, self._wanted.max_hold
+        if wanted.permits is not None:
+            semaphore = locks.semaphore(name, wanted.permits, max_hold=max_hold)
+            return semaphore, semaphore.inspect
+        if wanted.shared or wanted.exclusive:
+            both = locks.rwlock(name, max_hold=max_hold)
+            return both.read() if wanted.shared else both.write(), both.inspect
+        return locks.lock(name, max_hold=max_hold), partial(locks.inspect, name)
 
     def _report_holder(self, event: Event) -> None:
         if isinstance(event, Contended) and not self._reported:
@@ -248,9 +263,9 @@ class _Job:
 
     async def _end(self, child: Child, lease: Lease) -> None:
         left = lease.remaining()
-        if left:
-            say(f"{self._name!r} can't be renewed: ending the command")
         grace = max(0.0, left - KILL_MARGIN * lease.ttl) if left else GRACE_WHEN_LOST
+        why = f"{self._name!r} can't be renewed: " if left else ""
+        say(f"{why}the command gets SIGTERM now, and SIGKILL {grace:.1f} s later")
         child.wait_for_all()
         child.end(signal.SIGTERM)
         await asyncio.wait([child.done], timeout=grace)

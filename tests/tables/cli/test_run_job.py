@@ -167,7 +167,7 @@ async def test_the_command_gets_time_to_clean_up_and_none_after_the_lease(
         assert end - deadline == pytest.approx(0.01 * ttl, abs=0.01)
         assert run.command.waits_for_all
     said = capsys.readouterr().err
-    assert "'j' can't be renewed: ending the command" in said
+    assert "'j' can't be renewed: the command gets SIGTERM now, and SIGKILL" in said
     logged = sum("lost the lease" in record.getMessage() for record in caplog.records)
     assert logged + said.count("'j' was lost") == 1
 
