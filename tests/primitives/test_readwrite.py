@@ -126,6 +126,28 @@ async def test_readers_that_waited_for_a_writer_go_before_the_next_one(on: Nodes
         assert (await late).fence > lease.fence
 
 
+@virtual_single
+async def test_writers_keep_their_order_in_the_year_2100(on: Nodes) -> None:
+    """Their numbers, which come from the nodes' clocks, stay below those of readers."""
+    on.nodes[0].jump_clock(77 * 365.25 * 24 * 3600)
+    turns: list[str] = []
+    async with AsyncExitStack() as stack:
+        locks = [(await stack.enter_async_context(on.connect())).rwlock("a") for _ in "01234567"]
+
+        async def turn(number: int) -> None:
+            async with locks[number].read() if number == 4 else locks[number].write() as lease:
+                turns.append(str(number))
+                assert lease.fence > 4.1e15, "µs since 1970"
+
+        async with locks[0].write():
+            later = []
+            for number in range(1, 8):
+                later.append(start(turn(number)))
+                await asyncio.sleep(0.1)
+        await asyncio.gather(*later)
+    assert "".join(turns) == "4123567", "the reader goes before the next writer"
+
+
 @virtual
 async def test_readers_do_not_rival_one_another(on: Nodes) -> None:
     """However votes fall between them and writers, they take no room that slows writers down."""
