@@ -28,6 +28,17 @@ WHOLE = {module for module, names in MODULES if not names}
 """Modules whose functions and classes are all in the reference, but not their constants."""
 
 
+def test_all_pages_name_the_same_pythons() -> None:
+    classifiers = (ROOT / "pyproject.toml").read_text("utf-8")
+    oldest, *_, newest = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', classifiers)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert f"![Python {oldest} to {newest}]" in readme
+    assert f"badge/python-{oldest}%20to%20{newest}-" in readme
+    assert f"Python {oldest}–{newest}," in readme
+    versions = (ROOT / "docs" / "versions.md").read_text("utf-8")
+    assert f"| Python | {oldest} to {newest} |" in versions
+
+
 @pytest.mark.parametrize(
     "module",
     [

@@ -32,7 +32,7 @@ def test_without_lupa_connect_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     said = done.stderr.splitlines()[-1]
     assert said.startswith("asynclock.errors.ConfigurationError: ")
-    assert "pip install 'asynclock[test]'" in said
+    assert "pip install lupa (asynclock[test] brings it up to Python 3.14" in said
 
 
 async def test_a_name_is_one_node_of_the_loop() -> None:

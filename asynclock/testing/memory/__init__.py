@@ -5,7 +5,7 @@
 
 Links, handshake, guards and Lua scripts are the real ones; only the socket is replaced. A name is
 one node of the running event loop. Each test has its own loop, so tests share nothing. This needs
-`lupa` (`pip install asynclock[test]`).
+`lupa` (`pip install asynclock[test]`; from Python 3.15 on, `pip install lupa` as well).
 """
 
 from asynclock.testing.memory.address import MemoryEndpoint, endpoint, freeze, memory_node, thaw

@@ -61,7 +61,9 @@ class _Lua:
             lua51: Any = importlib.import_module("lupa.lua51")
         except ImportError:
             raise ConfigurationError(
-                "memory:// nodes run the lock scripts in lupa: pip install 'asynclock[test]'"
+                "memory:// nodes run the lock scripts in lupa, which can't be imported: "
+                "pip install lupa (asynclock[test] brings it up to Python 3.14; where it has no "
+                "wheel, pip compiles it)"
             ) from None
         self._kind = lua51.lua_type
         self._runtime = lua51.LuaRuntime(encoding=None, register_eval=False)
