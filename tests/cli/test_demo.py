@@ -13,15 +13,6 @@ from .conftest import PATIENCE, Program, until
 from .terminal import Session
 
 
-async def test_demo_sells_every_order_once(program: Program) -> None:
-    ended = await program("demo", "--orders", "6")
-    assert ended.status == 0, ended.out + ended.err
-    assert "killed" in ended.out
-    assert "frozen" in ended.out
-    assert "every order was sold exactly once" in ended.out
-    assert "orders sold twice or more: 6" in ended.out  # without a lock
-
-
 async def test_on_a_terminal_it_draws_a_bar_for_each_act(program: Program) -> None:
     session = Session(program, "demo", "--orders", "6")
     try:

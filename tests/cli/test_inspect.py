@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-
-import pytest
 
 import asynclock
 from asynclock.testing import LocalServer
@@ -24,26 +21,6 @@ def locks_of(nodes: list[LocalServer], label: str = "web-1:77") -> asynclock.Loc
     return patient.connect(
         *(node.url for node in nodes), restart_guard=False, label=label, ttl=60.0, max_ttl=60.0
     )
-
-
-async def test_one_lock_node_by_node_with_a_frozen_one(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    async with locks_of(asynclock_nodes, "web-1:77:nightly") as locks:
-        lease = await locks.lock("report").acquire()
-        await asynclock_nodes[2].freeze()
-        plain, data, free = await program.each(
-            ("inspect", "report"), ("inspect", "report", "--json"), ("inspect", "other", "--json")
-        )
-    assert plain.status == data.status == free.status == 0
-    assert "process 77 on web-1, nightly" in plain.out
-    found = json.loads(data.out)
-    assert (found["held"], found["owner"], found["fence"]) == (True, lease.owner, lease.fence)
-    assert (found["host"], found["pid"], found["task"]) == ("web-1", 77, "nightly")
-    assert [view["owner"] for view in found["nodes"]] == [lease.owner, lease.owner, None]
-    assert found["nodes"][2]["error"]
-    assert json.loads(free.out)["held"] is False
 
 
 async def test_too_few_nodes_to_tell(program: Program, asynclock_nodes: list[LocalServer]) -> None:
@@ -149,26 +126,6 @@ async def _microseconds(node: LocalServer) -> float:
     return float(stats.partition("cmdstat_scan:")[2].partition("usec_per_call=")[2].split(",")[0])
 
 
-async def test_a_lock_whose_owner_is_an_empty_text(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    for node in asynclock_nodes:
-        await node.command("SET", "asynclock:whole", "", "PX", 600_000)
-        await node.command("HSET", "asynclock:whole:#event", "accepted", 1, "value", 1)
-    await asynclock_nodes[0].command("SET", "asynclock:part", "", "PX", 600_000)
-    whole, part, wrong = await program.each(
-        ("inspect", "whole"),
-        ("inspect", "part"),
-        ("release", "whole", "--owner", "0" * 32, "--yes"),
-    )
-    assert whole.out.startswith("whole: held by a holder without a label; ")
-    assert len(re.findall(r"^127\S+ +\d+\.\d s$", whole.out, re.MULTILINE)) == 3
-    assert "event" not in whole.out  # as for any other owner
-    assert "part: nobody has a quorum: no quorum, not on 2 of 3 nodes" in part.out
-    assert (wrong.status, "not by that owner" in wrong.err) == (75, True)
-
-
 async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) -> None:
     program.use(asynclock_nodes[:1])
     async with locks_of(asynclock_nodes[:1]) as locks:
@@ -260,29 +217,6 @@ async def test_events_latches_and_barriers(
 
 async def _tells(node: LocalServer, key: str) -> None:
     await until(lambda: node.command("EXISTS", key), f"{key} is there")
-
-
-async def test_release(program: Program, asynclock_nodes: list[LocalServer]) -> None:
-    program.use(asynclock_nodes)
-    async with locks_of(asynclock_nodes) as locks:
-        lease = await locks.lock("stuck").acquire()
-        lease_id = lease.owner.partition(":")[0]
-        unsaid, asked, wrong = await program.each(
-            ("release", "stuck"),
-            ("release", "stuck", "--force"),
-            ("release", "stuck", "--owner", "0" * 32, "--yes"),
-        )
-        assert (unsaid.status, "asynclock inspect stuck" in unsaid.err) == (64, True)
-        assert (asked.status, "--yes" in asked.err) == (64, True)
-        assert (wrong.status, "web-1:77" in wrong.err) == (75, True)
-        assert lease.held
-        await asynclock_nodes[0].kill()
-        done = await program("release", "stuck", "--owner", lease_id, "--yes")
-        assert (done.status, done.out.count("released"), done.out.count("unknown")) == (0, 2, 1)
-        again = await program("release", "stuck", "--force", "--yes")
-        assert (again.status, "is free" in again.err) == (0, True)
-        with pytest.raises(asynclock.LeaseLostError):
-            await lease.extend()
 
 
 async def test_release_asks_first(program: Program, asynclock_nodes: list[LocalServer]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from asynclock.testing import LocalServer
-from asynclock.testing.plugin import StartServers
 from tests.contrib.apps import client_for
 
 from .conftest import Program
@@ -51,21 +50,6 @@ async def test_every_json_output_keeps_to_its_schema(
     check(json.loads(released.out), "release")
     check(json.loads(bench.out), "bench")
     check(page, "page")
-
-
-async def test_a_node_without_a_vote_is_not_up(
-    program: Program, asynclock_servers: StartServers
-) -> None:
-    """Servers that have just started may have forgotten who has what: "free" would mislead."""
-    nodes = await asynclock_servers(3)
-    program.use(nodes, restart_guard=True, max_ttl=3600.0)
-    plain, data, board = await program.each(
-        ("inspect", "x"), ("inspect", "x", "--json"), ("top", "--once")
-    )
-    assert "no owner is known, but 3 of 3 nodes have no vote" in plain.out
-    assert len(json.loads(data.out)["without_vote"]) == 3
-    assert board.out.startswith("3 of 3 nodes without a vote (3 quarantined): nothing can be")
-    assert board.out.count("quarantined  ") == 3
 
 
 async def test_what_is_cut_ends_with_an_ellipsis(
@@ -121,21 +105,3 @@ async def test_top_scrolls_on_a_narrow_terminal(
         session.close()
         for node in asynclock_nodes[:2]:
             await node.thaw()
-
-
-async def test_a_page_of_locks_is_asked_about_at_once(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    """Fifty locks per command, and none of them keeps the server busy for long."""
-    program.use(asynclock_nodes)
-    node = asynclock_nodes[0]
-    script = "for i = 1, 2000 do redis.call('SET', 'asynclock:n' .. i, 'o:h:1', 'PX', 600000) end"
-    for one in asynclock_nodes:
-        await one.command("EVAL", script, 0)
-        await one.command("LPUSH", "asynclock:not-ours", 1)
-    await node.command("CONFIG", "RESETSTAT")
-    ended = await program("inspect", "--all")
-    assert "2000 held" in ended.out, ended.out[-200:]
-    stats = await node.command("INFO", "commandstats")
-    calls = stats.partition("cmdstat_evalsha:calls=")[2].partition(",")[0]
-    assert int(calls) < 300

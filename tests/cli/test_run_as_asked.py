@@ -254,24 +254,25 @@ async def test_ctrl_c_at_any_moment_of_the_start(
         assert await node.command("EXISTS", "asynclock:j") == 0
 
 
-async def test_ctrl_c_in_the_moment_in_which_the_command_starts(
-    program: Program, asynclock_nodes: list[LocalServer]
+@pytest.mark.parametrize("patched", ["NOTED", "GRANTED"])
+async def test_ctrl_c_in_a_moment_between_the_grant_and_the_command(
+    program: Program, asynclock_nodes: list[LocalServer], patched: str
 ) -> None:
-    """It is the command's, though the loop noted it while we still waited for the lock."""
+    """The lock is given back, quietly."""
     program.use(asynclock_nodes, ttl=60.0, max_ttl=60.0)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", NOTED, "run", "j", "--", "sleep", "1000"),
+        *(sys.executable, "-c", globals()[patched], "run", "j", "--", "sleep", "1000"),
         env=environment(ASYNCLOCK_CONFIG=str(program.config)),
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(PATIENCE):
-        _, said = await process.communicate()
-    assert process.returncode == 128 + signal.SIGINT
-    assert not said, said.decode()
+    ended = await program.finish(process)
+    assert (ended.status, ended.err) == (128 + signal.SIGINT, "")
     for node in asynclock_nodes:
         assert await node.command("EXISTS", "asynclock:j") == 0
 
 
+# The loop noted it while we still waited for the lock: its callback comes after us.
 NOTED = f"""
 import asyncio, signal, sys
 sys.path[:0] = {sys.path!r}
@@ -279,13 +280,23 @@ from asynclock.cli import main
 from asynclock.cli.run.job import _Job
 under = _Job._under
 def under_then(*args):
-    asyncio.get_running_loop()._handle_signal(signal.SIGINT)  # its callback comes after us
+    asyncio.get_running_loop()._handle_signal(signal.SIGINT)
     return under(*args)
 _Job._under = under_then
 main()
 """
-
-
+GRANTED = f"""
+import os, signal, sys
+sys.path[:0] = {sys.path!r}
+from asynclock.cli import main
+import asynclock.cli.run.job as job
+before = job.environment_under
+def after(lease):
+    os.kill(os.getpid(), signal.SIGINT)
+    return before(lease)
+job.environment_under = after
+main()
+"""
 START = f"""
 import sys
 sys.path[:0] = {sys.path!r}
@@ -306,35 +317,6 @@ def test_ctrl_c_is_taken_care_of_before_anything_is_imported() -> None:
         [sys.executable, "-c", script], env=alone, capture_output=True, text=True
     )
     assert found.stdout.split() == ["__future__", "asynclock", "asynclock.cli"]
-
-
-async def test_ctrl_c_right_after_the_grant(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
-    """The moment between the grant and the command: it is given back, quietly."""
-    program.use(asynclock_nodes, ttl=60.0, max_ttl=60.0)
-    patch = tmp_path / "sitecustomize.py"
-    patch.write_text(
-        "import asynclock.cli.run.job as job, os, signal\n"
-        "before = job.environment_under\n"
-        "def after(lease):\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return before(lease)\n"
-        "job.environment_under = after\n"
-    )
-    env = environment(ASYNCLOCK_CONFIG=str(program.config))
-    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
-    process = await asyncio.create_subprocess_exec(
-        *(*ASYNCLOCK, "run", "j", "--", "sleep", "1000"),
-        env=env,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    ended = await program.finish(process)
-    assert ended.status == 128 + signal.SIGINT
-    assert ended.err == ""
-    for node in asynclock_nodes:
-        assert await node.command("EXISTS", "asynclock:j") == 0
 
 
 # ---- what the lock is held for -------------------------------------------------------------------
@@ -455,19 +437,6 @@ async def test_a_log_is_not(program: Program, asynclock_nodes: list[LocalServer]
 
 
 # ---- start-up ------------------------------------------------------------------------------------
-
-
-async def test_it_imports_what_it_needs(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    """Each of these takes longer to import than the whole rest of a short run."""
-    program.use(asynclock_nodes)
-    settings = {"ASYNCLOCK_CONFIG": str(program.config), "PYTHONPROFILEIMPORTTIME": "1"}
-    process = await program.start("run", "j", "--", "true", env=settings)
-    ended = await program.finish(process)
-    assert ended.status == 0
-    modules = {line.rpartition("|")[2].strip() for line in ended.err.splitlines()}
-    assert not modules & {"redis", "typer", "rich", "pydantic", "asynclock.contrib"}
 
 
 # ---- what is left behind -------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from asynclock.testing import LocalServer
 from tests import patient
 
@@ -75,57 +77,42 @@ finally:
 """`asynclock` that continues late after it has started a command."""
 
 
-async def run_late(program: Program, *command: str) -> tuple[int, str]:
-    """Run a command so; return the status and what was shown."""
-    ours = (sys.executable, "-c", LATE_PARENT, "run", "j", "--")
-    session = Session(program, command=(*ours, *command))
-    try:
-        return await session.end(), session.screen
-    finally:
-        session.close()
-
-
-async def test_a_command_begins_in_the_foreground(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    """Otherwise one that reads keys would be stopped."""
-    program.use(asynclock_nodes)
-    look = "import os; print('foreground:', os.tcgetpgrp(0) == os.getpgrp())"
-    status, screen = await run_late(program, sys.executable, "-c", look)
-    assert status == 0
-    assert "foreground: True" in screen
-
-
-async def test_a_killed_command_leaves_the_terminal_as_it_was(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    die = "import os, tty; tty.setraw(0); os.kill(os.getpid(), 9)"
-    status, screen = await run_late(program, sys.executable, "-c", die)
-    assert status == 137
-    assert "echo: True ours: True" in screen
-
-
-async def test_a_command_that_ends_by_itself_leaves_the_terminal_as_it_wants(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    """As without us: `stty` under a lock has its effect."""
-    program.use(asynclock_nodes)
-    status, screen = await run_late(program, "sh", "-c", "stty -echo; exit 3")
-    assert status == 3
-    assert "echo: False ours: True" in screen
-
-
-async def test_a_command_that_cannot_start_leaves_us_the_terminal(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+@pytest.mark.parametrize(
+    ("command", "status", "shown"),
+    [
+        # One that reads keys would be stopped in the background.
+        ((sys.executable, "-c", "import os; print(os.tcgetpgrp(0) == os.getpgrp())"), 0, "True"),
+        (
+            (sys.executable, "-c", "import os, tty; tty.setraw(0); os.kill(os.getpid(), 9)"),
+            137,
+            "echo: True ours: True",
+        ),
+        # As without us: `stty` under a lock has its effect.
+        (("sh", "-c", "stty -echo; exit 3"), 3, "echo: False ours: True"),
+        (("{broken}",), 126, "echo: True ours: True"),
+    ],
+    ids=["begins in the foreground", "is killed", "ends by itself", "can not start"],
+)
+async def test_a_command_and_the_terminal(
+    program: Program,
+    asynclock_nodes: list[LocalServer],
+    tmp_path: Path,
+    command: tuple[str, ...],
+    status: int,
+    shown: str,
 ) -> None:
     program.use(asynclock_nodes)
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF")  # it can be executed, but has no known format
     broken.chmod(0o755)
-    status, screen = await run_late(program, str(broken))
-    assert status == 126
-    assert "echo: True ours: True" in screen
+    words = [str(broken) if word == "{broken}" else word for word in command]
+    ours = (sys.executable, "-c", LATE_PARENT, "run", "j", "--")
+    session = Session(program, command=(*ours, *words))
+    try:
+        assert await session.end() == status
+        assert shown in session.screen
+    finally:
+        session.close()
 
 
 async def test_a_pipeline_does_not_lose_its_terminal(

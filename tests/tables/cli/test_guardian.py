@@ -48,21 +48,21 @@ def guarded(monkeypatch: pytest.MonkeyPatch, *orders: bytes) -> list[tuple[int, 
     return killed
 
 
-def test_when_we_die_the_last_group_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = guarded(monkeypatch, b"4000000 %f\n" % LATER, b"4000001 inf\n")
-    assert killed == [(4_000_001, signal.SIGKILL)]
-
-
-def test_an_order_that_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = guarded(monkeypatch, b"40000", b"01 ", b"inf\n4000", b"002 inf", b"\n")
-    assert killed == [(4_000_002, signal.SIGKILL)]
-
-
-@pytest.mark.parametrize("orders", [[], [b"4000000 inf\n", b"0 inf\n"]])
-def test_nobody_is_killed_before_the_command_or_after_it(
-    orders: list[bytes], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("orders", "killed"),
+    [
+        ([b"4000000 %f\n" % LATER, b"4000001 inf\n"], [4_000_001]),
+        ([b"40000", b"01 ", b"inf\n4000", b"002 inf", b"\n"], [4_000_002]),
+        ([], []),
+        ([b"4000000 inf\n", b"0 inf\n"], []),
+    ],
+    ids=["the last group", "an order in pieces", "before the command", "after it"],
+)
+def test_whom_it_kills_when_we_die(
+    orders: list[bytes], killed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert guarded(monkeypatch, *orders) == []
+    found = guarded(monkeypatch, *orders)
+    assert found == [(group, signal.SIGKILL) for group in killed]
 
 
 def test_a_deadline_that_passes_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
