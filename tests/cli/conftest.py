@@ -23,6 +23,7 @@ import pytest_asyncio
 from asynclock.cli import main
 from asynclock.testing import LocalServer, run_virtual
 from tests import waiting
+from tests.tables.inside import no_loop
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 150.0
@@ -138,14 +139,12 @@ class Program:
         variables = environment(**(self.settings if env is None else env))
         files = [io.TextIOWrapper(io.BytesIO()) for _ in range(2)]
         before, collects = signal.getsignal(signal.SIGINT), gc.isenabled()
-        running = asyncio.get_running_loop()
         with contextlib.ExitStack() as stack:
             stack.enter_context(patch.dict(os.environ, variables, clear=True))
             stack.enter_context(patch.object(sys, "argv", ["asynclock", *args]))
             stack.enter_context(patch.multiple(sys, stdout=files[0], stderr=files[1]))
             stack.callback(signal.signal, signal.SIGINT, before)
-            stack.callback(asyncio._set_running_loop, running)
-            asyncio._set_running_loop(None)
+            stack.enter_context(no_loop())
             with pytest.raises(SystemExit) as ended:
                 main()
         if collects:

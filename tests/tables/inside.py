@@ -27,6 +27,17 @@ def now() -> float:
 
 
 @contextlib.contextmanager
+def no_loop() -> Iterator[None]:
+    """Let this thread run another loop, while the one that runs in it stands still."""
+    running = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(running)
+
+
+@contextlib.contextmanager
 def sentinels_name(host: str, port: int) -> Iterator[None]:
     """Let all Sentinels name this server as the primary of their group, without being asked."""
     view = SentinelView(host, port, epoch=0, replicas=0, known=0)
