@@ -29,64 +29,23 @@ import asynclock.fencing.fastapi
 import asynclock.testing
 from tests import unmeasured
 
-NAMES = {
-    "AcquireContext",
-    "AcquireTimeoutError",
-    "AlreadyHeldError",
-    "AnyLease",
-    "AnyLock",
-    "AsyncLockError",
-    "Barrier",
-    "BrokenBarrierError",
-    "ConfigurationError",
-    "Election",
-    "FairLock",
-    "Inspection",
-    "Latch",
-    "Leader",
-    "Lease",
-    "LeaseLostError",
-    "Lock",
-    "LockManager",
-    "MultiLease",
-    "MultiLock",
-    "NodeHealth",
-    "NodeView",
-    "NotAcquiredError",
-    "QuorumUnavailableError",
-    "ReadLock",
-    "ReadWriteLock",
-    "ReentrantLease",
-    "ReentrantLock",
-    "Semaphore",
-    "SemaphorePermits",
-    "SharedEvent",
-    "Statistics",
-    "Term",
-    "UnsupportedDeploymentError",
-    "Waiter",
-    "WriteLock",
-    "connect",
-}
+NAMES = set(
+    """
+AcquireContext AcquireTimeoutError AlreadyHeldError AnyLease AnyLock AsyncLockError Barrier
+BrokenBarrierError ConfigurationError Election FairLock Inspection Latch Leader Lease
+LeaseLostError Lock LockManager MultiLease MultiLock NodeHealth NodeView NotAcquiredError
+QuorumUnavailableError ReadLock ReadWriteLock ReentrantLease ReentrantLock Semaphore
+SemaphorePermits SharedEvent Statistics Term UnsupportedDeploymentError Waiter WriteLock
+connect
+""".split()
+)
 
-BLOCKING = {
-    "Barrier",
-    "FairLock",
-    "Latch",
-    "Lease",
-    "Lock",
-    "LockManager",
-    "LockSettings",
-    "MultiLease",
-    "MultiLock",
-    "ReadWriteLock",
-    "ReentrantLease",
-    "ReentrantLock",
-    "Semaphore",
-    "SemaphorePermits",
-    "SharedEvent",
-    "connect",
-}
+BLOCKING = set(
+    """
+Barrier FairLock Latch Lease Lock LockManager LockSettings MultiLease MultiLock
+ReadWriteLock ReentrantLease ReentrantLock Semaphore SemaphorePermits SharedEvent connect
+""".split()
+)
 
 # The error tree: a class and those it can be caught as.
 ERRORS = {
@@ -102,22 +61,12 @@ ERRORS = {
 }
 
 
-LEASE = {
-    "adopt",
-    "check",
-    "extend",
-    "fence",
-    "held",
-    "lost_reason",
-    "name",
-    "owner",
-    "part",
-    "release",
-    "remaining",
-    "task",
-    "ttl",
-    "wait_lost",
-}
+LEASE = set(
+    """
+adopt check extend fence held lost_reason name owner part release remaining task ttl
+wait_lost
+""".split()
+)
 ELECTION = {"campaign", "inspect", "leader", "name", "observe"}
 SIDES = {"downgrade", "inspect", "name", "read", "upgrade", "write"}
 SEMAPHORE = {"acquire", "inspect", "name", "permits", "several", "try_acquire"}

@@ -48,7 +48,14 @@ async def test_every_json_output_keeps_to_its_schema(
     check(json.loads(doctor.out), "doctor")
     check(json.loads(nothing.out), "release")
     check(json.loads(released.out), "release")
-    check(json.loads(bench.out), "bench")
+    loads = json.loads(bench.out)
+    check(loads, "bench")
+    assert [row["errors"] for row in loads["loads"]] == [{}] * 3
+    assert all(0 < row["p50"] <= row["p99"] <= row["p999"] for row in loads["loads"])
+    names = await asynclock_nodes[0].command("KEYS", "asynclock:bench:*")
+    assert [
+        left for key in names if (left := await asynclock_nodes[0].command("PTTL", key)) < 0
+    ] == []
     check(page, "page")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -43,116 +44,31 @@ async def opens() -> AsyncIterator[Opens]:
 
 
 STRINGS = """
-NONSENSE
-set a 1
-GET a
-SET a 2 NX
-SET a 3 px 100000 get
-PTTL a
-SET a 4 KEEPTTL
-PTTL a
-SET a 5
-PTTL a
-SET a 6 XYZ
-SET a 6 PX
-GET a
-SET new 1 NX PX 100000
-PTTL new
-PTTL missing
-PEXPIRE a 100000
-PEXPIRE missing 100000
-EXISTS missing
-PTTL a
-HSET h f 1
-MGET a h missing
-MGET
-GET h
-SET h 1 GET
-HMGET h f
-HSET a f 1
-TYPE a
-TYPE h
-TYPE missing
-EXISTS a a h missing
-DEL a a h missing
-EXISTS a h
-SET empty {}
-HSET empty f 1
-ZADD empty 1 m
-GET empty
-GET
+NONSENSE; set a 1; GET a; SET a 2 NX; SET a 3 px 100000 get; PTTL a; SET a 4 KEEPTTL; PTTL a
+SET a 5; PTTL a; SET a 6 XYZ; SET a 6 PX; GET a; SET new 1 NX PX 100000; PTTL new
+PTTL missing; PEXPIRE a 100000; PEXPIRE missing 100000; EXISTS missing; PTTL a; HSET h f 1
+MGET a h missing; MGET; GET h; SET h 1 GET; HMGET h f; HSET a f 1; TYPE a; TYPE h
+TYPE missing; EXISTS a a h missing; DEL a a h missing; EXISTS a h; SET empty {}
+HSET empty f 1; ZADD empty 1 m; GET empty; GET
 """
 HASHES = """
-HSET h f 1 g 2
-HSET h f 3 i 4
-HMGET h f g i x
-HMGET missing f
-PEXPIRE h 100000
-HSET h j 5
-PTTL h
-HSET h odd
-HMGET h odd j
+HSET h f 1 g 2; HSET h f 3 i 4; HMGET h f g i x; HMGET missing f; PEXPIRE h 100000
+HSET h j 5; PTTL h; HSET h odd; HMGET h odd j
 """
 SORTED_SETS = """
-ZADD z 1 b 1 a 2 c
-ZADD z 2 a 5 d 2.5 e
-ZADD z 2 Z
-ZCARD z
-ZCARD missing
-ZSCORE z e
-ZSCORE z d
-ZSCORE z x
-ZRANK z c
-ZRANK z x
-ZRANGE z 0 -1 WITHSCORES
-ZRANGE z 0 -1 withscores
-ZRANGE z -100 1
-ZRANGE z -8 1
-ZRANGE z 1 100
-ZRANGE z -2 -1
-ZRANGE z 3 2
-ZRANGE z 0 -100
-ZRANGE z 0 0 XYZ
-ZRANGE z 0 0 WITHSCORES XYZ
-ZRANGE z 0
-ZREVRANGE z 0 1
-ZREVRANGE z -2 -1 WITHSCORES
-ZRANGEBYSCORE z 1 2
-ZRANGEBYSCORE z (1 2
-ZRANGEBYSCORE z 1 (2
-ZRANGEBYSCORE z 2 (5 WITHSCORES
-ZRANGEBYSCORE z -inf +inf
-ZRANGEBYSCORE z low 2
-PEXPIRE z 100000
-ZADD z 9 f
-PTTL z
-ZADD z
-ZADD z 1
-ZADD z much f
-ZREM z x
-ZREM z f x d
-ZREMRANGEBYSCORE z 1 (2
-ZREMRANGEBYSCORE z 1 (2
-ZRANGE z 0 -1 WITHSCORES
-GET z
-ZREMRANGEBYSCORE z -inf +inf
-EXISTS z
-PTTL z
+ZADD z 1 b 1 a 2 c; ZADD z 2 a 5 d 2.5 e; ZADD z 2 Z; ZCARD z; ZCARD missing; ZSCORE z e
+ZSCORE z d; ZSCORE z x; ZRANK z c; ZRANK z x; ZRANGE z 0 -1 WITHSCORES
+ZRANGE z 0 -1 withscores; ZRANGE z -100 1; ZRANGE z -8 1; ZRANGE z 1 100; ZRANGE z -2 -1
+ZRANGE z 3 2; ZRANGE z 0 -100; ZRANGE z 0 0 XYZ; ZRANGE z 0 0 WITHSCORES XYZ; ZRANGE z 0
+ZREVRANGE z 0 1; ZREVRANGE z -2 -1 WITHSCORES; ZRANGEBYSCORE z 1 2; ZRANGEBYSCORE z (1 2
+ZRANGEBYSCORE z 1 (2; ZRANGEBYSCORE z 2 (5 WITHSCORES; ZRANGEBYSCORE z -inf +inf
+ZRANGEBYSCORE z low 2; PEXPIRE z 100000; ZADD z 9 f; PTTL z; ZADD z; ZADD z 1; ZADD z much f
+ZREM z x; ZREM z f x d; ZREMRANGEBYSCORE z 1 (2; ZREMRANGEBYSCORE z 1 (2
+ZRANGE z 0 -1 WITHSCORES; GET z; ZREMRANGEBYSCORE z -inf +inf; EXISTS z; PTTL z
 """
 NAMES = """
-SET a* 1
-SET ab 1
-SET abc 1
-ZADD B 1 m
-KEYS *
-KEYS a*
-KEYS a?
-KEYS [AB]*
-KEYS a\\*
-KEYS x*
-SCAN 0
-SCAN 0 MATCH a* COUNT 1000
-SCAN 0 match ab COUNT 1000
+SET a* 1; SET ab 1; SET abc 1; ZADD B 1 m; KEYS *; KEYS a*; KEYS a?; KEYS [AB]*; KEYS a\\*
+KEYS x*; SCAN 0; SCAN 0 MATCH a* COUNT 1000; SCAN 0 match ab COUNT 1000
 SCAN 0 COUNT 1000 MATCH x*
 """
 SCRIPTS: list[Command] = [
@@ -209,34 +125,17 @@ EXPIRED = (
 ENDS = "SET other 1\n" + "".join(f"DEL k\nSET k 1 PX 1\nPAUSE\n{look}\n" for look in EXPIRED)
 """Each command finds a key gone that has ended, though nothing has looked for it since."""
 NEW_LIVES = """
-SET k 1 PX 1
-HSET h f 1
-PEXPIRE h 1
-ZADD z 1 m
-PEXPIRE z 1
-PAUSE
-SET k 1
-PTTL k
-HSET h f 1
-PTTL h
-ZADD z 1 m
-PTTL z
-PEXPIRE k 1000
-DEL k
-SET k 1 KEEPTTL
-PTTL k
-PEXPIRE k 1000
-FLUSHALL
-SET k 1 KEEPTTL
-PTTL k
+SET k 1 PX 1; HSET h f 1; PEXPIRE h 1; ZADD z 1 m; PEXPIRE z 1; PAUSE; SET k 1; PTTL k
+HSET h f 1; PTTL h; ZADD z 1 m; PTTL z; PEXPIRE k 1000; DEL k; SET k 1 KEEPTTL; PTTL k
+PEXPIRE k 1000; FLUSHALL; SET k 1 KEEPTTL; PTTL k
 """
 
 
 def words(lines: str) -> list[Command]:
-    """Return a command per line; {} is an empty word."""
+    """Return the commands between semicolons and line ends; {} is an empty word."""
     return [
-        tuple("" if word == "{}" else word for word in line.split())
-        for line in lines.strip().splitlines()
+        tuple("" if word == "{}" else word for word in command.split())
+        for command in re.split("; |\n", lines.strip())
     ]
 
 
