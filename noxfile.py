@@ -177,7 +177,7 @@ def layers(session: nox.Session) -> None:
 # The cheapest cases of each part: they touch a server for milliseconds, or none.
 QUICK = [
     "tests/access/test_acl.py",
-    "tests/engine/test_acquiring.py",
+    "tests/engine/test_coroutine.py",
     "tests/engine/test_closing.py",
     "tests/engine/test_fences.py",
     "tests/engine/test_interruption.py",

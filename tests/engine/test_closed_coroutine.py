@@ -17,7 +17,7 @@ from asynclock.testing import LocalServer, lose
 from asynclock.testing import until as found
 from tests import patient
 from tests.tables.inside import names_in_use
-from tests.waiting import PATIENCE, until
+from tests.waiting import until
 
 BLOCKING = "_asyncio_future_blocking"
 """What a task sets to False when it begins to wait for a future."""
@@ -231,30 +231,6 @@ async def test_closed_in_another_thread_after_a_loss_interrupted_it(
         with ThreadPoolExecutor(1) as pool, pytest.raises(StopIteration):
             pool.submit(leaving.send, None).result()
         await nothing_left(locks, asynclock_nodes)
-
-
-@pytest.mark.timeout(2 * PATIENCE)
-async def test_released_in_another_loop_after_one_name_was_lost(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    """It's refused there, and the other names can still be released here."""
-    async with connect(asynclock_nodes, "name by name") as locks:
-        lease = await locks.multi_lock("a", "b").acquire()
-        lose(lease.leases[0])
-        with pytest.raises(asynclock.ConfigurationError):
-            await asyncio.to_thread(lambda: asyncio.run(lease.release()))
-        assert lease.leases[1].held
-        await lease.release()
-        await nothing_left(locks, asynclock_nodes)
-
-
-async def test_an_ended_hold_is_known_as_lost_in_any_loop(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        lease = await locks.reentrant_lock("a").acquire()
-        await lease.release()
-        await asyncio.to_thread(lambda: asyncio.run(lease.wait_lost()))
 
 
 async def test_a_multi_lease_tells_whom_the_loss_of_one_name_interrupts(

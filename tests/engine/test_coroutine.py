@@ -6,7 +6,6 @@ import asyncio
 import collections.abc
 import gc
 import sys
-import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -39,9 +38,13 @@ def each_call(function: Any) -> Any:
 
 
 @pytest_asyncio.fixture
-async def locks(asynclock_nodes: list[LocalServer]) -> AsyncIterator[asynclock.LockManager]:
-    async with patient.connect(asynclock_nodes[0].url, restart_guard=False) as made:
+async def locks() -> AsyncIterator[asynclock.LockManager]:
+    async with asynclock.connect("memory://coroutine") as made:
         yield made
+
+
+def again() -> Any:
+    return pytest.raises(RuntimeError, match="cannot reuse already awaited")
 
 
 async def end(lease: Any) -> None:
@@ -145,29 +148,41 @@ async def test_a_task_of_it_is_cancelled_cleanly(locks: asynclock.LockManager) -
 
 
 @each_call
-async def test_it_is_used_once(locks: asynclock.LockManager, call: Call) -> None:
-    def again(made: asynclock.AcquireContext[Any]) -> Any:
-        return pytest.raises(RuntimeError, match="cannot reuse already awaited")
-
-    made = call(locks)
-    await end(await made)
-    with again(made):
-        await made
-    with again(made):
-        made.send(None)
-    with again(made):
-        made.throw(KeyError)
-    with again(made):
-        await asyncio.create_task(made)
-    made.close()
-
-    made = call(locks)
-    await end(await asyncio.create_task(made))
-    with again(made):
-        await made
-    with again(made):
-        made.send(None)
+async def test_it_is_awaited_once(locks: asynclock.LockManager, call: Call) -> None:
+    for drive in (lambda made: made, asyncio.create_task):
+        made = call(locks)
+        await end(await drive(made))
+        with again():
+            await made
+        with again():
+            made.send(None)
+        with again():
+            made.throw(KeyError)
+        with again():
+            await asyncio.create_task(made)
+        made.close()
     assert locks.leases() == ()
+
+
+@each_call
+async def test_it_is_made_when_it_is_used_and_entered_once(
+    locks: asynclock.LockManager, call: Call
+) -> None:
+    unused, entered = call(locks), call(locks)
+    assert locks.leases() == ()
+    async with entered as lease:
+        with again():
+            await entered.__aenter__()
+        assert lease.held
+    assert not lease.held
+    assert locks.leases() == ()
+    for over in (entered, unused):
+        with pytest.raises(RuntimeError, match="never entered"):
+            await over.__aexit__(None, None, None)
+    with again():
+        async with entered:
+            pass
+    unused.close()
 
 
 @each_call
@@ -177,9 +192,9 @@ async def test_thrown_into_or_closed_before_it_began(
     made = call(locks)
     with pytest.raises(KeyError):
         made.throw(KeyError("x"))
-    with pytest.raises(RuntimeError, match="cannot reuse"):
+    with again():
         await made
-    with pytest.raises(RuntimeError, match="cannot reuse"):
+    with again():
         made.send(None)
     with warnings.catch_warnings():  # as of any coroutine: this spelling is on its way out
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -188,7 +203,7 @@ async def test_thrown_into_or_closed_before_it_began(
     made = call(locks)
     made.close()
     made.close()
-    with pytest.raises(RuntimeError, match="cannot reuse"):
+    with again():
         await made
     assert locks.leases() == ()
 
@@ -242,19 +257,3 @@ async def test_the_timeout_counts_from_the_call(locks: asynclock.LockManager) ->
             with pytest.raises(asynclock.AcquireTimeoutError):
                 await asyncio.create_task(call)
             assert loop.time() - began < TIMEOUT
-
-
-async def test_another_threads_loop_is_refused_as_before(locks: asynclock.LockManager) -> None:
-    await (await locks.lock("a").acquire()).release()
-    errors: list[BaseException] = []
-
-    def elsewhere() -> None:
-        try:
-            asyncio.run(locks.lock("a").acquire())
-        except (asynclock.ConfigurationError, ValueError) as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    assert isinstance(errors[0], asynclock.ConfigurationError)

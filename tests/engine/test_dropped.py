@@ -129,6 +129,7 @@ async def test_dropped_in_another_thread(asynclock_nodes: list[LocalServer]) -> 
         leases = [await locks.lock("a").acquire()]
         with pytest.warns(ResourceWarning, match="was dropped"):
             await asyncio.to_thread(leases.clear)
+        assert locks.statistics().held == 0
         await until(lambda: not locks.leases(), "it is lost")
         await (await locks.lock("a").acquire(timeout=10)).release()
 

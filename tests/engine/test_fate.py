@@ -79,6 +79,17 @@ async def test_a_node_that_forgot_a_lease_gets_it_back_when_it_votes(on: Nodes) 
 
 
 @virtual
+async def test_a_key_of_others_need_not_be_text(on: Nodes) -> None:
+    for node in on.nodes:
+        await node.command("SET", KEY, b"\xff\xfe", "PX", 3000)
+    assert await on.locks.lock("a").try_acquire() is None
+    with pytest.raises(asynclock.AcquireTimeoutError):
+        await on.locks.lock("a").acquire(timeout=1)
+    async with on.locks.lock("a"):
+        pass
+
+
+@virtual
 async def test_a_last_renewal_ends_with_max_hold_to_the_millisecond(on: Nodes) -> None:
     lease = await on.locks.lock("a", ttl=4.0, max_hold=6.0).acquire()
     ends = now() + 6.0

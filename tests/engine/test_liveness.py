@@ -79,16 +79,6 @@ async def test_a_writer_wakes_readers_of_its_own_process(on: Nodes) -> None:
     assert await seconds_until(reading.done) < AT_ONCE
 
 
-@virtual
-async def test_a_writer_that_gives_up_lets_readers_in_at_once(on: Nodes) -> None:
-    reader = await on.locks.rwlock("a").read().acquire()
-    with pytest.raises(asynclock.AcquireTimeoutError):
-        await start(on.locks.rwlock("a").write().acquire(timeout=0.2))
-    await asyncio.sleep(AT_ONCE)
-    assert await on.locks.rwlock("a").read().try_acquire() is not None
-    await reader.release()
-
-
 @virtual_single
 async def test_a_fair_waiter_that_gives_up_lets_the_next_go_on(on: Nodes) -> None:
     """The one that gives up is first, and the lock became free unnoticed."""

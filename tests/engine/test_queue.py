@@ -47,6 +47,12 @@ async def refused(locks: asynclock.LockManager, more: int = 1) -> None:
     await until(lambda: locks.statistics().refused >= before + more, every=0.001)
 
 
+async def forget(on: Nodes, key: bytes = KEY) -> None:
+    """Let all nodes forget a key, unnoticed."""
+    for node in on.nodes:
+        await node.command("DEL", key)
+
+
 async def is_gone(node: MemoryNode) -> bool:
     return not await node.command("EXISTS", KEY)
 
@@ -57,6 +63,21 @@ async def line_up(lock: asynclock.Lock, locks: asynclock.LockManager) -> asyncio
     await refused(locks)
     await asyncio.sleep(0.01)
     return task
+
+
+async def wins(waiting: asyncio.Task[Any], within: float) -> None:
+    """Look whether a waiter gets the lock in so many seconds, and let it go again."""
+    assert await seconds_until(waiting.done) < within
+    await (await waiting).release()
+
+
+@asynccontextmanager
+async def in_line(on: Nodes, count: int) -> AsyncIterator[tuple[Any, ...]]:
+    """A lease, and those who wait for it in this order, each in a process of its own."""
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(on.connect()) for _ in range(count)]
+        holder = await on.locks.lock("a").acquire()
+        yield (holder, *[await line_up(locks.lock("a"), locks) for locks in others])
 
 
 @virtual
@@ -114,12 +135,12 @@ def test_a_release_wakes_one_waiter(kind: str) -> None:
 
 @asynccontextmanager
 async def in_its_turn(
-    on: Nodes, turn: float = 60.0
+    on: Nodes, turn: float = 60.0, kind: str = "lock"
 ) -> AsyncIterator[tuple[asynclock.LockManager, asynclock.Lease, asyncio.Task[Any]]]:
     """A manager whose turn has begun, its lease, and the next waiter of another process."""
     async with on.connect(turn=turn) as ours, on.connect() as other:
         first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
+        mine = await line_up(getattr(ours, kind)("a"), ours)
         waiting = await line_up(other.lock("a"), other)
         await first.release()
         yield ours, await mine, waiting
@@ -143,12 +164,8 @@ async def test_a_process_that_loops_does_not_overtake(on: Nodes) -> None:
 
 @virtual
 async def test_a_process_keeps_the_name_for_its_turn_and_no_longer(on: Nodes) -> None:
-    async with on.connect(turn=1.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.lock("a"), ours)
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
-        lease, began, bodies = await mine, now(), 0
+    async with in_its_turn(on, turn=1.0) as (ours, first, waiting):
+        lease, began, bodies = first, now(), 0
         waiting.add_done_callback(lambda task: start(task.result().release()))
         while not waiting.done():
             await asyncio.sleep(0.1)
@@ -176,32 +193,16 @@ async def test_a_name_that_is_taken_again_and_again_passes_on_once(on: Nodes) ->
         assert seen.count("pass") == 1
 
 
+@pytest.mark.parametrize("kind", ["lock", "reentrant_lock"])
 @virtual
 async def test_leaving_a_block_in_a_turn_tells_of_a_loss_that_only_the_nodes_know(
-    on: Nodes,
+    on: Nodes, kind: str
 ) -> None:
-    async with in_its_turn(on) as (ours, lease, waiting):
+    async with in_its_turn(on, kind=kind) as (ours, lease, waiting):
         with pytest.raises(asynclock.LeaseLostError, match=GONE):
             async with lease:
-                for node in on.nodes:
-                    await node.command("DEL", KEY)
+                await forget(on)
         assert ours.statistics().lost == 1
-        await (await waiting).release()
-
-
-@virtual
-async def test_leaving_a_reentrant_hold_in_a_turn_tells_of_a_loss_that_only_the_nodes_know(
-    on: Nodes,
-) -> None:
-    async with on.connect(turn=60.0) as ours, on.connect() as other:
-        first = await on.locks.lock("a").acquire()
-        mine = await line_up(ours.reentrant_lock("a"), ours)  # type: ignore[arg-type]
-        waiting = await line_up(other.lock("a"), other)
-        await first.release()
-        with pytest.raises(asynclock.LeaseLostError, match=GONE):
-            async with await mine:
-                for node in on.nodes:
-                    await node.command("DEL", KEY)
         await (await waiting).release()
 
 
@@ -211,8 +212,7 @@ async def test_a_loss_is_not_silent_if_the_release_that_shows_it_is_cancelled(on
         events: list[object] = []
         async with in_its_turn(on, turn) as (ours, lease, waiting):
             ours.observe(events.append)
-            for node in on.nodes:
-                await node.command("DEL", KEY)
+            await forget(on)
             leaving = start(lease.__aexit__(None, None, None))
             await asyncio.sleep(0)
             leaving.cancel()
@@ -228,8 +228,7 @@ async def test_a_loss_is_not_silent_if_the_release_that_shows_it_is_cancelled(on
 async def test_a_loss_that_shows_while_the_manager_closes_is_logged(on: Nodes) -> None:
     async with on.connect() as ours:
         lease = await ours.lock("a").acquire()
-        for node in on.nodes:
-            await node.command("DEL", KEY)
+        await forget(on)
         releasing = start(lease.release())
         await asyncio.sleep(0)
         with TestCase().assertLogs("asynclock", "ERROR"):
@@ -254,8 +253,7 @@ async def test_a_loss_that_the_replies_to_a_release_in_a_turn_reveal_is_reported
     on: Nodes,
 ) -> None:
     async with in_its_turn(on) as (ours, lease, waiting):
-        for node in on.nodes:
-            await node.command("DEL", KEY)
+        await forget(on)
         assert await lease.release()  # by our own clock, it was held
         await (await waiting).release()
         assert (lease.lost_reason, ours.statistics().lost) == (GONE, 1)
@@ -265,8 +263,7 @@ async def test_a_loss_that_the_replies_to_a_release_in_a_turn_reveal_is_reported
 async def test_a_name_that_is_kept_and_not_wanted_passes_on(on: Nodes) -> None:
     async with in_its_turn(on) as (_, lease, waiting):
         await lease.release()
-        assert await seconds_until(waiting.done) < AT_ONCE
-        await (await waiting).release()
+        await wins(waiting, AT_ONCE)
 
 
 @virtual
@@ -313,16 +310,13 @@ async def test_a_release_of_several_names_wakes_who_waits_for_one(on: Nodes) -> 
         first = await line_up(one.lock("a"), one)
         second = await line_up(two.lock("a"), two)
         await several.release()
-        assert await seconds_until(first.done) < 0.01
-        await (await first).release()
+        await wins(first, 0.01)
         await (await second).release()
 
 
 @virtual
 async def test_a_hand_over_needs_the_push_of_a_quorum(on: Nodes) -> None:
-    async with on.connect() as other:
-        holder = await on.locks.lock("a").acquire()
-        waiting = await line_up(other.lock("a"), other)
+    async with in_line(on, 1) as (holder, waiting):
         on.ways[2].go_mute()
         await holder.release()
         assert await seconds_until(waiting.done) < 0.01
@@ -354,8 +348,7 @@ async def test_a_dead_holder_is_followed_at_the_end_of_its_ttl(on: Nodes) -> Non
 async def test_a_release_of_a_client_without_a_queue_is_noticed(on: Nodes) -> None:
     await on.ghost()
     first = await line_up(on.locks.lock("a"), on.locks)
-    for node in on.nodes:
-        await node.command("DEL", KEY)
+    await forget(on)
     assert await seconds_until(first.done) < AT_ONCE
 
 
@@ -373,15 +366,12 @@ async def test_a_push_that_is_lost_costs_one_refresh(on: Nodes) -> None:
 
 @virtual
 async def test_a_cancelled_waiter_leaves_and_the_next_goes(on: Nodes) -> None:
-    async with on.connect() as one, on.connect() as two:
-        holder = await on.locks.lock("a").acquire()
-        first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
+    async with in_line(on, 2) as (holder, first, second):
         first.cancel()
         await asyncio.sleep(AT_ONCE)
         assert [await node.command("ZCARD", QUEUE) for node in on.nodes] == [1, 1, 1]
         await holder.release()
-        assert await seconds_until(second.done) < AT_ONCE
-        await (await second).release()
+        await wins(second, AT_ONCE)
     assert [await node.command("KEYS", QUEUE + b"*") for node in on.nodes] == [[], [], []]
 
 
@@ -479,22 +469,17 @@ async def test_closing_a_manager_removes_the_tickets_of_its_waiters(on: Nodes) -
 
 @virtual
 async def test_a_waiter_that_was_woken_and_goes_away_wakes_the_next(on: Nodes) -> None:
-    async with on.connect() as one, on.connect() as two:
-        holder = await on.locks.lock("a").acquire()
-        first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
+    async with in_line(on, 2) as (holder, first, second):
         on.slow(0.3)
         await holder.release()
         first.cancel()
-        assert await seconds_until(second.done) < 2.0
-        await (await second).release()
+        await wins(second, 2.0)
 
 
 @virtual
 async def test_without_pushes_waiters_ask_at_intervals(on: Nodes) -> None:
     refuse_tracking(on.nodes)
-    async with on.connect() as one, on.connect() as two:
-        holder = await on.locks.lock("a").acquire()
-        first, second = await line_up(one.lock("a"), one), await line_up(two.lock("a"), two)
+    async with in_line(on, 2) as (holder, first, second):
         await holder.release()
         lease = await asyncio.wait_for(first, 1.0)
         assert not second.done()
@@ -662,8 +647,7 @@ async def test_a_downgrade_in_a_turn_notices_that_the_write_lease_was_lost(on: N
         )
         await blocking.release()
         writer = await mine
-        for node in on.nodes:
-            await node.command("DEL", KEY + b":#write")
+        await forget(on, KEY + b":#write")
         with pytest.raises(asynclock.LeaseLostError):
             await lock.downgrade(writer)
         await (await waiting).release()

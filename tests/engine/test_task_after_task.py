@@ -10,7 +10,7 @@ import pytest
 import asynclock
 from asynclock import events
 from tests.engine.test_queue import in_its_turn
-from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, seconds_until, start, virtual
+from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, TTL, Nodes, seconds_until, start, virtual
 from tests.tables.inside import now
 from tests.waiting import until
 
@@ -273,6 +273,36 @@ async def test_a_waiter_that_asks_with_other_terms_than_the_holder_is_next(on: N
     await first.release()
     await asyncio.wait(tasks)
     assert order == ["longer", "same", "held back"]
+
+
+@virtual
+async def test_a_release_while_the_next_waiter_is_being_cancelled_goes_to_nobody(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().waiting == 1)
+    waiting.cancel()
+    # No step of the loop in between: the waiter is cancelled and does not know it yet.
+    await lease.release()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await until(lambda: not any(node.keys.get(KEY) for node in on.nodes))
+
+
+@virtual
+async def test_the_one_behind_a_waiter_that_is_being_cancelled_gets_its_own_terms(
+    on: Nodes,
+) -> None:
+    lease = await on.locks.lock("a").acquire()
+    waiting, other = (start(on.locks.lock("a", ttl=ttl).acquire()) for ttl in (TTL, TTL / 2))
+    await until(lambda: on.locks.statistics().waiting == 2)
+    waiting.cancel()
+    await lease.release()
+    got = await other
+    assert got.ttl == TTL / 2
+    assert got.remaining() <= TTL / 2
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await got.release()
 
 
 @virtual

@@ -3,299 +3,296 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock.testing import LocalServer
-from tests.patient import connect_to as connect
-from tests.tables.inside import renew_now
+from asynclock.testing import lose
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual_single
 from tests.waiting import PATIENCE, until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a"),
     "reentrant": lambda locks: locks.reentrant_lock("a"),
     "multi": lambda locks: locks.multi_lock("a", "b"),
+    "name by name": lambda locks: locks.multi_lock("a", "b"),
     "semaphore": lambda locks: locks.semaphore("a", 2),
     "read": lambda locks: locks.rwlock("a").read(),
 }
+
+
+def prefix(kind: str) -> str:
+    return "asynclock:{" if kind == "name by name" else "asynclock:"  # as on Cluster
+
+
+def cancellations() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
 
 
 # one lock object, several tasks
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "read"])
-async def test_leaving_what_one_has_not_entered_touches_nothing(
-    asynclock_nodes: list[LocalServer], kind: str
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        lock = LOCKS[kind](locks)
-        inside, leave = [], asyncio.Event()
+@virtual_single
+async def test_leaving_what_one_has_not_entered_touches_nothing(on: Nodes, kind: str) -> None:
+    lock = LOCKS[kind](on.locks)
+    inside, leave = [], asyncio.Event()
 
-        async def work() -> None:
-            async with lock as lease:
-                inside.append(lease)
-                await leave.wait()
-                assert lease.held
+    async def work() -> None:
+        async with lock as lease:
+            inside.append(lease)
+            await leave.wait()
+            assert lease.held
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(2):
-                group.create_task(work())
-            await until(lambda: len(inside) == 2, "both are inside")
-            with pytest.raises(RuntimeError, match="unknown which lease this task"):
-                await lock.__aexit__(None, None, None)
-            assert all(lease.held for lease in inside)
-            leave.set()
-        with pytest.raises(RuntimeError, match="not entered"):
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(work())
+        await until(lambda: len(inside) == 2, "both are inside")
+        with pytest.raises(RuntimeError, match="unknown which lease this task"):
             await lock.__aexit__(None, None, None)
-        assert locks.leases() == ()
+        assert all(lease.held for lease in inside)
+        leave.set()
+    with pytest.raises(RuntimeError, match="not entered"):
+        await lock.__aexit__(None, None, None)
+    assert on.locks.leases() == ()
 
 
 # dispatcher and workers
 
 
 @pytest.mark.parametrize("kind", ["lock", "multi"])
-async def test_one_task_acquires_and_others_release(
-    asynclock_nodes: list[LocalServer], kind: str
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        lock = LOCKS[kind](locks)
-        done: list[int] = []
+@virtual_single
+async def test_one_task_acquires_and_others_release(on: Nodes, kind: str) -> None:
+    lock = LOCKS[kind](on.locks)
+    done: list[int] = []
 
-        async def work(number: int, lease: Any) -> None:
-            async with lease:
-                await asyncio.sleep(0.005)
-                done.append(number)
+    async def work(number: int, lease: Any) -> None:
+        await asyncio.sleep(0.005)
+        done.append(number)
+        await lease.release()
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(5):
-                group.create_task(work(number, await lock.acquire(timeout=10)))
-        assert done == list(range(5))
-
-        async def release_only(lease: Any) -> None:
-            await asyncio.sleep(0.005)
-            await lease.release()
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(3):
-                group.create_task(release_only(await lock.acquire(timeout=10)))
-        async with lock:  # but here no other code can end it
-            with pytest.raises(asynclock.AlreadyHeldError):
-                await lock.acquire(timeout=10)
-
-
-async def test_a_lease_that_another_task_acquired_is_the_enterers(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        lease = await asyncio.create_task(locks.lock("a").acquire())
-        assert lease.task is None
+    async def enter(number: int, lease: Any) -> None:
         async with lease:
-            assert lease.task is asyncio.current_task()
+            await asyncio.sleep(0.005)
+            done.append(number)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(8):
+            using = (enter if number < 5 else work)(number, await lock.acquire(timeout=10))
+            group.create_task(using)
+    assert done == list(range(8))
+    async with lock:  # but here no other code can end it
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await lock.acquire(timeout=10)
+
+
+@virtual_single
+async def test_a_lease_that_another_task_acquired_is_the_enterers(on: Nodes) -> None:
+    lease = await start(on.locks.lock("a").acquire())
+    assert lease.task is None
+    async with lease:
+        assert lease.task is asyncio.current_task()
+        with pytest.raises(asynclock.AlreadyHeldError):
+            await on.locks.lock("a").acquire(timeout=10)
+
+
+@virtual_single
+async def test_readers_of_one_process_that_want_to_write(on: Nodes) -> None:
+    rwlock = on.locks.rwlock("a")
+    reading = asyncio.Barrier(2)
+
+    async def upgrade() -> None:
+        async with rwlock.read():
+            await reading.wait()
             with pytest.raises(asynclock.AlreadyHeldError):
-                await locks.lock("a").acquire(timeout=10)
+                await rwlock.write().acquire()
+            await reading.wait()
 
-
-async def test_readers_of_one_process_that_want_to_write(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        rwlock = locks.rwlock("a")
-        refused = 0
-        reading = asyncio.Barrier(2)
-
-        async def upgrade() -> None:
-            nonlocal refused
-            async with rwlock.read():
-                await reading.wait()
-                with pytest.raises(asynclock.AlreadyHeldError):
-                    await rwlock.write().acquire()
-                refused += 1
-                await reading.wait()
-
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        for _ in range(2):
             group.create_task(upgrade())
-            group.create_task(upgrade())
-        assert refused == 2
-        async with rwlock.write().acquire(timeout=10):  # no task is locked out
-            pass
-        async with rwlock.read().acquire(timeout=10):
+    for side in (rwlock.write(), rwlock.read()):
+        async with side.acquire(timeout=10):  # no task is locked out
             pass
 
 
 # a body that moves to another task
 
 
-@pytest.mark.parametrize("kind", [*LOCKS, "name by name"])
-async def test_a_loss_ends_the_task_that_the_body_has_moved_to(
-    asynclock_nodes: list[LocalServer], kind: str
-) -> None:
-    by_name = kind == "name by name"
-    prefix = "asynclock:{" if by_name else "asynclock:"
-    async with connect(asynclock_nodes, prefix=prefix) as locks:
-        entered = LOCKS["multi" if by_name else kind](locks).acquire()
+@pytest.mark.parametrize("kind", LOCKS)
+@virtual_single
+async def test_a_loss_ends_the_task_that_the_body_has_moved_to(on: Nodes, kind: str) -> None:
+    async with on.connect(prefix=prefix(kind)) as locks:
+        entered = LOCKS[kind](locks).acquire()
         lease = await entered.__aenter__()
-        moved = asyncio.Event()
 
         async def body() -> None:
             lease.adopt()
-            moved.set()
             try:
-                await asyncio.sleep(30)
+                await asyncio.sleep(3 * TTL)
             except BaseException as error:
                 await entered.__aexit__(type(error), error, None)
                 raise
 
         task = asyncio.create_task(body())
-        await moved.wait()
-        for node in asynclock_nodes:
-            await node.command("FLUSHALL")
-        renew_now(locks)
+        await asyncio.sleep(0)
+        await on.nodes[0].command("FLUSHALL")
         with pytest.raises(asynclock.LeaseLostError):
             await task
-        me = asyncio.current_task()
-        assert me is not None
-        assert me.cancelling() == 0
+        assert cancellations() == 0
         await asyncio.sleep(0)
         assert not task.cancelled()
 
 
-async def test_left_in_another_task_a_later_loss_ends_nobody(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        lease = await locks.lock("a").acquire()
+@virtual_single
+async def test_left_in_another_task_a_later_loss_ends_nobody(on: Nodes) -> None:
+    lease = await on.locks.lock("a").acquire()
+    await lease.__aenter__()
+    waiting = asyncio.create_task(lease.wait_lost())
+    await asyncio.create_task(lease.__aexit__(None, None, None))
+    await waiting
+    await asyncio.sleep(0)
+    assert cancellations() == 0
+
+
+@pytest.mark.parametrize("kind", ["lock", "reentrant", "multi"])
+@virtual_single
+async def test_only_what_is_entered_and_held_can_be_adopted(on: Nodes, kind: str) -> None:
+    lease = await LOCKS[kind](on.locks).acquire()
+    with pytest.raises(RuntimeError, match="not entered"):
+        lease.adopt()
+    await lease.__aenter__()
+    lease.adopt()  # to where it is
+    with pytest.raises(RuntimeError, match="entered already"):
         await lease.__aenter__()
-        waiting = asyncio.create_task(lease.wait_lost())
-        await asyncio.create_task(lease.__aexit__(None, None, None))
-        await waiting
-        await asyncio.sleep(0)
-        me = asyncio.current_task()
-        assert me is not None
-        assert me.cancelling() == 0
+    await lease.__aexit__(None, None, None)
+    with pytest.raises((RuntimeError, asynclock.LeaseLostError)):
+        lease.adopt()
+    with pytest.raises(asynclock.LeaseLostError, match="released"):
+        await lease.extend()
 
 
-async def test_only_what_is_entered_and_held_can_be_adopted(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        for lock in (locks.lock("a"), locks.reentrant_lock("a")):
-            lease = await lock.acquire()
-            with pytest.raises(RuntimeError, match="not entered"):
-                lease.adopt()
-            await lease.__aenter__()
-            lease.adopt()  # to where it is
-            await lease.__aexit__(None, None, None)
-            with pytest.raises((RuntimeError, asynclock.LeaseLostError)):
-                lease.adopt()
+@pytest.mark.parametrize("kind", ["lock", "reentrant", "multi"])
+@virtual_single
+async def test_a_lease_that_was_lost_is_not_adopted(on: Nodes, kind: str) -> None:
+    lock: Any = LOCKS[kind](on.locks)
+    with pytest.raises(asynclock.LeaseLostError, match="took it away"):
+        async with lock as lease:
+            lose(getattr(lease, "leases", [lease])[0])
+            lease.adopt()
+            raise AssertionError("it was adopted")
 
 
-async def test_an_adopted_reentrant_hold_may_be_taken_again_there(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        lock = locks.reentrant_lock("a")
-        entered = lock.acquire()
-        outer = await entered.__aenter__()
+@virtual_single
+async def test_only_a_task_can_adopt_a_lease(on: Nodes) -> None:
+    refused: list[str] = []
 
-        async def body() -> None:
-            outer.adopt()
-            async with lock.acquire(timeout=5) as inner:
-                assert inner.fence == outer.fence
+    def adopt() -> None:
+        try:
+            lease.adopt()
+        except RuntimeError as error:
+            refused.append(str(error))
 
-        await asyncio.create_task(body())
-        assert await lock.try_acquire() is None  # it is that task's now
-        await entered.__aexit__(None, None, None)
+    async with on.locks.lock("a") as lease:
+        before = lease.task
+        asyncio.get_running_loop().call_soon(adopt)
+        await asyncio.sleep(0.01)
+        assert refused == ["a lease can only be held inside a task"]
+        assert lease.task is before
+
+
+@virtual_single
+async def test_an_adopted_reentrant_hold_may_be_taken_again_there(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    entered = lock.acquire()
+    outer = await entered.__aenter__()
+
+    async def body() -> None:
+        outer.adopt()
+        async with lock.acquire(timeout=5) as inner:
+            assert inner.fence == outer.fence
+
+    await asyncio.create_task(body())
+    assert await lock.try_acquire() is None  # it is that task's now
+    await entered.__aexit__(None, None, None)
 
 
 # another thread's event loop
 
-Act = Callable[[asynclock.LockManager, asynclock.Lease], Awaitable[object]]
-ACTS: dict[str, Act] = {
-    "release": lambda _, lease: lease.release(),
-    "enter": lambda _, lease: lease.__aenter__(),
-    "leave": lambda _, lease: lease.__aexit__(None, None, None),
-    "extend": lambda _, lease: lease.extend(),
-    "check": lambda _, lease: lease.check(),
-    "wait_lost": lambda _, lease: lease.wait_lost(),
-    "aclose": lambda locks, _: locks.aclose(),
-    "acquire": lambda locks, _: locks.lock("b").acquire(),
-}
 
+@pytest.mark.parametrize("kind", ["lock", "multi", "name by name", "reentrant", "inherited"])
+async def test_another_loop_can_do_nothing_with_a_lease(kind: str) -> None:
+    """Not even adopt it: a loss could not end a body there. What is refused counts no hold."""
+    inherits = kind == "inherited"
+    async with asynclock.connect("memory://a", prefix=prefix(kind), ttl=60, max_ttl=60) as locks:
+        lock: Any = locks.reentrant_lock("a", inherit=True) if inherits else LOCKS[kind](locks)
+        lease, made = await lock.acquire(), locks.lock("b").acquire()
+        asks = [
+            lambda: made,
+            lambda: locks.lock("b").acquire(),
+            *[lambda: lock.acquire()] * inherits,
+            *[lambda: lock.__aenter__()] * inherits,
+            locks.aclose,
+            lease.release,
+            lease.__aenter__,
+            lambda: lease.__aexit__(None, None, None),
+            lease.extend,
+            lease.check,
+            lease.wait_lost,
+        ]
 
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
-async def test_another_threads_loop_is_refused_at_once(
-    asynclock_nodes: list[LocalServer], act: Act
-) -> None:
-    async with connect(asynclock_nodes) as locks:
-        lease = await locks.lock("a").acquire()
-        told: list[object] = []
+        async def refused(act: Any) -> None:
+            with pytest.raises(asynclock.ConfigurationError, match="another event loop"):
+                await asyncio.wait_for(act(), PATIENCE)
 
-        async def there() -> None:
-            try:
-                told.append(await asyncio.wait_for(act(locks, lease), PATIENCE))
-            except BaseException as error:
-                told.append(error)
+        async def adopt() -> None:
+            lease.adopt()
 
-        thread = threading.Thread(target=lambda: asyncio.run(there()), daemon=True)
-        thread.start()
-        await asyncio.to_thread(thread.join, 2 * PATIENCE)
-        assert isinstance(told[0], asynclock.ConfigurationError), told
-        assert "another event loop" in str(told[0])
-        assert lease.held
-        assert await lease.release() is True
+        for act in asks:
+            await asyncio.to_thread(asyncio.run, refused(act))
+        async with lease:
+            await asyncio.to_thread(asyncio.run, refused(adopt))
+            await asyncio.to_thread(asyncio.run, refused(lease.release))
+            assert lease.task is asyncio.current_task()
+            assert lease.held
+            assert getattr(lease, "depth", 1) == 1
         async with locks.lock("b"):
             pass
 
 
-async def test_another_threads_loop_adopts_no_lease(asynclock_nodes: list[LocalServer]) -> None:
-    """A loss could not end a body there."""
-    async with connect(asynclock_nodes) as locks, locks.lock("a") as lease:
-        here = lease.task
+async def test_released_in_another_loop_after_one_name_was_lost() -> None:
+    """It's refused there, and the other names can still be released here."""
+    async with asynclock.connect("memory://a", prefix=prefix("name by name")) as locks:
+        lease = await locks.multi_lock("a", "b").acquire()
+        lose(lease.leases[0])
+        with pytest.raises(asynclock.ConfigurationError):
+            await asyncio.to_thread(asyncio.run, lease.release())
+        assert lease.leases[1].held
+        await lease.release()
+        assert locks.leases() == ()
 
-        async def there() -> None:
-            with pytest.raises(asynclock.ConfigurationError, match="another event loop"):
-                lease.adopt()
 
-        await asyncio.to_thread(lambda: asyncio.run(there()))
-        assert lease.task is here
-
-
-@pytest.mark.parametrize("other", ["reentrant", "multi"])
-async def test_and_for_leases_of_other_kinds(
-    asynclock_nodes: list[LocalServer], other: str
-) -> None:
-    async with connect(asynclock_nodes, prefix="a:{") as locks:
-        lease = await LOCKS[other](locks).acquire()
-        told: list[BaseException] = []
-
-        async def there() -> None:
-            for act in (lease.__aenter__, lease.release, lease.extend, lease.wait_lost):
-                try:
-                    await asyncio.wait_for(act(), PATIENCE)
-                except BaseException as error:
-                    told.append(error)
-
-        await asyncio.to_thread(lambda: asyncio.run(there()))
-        assert [type(error) for error in told] == [asynclock.ConfigurationError] * 4
-        assert lease.held
-        assert await lease.release() is True
+async def test_an_ended_hold_is_known_as_lost_in_any_loop() -> None:
+    async with asynclock.connect("memory://a") as locks:
+        lease = await locks.reentrant_lock("a").acquire()
+        await lease.release()
+        await asyncio.to_thread(asyncio.run, lease.wait_lost())
 
 
 # names that look alike
 
 
-async def test_a_name_is_not_taken_for_several(asynclock_nodes: list[LocalServer]) -> None:
-    async with connect(asynclock_nodes) as locks:
-        odd = locks.lock("a\0asynclock:b")
-        async with odd as lease:
-            async with locks.multi_lock("a", "b").acquire(timeout=5) as both:
-                assert both.owner != lease.owner
-            waiting = asyncio.create_task(locks.multi_lock("a", "b").acquire(timeout=5))
-            both = await waiting
-        assert both.held
-        await both.release()
-        assert locks.statistics().handovers == 0
+@virtual_single
+async def test_a_name_is_not_taken_for_several(on: Nodes) -> None:
+    locks = on.locks
+    async with locks.lock("a\0asynclock:b") as lease:
+        async with locks.multi_lock("a", "b").acquire(timeout=5) as both:
+            assert both.owner != lease.owner
+        both = await start(locks.multi_lock("a", "b").acquire(timeout=5))
+    assert both.held
+    await both.release()
+    assert locks.statistics().handovers == 0

@@ -10,7 +10,7 @@ import pytest
 
 import asynclock
 from asynclock._rules.settling import STEADY
-from tests.engine.test_queue import AT_ONCE, QUEUE, line_up
+from tests.engine.test_queue import AT_ONCE, QUEUE, line_up, wins
 from tests.engine.virtual_nodes import (
     KEY,
     NODE_TIMEOUT,
@@ -91,8 +91,7 @@ async def test_a_user_of_fewer_permits_that_leaves_wakes_the_next(on: Nodes) -> 
         await asyncio.sleep(SOON)
         assert not more.done()  # they go in one order
         fewer.cancel()
-        assert await seconds_until(more.done) < SOON
-        await (await more).release()
+        await wins(more, SOON)
 
 
 @virtual
@@ -105,8 +104,7 @@ async def test_a_release_of_several_names_wakes_a_waiter_of_the_same_process(on:
         first.cancel()
         await asyncio.sleep(AT_ONCE)
         await several.release()
-        assert await seconds_until(ours.done) < 0.01
-        await (await ours).release()
+        await wins(ours, 0.01)
 
 
 @virtual
@@ -121,8 +119,7 @@ async def test_a_release_wakes_a_task_of_the_same_process_that_wants_several_nam
     await until(lambda: on.locks.statistics().refused >= before + 2, every=0.001)
     await asyncio.sleep(AT_ONCE)
     await held.release()
-    assert await seconds_until(waiting.done) < AT_ONCE
-    await (await waiting).release()
+    await wins(waiting, AT_ONCE)
 
 
 @virtual
@@ -140,8 +137,7 @@ async def test_an_attempt_at_several_names_that_failed_wakes_a_waiter_of_the_sam
         for node in on.nodes[1:]:
             await node.command("SET", b"asynclock:b", "somebody", "PX", 60_000)
         assert await on.locks.multi_lock("a", "b").try_acquire() is None
-        assert await seconds_until(ours.done) < SOON
-        await (await ours).release()
+        await wins(ours, SOON)
 
 
 @virtual
@@ -203,8 +199,7 @@ async def test_the_first_in_line_notices_a_release_at_once_though_the_holder_ren
             waiting = start(other.semaphore("a", permits, ttl=ttl).acquire())
             await asyncio.sleep(5.07 * ttl)
             await lease.release()
-            assert await seconds_until(waiting.done) < AT_ONCE
-            await (await waiting).release()
+            await wins(waiting, AT_ONCE)
         assert other.statistics().wakeups["pacing"] == 0  # it has listened all the time
 
 
@@ -323,8 +318,7 @@ async def test_a_leave_that_is_sent_again_hands_over_to_a_waiter_of_the_same_pro
         on.nodes[0].cut()
         first.cancel()
         await held.release()
-        assert await seconds_until(second.done) < SOON
-        await (await second).release()
+        await wins(second, SOON)
 
 
 @virtual
@@ -340,5 +334,4 @@ async def test_a_release_of_several_names_wakes_a_waiter_though_another_name_was
         for node in on.nodes:
             await node.command("DEL", KEY.replace(b":a", b":b"))
         await several.release()
-        assert await seconds_until(ours.done) < 0.01
-        await (await ours).release()
+        await wins(ours, 0.01)

@@ -91,6 +91,45 @@ async def test_waiters_of_other_processes_keep_no_key_away(on: Nodes) -> None:
 
 
 @virtual
+async def test_a_lease_won_while_a_node_had_no_vote_outlives_the_next_restart(on: Nodes) -> None:
+    on.nodes[0].restart()
+    await until(lambda: on.locks.nodes()[0].state == "quarantined")
+    lease = await on.locks.lock("a").acquire()
+    await until(lambda: has_it(on) and on.locks.nodes()[0].state == "up", timeout=2 * TTL)
+    on.nodes[1].restart()
+    await until(lambda: on.nodes[1].keys.get(KEY))
+    await asyncio.sleep(TTL)
+    assert await lease.release()
+
+
+@virtual
+async def test_a_process_that_acquires_nothing_else_gets_its_key_back(on: Nodes) -> None:
+    """Its only acquire was sent before it knew any clock, which a request to put back needs."""
+    async with on.connect() as locks:
+        lease = await locks.lock("a").acquire()
+        on.nodes[0].restart()
+        await until(lambda: not has_it(on))
+        await until(lambda: has_it(on))
+        assert lease.held
+        assert 0 < await on.nodes[0].command("PTTL", KEY) <= 1000 * TTL
+
+
+@virtual
+async def test_a_reader_comes_back_while_a_writer_waits(on: Nodes) -> None:
+    lease = await on.locks.rwlock("a").read().acquire()
+    async with on.connect() as others:
+        writing = start(others.rwlock("a").write().acquire())
+        for node in on.nodes:
+            await asyncio.sleep(2 * TTL)
+            node.restart()
+            await until(lambda node=node: node.keys.get(KEY + b":#readers"))  # type: ignore[misc]
+        assert lease.held
+        assert not writing.done()
+        assert await lease.release()
+        assert (await writing).held
+
+
+@virtual
 async def test_without_the_guard_no_key_is_put_back(on: Nodes) -> None:
     """Then nobody knows when all that a node forgot is over."""
     async with on.connect(restart_guard=False) as locks:

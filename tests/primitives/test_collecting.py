@@ -12,6 +12,7 @@ import asynclock
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
+from tests.waiting import until
 
 
 def gates(locks: asynclock.LockManager) -> list[Any]:
@@ -139,6 +140,58 @@ async def test_a_request_that_begins_again_has_what_is_left_of_its_timeout(on: N
         assert now() - began == pytest.approx(5, abs=0.1)
         await kept.release()
         assert await (await rival).release()
+
+
+@virtual
+async def test_a_large_request_is_not_starved_by_small_ones(on: Nodes) -> None:
+    """All permits are in use all the time, and it gets them one by one."""
+    done, turns = False, 0
+
+    async def small(semaphore: asynclock.Semaphore) -> None:
+        nonlocal turns
+        while not done:
+            async with semaphore:
+                turns += 1
+                await asyncio.sleep(0.005)
+
+    async with on.connect() as others:
+        both = [locks.semaphore("s", 3) for locks in (on.locks, others)]
+        workers = [asyncio.create_task(small(one)) for one in both * 3]
+        await until(lambda: turns > 10)
+        async with both[1].several(3).acquire(timeout=5):
+            done = True
+        await asyncio.gather(*workers)
+
+
+@virtual
+async def test_two_large_requests_do_not_wait_for_each_other(on: Nodes) -> None:
+    """With 4 permits, two that want 3 would wait for ever if each had taken 2."""
+    inside = 0
+
+    async def large(semaphore: asynclock.Semaphore) -> None:
+        nonlocal inside
+        for _ in range(3):
+            async with semaphore.several(3).acquire(timeout=5):
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0.01)
+                inside -= 1
+
+    async with on.connect() as others:
+        both = [locks.semaphore("s", 4) for locks in (on.locks, others)]
+        await asyncio.gather(*(large(one) for one in both * 2))
+
+
+@virtual
+async def test_a_request_that_was_cancelled_holds_nothing(on: Nodes) -> None:
+    one = await on.locks.semaphore("s", 3).acquire()
+    async with on.connect() as others:
+        collecting = start(others.semaphore("s", 3).several(3).acquire())
+        await until(lambda: others.statistics().refused, "it has all that is free")
+        collecting.cancel()
+        await asyncio.wait([collecting])
+        assert await one.release()
+        assert await on.locks.semaphore("s", 3).several(3).acquire(timeout=1)
 
 
 # ---- holds that are dropped ----------------------------------------------------------------------

@@ -58,6 +58,28 @@ async def test_semaphore(face: Face, pair: tuple[Locks, Locks]) -> None:
     await face.empty()
 
 
+async def test_several_permits(face: Face, pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.semaphore("a", 4) for locks in pair)
+    async with here.several(3).acquire(timeout=PATIENCE) as lease:
+        assert lease.name == "a"
+        assert len(lease.fences) == 3
+        assert lease.fences.keys() <= set("0123")
+        assert lease.fence == max(lease.fences.values())
+        assert await lease.check()
+        await lease.extend()
+        assert await there.several(2).try_acquire() is None
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await there.several(2).acquire(timeout=0.3)
+        last = await hold(there, timeout=PATIENCE)
+        assert last.part not in lease.fences, "what failed has kept nothing"
+        assert await here.try_acquire() is None
+        assert await last.release()
+    async with there.several(4).acquire(timeout=PATIENCE) as everything:
+        assert everything.fences.keys() == set("0123")
+        assert all(everything.fences[slot] > fence for slot, fence in lease.fences.items())
+    await face.empty()
+
+
 async def test_names_of_several_locks(pair: tuple[Locks, Locks]) -> None:
     here, there = pair
     async with here.multi_lock("x", "y", "z").acquire(timeout=PATIENCE) as lease:

@@ -255,27 +255,6 @@ async def test_an_inner_hold_that_its_generator_released_ends_once(on: Nodes) ->
         assert await hold.release() is True
 
 
-async def test_another_event_loop_can_do_nothing_with_a_hold() -> None:
-    async with asynclock.connect("memory://a") as locks:
-        lock = locks.reentrant_lock("r")
-        hold, entered = await lock.acquire(), await lock.acquire()
-
-        async def elsewhere() -> None:
-            with pytest.raises(asynclock.ConfigurationError):
-                await hold.__aenter__()
-            with pytest.raises(asynclock.ConfigurationError):
-                entered.adopt()
-            for one in (hold, entered):
-                with pytest.raises(asynclock.ConfigurationError):
-                    await one.release()
-
-        async with entered:
-            await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
-            assert entered.task is asyncio.current_task()
-            assert entered.depth == 2
-        assert await hold.release()
-
-
 @virtual_single
 async def test_a_hold_that_was_lost_before_its_body_keeps_no_name(on: Nodes) -> None:
     for lost in (FIRST, SECOND):
@@ -309,20 +288,6 @@ async def both_sorts(on: Nodes) -> list[Any]:
         await on.locks.multi_lock("m", "n").acquire(),
         await on.locks.reentrant_lock("r").acquire(),
     ]
-
-
-@virtual_single
-async def test_a_hold_is_entered_once_and_not_used_after_its_end(on: Nodes) -> None:
-    for hold in await both_sorts(on):
-        with pytest.raises(RuntimeError, match="this lease is not entered"):
-            hold.adopt()
-        async with hold:
-            hold.adopt()
-            with pytest.raises(RuntimeError, match="has been entered already"):
-                await hold.__aenter__()
-            await hold.extend()
-        with pytest.raises(asynclock.LeaseLostError, match="released"):
-            await hold.extend()
 
 
 @virtual_single

@@ -326,6 +326,57 @@ async def test_a_side_and_an_upgrade_wait_as_long_as_their_timeout_says(on: Node
         await writing.release()
 
 
+@virtual
+async def test_an_upgrade_goes_ahead_of_waiting_writers_and_new_readers(on: Nodes) -> None:
+    """Also of a writer of the same process, which heads its local queue."""
+    async with on.connect() as others:
+        here, there = on.locks.rwlock("a"), others.rwlock("a")
+        mine, other = await here.read().acquire(), await there.read().acquire()
+        writers = [start(side.write().acquire()) for side in (here, there)]
+        await asyncio.sleep(0.1)
+        waiting = start(here.upgrade(mine))
+        await asyncio.sleep(0.1)
+        assert await there.read().try_acquire() is None
+        await other.release()
+        writing = await waiting
+        await asyncio.sleep(1)
+        assert not any(writer.done() for writer in writers)
+        await writing.release()
+        await mine.release()
+        for writer in asyncio.as_completed(writers):
+            lease = await writer
+            assert lease.fence > writing.fence
+            await lease.release()
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+@virtual
+async def test_an_upgrade_that_gives_up_goes_on_reading(on: Nodes, how: str) -> None:
+    async with on.connect() as others:
+        here, there = on.locks.rwlock("a"), others.rwlock("a")
+        mine, other = await here.read().acquire(), await there.read().acquire()
+        waiting = start(here.upgrade(mine, timeout=0.5))
+        await asyncio.sleep(0.3)
+        if how == "cancelled":
+            waiting.cancel()
+        await asyncio.wait([waiting])
+        assert await mine.check()
+        await mine.release()
+        async with there.upgrade(other, timeout=1):
+            pass  # the gate is open
+
+
+@virtual
+async def test_a_downgrade_lets_readers_in(on: Nodes) -> None:
+    async with on.connect() as others:
+        here, there = on.locks.rwlock("a"), others.rwlock("a")
+        writing = await here.write().acquire()
+        assert await there.read().try_acquire() is None
+        reading = await here.downgrade(writing)
+        assert await there.read().try_acquire() is not None
+        assert await reading.release()
+
+
 @pytest.mark.parametrize("down", [0, 1])
 @virtual
 async def test_the_second_upgrade_is_told_whom_it_would_wait_for(on: Nodes, down: int) -> None:

@@ -162,24 +162,6 @@ async def test_a_loss_ends_every_body(face: Face, connect: Connect) -> None:
         pass
 
 
-async def test_an_inherited_hold_that_is_refused_in_another_loop_is_not_counted(
-    face: Face, connect: Connect
-) -> None:
-    locks = connect()
-
-    async def again() -> None:
-        with pytest.raises(asynclock.ConfigurationError):
-            await locks.reentrant_lock("a", inherit=True).acquire()
-        with pytest.raises(asynclock.ConfigurationError):
-            async with locks.reentrant_lock("a", inherit=True):
-                pass
-
-    async with locks.reentrant_lock("a", inherit=True) as outer:
-        await asyncio.to_thread(lambda: asyncio.run(again()))
-        assert outer.depth == 1
-    await face.empty()
-
-
 # ---- which holds a task has ----------------------------------------------------------------------
 
 

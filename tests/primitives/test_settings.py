@@ -219,3 +219,21 @@ async def test_a_wrong_timeout_is_refused(on: Nodes, timeout: Any) -> None:
     for call in (on.locks.event("e").set, on.locks.latch("l", 2).wait):
         with pytest.raises(ConfigurationError, match="timeout"):
             await call(timeout=timeout)
+
+
+class Member(str):
+    """Like a member of a `str, Enum`: its printed form differs from its value."""
+
+    __slots__ = ()
+
+    def __format__(self, _spec: str) -> str:
+        return f"Names.{self.upper()}"
+
+
+@virtual_single
+async def test_a_name_is_the_text_whatever_its_type_prints(on: Nodes) -> None:
+    async with on.connect(prefix="a:{") as locks:
+        for name in (Member("orders"), "orders"):
+            async with locks.lock(name) as lease:
+                assert type(lease.name) is str
+                assert await on.nodes[0].command("EXISTS", "a:{orders}")

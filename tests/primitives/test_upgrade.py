@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 import asynclock
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
@@ -17,11 +15,6 @@ Pair = tuple[Locks, Locks]
 PATIENCE = 10.0
 
 face = faces(DEPLOYMENTS)
-
-
-async def upgraded(lock: asynclock.ReadWriteLock, lease: asynclock.Lease) -> asynclock.Lease:
-    """`upgrade` as a coroutine, for create_task."""
-    return await lock.upgrade(lease, timeout=PATIENCE)
 
 
 async def test_an_upgrade_writes_and_then_reads_again(face: Face, pair: Pair) -> None:
@@ -39,21 +32,6 @@ async def test_an_upgrade_writes_and_then_reads_again(face: Face, pair: Pair) ->
         other = await hold(there.read(), timeout=PATIENCE)
         assert other.fence > writing.fence
         assert await other.release()
-    await face.empty()
-
-
-async def test_an_upgrade_waits_for_the_other_readers(face: Face, pair: Pair) -> None:
-    here, there = (locks.rwlock("a") for locks in pair)
-    mine, other = [await hold(side.read(), timeout=PATIENCE) for side in (here, there)]
-    before = pair[0].statistics().refused
-    waiting = asyncio.create_task(upgraded(here, mine))
-    await until(lambda: pair[0].statistics().refused > before, "the upgrade is refused")
-    assert await there.read().try_acquire() is None, "new readers wait for it"
-    assert not waiting.done()
-    assert await other.release()
-    writing = await waiting
-    assert await writing.release()
-    assert await mine.release()
     await face.empty()
 
 
@@ -75,41 +53,6 @@ async def test_two_at_once_get_one_upgrade(pair: Pair) -> None:
 
     both = map(upgrade_or_leave, sides, readers)
     assert sorted(await asyncio.gather(*both)) == [False, True]
-
-
-async def test_an_upgrade_that_gives_up_goes_on_reading(face: Face, pair: Pair) -> None:
-    here, there = (locks.rwlock("a") for locks in pair)
-    mine, other = [await hold(side.read(), timeout=PATIENCE) for side in (here, there)]
-    with pytest.raises(asynclock.AcquireTimeoutError):
-        await here.upgrade(mine, timeout=0.3)
-    assert await mine.check()
-    waiting = asyncio.create_task(upgraded(here, mine))
-    before = pair[0].statistics().refused
-    await until(lambda: pair[0].statistics().refused > before, "the upgrade is refused")
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert await mine.check()
-    assert await mine.release()
-    async with there.upgrade(other, timeout=PATIENCE):
-        pass  # neither call left the gate closed
-    assert await other.release()
-    await face.empty()
-
-
-async def test_an_upgrade_goes_ahead_of_waiting_writers(pair: Pair) -> None:
-    """Also of a writer of the same process, which heads its local queue."""
-    here, there = (locks.rwlock("a") for locks in pair)
-    async with here.read().acquire(timeout=PATIENCE) as reading:
-        writers = []
-        for locks, side in zip(pair, (here, there), strict=True):
-            writers.append(asyncio.create_task(hold(side.write(), timeout=PATIENCE)))
-            await until(locks.waiters, "a writer waits")
-        async with here.upgrade(reading, timeout=PATIENCE) as writing:
-            assert not any(writer.done() for writer in writers)
-    for writer in asyncio.as_completed(writers):
-        lease = await writer
-        assert lease.fence > writing.fence
-        assert await lease.release()
 
 
 async def test_a_downgrade_leaves_no_gap(face: Face, pair: Pair) -> None:
@@ -134,21 +77,13 @@ async def test_a_downgrade_leaves_no_gap(face: Face, pair: Pair) -> None:
     assert not near.done()
     assert not far.done()
     assert await reading.check()
+    assert await there.read().try_acquire() is None, "writers wait"
     assert await reading.release()
     for writer in asyncio.as_completed((near, far)):
         lease = await writer
         assert lease.fence > reading.fence
         assert await lease.release()
     await face.empty()
-
-
-async def test_a_downgrade_lets_readers_in(pair: Pair) -> None:
-    here, there = (locks.rwlock("a") for locks in pair)
-    async with here.write().acquire(timeout=PATIENCE) as writing:
-        assert await there.read().try_acquire() is None
-        async with await here.downgrade(writing):
-            other = await hold(there.read(), timeout=PATIENCE)
-            assert await other.release()
 
 
 async def test_a_task_inside_its_read_lease_waits_for_other_readers_only(pair: Pair) -> None:

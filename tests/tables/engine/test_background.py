@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import importlib.util
 import os
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -24,28 +22,6 @@ from asynclock._background import Background, wait_out
 from asynclock.testing import FaultProxy, LocalServer
 from tests import patient
 from tests.waiting import until
-
-COLOUR = contextvars.ContextVar("COLOUR", default="none")
-
-
-async def test_no_task_outlives_the_end() -> None:
-    background = Background()
-    ended: list[str] = []
-
-    async def work(name: str, *, slow: bool) -> None:
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            if slow:
-                await asyncio.sleep(0.02)
-            ended.append(name)
-
-    tasks = [background.spawn(work(name, slow=name == "x"), name) for name in "xy"]
-    await asyncio.sleep(0)
-    await background.aclose()
-    assert sorted(ended) == ["x", "y"], "it waits until they have ended"
-    assert all(task.cancelled() for task in tasks)
-    await background.aclose()
 
 
 async def test_a_task_that_ends_them_all_does_not_wait_for_itself() -> None:
@@ -81,18 +57,6 @@ async def test_an_error_goes_to_the_handler_of_the_loop_and_a_cancellation_does_
     assert isinstance(what["exception"], KeyError)
 
 
-async def test_a_task_has_nothing_of_the_context_of_the_call_that_started_it() -> None:
-    background = Background()
-    COLOUR.set("red")
-    seen: list[str] = []
-
-    async def look() -> None:
-        seen.append(COLOUR.get())
-
-    await background.spawn(look(), "look")
-    assert seen == ["none"]
-
-
 async def test_waiting_for_an_end_takes_a_cancellation_afterwards() -> None:
     task = asyncio.create_task(asyncio.sleep(0.05))
     waiting = asyncio.create_task(wait_out(task))
@@ -120,10 +84,13 @@ print("anyio" in sys.modules)
     assert out.stdout.strip() == "False"
 
 
-def clock_of_a_machine(monkeypatch: pytest.MonkeyPatch, *, boot_time: bool) -> Callable[[], float]:
-    """Return the clock as the module finds it on a machine that has slept for 100 s."""
+@pytest.mark.parametrize(("boot_time", "shows"), [(True, 150.0), (False, 50.0)])
+def test_the_clock_goes_on_while_the_machine_sleeps(
+    monkeypatch: pytest.MonkeyPatch, *, boot_time: bool, shows: float
+) -> None:
+    """With the monotonic clock, which stands still meanwhile, a lease would outlive its keys."""
     monkeypatch.setattr(time, "CLOCK_BOOTTIME", 7, raising=False)
-    if not boot_time:
+    if not boot_time:  # then there is only the one that never jumps
         monkeypatch.delattr(time, "CLOCK_BOOTTIME")
     monkeypatch.setattr(time, "clock_gettime", lambda clock: 150.0 if clock == 7 else 50.0)
     monkeypatch.setattr(time, "monotonic", lambda: 50.0)
@@ -132,19 +99,7 @@ def clock_of_a_machine(monkeypatch: pytest.MonkeyPatch, *, boot_time: bool) -> C
     assert found.loader is not None
     fresh = importlib.util.module_from_spec(found)
     found.loader.exec_module(fresh)
-    now: Callable[[], float] = fresh.now
-    return now
-
-
-def test_the_clock_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the monotonic clock, which stands still meanwhile, a lease would outlive its keys."""
-    assert clock_of_a_machine(monkeypatch, boot_time=True)() == 150.0
-
-
-def test_a_system_without_such_a_clock_has_one_that_never_jumps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert clock_of_a_machine(monkeypatch, boot_time=False)() == 50.0
+    assert fresh.now() == shows
 
 
 def test_the_copy_of_a_socket_is_dead_and_its_original_is_not() -> None:

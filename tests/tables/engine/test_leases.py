@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.fences import BLOCK, Reservation
+from asynclock._engine.fences import BLOCK, Reservation, reserve_now
 from asynclock._engine.grant import Grant
+from asynclock._engine.options import LeaseOptions
 from asynclock._nodes.replies import Failure
 from asynclock._primitives import lock
 from tests.engine.virtual_nodes import KEY, TTL, VALID, Nodes, seconds_until, start, virtual
@@ -365,3 +366,5 @@ async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
         lost.on_reply(index, Failure("lost"))
         again.on_reply(index, [1, 10, 0])
     assert grant.fences == range(12, 13)
+    waits_for = reserve_now(context, grant, LeaseOptions(1.0, handoff="strict"))
+    assert waits_for is grant.reserving is not None, "one that is left is too old"

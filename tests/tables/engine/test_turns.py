@@ -17,7 +17,7 @@ from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules import pacing
 from asynclock.testing.memory import MemoryNode
-from tests.engine.test_queue import QUEUE, in_its_turn, line_up
+from tests.engine.test_queue import QUEUE, in_its_turn, line_up, wins
 from tests.engine.virtual_nodes import (
     KEY,
     PATIENCE,
@@ -189,8 +189,7 @@ async def test_a_reader_refused_between_a_release_and_the_pass_wakes_others_of_i
         await asyncio.sleep(0.001)
         late = start(ours.read().acquire())
         for task in waiting:
-            assert await seconds_until(task.done) < 0.1 * PATIENCE
-            await (await task).release()
+            await wins(task, 0.1 * PATIENCE)
         await releasing
         await (await writing).release()
         await (await late).release()
@@ -219,8 +218,7 @@ async def test_readers_go_in_beside_one_that_came_before_the_writer_took_the_nam
         early = start(on.locks.rwlock("a").read().acquire())
         first = await early
         for task in waiting:
-            assert await seconds_until(task.done) < 0.1 * PATIENCE
-            await (await task).release()
+            await wins(task, 0.1 * PATIENCE)
         assert not again.done()
         await first.release()
         await (await again).release()
