@@ -275,6 +275,28 @@ async def test_a_waiter_that_asks_with_other_terms_than_the_holder_is_next(on: N
     assert order == ["longer", "same", "held back"]
 
 
+@pytest.mark.parametrize("handoff", [True, False, "strict"])
+@pytest.mark.parametrize("steps", range(6))
+@virtual
+async def test_a_turn_that_a_cancelled_waiter_has_got_goes_to_the_next(
+    on: Nodes, steps: int, handoff: Any
+) -> None:
+    lock = on.locks.lock("a", handoff=handoff)
+    lease = await lock.acquire()
+    waiting, other = start(lock.acquire()), start(lock.acquire())
+    await until(lambda: on.locks.statistics().waiting == 2)
+    releasing = start(lease.release())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        await waiting.result().release()
+    assert await seconds_until(other.done) < NODE_TIMEOUT
+    await (await other).release()
+    await releasing
+
+
 @virtual
 async def test_a_release_while_the_next_waiter_is_being_cancelled_goes_to_nobody(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()

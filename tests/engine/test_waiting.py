@@ -175,30 +175,38 @@ async def test_other_processes_get_their_share(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "extended", "passes"),
     [
-        ({}, {"ttl": 5.0}),
-        ({}, {"renew": False}),
-        ({}, {"handoff": "strict"}),
-        ({}, {"max_hold": 60.0}),
-        ({"max_hold": 60.0}, {}),
-        ({"max_hold": 60.0}, {"max_hold": 60.0}),
+        ({}, {"ttl": 5.0}, None, 0),
+        ({"ttl": 5.0}, {}, None, 0),
+        ({}, {"renew": False}, None, 0),
+        ({}, {"handoff": "strict"}, None, 0),
+        ({}, {"handoff": False}, None, 0),
+        ({"handoff": False}, {"handoff": False}, None, 0),
+        ({}, {"max_hold": 60.0}, None, 0),
+        ({"max_hold": 60.0}, {}, None, 0),
+        ({"max_hold": 60.0}, {"max_hold": 60.0}, None, 0),
+        ({}, {"interrupt": False}, None, 1),
+        ({}, {"ttl": 5.0, "interrupt": False}, 5.0, 1),
+        ({}, {}, 5.0, 0),
     ],
 )
+@virtual
 async def test_a_lease_passes_on_only_to_the_same_terms(
-    asynclock_nodes: list[LocalServer], one: dict[str, Any], other: dict[str, Any]
+    on: Nodes, one: dict[str, Any], other: dict[str, Any], extended: float | None, passes: int
 ) -> None:
     """And none with a `max_hold`, which is the time of one lease."""
-    async with connect(asynclock_nodes) as locks:
-        first = await locks.lock("a", **one).acquire()
-        waiter = asyncio.create_task(_acquire(locks, **other))
-        await until(lambda: locks.statistics().waiting == 1)
-        await first.release()
-        second = await waiter
-        assert second.owner != first.owner
-        assert second.fence > first.fence
-        assert locks.statistics().handovers == 0
-        await second.release()
+    first = await on.locks.lock("a", **one).acquire()
+    if extended:
+        await first.extend(extended)
+    waiter = start(on.locks.lock("a", **other).acquire())
+    await until(lambda: on.locks.statistics().waiting == 1)
+    await first.release()
+    second = await waiter
+    assert (second.owner == first.owner) == passes
+    assert second.fence > first.fence
+    assert on.locks.statistics().handovers == passes
+    await second.release()
 
 
 @virtual_single
