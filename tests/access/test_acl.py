@@ -50,6 +50,23 @@ async def fence(locks: asynclock.LockManager, name: str = "a") -> int:
         return lease.fence
 
 
+@pytest.mark.parametrize("who", ["locks", "operator"])
+async def test_the_users_of_the_manifest(
+    asynclock_servers: StartServers, connect: Connect, who: str
+) -> None:
+    text = (PAGE.parents[1] / "deploy" / "users.acl").read_text("utf-8")
+    users = {line.split()[1]: line.split()[1:] for line in text.splitlines()}
+    assert set(users["locks"][3:]) == {*minimal()[3:], "+client|setname"}
+    (server,) = await asynclock_servers(1, users=[" ".join(words) for words in users.values()])
+    locks = connect(server.url_for(who, users[who][2].removeprefix(">")))
+    async with locks.lock("a", timeout=20):
+        if who == "operator":
+            assert [one.name async for one in locks.inspect_all()] == ["a"]
+        else:
+            with pytest.raises(asynclock.errors.ConfigurationError, match="SCAN"):
+                [one.name async for one in locks.inspect_all()]
+
+
 async def test_the_documented_line_is_enough(
     asynclock_servers: StartServers, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 from asynclock.testing import LocalServer
 from tests import patient
+from tests.docs.blocks import ROOT
 from tests.waiting import until_in_thread
 
 from .conftest import PATIENCE, Program, alive, connected, environment, until
@@ -331,3 +334,17 @@ async def test_signal_while_waiting_leaves_nothing(
         await lease.release()
     assert await asynclock_nodes[0].command("GET", "asynclock:j") is None
     assert not file.exists()
+
+
+async def test_the_service_for_systemd_runs_on_one_host(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    unit = (ROOT / "deploy" / "systemd" / "report.service").read_text("utf-8")
+    command = re.search(r"^ExecStart=\S+ (.*?)$", unit.replace("\\\n", ""), re.MULTILINE)
+    assert command is not None
+    assert "SuccessExitStatus=75" in unit
+    text = command[1].replace("/usr/local/bin/report", 'sh -c "exit 3"')
+    words = shlex.split(text.replace("$$", "$").replace("sleep 30", "sleep 3"))
+    ends = sorted([one.status for one in await asyncio.gather(program(*words), program(*words))])
+    assert ends == [3, 75]

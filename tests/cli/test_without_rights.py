@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from asynclock.testing import LocalServer
+from asynclock.testing.plugin import StartServers
+from tests.docs.blocks import ROOT
 
-from .conftest import Program
+from .conftest import PATIENCE, Program, until
 from .terminal import Session
 
 RIGHTS = "+hello +auth +ping +client +info +time +script +command +config|get".split()
@@ -41,3 +43,21 @@ async def test_so_does_a_top_that_is_left(
         assert await session.end() == 69
     finally:
         session.close()
+
+
+async def test_the_operators_user_of_the_manifest_lacks_nothing(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    lines = (ROOT / "deploy" / "users.acl").read_text("utf-8").splitlines()
+    users = [line.removeprefix("user ") for line in lines]
+    servers = await asynclock_servers(1, users=users)
+    program.use([server.url_for("operator", "change-me-too") for server in servers])
+    for command in (["inspect", "--all"], ["inspect", "a"], ["top", "--once"], ["nodes"]):
+        found = await program(*command)
+        assert found.status == 0, found.err
+        assert "NOPERM" not in found.err + found.out
+    assert "rights" not in (await program("doctor")).out
+    running = await program.start("run", "a", "sleep", str(PATIENCE))
+    await until(lambda: servers[0].command("GET", "asynclock:a"), "the lock is held")
+    assert (await program("release", "a", "--force", "--yes")).status == 0
+    assert (await program.finish(running)).status == 70

@@ -11,6 +11,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import prometheus_client
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from asynclock.errors import AlreadyHeldError, AsyncLockError
 from asynclock.testing import LocalServer, lose
@@ -87,3 +88,14 @@ def test_the_board_is_one() -> None:
     board = json.loads((MONITORING / "grafana.json").read_text())
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) == 8
     assert all(panel["targets"] for panel in board["panels"])
+
+
+def test_each_alert_has_its_section_of_the_runbook() -> None:
+    """And the scrape configuration has the rules."""
+    scrape = yaml.safe_load((MONITORING / "prometheus.yaml").read_text("utf-8"))
+    (name,) = scrape["rule_files"]
+    page = (PAGE.parent / "runbook.md").read_text("utf-8")
+    heads = re.findall(r"^## (.*)", page, re.MULTILINE)
+    rules = yaml.safe_load((MONITORING / name).read_text("utf-8"))["groups"][0]["rules"]
+    anchors = [rule["annotations"]["runbook"].partition("#")[2] for rule in rules]
+    assert anchors == [head.lower().replace(" ", "-") for head in heads]
