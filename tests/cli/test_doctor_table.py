@@ -621,14 +621,14 @@ async def older(plant: Plant) -> None:
 
 
 OTHER = ("127.0.0.2", "127.0.0.3", "127.0.0.5")
-STEP = "warning set-step: a step is open: it leads to … 127.0.0.4"
+STEP = "warning set-step: a step is open: it leads to … 127.0.0.4 … finish --node … back --node"
 RECORDS: dict[str, tuple[Any, Plant, list[str]]] = {
     "kept by all": (settled, Plant(nodes=THREE), []),
     "of other nodes": (
         settled,
         Plant(nodes=OTHER),
         [
-            "error set-differs: (epoch 1) … `asynclock nodes show` lists them",
+            "error set-differs: (epoch 1) … `asynclock nodes show --node memory://127.0.0.2 --node",
             "warning set-lags: memory://127.0.0.5\nit keeps no record; the newest is",
         ],
     ),
@@ -784,11 +784,12 @@ def test_the_json_has_every_figure(here: Here) -> None:
             "node": None,
             "what": "the nodes keep no record of their set",
             "why": UNRECORDED,
-            "fix": "asynclock nodes record",
+            "fix": f"asynclock nodes record {HERE} --node memory://away",
         },
     ]
 
 
+HERE = "--node memory://localhost --node memory://127.0.0.2"
 UNRECORDED = "Nothing notices a client that uses other nodes; two such clients hold the same lock."
 NASTY = Plant({"cluster_enabled": "1"}, says={"SET ": "STRANGE \x1b[31m\x07"}, nodes=THREE)
 
@@ -811,7 +812,7 @@ def test_findings_for_people(here: Here) -> None:
         "",
         "note    the nodes keep no record of their set  [set-unrecorded]",
         f"        why:  {UNRECORDED}",
-        "        fix:  asynclock nodes record",
+        f"        fix:  asynclock nodes record {HERE} --node memory://127.0.0.3",
         "",
         "2 errors, 1 note",
     ]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import re
+import shlex
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -39,6 +40,25 @@ async def shown(program: Program) -> dict[str, Any]:
 async def doctors(program: Program) -> set[str]:
     ended = await program("doctor", "--json", "--watch", "0.2")
     return {one["code"] for one in json.loads(ended.out)["findings"] if "set-" in one["code"]}
+
+
+async def test_what_doctor_prints_can_be_pasted_once_the_passwords_are_in(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    servers = await asynclock_servers(3)
+    named = ["--prefix", "{shop}:"]
+    for server in servers:
+        await server.command(*"ACL SETUSER me on >canary ~* &* +@all".split())
+        named += ["--node", server.url_for("me", "canary")]
+    ended = await program("doctor", "--json", "--watch", "0.2", *named, env={})
+    found = json.loads(ended.out)["findings"]
+    (fix,) = (one["fix"] for one in found if one["code"] == "set-unrecorded")
+    assert "canary" not in ended.out
+    pasted = [word.replace("***", "canary") for word in shlex.split(fix)]
+    ended = await program(*pasted[1:], env={})
+    assert ended.status == 0, ended.err
+    ended = await program("nodes", "--json", *named, env={})
+    assert set(json.loads(ended.out)["record"]["nodes"]) == set(map(name, servers))
 
 
 async def test_a_step_from_the_first_record_to_the_end(

@@ -39,7 +39,7 @@ def examine(groups: Sequence[Sequence[Probe]], purpose: Purpose) -> list[Finding
     """Return all findings, the worst first. A node is a group of one server or several."""
     servers = [server for group in groups for server in group]
     found = [*_number(groups), *_duplicates(servers), *_one_machine(servers), *_versions(servers)]
-    found += record(groups)
+    found += record(groups, purpose)
     for server in servers:
         if server.down is not None:
             found += identity.unreachable(server, server.down)

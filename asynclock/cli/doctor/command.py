@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from itertools import repeat
@@ -14,9 +15,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ..._nodes.acks import Acks
+from ..._nodes.redaction import redacted
 from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, duration
 from .._output import console, print_json, print_table
-from .._sources import Settings, load
+from .._sources import Settings, load, split
 from .._text import clean
 from .checkup import examine
 from .findings import Finding, Severity
@@ -57,7 +59,11 @@ def doctor(
         ASYNCLOCK_NODES=redis://a,redis://b,redis://c asynclock doctor --json
     """
     settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
-    servers, findings = asyncio.run(_examine(settings, watch, max_ttl))
+    urls = [redacted(url).strip("'") for one in node or () for url in split(one)]
+    again = [word for url in urls for word in ("--node", url)]
+    given = {"--config": config, "--prefix": prefix, "--max-ttl": max_ttl}
+    again += [str(word) for pair in given.items() if pair[1] is not None for word in pair]
+    servers, findings = asyncio.run(_examine(settings, watch, max_ttl, shlex.join(again)))
     if json:
         print_json(_as_json(servers, findings))
     else:
@@ -66,7 +72,7 @@ def doctor(
 
 
 async def _examine(
-    settings: Settings, watch: float, max_ttl: float | None
+    settings: Settings, watch: float, max_ttl: float | None, again: str
 ) -> tuple[list[Probe], list[Finding]]:
     options = settings.options
     longest = max_ttl or options.get("max_ttl") or max(options.get("ttl", 10.0), 10.0)
@@ -78,6 +84,7 @@ async def _examine(
         acks=Acks.of(options.get("acks", 0), options.get("durable", False)),
         watch=watch,
         disks_kept=options.get("restart_guard") == "disk",
+        options=again,
     )
     groups = await asyncio.gather(*(resolve(url) for url in settings.nodes))
     looks = [[probe(endpoint, url, purpose) for endpoint, url in one.servers] for one in groups]

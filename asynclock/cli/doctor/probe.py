@@ -126,6 +126,8 @@ class Purpose:
     """Seconds to watch each clock."""
     disks_kept: bool = False
     """Whether the services promise that no node loses its disk (`restart_guard="disk"`)."""
+    options: str = ""
+    """What names the nodes on the command line of another command of ours, without passwords."""
 
 
 async def probe(endpoint: Endpoint, url: str, purpose: Purpose) -> Probe:

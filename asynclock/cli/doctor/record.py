@@ -7,27 +7,30 @@ from collections.abc import Sequence
 from ..._inspect.fleet_state import clients_of
 from ..._nodes.set_guard import FLEET
 from ..._rules.nodeset import NOTHING, OPEN, SETTLED, NodeSet, shown
-from .findings import Found, about, finding
-from .probe import Probe
+from .findings import Call, Found, about, finding
+from .probe import Probe, Purpose
 
 CLIENTS_NAMED = 20
 """Maximum number of clients that a finding names."""
 
 
-def record(groups: Sequence[Sequence[Probe]]) -> Found:
+def record(groups: Sequence[Sequence[Probe]], purpose: Purpose) -> Found:
     """All nodes keep the same record, and all clients use the nodes in it."""
+    ours = Call(lambda words: f"asynclock {words} {purpose.options}".rstrip())
     servers = [server for group in groups for server in group if server.down is None]
     newest = max((server.kept for server in servers), default=NOTHING)
     known = NodeSet.parse(newest.text)
     if known is None:
         if len(groups) >= FLEET and servers:
-            yield finding("set-unrecorded")
+            yield finding("set-unrecorded", asynclock=ours)
         return
     names = [_name(group) for group in groups]
     if not known.allows(names):
         usable = " or ".join(map(shown, known.usable))
-        yield finding("set-differs", ours=shown(names), usable=usable, epoch=known.epoch)
-    yield from _step(known)
+        yield finding(
+            "set-differs", ours=shown(names), usable=usable, epoch=known.epoch, asynclock=ours
+        )
+    yield from _step(known, ours)
     for server in servers:
         if server.kept.number < newest.number:
             kept = NodeSet.parse(server.kept.text)
@@ -42,10 +45,11 @@ def _name(group: Sequence[Probe]) -> str | None:
     return None if met is None else met.kept.name or met.address
 
 
-def _step(known: NodeSet) -> Found:
+def _step(known: NodeSet, ours: Call) -> Found:
     if known.phase != SETTLED:
         does = "leads to" if known.phase == OPEN else "comes from"
-        yield finding("set-step", phase=known.phase, does=does, other=shown(known.other))
+        other = shown(known.other)
+        yield finding("set-step", phase=known.phase, does=does, other=other, asynclock=ours)
 
 
 def _clients(known: NodeSet, servers: Sequence[Probe]) -> Found:
