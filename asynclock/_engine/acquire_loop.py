@@ -28,8 +28,6 @@ from .ticket import PATIENCE, Armed, Ticket
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
-HOP = 0.05
-"""Extra time, in node timeouts, for a call to take a slot that was reported as free."""
 WHOLE = 3
 """Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
 for the request, and one to write the fence back."""
@@ -213,8 +211,6 @@ class AcquireLoop:
             # There is a free slot, but rivals competed with us for it: back off at random.
             engine.spread.split()
             await self._pauses.sleep(engine.spread.width * engine.random())
-            if self._late():
-                raise refusals.too_long(attempt)
             return other
         if self._ticket is not None and self._ticket.unsettled:
             return self._spec  # the nodes have different numbers: tell them which one counts
@@ -274,15 +270,17 @@ class AcquireLoop:
         now = _clock.now()
         yields = self._yields(attempt)
         other = self._elsewhere(attempt) if yields else None
-        if other is not None and self._hops < MAX_SLOT_HOPS and now < self._answer_by():
+        left = self._answer_by(settling=True) - now
+        # For each slot that turns out to be taken, rivals have got one more of the permits.
+        if other is not None and self._hops < self._spec.permits and left > 0:
             self._hops += 1
             return other
         self._note_refusal(attempt)
-        left = self._answer_by(settling=True) - now
         if yields or left <= 0:
             return None
         if self._ticket is None:
-            self._ticket = Ticket(self._spec, self._engine.new_owner(), now, staying=True)
+            self._ticket = Ticket(self._spec, self._engine.new_owner(), now)
+        self._ticket.stay()
         # The first attempts with a ticket tell the nodes our number; later ones win only once
         # others have given way.
         if self._settled and not self._ticket.unsettled:
@@ -304,18 +302,19 @@ class AcquireLoop:
 
     def _yields(self, attempt: Attempt) -> bool:
         # Whether somebody has the name, or a waiter whose ticket goes first will ask until somebody
-        # has it. Once others may count on our ticket like that, only the former.
-        if not self._settled and attempt.reserved and not attempt.ballot.claims:
+        # has it. Once others may count on our ticket like that, only the former; and of several
+        # slots that are free that waiter takes only one.
+        others_go = attempt.reserved and self._spec.permits == 1 and not self._settled
+        if others_go and not attempt.ballot.claims:
             return True
         return self._owners.has_one(attempt.owners, attempt.started, _clock.now())
 
     def _answer_by(self, *, settling: bool = False) -> float:
-        # The latest moment for an answer; a split vote may be settled after the deadline.
-        timeout = self._engine.settings.node_timeout
-        if settling or self._settled:
-            return max(self._until, self._asked + SETTLING * timeout)
-        # Two round trips of half a node timeout each must fit: to a taken slot, then to a free one.
-        return self._until + HOP * timeout if self._hops else self._until
+        # The latest moment for an answer. After the deadline a split vote may be settled, and a
+        # slot may be taken that was reported as free.
+        if not (settling or self._settled or self._hops):
+            return self._until
+        return max(self._until, self._asked + SETTLING * self._engine.settings.node_timeout)
 
     def _late(self) -> bool:
         return self._deadline is not None and _clock.now() >= self._deadline

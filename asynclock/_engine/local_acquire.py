@@ -65,6 +65,9 @@ class LocalAcquire(Request):
                 raise refusals.held_here(self._engine, queue)
             if queue.asking or queue.kept is not None:
                 return None
+        elif queue.asking and queue.asking + len(queue.grants) < queue.permits:
+            # Another task asks for a permit. A call that doesn't wait asks for one more beside it.
+            return None if self._left() == 0 else queue
         return queue
 
     def _join(self, queue: LocalQueue[Grant]) -> Waiter[Grant]:

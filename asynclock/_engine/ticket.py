@@ -30,11 +30,11 @@ class Ticket:
 
     __slots__ = ("_live", "_spec", "asked", "id", "number", "rank", "since", "unsettled")
 
-    def __init__(self, spec: LockSpec, ident: str, since: float, *, staying: bool = False) -> None:
+    def __init__(self, spec: LockSpec, ident: str, since: float) -> None:
         self.id: str = ident
         self.since: float = since
         """The moment before which no node had it."""
-        self.number: int = STAYING if staying else 0
+        self.number: int = 0
         """The number that the nodes were told; below 1 until enough of them have named one."""
         self.rank: int = 0
         """Number of waiters before us, on the node with the fewest."""
@@ -44,6 +44,10 @@ class Ticket:
         """The nodes that may have the ticket."""
         self._spec = spec
         self._live = ms(spec.ticket_ttl)
+
+    def stay(self) -> None:
+        """Wait even if another slot is free."""
+        self.number = self.number or STAYING
 
     def words(self) -> tuple[Word, ...]:
         """Return the arguments for an acquire."""

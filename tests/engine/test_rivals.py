@@ -34,6 +34,7 @@ KINDS: dict[str, tuple[int, Callable[[Locks, int], Any]]] = {
     "several names": (1, lambda locks, _: locks.multi_lock("a", "b").try_acquire()),
     "one permit": (1, lambda locks, _: locks.semaphore("a", 1).try_acquire()),
     "two permits": (2, lambda locks, _: locks.semaphore("a", 2).try_acquire()),
+    "five permits": (5, lambda locks, _: locks.semaphore("a", 5).try_acquire()),
     "several permits": (1, lambda locks, _: locks.semaphore("a", 3).several(2).try_acquire()),
 }
 """How many may win, and the call."""
@@ -122,7 +123,7 @@ def test_of_rivals_that_try_at_once_one_wins(kind: str, size: int, fail: str) ->
         [(size, near_one), (3, anywhere), (5, anywhere), (6, anywhere)]
     ):
         won, took = run_virtual(race(size, rivals, call, delays, seed=seed, fail=fail))
-        assert won == most, f"seed {seed}"
+        assert won == min(most, rivals), f"seed {seed}"
         assert took <= (SETTLING + answer) * NODE_TIMEOUT + 0.001
 
 
@@ -232,17 +233,45 @@ at_once = pytest.mark.parametrize("call", AT_ONCE)
 
 @at_once
 @pytest.mark.parametrize("far", [False, True])
-@pytest.mark.parametrize("size", [1, 3, 5])
+@pytest.mark.parametrize(("size", "permits"), [(1, 2), (3, 2), (5, 2), (1, 200)])
 def test_a_try_for_a_taken_slot_has_the_time_to_take_the_free_one(
-    size: int, call: str, *, far: bool
+    size: int, permits: int, call: str, *, far: bool
 ) -> None:
+    """Of 200 slots one refusal reports on 64 only."""
+
     async def play(seed: int) -> None:
         async with two(size, seed=seed, far=far) as (holder, locks):
-            assert await holder.semaphore("a", 2).try_acquire()
-            assert await AT_ONCE[call](locks.semaphore("a", 2))
+            assert await holder.semaphore("a", permits).several(permits - 1).try_acquire()
+            assert await AT_ONCE[call](locks.semaphore("a", permits))
 
-    for seed in range(6):
+    for seed in range(6 if permits == 2 else 2):
         run_virtual(play(seed))
+
+
+@at_once
+def test_two_that_ask_for_the_same_slot_both_get_one(call: str) -> None:
+    for seed in range(6):
+        won, _ = run_virtual(
+            race(
+                3,
+                2,
+                lambda locks, _: AT_ONCE[call](locks.semaphore("a", 3)),
+                fail="kill",
+                seed=seed,
+            )
+        )
+        assert won == 2, f"seed {seed}"
+
+
+@at_once
+def test_tasks_of_one_process_that_try_at_once_get_all_permits(call: str) -> None:
+    async def play() -> None:
+        async with two(3, seed=0, far=True) as (_, locks):
+            calls = [AT_ONCE[call](locks.semaphore("a", 3)) for _ in range(4)]
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            assert sum(isinstance(one, asynclock.Lease) for one in found) == 3
+
+    run_virtual(play())
 
 
 @at_once
