@@ -172,49 +172,6 @@ async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) 
     assert readers == 0
 
 
-async def test_events_latches_and_barriers(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    async with locks_of(asynclock_nodes) as locks:
-        await locks.event("bell").set()
-        await locks.event("old").set()
-        await locks.event("old").clear()
-        await locks.latch("done", 5).count_down(2)
-        waiting = asyncio.ensure_future(locks.barrier("door", 3).wait())
-        lease = await locks.lock("held").acquire()
-        await until(locks.barrier("door", 3).waiting, "somebody is at the door")
-        await asynclock_nodes[0].command(
-            "HSET", "asynclock:odd:#latch", "accepted", 1, "value", "?"
-        )
-        await asynclock_nodes[2].freeze()
-        all_, data, bell, door, held = await program.each(
-            ("inspect", "--all"),
-            ("inspect", "--all", "--json"),
-            ("inspect", "bell"),
-            ("inspect", "door", "--json"),
-            ("inspect", "held"),
-        )
-        assert lease.held
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-    assert "1 held, 5 shared" in all_.out
-    assert "1 of 3 wait for round 1" in all_.out
-    assert "written by something else, no quorum" in all_.out
-    found = {one["name"]: one for one in json.loads(data.out)["states"]}
-    assert found["bell"]["state"] == {"set": True}
-    assert found["old"]["state"] == {"set": False}
-    assert found["done"]["state"] == {"count": 5, "remaining": 3}
-    assert found["odd"]["state"] is None
-    assert found["done"]["agreed"]
-    assert not found["odd"]["agreed"]
-    assert found["bell"]["nodes"][2]["error"]
-    assert "bell [event]: set" in bell.out
-    (state,) = json.loads(door.out)["states"]
-    assert state["state"] == {"parties": 3, "waiting": 1, "round": 0, "broken": False}
-    assert "held by" in held.out
-
-
 async def _tells(node: LocalServer, key: str) -> None:
     await until(lambda: node.command("EXISTS", key), f"{key} is there")
 

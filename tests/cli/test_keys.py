@@ -35,6 +35,7 @@ async def test_keys_and_the_end_of_the_terminal(monkeypatch: pytest.MonkeyPatch)
 
             assert await after("s") == "s"
             assert await after("\x1b[5~") == "page up"
+            assert await after("\x1b[F") == "end"
             assert await after("\x1b") == "\x1b", "Escape itself"
             os.write(ours, b"\x1b[Z")  # Shift-Tab, which nothing here knows
             await until(lambda: b"\x1b[Z" in seen, "it is read")

@@ -79,36 +79,3 @@ async def test_what_is_cut_ends_with_an_ellipsis(
             session.close()
         assert "…" in session.screen
         await lease.release()
-
-
-async def test_top_scrolls_on_a_narrow_terminal(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    script = (
-        "for i = 1, 300 do redis.call('SET', string.format('asynclock:n%03d', i), "
-        "string.rep('0', 32) .. ':host:1', 'PX', 600000) end"
-    )
-    for node in asynclock_nodes:
-        await node.command("EVAL", script, 0)
-    session = Session(program, "top", "--interval", "0.2", size=(24, 40))
-    try:
-        here = await session.shows("of 300")
-        await session.shows("n001")
-        session.type("\x1b[F")  # End
-        here = await session.shows("-300 of 300", here)
-        assert "n300" in session.screen
-        session.type("\x1b[5~")  # PgUp
-        await session.shows("n280", here)
-        session.type("g")
-        here = await session.shows("1-", here)
-        await asynclock_nodes[0].freeze()
-        here = await session.shows("1 of 3 nodes without a vote", here)
-        await asynclock_nodes[1].freeze()
-        await session.shows("nothing can be locked", here)
-        session.type("q")
-        assert await session.end() == 69
-    finally:
-        session.close()
-        for node in asynclock_nodes[:2]:
-            await node.thaw()

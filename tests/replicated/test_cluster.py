@@ -85,22 +85,6 @@ async def test_several_names_are_locked_slot_by_slot(
     assert await there.lock(apart[0]).acquire(timeout=20)
 
 
-PRIMITIVES: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "semaphore": lambda locks: locks.semaphore("s", 2),
-    "read": lambda locks: locks.rwlock("rw").read(),
-    "write": lambda locks: locks.rwlock("rw").write(),
-    "fair": lambda locks: locks.fair_lock("f"),
-    "reentrant": lambda locks: locks.reentrant_lock("r"),
-}
-
-
-@pytest.mark.parametrize("kind", PRIMITIVES)
-async def test_every_primitive(cluster: RedisCluster, connect: Connect, kind: str) -> None:
-    for _ in range(2):
-        async with PRIMITIVES[kind](connect(*cluster.addresses, acks=1, restart_guard=False)):
-            await asyncio.sleep(0)
-
-
 class Migration:
     """One slot on its way from one server to another, step by step."""
 

@@ -12,18 +12,8 @@ import pytest
 import asynclock
 from asynclock.testing import freeze, lose, memory_node, run_virtual, thaw
 from tests.docs.blocks import ROOT, python_blocks
-from tests.waiting import until
 
 PAGE = ROOT / "docs" / "testing.md"
-
-
-async def test_no_server_is_needed() -> None:
-    async with asynclock.connect("memory://") as here, asynclock.connect("memory://") as there:
-        async with here.lock("a") as lease:
-            assert await there.lock("a").try_acquire() is None
-        assert not lease.held
-        async with there.lock("a") as later:
-            assert later.fence > lease.fence
 
 
 def test_without_lupa_connect_says_what_to_install() -> None:
@@ -58,17 +48,6 @@ async def test_a_frozen_node_of_three_stops_nobody() -> None:
             assert lease.held
 
 
-async def test_waiters_are_woken() -> None:
-    async with asynclock.connect("memory://") as here, asynclock.connect("memory://") as there:
-        lease = await here.lock("a").acquire()
-        waiting = asyncio.ensure_future(there.lock("a").acquire(timeout=5))
-        # Refused, armed for a push, refused: from now on only a push wakes it.
-        await until(lambda: there.statistics().refused >= 2, "the task waits for a push")
-        await lease.release()
-        assert (await waiting).held
-        assert there.statistics().wakeups["push"] >= 1
-
-
 async def test_a_lease_can_be_taken_away() -> None:
     async with asynclock.connect("memory://") as locks:
         ran_on = False
@@ -80,16 +59,6 @@ async def test_a_lease_can_be_taken_away() -> None:
         assert not ran_on
         with pytest.raises(asynclock.ConfigurationError, match="nothing to lose"):
             lose(lease)
-
-
-async def test_a_dead_node_refuses_connections() -> None:
-    memory_node().kill()
-    async with asynclock.connect("memory://") as locks:
-        with pytest.raises(asynclock.QuorumUnavailableError, match="is down"):
-            await locks.lock("a").try_acquire()
-        memory_node().restart()
-        async with locks.lock("a", timeout=5) as lease:
-            assert lease.held
 
 
 def test_an_hour_passes_in_a_moment() -> None:
