@@ -14,21 +14,19 @@ from tests.waiting import until
 
 
 @pytest.mark.parametrize("node_timeout", [NODE_TIMEOUT, 2.0])
-def test_a_second_round_trip_does_not_go_beyond_the_timeout(node_timeout: float) -> None:
+@virtual
+async def test_a_second_round_trip_does_not_go_beyond_the_timeout(
+    on: Nodes, node_timeout: float
+) -> None:
     """One node has another counter, so the fence is written back to the others."""
-
-    @virtual
-    async def test(on: Nodes) -> None:
-        await on.nodes[0].command("SET", COUNTER, int((on.nodes[0].wall() + 1000) * 1_000_000))
-        async with on.connect(node_timeout=node_timeout) as locks:
-            on.slow(0.45 * node_timeout)
-            began = now()
-            with pytest.raises((asynclock.AcquireTimeoutError, asynclock.QuorumUnavailableError)):
-                await locks.lock("a").acquire(timeout=1.5 * node_timeout)
-            assert now() - began == pytest.approx(1.5 * node_timeout, abs=0.02)
-            on.slow(0.0)
-
-    test()
+    await on.nodes[0].command("SET", COUNTER, int((on.nodes[0].wall() + 1000) * 1_000_000))
+    async with on.connect(node_timeout=node_timeout) as locks:
+        on.slow(0.45 * node_timeout)
+        began = now()
+        with pytest.raises((asynclock.AcquireTimeoutError, asynclock.QuorumUnavailableError)):
+            await locks.lock("a").acquire(timeout=1.5 * node_timeout)
+        assert now() - began == pytest.approx(1.5 * node_timeout, abs=0.02)
+        on.slow(0.0)
 
 
 @virtual

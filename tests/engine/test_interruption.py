@@ -39,18 +39,15 @@ async def test_a_struck_body_ends_where_it_awaits(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("error", [LOST, KeyError])
-def test_a_body_that_is_just_leaving_is_left_alone(error: type[Exception]) -> None:
-    @virtual_single
-    async def test(on: Nodes) -> None:
-        with pytest.raises(error):
-            async with on.locks.lock("a") as lease:
-                lose(lease)
-                if error is KeyError:
-                    raise KeyError
-        assert cancellations() == 0
-        await asyncio.sleep(0)
-
-    test()
+@virtual_single
+async def test_a_body_that_is_just_leaving_is_left_alone(on: Nodes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        async with on.locks.lock("a") as lease:
+            lose(lease)
+            if error is KeyError:
+                raise KeyError
+    assert cancellations() == 0
+    await asyncio.sleep(0)
 
 
 @virtual_single
@@ -65,25 +62,22 @@ async def test_a_body_may_swallow_it_and_is_told_at_its_end(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("struck", [True, False])
-def test_somebody_elses_cancellation_stays_theirs(*, struck: bool) -> None:
-    @virtual_single
-    async def test(on: Nodes) -> None:
-        begun = asyncio.Event()
+@virtual_single
+async def test_somebody_elses_cancellation_stays_theirs(on: Nodes, *, struck: bool) -> None:
+    begun = asyncio.Event()
 
-        async def body() -> None:
-            async with on.locks.lock("a") as lease:
-                if struck:
-                    lose(lease)
-                begun.set()
-                await asyncio.sleep(10)
+    async def body() -> None:
+        async with on.locks.lock("a") as lease:
+            if struck:
+                lose(lease)
+            begun.set()
+            await asyncio.sleep(10)
 
-        task = asyncio.create_task(body())
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    test()
+    task = asyncio.create_task(body())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @virtual_single

@@ -71,23 +71,22 @@ async def test_a_closed_coroutine_gives_its_lease_back(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("end", ["lost", "released"])
-def test_a_coroutine_that_is_closed_after_its_lease_ended_ends_nothing(end: str) -> None:
-    @virtual
-    async def scenario(on: Nodes) -> None:
-        seen, before = complaints(), on.locks.statistics().released
-        lease = await on.locks.lock("a").acquire()
-        await lease.__aenter__()
-        if end == "lost":
-            lose(lease)
-        else:
-            await lease.release()
-        close_inside(lease)
-        await asyncio.sleep(0.1)
-        assert seen == []
-        assert on.locks.statistics().released == before + (end == "released")
-        assert await lease.release() is (end == "released")
-
-    scenario()
+@virtual
+async def test_a_coroutine_that_is_closed_after_its_lease_ended_ends_nothing(
+    on: Nodes, end: str
+) -> None:
+    seen, before = complaints(), on.locks.statistics().released
+    lease = await on.locks.lock("a").acquire()
+    await lease.__aenter__()
+    if end == "lost":
+        lose(lease)
+    else:
+        await lease.release()
+    close_inside(lease)
+    await asyncio.sleep(0.1)
+    assert seen == []
+    assert on.locks.statistics().released == before + (end == "released")
+    assert await lease.release() is (end == "released")
 
 
 @virtual

@@ -119,16 +119,15 @@ async def test_a_loss_tells_how_long_the_lease_was_held_that_was_lost(on: Nodes)
     assert event.fence == second.fence
 
 
-def test_an_outage_is_no_refusal_of_releases(caplog: pytest.LogCaptureFixture) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        lease = await on.locks.lock("a").acquire()
-        on.nodes[0].freeze()
-        await lease.release()
-        await asyncio.sleep(2 * NODE_TIMEOUT)
-        on.nodes[0].thaw()
-
-    test()
+@virtual
+async def test_an_outage_is_no_refusal_of_releases(
+    on: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = await on.locks.lock("a").acquire()
+    on.nodes[0].freeze()
+    await lease.release()
+    await asyncio.sleep(2 * NODE_TIMEOUT)
+    on.nodes[0].thaw()
     assert not [one for one in caplog.messages if "releases" in one]
 
 

@@ -68,49 +68,41 @@ def held_by(kind: str, locks: LockManager) -> Any:
 
 @kinds
 @pytest.mark.parametrize("ttl", [10.0, 30.0])
-def test_short_bodies_are_soon_over(kind: str, ttl: float) -> None:
+@virtual
+async def test_short_bodies_are_soon_over(on: Nodes, kind: str, ttl: float) -> None:
     """Whatever the ttl is, also if the holder has another one.
 
     A call that is refused again and again may be told to stay away for as long as that lasts.
     """
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        async with on.connect(ttl=10, max_ttl=30) as holder, on.connect(ttl=ttl, max_ttl=30) as one:
-            refused, first = 0, 0.0
-            async with looping(held_by(kind, holder), 0.05):
-                for _ in range(12):
-                    await asyncio.sleep(0.113)
-                    asked = now()
-                    pause = await advice(KINDS[kind](one), 0.005)
-                    first = asked if pause is None or not first else first
-                    if pause is not None:
-                        refused += 1
-                        assert pause <= max(0.05, now() - first) + 0.001
-            assert refused >= 3
-
-    play()
+    async with on.connect(ttl=10, max_ttl=30) as holder, on.connect(ttl=ttl, max_ttl=30) as one:
+        refused, first = 0, 0.0
+        async with looping(held_by(kind, holder), 0.05):
+            for _ in range(12):
+                await asyncio.sleep(0.113)
+                asked = now()
+                pause = await advice(KINDS[kind](one), 0.005)
+                first = asked if pause is None or not first else first
+                if pause is not None:
+                    refused += 1
+                    assert pause <= max(0.05, now() - first) + 0.001
+        assert refused >= 3
 
 
 @kinds
 @pytest.mark.parametrize("ttl", [10.0, 30.0])
-def test_a_long_body_is_asked_for_seldom(kind: str, ttl: float) -> None:
+@virtual
+async def test_a_long_body_is_asked_for_seldom(on: Nodes, kind: str, ttl: float) -> None:
     """A caller that does what the errors say sends few requests, and comes soon after the end."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        async with on.connect(ttl=10, max_ttl=30) as holder, on.connect(ttl=ttl, max_ttl=30) as one:
-            calls, wish = 0, KINDS[kind](one)
-            held = await held_by(kind, holder).acquire()
-            ends = now() + 8.0
-            asyncio.get_running_loop().call_at(ends, lambda: start(held.release()))
-            while (pause := await advice(wish, 0.005)) is not None:
-                calls += 1
-                await asyncio.sleep(pause)
-            assert calls < 25
-            assert now() < ends + 8.0
-
-    play()
+    async with on.connect(ttl=10, max_ttl=30) as holder, on.connect(ttl=ttl, max_ttl=30) as one:
+        calls, wish = 0, KINDS[kind](one)
+        held = await held_by(kind, holder).acquire()
+        ends = now() + 8.0
+        asyncio.get_running_loop().call_at(ends, lambda: start(held.release()))
+        while (pause := await advice(wish, 0.005)) is not None:
+            calls += 1
+            await asyncio.sleep(pause)
+        assert calls < 25
+        assert now() < ends + 8.0
 
 
 @virtual

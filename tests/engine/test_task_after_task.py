@@ -26,26 +26,22 @@ async def error(call: Any) -> Any:
 @pytest.mark.parametrize(
     ("first", "second"), [(5.0, 5.0 + NODE_TIMEOUT / 10), (9.0, 2 * NODE_TIMEOUT)]
 )
-def test_a_task_that_had_no_time_to_ask_tells_the_outage_of_the_one_before(
-    kind: str, first: float, second: float
+@virtual
+async def test_a_task_that_had_no_time_to_ask_tells_the_outage_of_the_one_before(
+    on: Nodes, kind: str, first: float, second: float
 ) -> None:
     """Its turn did not come, or its own answers were cut by the timeout: they say nothing."""
-
-    @virtual
-    async def test(on: Nodes) -> None:
-        lock: Any = on.locks.lock("a") if kind == "lock" else on.locks.semaphore("a", 1)
-        for node in on.nodes[1:]:
-            node.freeze()
-        calls = []
-        for timeout in (first, second):
-            calls.append(start(lock.acquire(timeout=timeout)))
-            await asyncio.sleep(0)
-        for call in calls:
-            found = await error(call)
-            assert isinstance(found, asynclock.QuorumUnavailableError)
-            assert {*found.nodes} == {"memory://b", "memory://c"}
-
-    test()
+    lock: Any = on.locks.lock("a") if kind == "lock" else on.locks.semaphore("a", 1)
+    for node in on.nodes[1:]:
+        node.freeze()
+    calls = []
+    for timeout in (first, second):
+        calls.append(start(lock.acquire(timeout=timeout)))
+        await asyncio.sleep(0)
+    for call in calls:
+        found = await error(call)
+        assert isinstance(found, asynclock.QuorumUnavailableError)
+        assert {*found.nodes} == {"memory://b", "memory://c"}
 
 
 @virtual
@@ -86,25 +82,23 @@ async def test_after_a_refusal_nobody_tells_of_an_outage_before_it(on: Nodes) ->
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["made before", "made after"])
-def test_a_turn_that_is_over_when_the_name_is_wanted_again_passes_on(*, early: bool) -> None:
+@virtual
+async def test_a_turn_that_is_over_when_the_name_is_wanted_again_passes_on(
+    on: Nodes, *, early: bool
+) -> None:
     """Also if the call was made, but not awaited, while the turn lasted."""
-
-    @virtual
-    async def test(on: Nodes) -> None:
-        async with in_its_turn(on, turn=0.25) as (ours, lease, waiting):
-            call = ours.lock("a").acquire() if early else None
-            await asyncio.sleep(0.2)
-            on.slow(0.1)  # the name is kept until the nodes have answered
-            await lease.release()
-            await asyncio.sleep(0.1)
-            again = start(call or ours.lock("a").acquire())
-            done, _ = await asyncio.wait([again, waiting], return_when="FIRST_COMPLETED")
-            assert done == {waiting}
-            on.slow(0.0)
-            await (await waiting).release()
-            await (await again).release()
-
-    test()
+    async with in_its_turn(on, turn=0.25) as (ours, lease, waiting):
+        call = ours.lock("a").acquire() if early else None
+        await asyncio.sleep(0.2)
+        on.slow(0.1)  # the name is kept until the nodes have answered
+        await lease.release()
+        await asyncio.sleep(0.1)
+        again = start(call or ours.lock("a").acquire())
+        done, _ = await asyncio.wait([again, waiting], return_when="FIRST_COMPLETED")
+        assert done == {waiting}
+        on.slow(0.0)
+        await (await waiting).release()
+        await (await again).release()
 
 
 @virtual

@@ -179,25 +179,21 @@ async def test_a_node_that_did_not_answer_is_asked_again(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_node_that_forgot_twice_gets_its_keys_back_twice(answered: bool) -> None:
+@virtual
+async def test_a_node_that_forgot_twice_gets_its_keys_back_twice(on: Nodes, answered: bool) -> None:
     """Also if it forgot again while its answer was under way: that is older than its loss."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        way, locks, lease = await holding(on)
-        await put_back(on, way, locks, 0.01)
-        if not answered:
-            way.seconds = 0.4
-        assert await returns(on) < AT_ONCE
-        if answered:
-            await asyncio.sleep(AT_ONCE)
-        way.seconds = 0.0
-        await forgets(on, locks)
-        assert await returns(on) < AT_ONCE
-        assert lease.held
-        await locks.aclose()
-
-    play()
+    way, locks, lease = await holding(on)
+    await put_back(on, way, locks, 0.01)
+    if not answered:
+        way.seconds = 0.4
+    assert await returns(on) < AT_ONCE
+    if answered:
+        await asyncio.sleep(AT_ONCE)
+    way.seconds = 0.0
+    await forgets(on, locks)
+    assert await returns(on) < AT_ONCE
+    assert lease.held
+    await locks.aclose()
 
 
 @virtual
@@ -217,45 +213,37 @@ async def test_fences_that_are_reserved_meanwhile_reach_the_node_as_well(on: Nod
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_lease_that_has_ended_meanwhile_stays_ended(cut: bool) -> None:
+@virtual
+async def test_a_lease_that_has_ended_meanwhile_stays_ended(on: Nodes, cut: bool) -> None:
     """Also if the request to take the key back is executed after the release."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        way, locks, lease = await holding(on)
-        await put_back(on, way, locks, 0.6)
-        if cut:  # so the release takes the next connection
-            before = set(way.streams)
-            on.nodes[0].cut()
-            await until(lambda: len(way.streams - before) > 1, every=0.001)
-            await asyncio.sleep(0.01)
-        assert await lease.release()
-        await asyncio.sleep(2 * TTL)
-        assert not has_it(on)
-        assert locks.statistics().lost == 0
-        await locks.aclose()
-
-    play()
+    way, locks, lease = await holding(on)
+    await put_back(on, way, locks, 0.6)
+    if cut:  # so the release takes the next connection
+        before = set(way.streams)
+        on.nodes[0].cut()
+        await until(lambda: len(way.streams - before) > 1, every=0.001)
+        await asyncio.sleep(0.01)
+    assert await lease.release()
+    await asyncio.sleep(2 * TTL)
+    assert not has_it(on)
+    assert locks.statistics().lost == 0
+    await locks.aclose()
 
 
 @pytest.mark.parametrize(
     ("ttl", "late", "executed"), [(TTL, 5.0, True), (TTL, 8.1, False), (4.0, 5.0, False)]
 )
-def test_no_request_is_executed_after_the_lease_or_long_after_it_was_sent(
-    ttl: float, late: float, executed: bool
+@virtual
+async def test_no_request_is_executed_after_the_lease_or_long_after_it_was_sent(
+    on: Nodes, ttl: float, late: float, executed: bool
 ) -> None:
     """A key that is set then keeps others out for a whole ttl."""
-
-    @virtual
-    async def play(on: Nodes) -> None:
-        way = on.ways[0] = Holding()
-        async with on.connect() as locks:
-            lease = await locks.lock("a", ttl=ttl).acquire()
-            began = now()
-            await put_back(on, way, locks, late)
-            await asyncio.sleep(late + 0.1)
-            assert has_it(on) is executed
-            assert lease.held
-            assert now() - began > TTL
-
-    play()
+    way = on.ways[0] = Holding()
+    async with on.connect() as locks:
+        lease = await locks.lock("a", ttl=ttl).acquire()
+        began = now()
+        await put_back(on, way, locks, late)
+        await asyncio.sleep(late + 0.1)
+        assert has_it(on) is executed
+        assert lease.held
+        assert now() - began > TTL

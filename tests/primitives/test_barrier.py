@@ -69,24 +69,28 @@ async def test_an_aborted_barrier_is_broken_until_it_is_reset(pair: Pair) -> Non
     assert sorted(places) == [0, 1, 2]
 
 
-async def test_a_reset_sends_those_away_who_wait(pair: Pair) -> None:
-    here, there = (locks.barrier("a", 3) for locks in pair)
-    early = await waiting_parties(here, there)
-    await here.reset(timeout=PATIENCE)
-    late = await waiting_parties(there, here)
-    await broken(early)
-    assert await there.wait(timeout=PATIENCE) == 2
-    assert sorted(await asyncio.gather(*late)) == [0, 1]
+@virtual
+async def test_a_reset_sends_those_away_who_wait(on: Nodes) -> None:
+    async with on.connect() as others:
+        here, there = (locks.barrier("a", 3) for locks in (on.locks, others))
+        early = await waiting_parties(here, there)
+        await here.reset(timeout=PATIENCE)
+        late = await waiting_parties(there, here)
+        await broken(early)
+        assert await there.wait(timeout=PATIENCE) == 2
+        assert sorted(await asyncio.gather(*late)) == [0, 1]
 
 
-async def test_parties_that_look_only_after_the_reset_learn_of_the_abort(pair: Pair) -> None:
+@virtual
+async def test_parties_that_look_only_after_the_reset_learn_of_the_abort(on: Nodes) -> None:
     """Between the two they may not have looked once: the nodes remember whom they sent away."""
-    here, there = (locks.barrier("a", 3) for locks in pair)
-    early = await waiting_parties(here, here)
-    await there.abort(timeout=PATIENCE)
-    await there.reset(timeout=PATIENCE)
-    await broken(early)
-    assert await waits_here(there, 0)
+    async with on.connect() as others:
+        here, there = (locks.barrier("a", 3) for locks in (on.locks, others))
+        early = await waiting_parties(here, here)
+        await there.abort(timeout=PATIENCE)
+        await there.reset(timeout=PATIENCE)
+        await broken(early)
+        assert await waits_here(there, 0)
 
 
 # ---- who counts ----------------------------------------------------------------------------------

@@ -8,157 +8,141 @@ import pytest
 
 import asynclock
 from asynclock.testing import lose
-from tests.contract.faces import Face
-from tests.engine.virtual_nodes import TTL, Nodes, virtual_single
-from tests.primitives.conftest import Connect, hold
-from tests.tables.inside import renew_now
-from tests.waiting import PATIENCE, until
+from tests.engine.virtual_nodes import KEY, TTL, Nodes, start, virtual_single
+from tests.waiting import until
 
 
-async def test_inner_holds_ask_nobody(face: Face, connect: Connect) -> None:
-    locks, other = connect(), connect()
-    async with locks.reentrant_lock("a") as outer:
-        attempts = locks.statistics().attempts
-        async with locks.reentrant_lock("a") as inner, locks.reentrant_lock("a").acquire() as third:
+@virtual_single
+async def test_inner_holds_ask_nobody(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    async with on.connect() as other, lock as outer:
+        attempts = on.locks.statistics().attempts
+        async with lock as inner, on.locks.reentrant_lock("a").acquire() as third:
             assert inner.fence == outer.fence == third.fence
             assert inner.owner == outer.owner
             assert third.depth == 3
-            tried = await locks.reentrant_lock("a").try_acquire()
+            tried = await lock.try_acquire()
             assert tried is not None
             assert await tried.release()
             assert not tried.held
-        assert locks.statistics().attempts == attempts
+        assert on.locks.statistics().attempts == attempts
         assert outer.held
         assert not inner.held
         assert await other.lock("a").try_acquire() is None  # the same name as the plain lock
     assert not outer.held
-    await face.empty()
+    assert not await on.nodes[0].command("EXISTS", KEY)
 
 
-async def test_the_last_to_end_gives_it_back(face: Face, connect: Connect) -> None:
-    locks = connect()
-    lock = locks.reentrant_lock("a")
-    outer = await lock.acquire(timeout=PATIENCE)
-    inner = await lock.acquire(timeout=PATIENCE)
-    assert await outer.release() is True
-    assert await outer.release() is True
+@virtual_single
+async def test_the_last_to_end_gives_it_back(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    outer, inner = await lock.acquire(), await lock.acquire()
+    for _ in range(2):
+        assert await outer.release() is True
     assert inner.held
-    assert await face.keys()
+    assert await on.nodes[0].command("EXISTS", KEY)
     assert await inner.release() is True
-    await face.empty()
+    assert not await on.nodes[0].command("EXISTS", KEY)
 
 
-async def test_other_tasks_wait(connect: Connect) -> None:
-    locks = connect()
-    async with locks.reentrant_lock("a") as lease:
-        child = asyncio.create_task(hold(locks.reentrant_lock("a")))
-        await until(lambda: locks.statistics().waiting == 1, "the child waits")
+@virtual_single
+async def test_other_tasks_wait(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    async with lock as lease:
+        child = start(lock.acquire())
+        await asyncio.sleep(TTL)
         assert not child.done()
-        assert await asyncio.create_task(locks.reentrant_lock("a").try_acquire()) is None
-    inherited = await asyncio.wait_for(child, PATIENCE)
-    assert inherited.fence > lease.fence
+        assert await asyncio.create_task(lock.try_acquire()) is None
+    assert (await child).fence > lease.fence
 
 
-def inheriting(locks: asynclock.LockManager) -> asynclock.ReentrantLock:
-    return locks.reentrant_lock("a", inherit=True)
-
-
-async def test_tasks_it_started_may_share_it(face: Face, connect: Connect) -> None:
-    locks = connect()
-    late = asyncio.Event()
+@virtual_single
+async def test_tasks_it_started_may_share_it(on: Nodes) -> None:
+    lock, late = on.locks.reentrant_lock("a", inherit=True), asyncio.Event()
 
     async def child() -> None:
-        async with inheriting(locks) as mine:
+        async with lock as mine:
             assert mine.fence == outer.fence
             await late.wait()
             assert mine.held
 
-    async with inheriting(locks) as outer:
+    async with lock as outer:
         tasks = [asyncio.create_task(child()) for _ in range(3)]
         await until(lambda: outer.depth == 4, "all children are inside")
-    assert await face.keys(), "children are still inside"
+    assert await on.nodes[0].command("EXISTS", KEY), "children are still inside"
     late.set()
     await asyncio.gather(*tasks)
-    await face.empty()
+    assert not await on.nodes[0].command("EXISTS", KEY)
     # A child that was started inside and comes after the end has to ask like everybody else.
-    async with inheriting(locks) as again:
+    async with lock as again:
         assert again.fence > outer.fence
 
 
-async def test_inheritance_ends_with_the_hold_that_gave_it(face: Face, connect: Connect) -> None:
+@virtual_single
+async def test_inheritance_ends_with_the_hold_that_gave_it(on: Nodes) -> None:
     """A child's own hold doesn't let in tasks that only the parent's ended hold let in."""
-    locks = connect()
-
+    lock = on.locks.reentrant_lock("a", inherit=True)
     late, inside = asyncio.Event(), asyncio.Event()
     fences: dict[str, int] = {}
 
+    async def enter(who: str) -> None:
+        async with lock as mine:
+            fences[who] = mine.fence
+
     async def child() -> None:
-        async with inheriting(locks) as mine:
+        async with lock:
             inside.set()
             await late.wait()
-            fences["child"] = mine.fence
-            async with inheriting(locks) as nested:  # it is inside by its own hold now
-                fences["nested"] = nested.fence
-            grandchild = asyncio.create_task(enter("grandchild"))
-            await grandchild
-
-    async def enter(who: str) -> None:
-        async with inheriting(locks) as mine:
-            fences[who] = mine.fence
+            await enter("child")  # it is inside by its own hold now
+            await asyncio.create_task(enter("grandchild"))
 
     async def idle() -> asynclock.ReentrantLease | None:
         await late.wait()
-        return await inheriting(locks).try_acquire()
+        return await lock.try_acquire()
 
-    async with inheriting(locks) as outer:
-        inner = await inheriting(locks).acquire()
+    async with lock as outer:
+        inner = await lock.acquire()
         tasks = [asyncio.create_task(child()), asyncio.create_task(idle())]
         await inside.wait()
         await inner.release()
     # The owner, a task started now, and one that was started inside and enters too late.
-    assert await inheriting(locks).try_acquire() is None
-    assert await asyncio.create_task(inheriting(locks).try_acquire()) is None
+    assert await lock.try_acquire() is None
+    assert await asyncio.create_task(lock.try_acquire()) is None
     owner = asyncio.create_task(enter("later"))
-    await until(lambda: locks.statistics().waiting == 1, "the owner waits")
+    await until(lambda: on.locks.statistics().waiting == 1, "the owner waits")
     late.set()
-    late_comer = await tasks[1]
-    assert late_comer is None
+    assert await tasks[1] is None
     await tasks[0]
-    await asyncio.wait_for(owner, PATIENCE)
-    assert fences["child"] == fences["nested"] == fences["grandchild"] == outer.fence
+    await owner
+    assert fences["child"] == fences["grandchild"] == outer.fence
     assert fences["later"] > outer.fence
-    async with inheriting(locks).acquire(timeout=PATIENCE) as again:
-        assert again.fence > fences["later"]
-    await face.empty()
 
 
-async def test_a_loss_ends_every_body(face: Face, connect: Connect) -> None:
-    locks = connect()
-    ended: list[str] = []
+@virtual_single
+async def test_a_loss_ends_every_body(on: Nodes) -> None:
+    lock, ended = on.locks.reentrant_lock("a", inherit=True), list[str]()
 
     async def child() -> None:
         with pytest.raises(asynclock.LeaseLostError):
-            async with locks.reentrant_lock("a", inherit=True):
+            async with lock:
                 await asyncio.sleep(30)
         ended.append("child")
 
     with pytest.raises(asynclock.LeaseLostError):
-        async with locks.reentrant_lock("a", inherit=True):
+        async with lock:
             other = asyncio.create_task(child())
-            async with locks.reentrant_lock("a") as inner:
-                for server in face.well:
-                    await server.command("DEL", "asynclock:a")
-                renew_now(locks)
+            async with on.locks.reentrant_lock("a") as inner:
+                await on.nodes[0].command("DEL", KEY)
                 try:
                     await asyncio.sleep(30)
                 finally:
                     ended.append("inner")
                     assert not inner.held
                     with pytest.raises(asynclock.LeaseLostError):
-                        await locks.reentrant_lock("a").acquire()
-    await asyncio.wait_for(other, PATIENCE)
+                        await on.locks.reentrant_lock("a").acquire()
+    await other
     assert sorted(ended) == ["child", "inner"]
-    async with locks.reentrant_lock("a"):
+    async with lock:
         pass
 
 

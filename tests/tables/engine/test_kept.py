@@ -59,14 +59,11 @@ async def test_many_leases_that_come_and_go_leave_nothing(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("inherit", [False, True])
-def test_a_dropped_hold_is_forgotten(*, inherit: bool) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        with pytest.warns(ResourceWarning, match="was dropped"):
-            await on.locks.reentrant_lock("a", inherit=inherit).acquire()
-            await asyncio.sleep(0)
-            gc.collect()
-        await until(lambda: not on.locks.leases())
-        assert not on.locks._nestings
-
-    test()
+@virtual
+async def test_a_dropped_hold_is_forgotten(on: Nodes, *, inherit: bool) -> None:
+    with pytest.warns(ResourceWarning, match="was dropped"):
+        await on.locks.reentrant_lock("a", inherit=inherit).acquire()
+        await asyncio.sleep(0)
+        gc.collect()
+    await until(lambda: not on.locks.leases())
+    assert not on.locks._nestings

@@ -57,74 +57,70 @@ def close_engine(on: Nodes, _calls: list[Any], _tasks: list[asyncio.Task[Any]]) 
 )
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("rounds", range(3))  # 0: the batch of the begun calls is not sent yet
-def test_nothing_is_left(rounds: int, after: bool, act: Act, place: Any, moment: str) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        real, calls = getattr(place, moment), [on.locks.lock(f"{n}").acquire() for n in range(3)]
-        tasks: list[asyncio.Task[Any]] = []
+@virtual
+async def test_nothing_is_left(
+    on: Nodes, rounds: int, after: bool, act: Act, place: Any, moment: str
+) -> None:
+    real, calls = getattr(place, moment), [on.locks.lock(f"{n}").acquire() for n in range(3)]
+    tasks: list[asyncio.Task[Any]] = []
 
-        def meanwhile(*words: Any, **more: Any) -> Any:
-            if not after:
+    def meanwhile(*words: Any, **more: Any) -> Any:
+        if not after:
+            act(on, calls, tasks)
+        try:
+            return real(*words, **more)
+        finally:
+            if after:
                 act(on, calls, tasks)
-            try:
-                return real(*words, **more)
-            finally:
-                if after:
-                    act(on, calls, tasks)
 
-        for call in calls:
-            call.send(None)
-        for _ in range(rounds):
-            await asyncio.sleep(0)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(place, moment, meanwhile)
-            async with asyncio.timeout(TTL / 2):
-                tasks += [asyncio.create_task(lease_of(on, name)) for name in NAMES]
-                tasks[1].get_loop().call_later(0.001, tasks[1].cancel)
-                found = await asyncio.gather(*tasks, return_exceptions=True)
-        for call in calls:
-            call.close()
-        if act is close_engine:
-            assert not [one for one in found if isinstance(one, asynclock.Lease) and one.held]
-        else:
-            held = [isinstance(one, asynclock.Lease) for one in found]
-            assert held[1:] == [True] * 4
-            assert held[0] is (act is not cancel_one)
-            await asyncio.gather(*(lease.release() for lease in found if lease in found[1:]))
-        if isinstance(found[0], asynclock.Lease):
-            await found[0].release()
-        await free(on, *NAMES, "0", "1", "2")
-        assert on.locks.statistics().waiting == 0 or act is close_engine
-
-    test()
+    for call in calls:
+        call.send(None)
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, moment, meanwhile)
+        async with asyncio.timeout(TTL / 2):
+            tasks += [asyncio.create_task(lease_of(on, name)) for name in NAMES]
+            tasks[1].get_loop().call_later(0.001, tasks[1].cancel)
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+    for call in calls:
+        call.close()
+    if act is close_engine:
+        assert not [one for one in found if isinstance(one, asynclock.Lease) and one.held]
+    else:
+        held = [isinstance(one, asynclock.Lease) for one in found]
+        assert held[1:] == [True] * 4
+        assert held[0] is (act is not cancel_one)
+        await asyncio.gather(*(lease.release() for lease in found if lease in found[1:]))
+    if isinstance(found[0], asynclock.Lease):
+        await found[0].release()
+    await free(on, *NAMES, "0", "1", "2")
+    assert on.locks.statistics().waiting == 0 or act is close_engine
 
 
 @pytest.mark.parametrize("rounds", range(3))
-def test_calls_that_are_collected_while_the_manager_is_closed_give_their_names_up(
-    rounds: int,
+@virtual
+async def test_calls_that_are_collected_while_the_manager_is_closed_give_their_names_up(
+    on: Nodes, rounds: int
 ) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        abandon, calls = Request._abandon, list[Any]()
+    abandon, calls = Request._abandon, list[Any]()
 
-        def collecting(request: Request) -> None:
-            close_calls(on, calls, [])
-            abandon(request)
+    def collecting(request: Request) -> None:
+        close_calls(on, calls, [])
+        abandon(request)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Request, "_abandon", collecting)
-            async with on.connect() as locks, asyncio.timeout(TTL / 2):
-                calls += [locks.lock(name).acquire() for name in NAMES]
-                for call in calls:
-                    call.send(None)
-                for _ in range(rounds):
-                    await asyncio.sleep(0)
-                del call
-                await locks.aclose()
-        assert not calls
-        await free(on, *NAMES)
-
-    test()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Request, "_abandon", collecting)
+        async with on.connect() as locks, asyncio.timeout(TTL / 2):
+            calls += [locks.lock(name).acquire() for name in NAMES]
+            for call in calls:
+                call.send(None)
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            del call
+            await locks.aclose()
+    assert not calls
+    await free(on, *NAMES)
 
 
 @virtual_single

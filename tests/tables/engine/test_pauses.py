@@ -123,16 +123,13 @@ async def test_an_outage_says_nothing_of_the_holder() -> None:
 @pytest.mark.parametrize(
     ("nodes", "queue", "spread"), [(3, False, WIDTH / 2), (3, True, 0.0), (1, False, 0.0)]
 )
-def test_only_rivals_for_a_quorum_without_a_queue_pause_after_a_push(
+@in_virtual_time
+async def test_only_rivals_for_a_quorum_without_a_queue_pause_after_a_push(
     nodes: int, queue: bool, spread: float
 ) -> None:
-    @in_virtual_time
-    async def test() -> None:
-        pauses = pausing(manager(nodes=nodes), queue=queue)
-        pause = await took(pauses.wait(attempt(), Watched(), 0))  # type: ignore[arg-type]
-        assert pause == pytest.approx(spread)
-
-    test()
+    pauses = pausing(manager(nodes=nodes), queue=queue)
+    pause = await took(pauses.wait(attempt(), Watched(), 0))  # type: ignore[arg-type]
+    assert pause == pytest.approx(spread)
 
 
 async def test_a_ticket_is_refreshed_well_before_it_dies() -> None:

@@ -16,6 +16,11 @@ test_readers_in_memory, test_readers = played("""
       read check TWO -> 1
       read check two -> 0
 
+    what comes too late is not done
+      read acquire one late=1 -> -1 *
+      write acquire one late=1 -> -1 *
+      EXISTS r,w -> 0 0
+
     a reader reads no more from its expiry on
       read acquire one ttl=1000
       read acquire two
