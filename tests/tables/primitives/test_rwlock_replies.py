@@ -17,8 +17,8 @@ test_readers_in_memory, test_readers = played("""
       read check two -> 0
 
     what comes too late is not done
-      read acquire one late=1 -> -1 *
-      write acquire one late=1 -> -1 *
+      read acquire one late=1 -> -1
+      write acquire one late=1 -> -1
       EXISTS r,w -> 0 0
 
     a reader reads no more from its expiry on
