@@ -12,6 +12,7 @@ import subprocess
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 import trustme
 
+import asynclock
 from asynclock.cli import doctor
 from asynclock.cli.doctor.findings import TEXTS
 from asynclock.cli.doctor.identity import OPTIONAL
@@ -34,7 +36,7 @@ from asynclock.testing.plugin import StartServers
 from asynclock.testing.servers.tls import Certificates
 from asynclock.testing.topology import REPLICATION, follow, in_sync
 from tests.able_servers import server_with_tls
-from tests.access.test_acl import minimal
+from tests.access.test_acl import hand_over, minimal
 from tests.docs.blocks import ROOT
 from tests.waiting import until
 
@@ -183,6 +185,75 @@ async def test_the_documented_minimal_user(
     assert "ACL SETUSER locks +scan" in ended.out
     keys = await server.command("KEYS", "*")
     assert not [key for key in keys if not key.endswith((":#primary", ":#witness"))]
+
+
+@dataclass(frozen=True)
+class Service:
+    """What is known of a managed service, as docs/managed.md says it."""
+
+    kind: str = "server"
+    """A server, a "cluster", or a cluster behind "one address", where CLUSTER is refused."""
+    unknown: str = ""
+    """Commands that it does not know."""
+    forbidden: str = "-config -acl"
+    """Rights that no user has."""
+    says: frozenset[str] = frozenset({"rights-config-get"})
+
+
+RENAMED, POLLS = frozenset({"renamed"}), frozenset({"rights-config-get", "tracking"})
+SERVICES = {
+    "ElastiCache, cluster mode disabled": Service(unknown="CONFIG", forbidden="", says=RENAMED),
+    "ElastiCache, cluster mode enabled": Service("cluster", "CONFIG", "", RENAMED),
+    "ElastiCache serverless": Service(
+        "cluster", forbidden="-config -acl -client +client|id", says=POLLS
+    ),
+    "MemoryDB": Service("cluster"),
+    "Azure Managed Redis or Redis Cloud, OSS policy": Service("cluster", "", "-config -acl -wait"),
+    "Azure Managed Redis or Redis Cloud, Enterprise policy": Service(
+        "one address", forbidden="-config -acl -wait -cluster"
+    ),
+    "Memorystore for Redis": Service(
+        unknown="CLIENT CLUSTER CONFIG", forbidden="", says=RENAMED | {"tracking"}
+    ),
+    "Memorystore for Valkey, cluster mode disabled": Service(),
+    "Memorystore for Valkey, cluster mode enabled": Service("cluster"),
+    "Upstash": Service(forbidden="-wait -cluster -client +client|id", says=frozenset({"tracking"})),
+}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+async def test_managed_services(
+    program: Program, asynclock_servers: StartServers, name: str
+) -> None:
+    """Locks, waiters and inspections work; doctor proposes what a user of a service can do."""
+    service = SERVICES[name]
+    args = ["--maxmemory-policy", "volatile-lru"]  # what most of them begin with
+    args += [part for word in service.unknown.split() for part in ("--rename-command", word, "")]
+    prefix = {"prefix": "{locks}:"} if service.kind == "one address" else {}
+    async with AsyncExitStack() as stack:
+        if service.kind == "server":
+            (server,) = await asynclock_servers(1, args=args)
+            url = server.url_for("app", "secret")
+        else:
+            cluster = await stack.enter_async_context(RedisCluster(1, 0, args=args))
+            (server,) = cluster.servers
+            url = server.url_for("app", "secret")
+            url = url if prefix else url.replace("redis://", "redis+cluster://")
+        rights = f"on >secret ~* &* +@all {service.forbidden}"
+        await server.command("ACL", "SETUSER", "app", *rights.split())
+        options = {**prefix, "restart_guard": False, "node_timeout": 2.0}
+        here = await stack.enter_async_context(asynclock.connect(url, **options))
+        there = await stack.enter_async_context(asynclock.connect(url, **options))
+        await hand_over(here, there)
+        program.use([url], **prefix)
+        async with here.lock("b", timeout=20) as lease:
+            assert (await there.inspect("b")).owner == lease.owner
+            seen = await program("inspect", "--all", "--json")
+        ended = await program(*QUICK)
+    assert [lock["name"] for lock in json.loads(seen.out)["locks"]] == ["b"]
+    assert codes(ended.out)[at(server)] == {"evicts", "no-persistence", *service.says}
+    if "config" in f"{service.unknown} {service.forbidden}".lower():
+        assert not re.search("redis-cli|CONFIG|rename-command|ACL S", "".join(_fixes(ended.out)))
 
 
 async def test_a_user_who_lacks_what_one_primitive_needs(
@@ -423,11 +494,14 @@ def test_each_text_of_a_finding_is_used_and_gets_its_facts() -> None:
     for text, facts in _findings_in_code():
         used.add(text)
         row = TEXTS[text]
-        for words in (row["what"], row["why"], row["fix"]):
+        for words in (row["what"], row["why"], row["fix"], row.get("managed", "")):
             wanted = {name for _, name, spec, _ in Formatter().parse(words) if name}
             nested = [spec or "" for _, _, spec, _ in Formatter().parse(words)]
             wanted |= {name for one in nested for _, name, *_ in Formatter().parse(one) if name}
             assert wanted <= facts, (text, wanted - facts)
+        # What no user of a managed service can do is not proposed to one.
+        elsewhere = row.get("managed", row["fix"])
+        assert not re.search(r"{set:(?!CONFIG SET|ACL SETUSER)|{call:(CONFIG|BGSAVE)", elsewhere)
     tls = {text for text in TEXTS if text.startswith("tls-")}  # named by tls.py, without facts
     assert used | tls == TEXTS.keys()
 

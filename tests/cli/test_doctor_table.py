@@ -80,6 +80,8 @@ def answering(node: MemoryNode, plant: Plant) -> Any:
             }
         if words[:2] == (b"CLIENT", b"LIST"):
             return b""
+        if words[0] == b"WAIT":
+            return 0
         return answer(client, words)
 
     return changed
@@ -280,9 +282,9 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
     "commands that are needed, and others": (
         Plant(says={"SET ": KEYS, "EVAL ": NO, "CONFIG": NO, "SCAN": NO, "GET": "OOM no"}),
         [
-            "error rights: EVAL, SET … ACL SETUSER default +eval +set ~asynclock:*",
-            "warning rights-config-get: ACL SETUSER default +config|get",
-            "note rights-scan: ACL SETUSER default +scan",
+            "error rights: EVAL, SET … the user default the rights +eval +set ~asynclock:* where",
+            "warning rights-config-get: the user default the rights +config|get where",
+            "note rights-scan: the user default the rights +scan where",
         ],
     ),
     "other commands that are needed": (
@@ -446,6 +448,36 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
         [f"warning fsync: appendfsync is everysec … \n{CLI} CONFIG SET appendfsync always"],
     ),
     "a configuration that is hidden": (Plant(says={"CONFIG": NO}), ["warning rights-config-get"]),
+    "a setting that a service does not show": (
+        Plant(says={"CONFIG": "ERR unsupported parameter"}),
+        ["warning renamed: CONFIG GET … a managed service decides which commands there are"],
+    ),
+    "a service that nobody can configure": (
+        Plant(
+            {
+                "maxmemory": "100",
+                "used_memory": "95",
+                "maxmemory_policy": "volatile-lru",
+                "aof_enabled": "0",
+                "aof_last_write_status": "err",
+                "connected_slaves": "2",
+            },
+            says={"CONFIG|CLIENT TRACKING|WAIT": UNKNOWN, "SET ": "OOM no"},
+            nodes=("a",),
+        ),
+        [
+            "error evicts: set maxmemory-policy to noeviction where the server is configured: in",
+            "error refuses-writes: a larger size (OOM)",
+            "warning renamed: CONFIG GET … docs/managed.md",
+            "warning memory: choose a larger size",
+            "warning no-persistence: turn on persistence in the console",
+            "warning disk: ask the support",
+            "warning tracking: the rights +client|tracking +client|caching where users are kept",
+            "warning replicas-without-acks: it refuses WAIT … docs/fencing.md",
+            "warning open: turn on passwords or users in the console",
+            "note plain: turn on TLS",
+        ],
+    ),
     # clocks
     "a clock a second ahead": (Plant(ahead=0.99), []),
     "a clock more ahead": (

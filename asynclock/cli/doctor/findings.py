@@ -16,6 +16,14 @@ TEXTS: dict[str, dict[str, str]] = tomllib.loads(
     (files(__package__) / "findings.toml").read_text("utf-8")
 )
 
+ELSEWHERE = {
+    ("CONFIG", "SET"): "set {name} to {value} where the server is configured: in the parameter "
+    "group or the console of a managed service, or in the file of a server of your own",
+    ("ACL", "SETUSER"): "give the user {name} the rights {value} where users are kept: in the "
+    "user group or the console of a managed service, or in the ACL file of a server of your own",
+}
+"""First words of a command -> what to do instead on a server that shows no settings."""
+
 
 class Severity(IntEnum):
     """How bad a finding is; the worst one is the program's exit status."""
@@ -57,11 +65,13 @@ def finding(
     node: str = "",
     code: str | None = None,
     severity: Severity | None = None,
+    configurable: bool = True,
     **facts: Any,
 ) -> Finding:
     """Return the finding with this text of findings.toml; `code` and `severity` as there."""
     row = TEXTS[text]
-    what, why, fix = (row[key].format_map(facts) for key in ("what", "why", "fix"))
+    fixed = "fix" if configurable or "managed" not in row else "managed"
+    what, why, fix = (row[key].format_map(facts) for key in ("what", "why", fixed))
     level = Severity[row.get("severity", "error").upper()] if severity is None else severity
     return Finding(code or text, level, node, what, why, fix)
 
@@ -71,6 +81,7 @@ def about(server: Probe, text: str, **facts: Any) -> Finding:
     return finding(
         text,
         node=server.address,
+        configurable=server.configurable,
         call=Call(partial(call, server)),
         set=Call(partial(set_for_good, server)),
         **facts,
@@ -87,7 +98,10 @@ def call(server: Probe, words: str) -> str:
 
 
 def set_for_good(server: Probe, words: str) -> str:
-    """Return a redis-cli call that changes a setting and keeps the change over a restart."""
+    """Return what changes a setting for good: a redis-cli call, or words if none can do it."""
+    if not server.configurable:
+        kind, verb, name, value = words.split(maxsplit=3)
+        return ELSEWHERE[kind, verb].format(name=name, value=value)
     now = call(server, words)
     if words.startswith("ACL ") and server.config.get("aclfile"):
         return f"{now}; {call(server, 'ACL SAVE')}"

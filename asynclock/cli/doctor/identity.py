@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from ..._nodes.handshake import NO_RESP3, OLDEST
 from ..._nodes.info import is_sentinel, major_minor
@@ -85,12 +86,15 @@ def process(server: Probe, _: Purpose) -> Found:
         yield about(server, "no-run-id")
 
 
-def rights(server: Probe, _: Purpose) -> Found:
+def rights(server: Probe, purpose: Purpose) -> Found:
     """Commands that the server refuses to our user, or to every user."""
-    yield from _denied(server)
-    for command, failure in sorted(server.refused.items()):
-        unknown = failure.code == "ERR" and "unknown command" in failure.cause.lower()
-        if unknown and command not in TRACKING:
+    refused = dict(server.refused)
+    if not purpose.acks:
+        refused.pop("WAIT", None)
+    yield from _denied(server, refused)
+    for command, failure in sorted(refused.items()):
+        unknown = "unknown command" in failure.cause.lower() or command == "CONFIG GET"
+        if failure.code == "ERR" and unknown and command not in TRACKING:
             yield about(
                 server,
                 "renamed",
@@ -101,8 +105,8 @@ def rights(server: Probe, _: Purpose) -> Found:
             )
 
 
-def _denied(server: Probe) -> Found:
-    denied = {command: f for command, f in server.refused.items() if f.code == "NOPERM"}
+def _denied(server: Probe, refused: Mapping[str, Failure]) -> Found:
+    denied = {command: f for command, f in refused.items() if f.code == "NOPERM"}
     needed = sorted(denied.keys() & set(NEEDED))
     if needed:
         rules = [f"+{command.lower()}" for command in needed]

@@ -102,6 +102,14 @@ class Probe:
         return number(self.config, name) or 0
 
     @property
+    def configurable(self) -> bool:
+        """Whether it may be one that commands configure: it shows its settings, or none was asked.
+
+        Servers of managed services hide them, and servers of others from users without rights.
+        """
+        return bool(self.config) or self.down is not None
+
+    @property
     def epoch(self) -> int | None:
         """The epoch of the record that it keeps; None without one."""
         record = NodeSet.parse(self.kept.text)
@@ -209,9 +217,8 @@ async def _try_commands(found: Probe, link: Link, purpose: Purpose) -> None:
         "EVAL": Command.plain("EVAL", "return 1", 0),
         "EVALSHA": lock,
         "SCAN": Command.plain("SCAN", 0, "COUNT", 1),
+        "WAIT": Command.plain("WAIT", 0, 1),
     }
-    if purpose.acks:
-        tried["WAIT"] = Command.plain("WAIT", 0, 1)
     if purpose.acks.durable:
         tried["WAITAOF"] = Command.plain("WAITAOF", 0, 0, 1)
     replies = await asyncio.gather(*(link.ask(command) for command in tried.values()))

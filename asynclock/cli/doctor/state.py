@@ -126,7 +126,12 @@ def replicas(server: Probe, purpose: Purpose) -> Found:
         return
     if not acks and purpose.nodes == 1:
         fix = "connect(..., acks=1), or acks = 1 in the TOML file"
-        if count == 1:
+        if "WAIT" in server.refused:
+            fix = (
+                "it refuses WAIT, so no client can wait for them: let the store check fences "
+                "(docs/fencing.md)"
+            )
+        elif count == 1:
             fix = (
                 "add a second replica, then connect(..., acks=1): with one replica alone, nothing "
                 "could be locked while it is away"
