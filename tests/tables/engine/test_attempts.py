@@ -216,35 +216,30 @@ ROWS = [
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])  # with others of the tick, and alone
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_a_request(row: Row, kind: str) -> None:
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", *row.votes)
-        on.tell("raise", row.raises)
-        on.tell("release", row.releases)
-        on.tell("look", row.looks)
-        call = dict(row.call)
-        once, timeout = call.pop("once", False), call.pop("timeout", None)
-        lock = (
-            on.locks.semaphore("a", 1, **call)
-            if kind == "semaphore"
-            else on.locks.lock("a", **call)
-        )
-        asking = asyncio.ensure_future(
-            outcome(lock.try_acquire() if once else lock.acquire(timeout=timeout))
-        )
-        await asyncio.sleep(row.wait)
-        result: Any = "waits"
-        if asking.done():
-            result, _ = await asking
-        asking.cancel()
-        await asyncio.wait([asking])
-        await asyncio.sleep(0.01)
-        if isinstance(result, asynclock.Lease):
-            assert row.result == "won"
-        elif isinstance(result, Exception):
-            assert type(result) is row.result, result
-        else:
-            assert result == row.result
-        assert on.sent() == row.sent
-        await on.locks.aclose()
+@on_told
+async def test_a_request(on: Table, row: Row, kind: str) -> None:
+    on.tell("acquire", *row.votes)
+    on.tell("raise", row.raises)
+    on.tell("release", row.releases)
+    on.tell("look", row.looks)
+    call = dict(row.call)
+    once, timeout = call.pop("once", False), call.pop("timeout", None)
+    lock = on.locks.semaphore("a", 1, **call) if kind == "semaphore" else on.locks.lock("a", **call)
+    asking = asyncio.ensure_future(
+        outcome(lock.try_acquire() if once else lock.acquire(timeout=timeout))
+    )
+    await asyncio.sleep(row.wait)
+    result: Any = "waits"
+    if asking.done():
+        result, _ = await asking
+    asking.cancel()
+    await asyncio.wait([asking])
+    await asyncio.sleep(0.01)
+    if isinstance(result, asynclock.Lease):
+        assert row.result == "won"
+    elif isinstance(result, Exception):
+        assert type(result) is row.result, result
+    else:
+        assert result == row.result
+    assert on.sent() == row.sent
+    await on.locks.aclose()

@@ -143,65 +143,57 @@ ROWS = [
     ("row", "kind"),
     [pytest.param(row, kind, id=f"{row.id}-{kind}") for row in ROWS for kind in row.kinds],
 )
-def test_a_call(row: Row, kind: str) -> None:
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", *row.votes)
-        lock: Any = {
-            "lock": on.locks.lock("a"),
-            "semaphore": on.locks.semaphore("a", 1),
-            "multi": on.locks.multi_lock("a", "b"),
-        }[kind]
-        call = lock.try_acquire() if row.call == ONCE else lock.acquire(**row.call)
-        asking = asyncio.create_task(outcome(call))
-        longest = row.took[1] if row.result == "waits" else 60.0
-        done, _ = await asyncio.wait([asking], timeout=longest)
-        found, took = asking.result() if done else ("waits", longest)
-        at = [one.at for one in on.heard("acquire") if one.node == "a"]
-        asking.cancel()
-        if isinstance(found, asynclock.Lease | asynclock.MultiLease):
-            assert row.result == "won"
-        elif isinstance(found, Exception):
-            assert type(found) is row.result, found
-        else:
-            assert found == row.result
-        assert row.took[0] - 0.001 <= took <= row.took[1] + 0.001
-        if isinstance(row.asks, list):
-            assert [moment - at[0] for moment in at] == pytest.approx(row.asks, abs=0.001)
-        else:
-            assert row.asks[0] <= len(at) <= row.asks[1], [moment - at[0] for moment in at]
-        if "timeout" in row.call and "split" not in row.id:
-            assert at[-1] < at[0] + max(row.call["timeout"], 1e-9), "nothing begins after it"
-        await on.locks.aclose()
+@on_told
+async def test_a_call(on: Table, row: Row, kind: str) -> None:
+    on.tell("acquire", *row.votes)
+    lock: Any = {
+        "lock": on.locks.lock("a"),
+        "semaphore": on.locks.semaphore("a", 1),
+        "multi": on.locks.multi_lock("a", "b"),
+    }[kind]
+    call = lock.try_acquire() if row.call == ONCE else lock.acquire(**row.call)
+    asking = asyncio.create_task(outcome(call))
+    longest = row.took[1] if row.result == "waits" else 60.0
+    done, _ = await asyncio.wait([asking], timeout=longest)
+    found, took = asking.result() if done else ("waits", longest)
+    at = [one.at for one in on.heard("acquire") if one.node == "a"]
+    asking.cancel()
+    if isinstance(found, asynclock.Lease | asynclock.MultiLease):
+        assert row.result == "won"
+    elif isinstance(found, Exception):
+        assert type(found) is row.result, found
+    else:
+        assert found == row.result
+    assert row.took[0] - 0.001 <= took <= row.took[1] + 0.001
+    if isinstance(row.asks, list):
+        assert [moment - at[0] for moment in at] == pytest.approx(row.asks, abs=0.001)
+    else:
+        assert row.asks[0] <= len(at) <= row.asks[1], [moment - at[0] for moment in at]
+    if "timeout" in row.call and "split" not in row.id:
+        assert at[-1] < at[0] + max(row.call["timeout"], 1e-9), "nothing begins after it"
+    await on.locks.aclose()
 
 
-def test_free_slots_are_tried_at_once_and_then_with_pauses() -> None:
+@on_told
+async def test_free_slots_are_tried_at_once_and_then_with_pauses(on: Table) -> None:
     """Rivals compete for them: after a round of all slots a random pause lets them through."""
-
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", (no("x", b"01"),) * 3)
-        found, took = await outcome(on.locks.semaphore("a", 3).acquire(timeout=0.5))
-        at = [one.at for one in on.heard("acquire") if one.node == "a"]
-        at_once = [moment for moment in at if moment - at[0] < 0.0005]
-        assert type(found) is LATE
-        assert 0.499 <= took < 0.6
-        assert at[-1] < at[0] + 0.5, "nothing begins after the timeout"
-        assert 4 <= len(at_once) <= 11
-        assert 3 <= len(at) - len(at_once) < 50
-        counts = on.locks.statistics()
-        assert counts.attempts - 1 == len(at), "and the first of the manager"
-        assert counts.refused == len(at) - len(at_once) + 1
-
-    _ = test
+    on.tell("acquire", (no("x", b"01"),) * 3)
+    found, took = await outcome(on.locks.semaphore("a", 3).acquire(timeout=0.5))
+    at = [one.at for one in on.heard("acquire") if one.node == "a"]
+    at_once = [moment for moment in at if moment - at[0] < 0.0005]
+    assert type(found) is LATE
+    assert 0.499 <= took < 0.6
+    assert at[-1] < at[0] + 0.5, "nothing begins after the timeout"
+    assert 4 <= len(at_once) <= 11
+    assert 3 <= len(at) - len(at_once) < 50
+    counts = on.locks.statistics()
+    assert counts.attempts - 1 == len(at), "and the first of the manager"
+    assert counts.refused == len(at) - len(at_once) + 1
 
 
-def test_refusals_and_split_votes_are_counted() -> None:
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", HELD, SPLIT, HELD, WON)
-        await on.locks.multi_lock("a", "b").acquire()
-        counts = on.locks.statistics()
-        assert (counts.attempts - 1, counts.refused, counts.split_votes) == (4, 3, 1)
-
-    _ = test
+@on_told
+async def test_refusals_and_split_votes_are_counted(on: Table) -> None:
+    on.tell("acquire", HELD, SPLIT, HELD, WON)
+    await on.locks.multi_lock("a", "b").acquire()
+    counts = on.locks.statistics()
+    assert (counts.attempts - 1, counts.refused, counts.split_votes) == (4, 3, 1)

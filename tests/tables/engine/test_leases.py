@@ -60,22 +60,20 @@ def slow(reply: Reply) -> Reply:
         ((error("NOPERM no right"), DONE, slow(DONE)), 0.2, None),
     ],
 )
-def test_a_release(replies: Vote, took: float, reason: str | None, kind: str) -> None:
+@on_told
+async def test_a_release(
+    on: Table, replies: Vote, took: float, reason: str | None, kind: str
+) -> None:
     """It is done once its outcome is certain, or after a node timeout."""
-
-    @on_told(len(replies))
-    async def test(on: Table) -> None:
-        on.tell("acquire", (yes(),) * len(replies))
-        on.tell("release", replies)
-        wanted: Any = on.locks.semaphore("a", 1) if kind == "semaphore" else on.locks.lock("a")
-        lease = await wanted.acquire()
-        _, seconds = await outcome(lease.release())
-        assert seconds == pytest.approx(took, abs=0.001)
-        assert lease.lost_reason == reason
-        await asyncio.sleep(0.5)
-        assert on.locks.statistics().lost == (reason is not None), "told once"
-
-    _ = test
+    on.tell("acquire", (yes(),) * len(replies))
+    on.tell("release", replies)
+    wanted: Any = on.locks.semaphore("a", 1) if kind == "semaphore" else on.locks.lock("a")
+    lease = await wanted.acquire()
+    _, seconds = await outcome(lease.release())
+    assert seconds == pytest.approx(took, abs=0.001)
+    assert lease.lost_reason == reason
+    await asyncio.sleep(0.5)
+    assert on.locks.statistics().lost == (reason is not None), "told once"
 
 
 @pytest.mark.parametrize(
@@ -85,18 +83,15 @@ def test_a_release(replies: Vote, took: float, reason: str | None, kind: str) ->
         ("WRONGTYPE a key", "a node can't wake who waits for a lock that was released: WRONGTYPE"),
     ],
 )
-def test_a_node_that_refuses_is_complained_of_once(
-    text: str, told: str, caplog: pytest.LogCaptureFixture
+@on_told
+async def test_a_node_that_refuses_is_complained_of_once(
+    on: Table, text: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", (yes(),) * 3)
-        on.tell("release", (error(text), DONE, error(text)))
-        for _ in range(3):
-            async with on.locks.lock("a"):
-                pass
-
-    _ = test
+    on.tell("acquire", (yes(),) * 3)
+    on.tell("release", (error(text), DONE, error(text)))
+    for _ in range(3):
+        async with on.locks.lock("a"):
+            pass
     assert [one[: len(told)] for one in caplog.messages if "lock" in one] == [told]
 
 
@@ -114,18 +109,17 @@ KEPT, MISSING = Reply([1]), Reply([0])
         ((KEPT, LOST, LOST), OUTAGE, 0.0),
     ],
 )
-def test_a_check(replies: Vote, result: bool | type[Exception], took: float) -> None:
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", (yes(),) * 3)
-        on.tell("check", replies)
-        lease = await on.locks.lock("a").acquire()
-        found, seconds = await outcome(lease.check())
-        assert seconds == pytest.approx(took, abs=0.001)
-        assert (type(found) if isinstance(found, Exception) else found) == result
-        assert lease.lost_reason == (NO_LONGER if found is False else None)
-
-    _ = test
+@on_told
+async def test_a_check(
+    on: Table, replies: Vote, result: bool | type[Exception], took: float
+) -> None:
+    on.tell("acquire", (yes(),) * 3)
+    on.tell("check", replies)
+    lease = await on.locks.lock("a").acquire()
+    found, seconds = await outcome(lease.check())
+    assert seconds == pytest.approx(took, abs=0.001)
+    assert (type(found) if isinstance(found, Exception) else found) == result
+    assert lease.lost_reason == (NO_LONGER if found is False else None)
 
 
 YES, NOT = Reply([b"1"]), Reply([b"0"])
@@ -144,25 +138,22 @@ YES, NOT = Reply([b"1"]), Reply([b"0"])
         ((NOT, LOST, slow(NOT)), asynclock.LeaseLostError, 0.2, ""),
     ],
 )
-def test_an_extension(
-    replies: Vote, result: type[Exception] | None, took: float, causes: str
+@on_told
+async def test_an_extension(
+    on: Table, replies: Vote, result: type[Exception] | None, took: float, causes: str
 ) -> None:
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", (yes(),) * 3)
-        on.tell("extend", replies)
-        lease = await on.locks.lock("a", renew=False).acquire()
-        await asyncio.sleep(3)
-        before = lease.remaining()
-        found, seconds = await outcome(lease.extend())
-        assert seconds == pytest.approx(took, abs=0.001)
-        assert (None if found is None else type(found)) == result
-        if isinstance(found, OUTAGE):
-            assert sorted(address[-1] for address in found.nodes) == list(causes)
-        assert (lease.remaining() > before) is (found is None)
-        assert lease.lost_reason == (NO_LONGER if result is asynclock.LeaseLostError else None)
-
-    _ = test
+    on.tell("acquire", (yes(),) * 3)
+    on.tell("extend", replies)
+    lease = await on.locks.lock("a", renew=False).acquire()
+    await asyncio.sleep(3)
+    before = lease.remaining()
+    found, seconds = await outcome(lease.extend())
+    assert seconds == pytest.approx(took, abs=0.001)
+    assert (None if found is None else type(found)) == result
+    if isinstance(found, OUTAGE):
+        assert sorted(address[-1] for address in found.nodes) == list(causes)
+    assert (lease.remaining() > before) is (found is None)
+    assert lease.lost_reason == (NO_LONGER if result is asynclock.LeaseLostError else None)
 
 
 @pytest.mark.parametrize(
@@ -176,28 +167,25 @@ def test_an_extension(
         ((b"11", None, None), "asked again", "asked again"),
     ],
 )
-def test_leases_that_are_renewed_together_are_decided_each_by_itself(
-    replies: tuple[bytes | None, ...], first: str, second: str
+@on_told
+async def test_leases_that_are_renewed_together_are_decided_each_by_itself(
+    on: Table, replies: tuple[bytes | None, ...], first: str, second: str
 ) -> None:
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", (yes(),) * 3)
-        on.tell("batch", (Reply([0, [7, 7]]),) * 3)
-        votes = tuple(LOST if said is None else Reply([said]) for said in replies)
-        again = b"1" * (first, second).count("asked again")
-        on.tell("extend", votes, (Reply([again]),) * 3)
-        calls = (on.locks.lock(name).acquire() for name in "ab")
-        leases = await asyncio.gather(*calls)
-        owners = [lease.owner for lease in leases]
-        await asyncio.sleep(5.5)
-        asked = [one.words[3:] for one in on.heard("extend") if one.node == "a"]
-        assert asked[0] == owners, "one command for both"
-        for lease, wanted in zip(leases, (first, second), strict=True):
-            assert any(lease.owner in words for words in asked[1:]) is (wanted == "asked again")
-            assert lease.lost_reason == (NO_LONGER if wanted == NO_LONGER else None)
-            assert (lease.remaining() > 7.0) is (wanted != NO_LONGER)
-
-    _ = test
+    on.tell("acquire", (yes(),) * 3)
+    on.tell("batch", (Reply([0, [7, 7]]),) * 3)
+    votes = tuple(LOST if said is None else Reply([said]) for said in replies)
+    again = b"1" * (first, second).count("asked again")
+    on.tell("extend", votes, (Reply([again]),) * 3)
+    calls = (on.locks.lock(name).acquire() for name in "ab")
+    leases = await asyncio.gather(*calls)
+    owners = [lease.owner for lease in leases]
+    await asyncio.sleep(5.5)
+    asked = [one.words[3:] for one in on.heard("extend") if one.node == "a"]
+    assert asked[0] == owners, "one command for both"
+    for lease, wanted in zip(leases, (first, second), strict=True):
+        assert any(lease.owner in words for words in asked[1:]) is (wanted == "asked again")
+        assert lease.lost_reason == (NO_LONGER if wanted == NO_LONGER else None)
+        assert (lease.remaining() > 7.0) is (wanted != NO_LONGER)
 
 
 @pytest.mark.parametrize(
@@ -213,28 +201,24 @@ def test_leases_that_are_renewed_together_are_decided_each_by_itself(
         (True, (Reply([0, 12]), Reply([0, 12]), Reply([1, 10])), None),
     ],
 )
-def test_a_hand_over_takes_a_fence_above_all_that_a_node_has_given(
-    handoff: Any, replies: Vote, fence: int | None
+@on_told
+async def test_a_hand_over_takes_a_fence_above_all_that_a_node_has_given(
+    on: Table, handoff: Any, replies: Vote, fence: int | None
 ) -> None:
     """If it gets none, the name is released and asked for anew."""
-
-    @on_told()
-    async def test(on: Table) -> None:
-        on.tell("acquire", (yes(10),) * 3, (yes(99),) * 3)
-        on.tell("batch", (Reply([0, [1, 99]]),) * 3)
-        on.tell("raise", replies)
-        wanted = on.locks.lock("a", handoff=handoff)
-        first = await wanted.acquire()
-        waiting = start(wanted.acquire())
-        await until(lambda: on.locks.statistics().waiting)
-        await first.release()
-        second = await waiting
-        assert (second.owner == first.owner) is (fence is not None)
-        assert second.fence == (fence or 99)
-        raised = on.heard("raise")[0].words
-        assert raised[1:3] == [first.owner, str(10 + (1 if handoff == "strict" else BLOCK))]
-
-    _ = test
+    on.tell("acquire", (yes(10),) * 3, (yes(99),) * 3)
+    on.tell("batch", (Reply([0, [1, 99]]),) * 3)
+    on.tell("raise", replies)
+    wanted = on.locks.lock("a", handoff=handoff)
+    first = await wanted.acquire()
+    waiting = start(wanted.acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    await first.release()
+    second = await waiting
+    assert (second.owner == first.owner) is (fence is not None)
+    assert second.fence == (fence or 99)
+    raised = on.heard("raise")[0].words
+    assert raised[1:3] == [first.owner, str(10 + (1 if handoff == "strict" else BLOCK))]
 
 
 @pytest.mark.parametrize(
@@ -248,36 +232,32 @@ def test_a_hand_over_takes_a_fence_above_all_that_a_node_has_given(
         (yes(10), False, []),
     ],
 )
-def test_a_node_that_forgot_a_key_is_sent_the_owners_acquire_again(
-    reply: Reply, guard: bool, sent: list[str]
+@on_told
+async def test_a_node_that_forgot_a_key_is_sent_the_owners_acquire_again(
+    on: Table, reply: Reply, guard: bool, sent: list[str]
 ) -> None:
     """With the highest fence as its floor, past all who wait; once for each loss."""
-
-    @on_told()
-    async def test(on: Table) -> None:
-        async with on.connect(restart_guard=guard) as locks:
-            async with locks.lock("warm"):
-                pass
-            await asyncio.sleep(0.1)
-            on.nodes[2].flush()
-            await until(lambda: locks.nodes()[2].state == ("quarantined" if guard else "up"))
-            on.tell("acquire", (yes(10), yes(10), reply), (yes(10),) * 3)
-            on.tell("raise", (Reply([1, 9]),) * 3)
-            on.tell("extend", (YES, YES, NOT))
-            lease = await locks.lock("a").acquire()
-            on.nodes[2].heard.clear()
-            await asyncio.sleep(25)
-            heard = [one for one in on.nodes[2].heard if one.op != "extend"]
-            assert [one.op for one in heard] == sent
-            for one in heard[:1]:
-                assert one.words[1:3] == [lease.owner, "10000"]
-                assert one.words[3] == "10"
-                assert one.words[6:] == ["0", lease.owner, "0", "1"]
-            assert lease.held
-            await asyncio.sleep(25)
-            assert len([one for one in on.nodes[2].heard if one.op != "extend"]) == len(sent)
-
-    _ = test
+    async with on.connect(restart_guard=guard) as locks:
+        async with locks.lock("warm"):
+            pass
+        await asyncio.sleep(0.1)
+        on.nodes[2].flush()
+        await until(lambda: locks.nodes()[2].state == ("quarantined" if guard else "up"))
+        on.tell("acquire", (yes(10), yes(10), reply), (yes(10),) * 3)
+        on.tell("raise", (Reply([1, 9]),) * 3)
+        on.tell("extend", (YES, YES, NOT))
+        lease = await locks.lock("a").acquire()
+        on.nodes[2].heard.clear()
+        await asyncio.sleep(25)
+        heard = [one for one in on.nodes[2].heard if one.op != "extend"]
+        assert [one.op for one in heard] == sent
+        for one in heard[:1]:
+            assert one.words[1:3] == [lease.owner, "10000"]
+            assert one.words[3] == "10"
+            assert one.words[6:] == ["0", lease.owner, "0", "1"]
+        assert lease.held
+        await asyncio.sleep(25)
+        assert len([one for one in on.nodes[2].heard if one.op != "extend"]) == len(sent)
 
 
 async def test_a_late_reply_to_a_reservation_counts_for_no_newer_one() -> None:

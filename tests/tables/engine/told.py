@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -175,31 +176,37 @@ class Table(Nodes):
         return [f"{op} {owner} {nodes}" for (_, op, owner), nodes in lines.items()]
 
 
-def on_told(size: int = 3) -> Callable[[Callable[[Table], Coroutine[Any, Any, None]]], None]:
-    """Play a scenario on this number of nodes, which the manager has met."""
+def on_told(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a scenario on nodes that the manager has met: three, or one for each reply.
 
-    def play(scenario: Callable[[Table], Coroutine[Any, Any, None]]) -> None:
-        async def test() -> None:
-            names = "abcde"[:size]
-            on = Table([Told(name) for name in names], [Way() for _ in names])
+    What else the scenario takes are parameters of the test.
+    """
+
+    async def play(given: dict[str, Any]) -> None:
+        names = "abcde"[: len(given.get("replies", "abc"))]
+        on = Table([Told(name) for name in names], [Way() for _ in names])
+        for node in on.nodes:
+            node.born_ago(3600)
+        async with asyncio.timeout(LONGEST), on.connect() as on.locks:
+            async with on.locks.lock("warm"):
+                pass
+            await asyncio.sleep(0.1)
+            seed(on.locks, 1)
             for node in on.nodes:
-                node.born_ago(3600)
-            async with asyncio.timeout(LONGEST), on.connect() as on.locks:
-                async with on.locks.lock("warm"):
-                    pass
-                await asyncio.sleep(0.1)
-                seed(on.locks, 1)
-                for node in on.nodes:
-                    node.heard.clear()
-                locks = on.locks
-                await scenario(on)
-                for node in on.nodes:
-                    node.script.clear()
-            assert not undecided(locks), "a batch never got a verdict"
+                node.heard.clear()
+            locks = on.locks
+            await scenario(on, **given)
+            for node in on.nodes:
+                node.script.clear()
+        assert not undecided(locks), "a batch never got a verdict"
 
-        run_virtual(test())
+    def test(**given: Any) -> None:
+        run_virtual(play(given))
 
-    return play
+    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
+    _, *parameters = inspect.signature(scenario).parameters.values()
+    test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return test
 
 
 async def outcome(call: Any) -> tuple[Any, float]:
