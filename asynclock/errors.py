@@ -56,7 +56,7 @@ class AcquireTimeoutError(NotAcquiredError, TimeoutError):
 
 
 class QuorumUnavailableError(AsyncLockError, ConnectionError):
-    """Too few nodes answered to decide: an outage, not contention (in a web handler: 503).
+    """Too few nodes answered, or may vote: an outage, not contention (in a web handler: 503).
 
     `nodes` has the cause at each node: `{"10.0.0.1:6379": "no answer within 0.25 s", …}`.
     `retry_after` is the pause in seconds after which another try makes sense.

@@ -97,7 +97,8 @@ class Failed(Event):
     """An acquire ended without a lease after `waited` seconds.
 
     `outcome` is "timeout" (others had the lock for too long), "refused" (try_acquire found it
-    held), "outage" (too few nodes answered) or "error" (AlreadyHeldError or ConfigurationError).
+    held), "outage" (too few nodes answered, or may vote) or "error" (AlreadyHeldError or
+    ConfigurationError).
     """
 
     name: str

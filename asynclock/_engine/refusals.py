@@ -149,12 +149,16 @@ def hopeless(vote: Vote) -> ConfigurationError:
 
 
 def outage(vote: Vote) -> QuorumUnavailableError:
-    """Return the error for too few answers, with the cause at each node."""
+    """Return the error for too few answers or votes, with the cause at each node."""
+    now, barred = _clock.now(), vote.barred
+    guarded = any(failure.votes_from > now for failure in vote.failures.values())
+    did = "of the nodes that answered may vote yet" if guarded else "nodes answered"
+    until = f"; a quorum may in {barred:.1f} s" if barred else ""
     return QuorumUnavailableError(
-        f"too few nodes answered to {vote.AIM} {vote.name!r}: {_listed(vote)}",
+        f"too few {did} to {vote.AIM} {vote.name!r}{until}: {_listed(vote)}",
         name=vote.name,
         nodes=vote.causes(),
-        retry_after=max(1.0, vote.barred),
+        retry_after=max(1.0, barred),
     )
 
 

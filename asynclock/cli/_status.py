@@ -21,7 +21,7 @@ class Status(IntEnum):
     USAGE = 64
     """The arguments or settings are wrong: fix them."""
     UNREACHABLE = 69
-    """Too few nodes answered."""
+    """Too few nodes answered, or may vote."""
     LOST = 70
     """The lease was lost, and the command was ended."""
     OUTPUT = 74
@@ -50,8 +50,8 @@ def status_of(error: AsyncLockError) -> Status:
 def lines_of(error: AsyncLockError) -> Iterator[str]:
     """Return the error as text for people; for an outage with a line per node."""
     if isinstance(error, QuorumUnavailableError) and error.nodes:
-        yield f"too few nodes answered{f' for {error.name!r}' if error.name else ''}"
-        for node, cause in error.nodes.items():
-            yield f"  {node}: {cause}"
+        causes = [f"{node}: {cause}" for node, cause in error.nodes.items()]
+        yield str(error).removesuffix(": " + "; ".join(causes))
+        yield from (f"  {cause}" for cause in causes)
     else:
         yield str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -434,6 +435,17 @@ async def test_a_log_is_not(program: Program, asynclock_nodes: list[LocalServer]
     ended = await program("run", "j", "--timeout", "2", "--", "true")
     assert ended.status == 69
     assert "nodes can grant it now" not in ended.err
+
+
+async def test_nodes_that_answer_and_may_not_vote_yet(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes, restart_guard=True, ttl=3600.0, max_ttl=3600.0)
+    ended = await program("run", "j", "--timeout", "0", "--", "true")
+    assert ended.status == 69
+    told = r"too few of the nodes that answered may vote yet .*'j'; .* \d+\.\d s$"
+    assert re.search(told, ended.err, re.MULTILINE), ended.err
+    assert ended.err.count("may have forgotten locks; votes in") == 3
 
 
 # ---- start-up ------------------------------------------------------------------------------------

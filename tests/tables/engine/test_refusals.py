@@ -115,14 +115,22 @@ def test_a_timeout_before_any_answer_and_a_wait_for_oneself_name_the_lock() -> N
 @in_virtual_time
 async def test_an_outage_names_each_node_and_when_to_ask_again() -> None:
     lasting = [Failure(f"started, votes in {s}", votes_from=now() + s) for s in (30, 20)]
+    over = Failure("a moment", votes_from=now())
+    began = "nodes answered to decide on 'a'"
+    late = "of the nodes that answered may vote yet to decide on 'a'"
     for failures, text, retry in (
-        (lasting, "n0: started, votes in 30; n1: started, votes in 20", 20.0),
-        ([Failure("lost"), lasting[0]], "n0: lost; n1: started, votes in 30", 1.0),
-        ([], "no node answered", 1.0),
+        (
+            lasting,
+            f"{late}; a quorum may in 20.0 s: n0: started, votes in 30; n1: started, votes in 20",
+            20.0,
+        ),
+        ([Failure("lost"), lasting[0]], f"{late}: n0: lost; n1: started, votes in 30", 1.0),
+        ([Failure("lost"), over], f"{began}: n0: lost; n1: a moment", 1.0),
+        ([], f"{began}: no node answered", 1.0),
     ):
         error = refusals.outage(Failed(*failures))
         assert type(error) is asynclock.QuorumUnavailableError
-        assert str(error) == f"too few nodes answered to decide on 'a': {text}"
+        assert str(error) == f"too few {text}"
         assert error.name == "a"
         assert list(error.nodes) == ["n0", "n1"][: len(failures)]
         assert error.retry_after == pytest.approx(retry)
