@@ -66,9 +66,10 @@ async def test_a_rival_has_its_own_addresses_and_settings() -> None:
         async with busy("a", locks) as lease:
             assert await memory_node("x").command("KEYS", "*:a") == ["shop:a"]
             assert lease.ttl == 20
-        with pytest.raises(ConfigurationError, match="has its nodes and settings already"):
-            async with busy("a", locks, ttl=5):
-                pass
+        for addresses, settings in ((("memory://",), {}), ((), {"ttl": 5})):
+            with pytest.raises(ConfigurationError, match="has its nodes and settings already"):
+                async with busy("a", locks, *addresses, **settings):
+                    pass
 
 
 @in_virtual_time

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import asynclock
 from asynclock.errors import ConfigurationError
 from asynclock.testing import (
     FaultProxy,
@@ -26,7 +25,6 @@ from asynclock.testing import (
     ServerBinary,
     ServerReplyError,
     ServerStartError,
-    busy,
     make_certificates,
     until,
 )
@@ -232,14 +230,6 @@ async def test_a_proxy_speaks_tcp() -> None:
             FaultProxy(server)
     async with FaultProxy(("127.0.0.1", 1)) as proxy:
         assert proxy.url == f"redis://127.0.0.1:{proxy.port}"
-
-
-async def test_a_rival_of_a_manager_takes_no_other_settings() -> None:
-    async with asynclock.connect("memory://") as locks:
-        for addresses, settings in ((("memory://",), {}), ((), {"ttl": 5})):
-            with pytest.raises(ConfigurationError, match="has its nodes and settings already"):
-                async with busy("a", locks, *addresses, **settings):
-                    pass
 
 
 # ---- processes and folders -----------------------------------------------------------------------
