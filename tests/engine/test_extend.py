@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,22 +17,23 @@ from tests.waiting import until
 
 TTL, LONGEST = 5.0, 20.0
 SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": LONGEST, "node_timeout": 1.0}
-Scenario = Callable[[Nodes, asynclock.LockManager], Awaitable[None]]
+Scenario = Callable[..., Awaitable[None]]
 
 
-def virtual(scenario: Scenario) -> Callable[[], None]:
+def virtual(scenario: Scenario) -> Callable[..., None]:
     """Make a test that plays `scenario` on one node, with a manager that has met it."""
 
-    @virtual_single
-    async def test(on: Nodes) -> None:
+    async def play(on: Nodes, **given: Any) -> None:
         async with on.connect(**SETTINGS) as locks:
             async with locks.lock("warm"):
                 pass
-            await scenario(on, locks)
+            await scenario(on, locks, **given)
             on.slow(0.0)
 
-    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
-    return test
+    play.__name__, play.__doc__ = scenario.__name__, scenario.__doc__
+    first, _, *parameters = inspect.signature(scenario).parameters.values()
+    play.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
+    return virtual_single(play)
 
 
 async def agrees(on: Nodes, lease: Any, key: bytes = KEY) -> None:
@@ -53,24 +55,22 @@ KINDS: dict[str, Callable[[asynclock.LockManager], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_ttl_is_checked_as_that_of_a_lock_is(kind: str) -> None:
+@virtual
+async def test_a_ttl_is_checked_as_that_of_a_lock_is(
+    on: Nodes, locks: asynclock.LockManager, kind: str
+) -> None:
     """A wrong one reaches no node."""
-
-    @virtual
-    async def test(on: Nodes, locks: asynclock.LockManager) -> None:
-        held = await KINDS[kind](locks)
-        lease = held.lease if kind == "election" else held
-        before, seen = lease.remaining(), listen(on.nodes[0])
-        for wrong in (LONGEST + 1, 1e9, float("inf"), float("nan"), "5", True, 0, -1, 0.5):
-            with pytest.raises(asynclock.ConfigurationError, match="ttl"):
-                await lease.extend(wrong)
-            assert lease.remaining() == before
-        assert seen == []
-        await lease.extend(LONGEST)
-        assert lease.remaining() > TTL
-        await lease.release()
-
-    test()
+    held = await KINDS[kind](locks)
+    lease = held.lease if kind == "election" else held
+    before, seen = lease.remaining(), listen(on.nodes[0])
+    for wrong in (LONGEST + 1, 1e9, float("inf"), float("nan"), "5", True, 0, -1, 0.5):
+        with pytest.raises(asynclock.ConfigurationError, match="ttl"):
+            await lease.extend(wrong)
+        assert lease.remaining() == before
+    assert seen == []
+    await lease.extend(LONGEST)
+    assert lease.remaining() > TTL
+    await lease.release()
 
 
 @virtual
@@ -88,19 +88,18 @@ async def test_a_usual_renewal_after_a_last_long_one_is_a_shorter_one(
 
 
 @pytest.mark.parametrize("renew", [True, False])
-def test_max_hold_is_not_stepped_over(*, renew: bool) -> None:
-    @virtual
-    async def test(on: Nodes, locks: asynclock.LockManager) -> None:
-        lease = await locks.lock("a", ttl=2.0, max_hold=4.0, renew=renew).acquire()
-        await lease.extend(LONGEST)
-        assert 3.0 < lease.remaining() <= 4.0
-        assert await on.nodes[0].command("PTTL", KEY) < 4500
-        await lease.extend()
-        assert lease.remaining() <= 4.0
-        async with asyncio.timeout(5):
-            await lease.wait_lost()
-
-    test()
+@virtual
+async def test_max_hold_is_not_stepped_over(
+    on: Nodes, locks: asynclock.LockManager, *, renew: bool
+) -> None:
+    lease = await locks.lock("a", ttl=2.0, max_hold=4.0, renew=renew).acquire()
+    await lease.extend(LONGEST)
+    assert 3.0 < lease.remaining() <= 4.0
+    assert await on.nodes[0].command("PTTL", KEY) < 4500
+    await lease.extend()
+    assert lease.remaining() <= 4.0
+    async with asyncio.timeout(5):
+        await lease.wait_lost()
 
 
 @virtual
@@ -146,20 +145,21 @@ async def test_a_shorter_ttl_counts_before_the_nodes_have_answered(on: Nodes) ->
         (LONGEST, None, LONGEST),  # it names no ttl, and so takes none back
     ],
 )
-def test_of_two_calls_at_once_the_second_ones_ttl_counts(
-    first: float | None, second: float | None, expected: float
+@virtual
+async def test_of_two_calls_at_once_the_second_ones_ttl_counts(
+    on: Nodes,
+    locks: asynclock.LockManager,
+    first: float | None,
+    second: float | None,
+    expected: float,
 ) -> None:
-    @virtual
-    async def test(on: Nodes, locks: asynclock.LockManager) -> None:
-        lease = await locks.lock("a").acquire()
-        await asyncio.gather(lease.extend(first), lease.extend(second))
-        assert lease.ttl == expected
-        assert expected - 1 < lease.remaining() <= expected
-        await agrees(on, lease)
-        await lease.extend(LONGEST)
-        assert lease.remaining() > TTL
-
-    test()
+    lease = await locks.lock("a").acquire()
+    await asyncio.gather(lease.extend(first), lease.extend(second))
+    assert lease.ttl == expected
+    assert expected - 1 < lease.remaining() <= expected
+    await agrees(on, lease)
+    await lease.extend(LONGEST)
+    assert lease.remaining() > TTL
 
 
 @virtual
@@ -262,25 +262,22 @@ async def test_a_node_that_may_still_shorten_it_does_not_prolong_it(
         (10.0, (25,), 30, 25),
     ],
 )
-def test_a_node_that_missed_a_shorter_ttl_prolongs_nothing_beyond_it(
-    waits: float, missed: tuple[float, ...], refused: float, allowed: float
+@on_three
+async def test_a_node_that_missed_a_shorter_ttl_prolongs_nothing_beyond_it(
+    on: Nodes, waits: float, missed: tuple[float, ...], refused: float, allowed: float
 ) -> None:
-    @on_three
-    async def test(on: Nodes) -> None:
-        settings: dict[str, Any] = {"ttl": 30.0, "max_ttl": 30.0, "node_timeout": 0.1}
-        async with on.connect(restart_guard=False, **settings) as locks:
-            lease = await locks.lock("a", renew=False).acquire()
-            on.nodes[0].durable = True
-            await asyncio.sleep(waits)
-            on.nodes[0].kill()
-            for ttl in missed:
-                await lease.extend(ttl)
-            on.nodes[0].restart()
-            await until(lambda: locks.nodes()[0].state == "up", every=0.001)
-            on.nodes[2].kill()
-            with pytest.raises(asynclock.QuorumUnavailableError) as raised:
-                await lease.extend(refused)
-            assert "sooner" in raised.value.nodes["memory://a"]
-            await lease.extend(allowed)
-
-    test()
+    settings: dict[str, Any] = {"ttl": 30.0, "max_ttl": 30.0, "node_timeout": 0.1}
+    async with on.connect(restart_guard=False, **settings) as locks:
+        lease = await locks.lock("a", renew=False).acquire()
+        on.nodes[0].durable = True
+        await asyncio.sleep(waits)
+        on.nodes[0].kill()
+        for ttl in missed:
+            await lease.extend(ttl)
+        on.nodes[0].restart()
+        await until(lambda: locks.nodes()[0].state == "up", every=0.001)
+        on.nodes[2].kill()
+        with pytest.raises(asynclock.QuorumUnavailableError) as raised:
+            await lease.extend(refused)
+        assert "sooner" in raised.value.nodes["memory://a"]
+        await lease.extend(allowed)

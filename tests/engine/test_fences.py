@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import COUNTER, Nodes, Way, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import in_virtual_time, until
 
 BLOCK = 1024
 """Number of fences that a process reserves at once."""
@@ -38,21 +37,18 @@ async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(on: Node
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["at first", "where a fence was given"])
-def test_the_first_fence_asks_no_clock_of_ours(*, first: bool) -> None:
+@in_virtual_time
+async def test_the_first_fence_asks_no_clock_of_ours(*, first: bool) -> None:
     """Ours is half a minute ahead, as on a machine that has not met its time server yet."""
-
-    async def play() -> None:
-        behind = [MemoryNode(name, clock=lambda: 1_700_000_000.0 + now() - 30) for name in "abc"]
-        on, before = Nodes(behind, [Way() for _ in behind]), 0
-        if not first:
-            async with on.connect(restart_guard=False) as others, others.lock("a") as lease:
-                before = lease.fence
-        # There is no connection yet, so no clock is known.
-        async with on.connect(restart_guard=False) as locks, locks.lock("a") as lease:
-            assert abs(lease.fence / 1_000_000 - behind[0].wall()) < 10
-            assert lease.fence > before
-
-    run_virtual(play())
+    behind = [MemoryNode(name, clock=lambda: 1_700_000_000.0 + now() - 30) for name in "abc"]
+    on, before = Nodes(behind, [Way() for _ in behind]), 0
+    if not first:
+        async with on.connect(restart_guard=False) as others, others.lock("a") as lease:
+            before = lease.fence
+    # There is no connection yet, so no clock is known.
+    async with on.connect(restart_guard=False) as locks, locks.lock("a") as lease:
+        assert abs(lease.fence / 1_000_000 - behind[0].wall()) < 10
+        assert lease.fence > before
 
 
 @virtual

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing import lose, run_virtual
+from asynclock.testing import lose
 from asynclock.testing.memory import MemoryNode
 from tests.engine.batches import listen
 from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import names_in_use, now
-from tests.waiting import until
+from tests.waiting import in_virtual_time, until
 
 
 async def one_with(on: Nodes, **settings: Any) -> asynclock.Lease:
@@ -99,62 +99,54 @@ async def test_health_says_when_a_node_votes_again(on: Nodes) -> None:
     assert on.locks.nodes()[1].votes_in == 0.0
 
 
-def test_each_owner_has_an_id_of_its_own() -> None:
-    async def scenario() -> None:
-        async with asynclock.connect("memory://ids", label="", restart_guard=False) as locks:
-            owners = [(await locks.lock(f"{number}").acquire()).owner for number in range(100)]
-        assert len({owner[:32] for owner in owners}) == 100
-        assert {owner[32:] for owner in owners} == {":"}, "an empty label is a label"
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_each_owner_has_an_id_of_its_own() -> None:
+    async with asynclock.connect("memory://ids", label="", restart_guard=False) as locks:
+        owners = [(await locks.lock(f"{number}").acquire()).owner for number in range(100)]
+    assert len({owner[:32] for owner in owners}) == 100
+    assert {owner[32:] for owner in owners} == {":"}, "an empty label is a label"
 
 
 @pytest.mark.parametrize("voting", [False, True])
-def test_ready_with_a_timeout_of_zero_only_looks(voting: bool) -> None:
-    async def scenario() -> None:
-        on = Nodes([MemoryNode(name) for name in "abc"])
-        for node in on.nodes:
-            node.freeze()
-        locks = on.connect()
-        began = now()
-        if voting:
-            with pytest.raises(asynclock.QuorumUnavailableError):
-                await locks.ready(voting=True, timeout=0)
-        else:
-            await locks.ready(timeout=0)
-        assert now() == began
-        await locks.aclose()
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_ready_with_a_timeout_of_zero_only_looks(voting: bool) -> None:
+    on = Nodes([MemoryNode(name) for name in "abc"])
+    for node in on.nodes:
+        node.freeze()
+    locks = on.connect()
+    began = now()
+    if voting:
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await locks.ready(voting=True, timeout=0)
+    else:
+        await locks.ready(timeout=0)
+    assert now() == began
+    await locks.aclose()
 
 
-def test_ready_without_voting_waits_for_one_node_timeout() -> None:
-    async def scenario() -> None:
-        on = Nodes([MemoryNode(name) for name in "abc"])
-        on.nodes[0].freeze()
-        locks = on.connect()
-        began = now()
-        await locks.ready()
-        assert now() - began == pytest.approx(NODE_TIMEOUT, abs=0.05)
-        await locks.aclose()
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_ready_without_voting_waits_for_one_node_timeout() -> None:
+    on = Nodes([MemoryNode(name) for name in "abc"])
+    on.nodes[0].freeze()
+    locks = on.connect()
+    began = now()
+    await locks.ready()
+    assert now() - began == pytest.approx(NODE_TIMEOUT, abs=0.05)
+    await locks.aclose()
 
 
-def test_ready_says_that_its_manager_was_closed() -> None:
-    async def scenario() -> None:
-        on = Nodes([MemoryNode(name) for name in "abc"])
-        for node in on.nodes:
-            node.freeze()
-        locks = on.connect()
-        waiting = [start(locks.ready()), start(locks.ready(voting=True))]
-        await asyncio.sleep(0.1)
-        await locks.aclose()
-        for one in waiting:
-            with pytest.raises(asynclock.ConfigurationError, match="closed"):
-                await one
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_ready_says_that_its_manager_was_closed() -> None:
+    on = Nodes([MemoryNode(name) for name in "abc"])
+    for node in on.nodes:
+        node.freeze()
+    locks = on.connect()
+    waiting = [start(locks.ready()), start(locks.ready(voting=True))]
+    await asyncio.sleep(0.1)
+    await locks.aclose()
+    for one in waiting:
+        with pytest.raises(asynclock.ConfigurationError, match="closed"):
+            await one
 
 
 @virtual

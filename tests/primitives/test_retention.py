@@ -11,9 +11,9 @@ import pytest
 import asynclock
 from asynclock._rules.retention import FLOOR_BEHIND, LARGEST_STEP, fence_retention, least_retention
 from asynclock._rules.validity import quarantine
-from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import TTL, Nodes, Way, virtual
+from tests.waiting import in_virtual_time
 
 KEPT = fence_retention(TTL)
 
@@ -73,18 +73,18 @@ async def test_a_setting_decides(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("back", [0.0, LARGEST_STEP, KEPT + 2])
-def test_fences_rise_unless_the_clock_was_set_back_by_more_than_the_retention(back: float) -> None:
-    async def scenario() -> None:
-        node = MemoryNode("a")
-        async with asynclock.connect(endpoint(node)) as locks, locks.lock("a") as first:
-            pass
-        await asyncio.sleep(KEPT + 1)
-        assert await left(node) < 0, "the counter has expired"
-        node.jump_clock(-back)
-        async with asynclock.connect(endpoint(node)) as locks, locks.lock("a") as second:
-            assert (second.fence > first.fence) is (back <= LARGEST_STEP)
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_fences_rise_unless_the_clock_was_set_back_by_more_than_the_retention(
+    back: float,
+) -> None:
+    node = MemoryNode("a")
+    async with asynclock.connect(endpoint(node)) as locks, locks.lock("a") as first:
+        pass
+    await asyncio.sleep(KEPT + 1)
+    assert await left(node) < 0, "the counter has expired"
+    node.jump_clock(-back)
+    async with asynclock.connect(endpoint(node)) as locks, locks.lock("a") as second:
+        assert (second.fence > first.fence) is (back <= LARGEST_STEP)
 
 
 def endpoint(node: MemoryNode) -> Any:

@@ -183,7 +183,7 @@ async def test_free_slots_are_tried_at_once_and_then_with_pauses(on: Table) -> N
     at_once = [moment for moment in at if moment - at[0] < 0.0005]
     assert type(found) is LATE
     assert 0.499 <= took < 0.6
-    assert at[-1] < at[0] + 0.5, "nothing begins after the timeout"
+    assert at[-1] <= at[0] + 0.5001, "the last round begins with the end of the timeout"
     assert 4 <= len(at_once) <= 11
     assert 3 <= len(at) - len(at_once) < 50
     counts = on.locks.statistics()
