@@ -227,12 +227,10 @@ ON_EACH_PYTHON = [
         f"tests/engine/test_{name}.py"
         for name in (
             "aclose",
-            "cancelled_successor",
             "closed_coroutine",
             "closing",
             "coroutine",
             "dropped",
-            "entered",
             "fork",
             "generators",
             "interruption",

@@ -289,6 +289,12 @@ def test_each_fragment_has_a_kind_that_the_changelog_knows(noxfile: ModuleType) 
         assert file.name == "README.md" or file.read_text().strip(), f"{file.name} is empty"
 
 
+def test_sessions_name_tests_that_exist(noxfile: ModuleType) -> None:
+    """pytest runs nothing at all if one of its paths does not exist."""
+    named = [*noxfile.ON_EACH_PYTHON, *noxfile.QUICK, *noxfile.LAYERS, *noxfile.UNMEASURED]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_a_release_wants_a_repository_and_no_loose_changes(
     tmp_path: Path, noxfile: ModuleType
 ) -> None:
