@@ -24,6 +24,24 @@ from tests import patient
 from tests.waiting import until
 
 
+async def test_no_task_outlives_the_end() -> None:
+    background, ended = Background(), list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.02)
+            ended.append("slowly")
+
+    task = background.spawn(work(), "slow")
+    await asyncio.sleep(0)
+    await background.aclose()
+    assert ended == ["slowly"], "it waits until they have ended"
+    assert task.cancelled()
+    await background.aclose()
+
+
 async def test_a_task_that_ends_them_all_does_not_wait_for_itself() -> None:
     background = Background()
     other = background.spawn(asyncio.sleep(3600), "other")
