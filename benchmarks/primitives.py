@@ -1,5 +1,6 @@
 """Compares the cost of each primitive with the mutex: `python -m benchmarks.primitives`.
 
+`python -m benchmarks.primitives pace` compares them with many tasks, a name each (paces.py);
 `python -m benchmarks.primitives writers` shows how long writers wait among readers (writers.py).
 
 The cost is that of an uncontended acquire and release by one task on local servers, in short blocks
@@ -19,7 +20,7 @@ from contextlib import AbstractAsyncContextManager
 
 import asynclock
 from asynclock.testing import local_servers
-from benchmarks import writers
+from benchmarks import paces, writers
 
 BAR = 1.5
 """Maximum cost of a primitive, as a multiple of the mutex."""
@@ -109,11 +110,16 @@ def report(nodes: int, taken: Taken) -> bool:
 def main() -> int:
     """Measure one server and a quorum of five; return 0 if all is within the bars."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("section", nargs="?", choices=("cost", "writers"), default="cost")
+    parser.add_argument("section", nargs="?", choices=("cost", "pace", "writers"), default="cost")
     parser.add_argument("--cycles", type=int, default=20, help="cycles in one block")
     parser.add_argument("--blocks", type=int, default=75)
     parser.add_argument("--writes", type=int, default=500, help="number of writes in a run")
+    parser.add_argument("--tasks", type=int, default=100, help="tasks of `pace`")
+    parser.add_argument("--turns", type=int, default=5, help="turns of `pace`")
+    parser.add_argument("--only", nargs="+", help="primitives that `pace` compares with `lock`")
     options = parser.parse_args()
+    if options.section == "pace":
+        return paces.measure(options.tasks, options.turns, options.cycles, options.only)
     if options.section == "writers":
         return 0 if writers.measure(options.writes) else 1
     within = [

@@ -51,13 +51,14 @@ class LockSpec:
 
     shared: str = ""
     """First key of the holders that share the name; such a holder may not wait to have it alone."""
-    batched: bool = False
-    """Whether acquires and releases of several names may go to a node as one command."""
     phased: bool = False
     """Whether readers and writers take turns in the queue; then a release reads all keys."""
     queue: str = ""
     """Key of the queue in which the nodes keep the waiters in order. "" for several names: then
     the script finds the queue of each, and a call takes a ticket only after a split vote."""
+    batched: bool = field(init=False)
+    """Whether acquires and releases of several names may go to a node as one command, which has
+    no room for neighbours."""
     all_keys: tuple[str, ...] = field(init=False)
     """The keys of an acquire."""
     waits: tuple[Word, ...] = field(init=False)
@@ -70,6 +71,7 @@ class LockSpec:
 
     def __post_init__(self) -> None:
         queue = (self.queue,) if self.queue else ()
+        self.batched = self.script.batches and not self.neighbours
         self.all_keys = (*self.keys, *queue, *self.neighbours)
         self.waits = (ms(self.ticket_ttl),) if queue else ()
 

@@ -218,8 +218,10 @@ class BatchCommand(Command):
 class Script:
     """Lua source and its SHA-1, by which nodes know it."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *, batches: bool = False) -> None:
         self.source = source
+        self.batches = batches
+        """Whether it has the operation BATCH."""
         self.sha: str = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     @classmethod
@@ -228,4 +230,5 @@ class Script:
         # Importing importlib.resources takes ten times as long as reading all scripts.
         # None, from a loader that can't read files, is a TypeError.
         files = (pkgutil.get_data(package, name) for name in names)
-        return cls("\n".join(str(file, "utf-8") for file in files))  # type: ignore[arg-type]
+        source = "\n".join(str(file, "utf-8") for file in files)  # type: ignore[arg-type]
+        return cls(source, batches=f"{BATCH}.lua" in names)

@@ -77,8 +77,8 @@ class Term:
         """The value that is published now."""
         self._election = election
         self._sequence = 0
-        self._timer: asyncio.TimerHandle | None = None
-        """The timer that publishes the value again."""
+        self._timer: asyncio.Handle | None = None
+        """Publishes the value, once per ttl."""
 
     def __repr__(self) -> str:
         return f"<Term {self.number} of {self.lease.name!r} held={self.held}>"
@@ -178,7 +178,9 @@ class Election:
         term = Term(self, lease, value)
         reference = ReferenceType(term)
         lease._on_end(partial(_stop, reference))
-        self._tell(reference)
+        # When the tick ends: a term that is over by then needs no request, and a request now would
+        # cut the batch of this tick short.
+        term._timer = asyncio.get_running_loop().call_soon(self._tell, reference)
         return term
 
     def _tell(self, reference: ReferenceType[Term]) -> None:

@@ -30,7 +30,7 @@ KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
 @lru_cache(maxsize=1024)
 def spec(prefix: str, name: str) -> LockSpec:
     """Return the spec of a mutex on `name`; cached, since most names are locked repeatedly."""
-    return MUTEX.spec(name, lock_key(prefix, name), batched=True)
+    return MUTEX.spec(name, lock_key(prefix, name))
 
 
 @_settings.made_by("connect(...).lock(name)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import asynclock
@@ -12,6 +13,12 @@ from tests.engine.virtual_nodes import TTL, Nodes, Way
 from tests.waiting import until
 
 NAMES = "abcde"
+KINDS: dict[str, Callable[[asynclock.LockManager, str], Any]] = {
+    "lock": lambda locks, name: locks.lock(name).acquire(),
+    "fair_lock": lambda locks, name: locks.fair_lock(name).acquire(),
+    "election": lambda locks, name: locks.election(name).campaign(),
+}
+"""The calls of all kinds whose names travel together."""
 
 
 def listen(node: MemoryNode) -> list[str]:
@@ -35,11 +42,11 @@ async def together(on: Nodes, names: str = NAMES, **settings: Any) -> list[Any]:
 
 
 async def free(on: Nodes, *names: str) -> None:
-    """Wait until no node has a key, or a queue, of these names."""
+    """Wait until the nodes have nothing of these names but their fences."""
 
     async def gone() -> bool:
-        keys = [f"asynclock:{name}{part}" for name in names for part in ("", ":#queue")]
-        return not any([await node.command("EXISTS", *keys) for node in on.nodes])
+        keys = [key for node in on.nodes for key in await node.command("KEYS", "asynclock:*")]
+        return not any(key.split(":")[1] in names and "#fence" not in key for key in keys)
 
     # In virtual time, and long before a ttl is over.
     await until(gone, f"nothing of {names} is left", timeout=TTL / 2, every=0.01)

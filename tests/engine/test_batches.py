@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from tests.engine.batches import NAMES, deny, forbid, free, lease_of, listen, teach, together
+from tests.engine.batches import KINDS, NAMES, deny, forbid, free, lease_of, listen, teach, together
 from tests.engine.virtual_nodes import (
     COUNTER,
     NODE_TIMEOUT,
@@ -25,12 +25,17 @@ from tests.engine.virtual_nodes import (
 from tests.waiting import until
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @virtual
-async def test_one_command_per_node_and_tick(on: Nodes) -> None:
-    seen = [listen(node) for node in on.nodes]
-    leases = await together(on)
-    assert len({lease.owner for lease in leases}) == len(NAMES)
-    await asyncio.gather(*(lease.release() for lease in leases))
+async def test_one_command_per_node_and_tick(on: Nodes, kind: str) -> None:
+    seen, owners = [listen(node) for node in on.nodes], set()
+
+    async def hold(name: str) -> None:
+        async with KINDS[kind](on.locks, name) as held:
+            owners.add(getattr(held, "lease", held).owner)
+
+    await asyncio.gather(*map(hold, NAMES))
+    assert len(owners) == len(NAMES)
     assert seen == [["batch", "batch"]] * 3
     await free(on, *NAMES)
 
@@ -183,10 +188,13 @@ async def test_a_call_that_is_over_is_not_asked_for_alone(on: Nodes) -> None:
     await free(on, *"ab")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @virtual
-async def test_a_call_that_is_closed_before_the_tick_ends_is_never_sent(on: Nodes) -> None:
+async def test_a_call_that_is_closed_before_the_tick_ends_is_never_sent(
+    on: Nodes, kind: str
+) -> None:
     seen = listen(on.nodes[0])
-    call = on.locks.lock("a").acquire()
+    call = KINDS[kind](on.locks, "a")
     call.send(None)
     call.close()
     await asyncio.gather(*(on.locks.lock(name).acquire() for name in "bc"))

@@ -18,6 +18,7 @@ import asynclock
 from asynclock._rules.pacing import BLIND, FIRST_PAUSE
 from asynclock.testing import History, LocalServer, check, lose
 from asynclock.testing.plugin import StartServers
+from tests.engine.batches import listen
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.primitives.conftest import Connect
 from tests.tables.inside import now
@@ -84,6 +85,14 @@ async def test_a_term_that_is_over_is_published_no_more(on: Nodes) -> None:
     await on.nodes[0].command("DEL", VALUE)
     await asyncio.sleep(2 * TTL)
     assert await on.nodes[0].command("GET", VALUE) is None
+
+
+@virtual
+async def test_a_term_that_is_over_at_once_is_never_published(on: Nodes) -> None:
+    seen = listen(on.nodes[0])
+    async with on.locks.election("e").campaign("here"):
+        pass
+    assert seen == ["acquire", "release"]
 
 
 @pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")

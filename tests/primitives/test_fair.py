@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from tests.engine.batches import free, listen
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
 
@@ -92,6 +93,27 @@ async def test_a_newcomer_does_not_overtake(on: Nodes) -> None:
     began = now()
     assert (await on.locks.fair_lock("a").acquire()).held
     assert now() - began == pytest.approx(2, abs=0.2)
+
+
+@virtual
+async def test_tasks_that_ask_together_go_in_their_order(on: Nodes) -> None:
+    """Their requests travel in one command, behind the release; the queue keeps their order."""
+    seen, order = listen(on.nodes[0]), []
+
+    async def work(number: int) -> None:
+        async with on.locks.fair_lock("a"):
+            order.append(number)
+
+    holder = await on.locks.fair_lock("a").acquire()
+    tasks = [start(work(number)) for number in range(6)]
+    release = start(holder.release())
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    tasks[3].cancel()
+    await asyncio.gather(*tasks, release, return_exceptions=True)
+    assert order == [1, 2, 4, 5]
+    assert seen[:2] == ["acquire", "batch"]
+    await free(on, "a")
 
 
 @virtual_single
