@@ -16,15 +16,17 @@ from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer, UnsentBatch
 from .._nodes.replies import NO_RIGHT, Failure
-from .._nodes.script import Command, Script, Word
+from .._nodes.script import Command, Word
 from .._rules import validity
 from .context import Context
 from .message import RELEASED, Message, parts_of, plain
 from .release import Release
 from .request import Request
+from .spec import LockSpec
 
-MOST_NAMES: Final = 64
-"""Maximum number of names in one command. A server needs 0.3 ms for it, or 1 ms if all are held."""
+MOST_KEYS: Final = 192
+"""Maximum number of keys in one command, as 64 mutexes have. A server needs 0.3 ms for these, or
+1 ms if all are held."""
 ALONE: Final = 8
 """Number of batches in a row with one name after which one task seems to be alone."""
 Alike = tuple[float, tuple[Word, ...]]
@@ -48,10 +50,10 @@ class Batch:
         "names",
         "releases",
         "requests",
-        "script",
         "sending",
         "sent",
         "sent_to",
+        "spec",
         "started",
         "ttl",
         "valid_until",
@@ -60,9 +62,10 @@ class Batch:
     )
     _message: Message
 
-    def __init__(self, context: Context, script: Script) -> None:
+    def __init__(self, context: Context, spec: LockSpec) -> None:
         self.context = context
-        self.script = script
+        self.spec = spec
+        """The first name; all others have the same script, and as many keys."""
         self.ttl: float = 0.0
         """Seconds for which the names are requested."""
         self.waits: tuple[Word, ...] = ()
@@ -146,7 +149,7 @@ class Batch:
             give_up_at = self.started + patience
             floor, not_after = nodes.fence_floor(self.started), nodes.not_after(give_up_at)
         limits = (floor, not_after, self.context.retention)
-        self._message = Message(self.script, self.ttl, limits, self.waits, give_up_at)
+        self._message = Message(self.spec.script, self.ttl, limits, self.waits, give_up_at)
         asked = [(request._spec, request._owner) for request in requests]
         return self._message.command(releases, asked)
 
@@ -233,8 +236,8 @@ def batch_release(context: Context, one: Release, *, joined: bool) -> None:
 
     joined: a task of this process asks for the name now, so its acquire may join the batch.
     """
-    script, nodes = one.spec.script, context.multiplexer
-    batch = (nodes.unsent and _with_room(nodes.unsent, script, None)) or Batch(context, script)
+    spec, nodes = one.spec, context.multiplexer
+    batch = (nodes.unsent and _with_room(nodes.unsent, spec, None)) or Batch(context, spec)
     batch.releases.append(one)
     _send_soon(nodes, batch, wait=joined)
 
@@ -249,9 +252,9 @@ def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word,
     # and the release of that call sends all batches.
     one._owner, one._fence, one._attempt = context.new_owner(), 0, None
     one._future = asyncio.Future(loop=context.multiplexer.loop)
-    script, alike = one._spec.script, (ttl, waits)
+    spec, alike = one._spec, (ttl, waits)
     unsent = context.multiplexer.unsent
-    batch = (unsent and _with_room(unsent, script, alike)) or Batch(context, script)
+    batch = (unsent and _with_room(unsent, spec, alike)) or Batch(context, spec)
     batch.ttl, batch.waits = alike
     one._batch = batch
     batch.requests.append(one)
@@ -259,10 +262,12 @@ def batch_acquire(context: Context, one: Request, ttl: float, waits: tuple[Word,
     _send_soon(context.multiplexer, batch, wait=False)
 
 
-def _with_room(unsent: list[UnsentBatch], script: Script, alike: Alike | None) -> Batch | None:
+def _with_room(unsent: list[UnsentBatch], spec: LockSpec, alike: Alike | None) -> Batch | None:
     """Return a batch that a release (None), or an acquire with these terms, may join."""
     for batch in unsent[-MOST_UNSENT:]:
-        if type(batch) is not Batch or batch.script is not script or batch.sent:
+        if type(batch) is not Batch or batch.spec.script is not spec.script or batch.sent:
+            continue
+        if len(batch.spec.all_keys) != len(spec.all_keys):
             continue
         if alike is None or not batch.requests or alike == (batch.ttl, batch.waits):
             batch.names += 1
@@ -275,7 +280,8 @@ def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
 
     wait: another name will be put in before the tick ends, so the task is not alone.
     """
-    if batch.names >= MOST_NAMES or (not wait and _alone(nodes)):
+    another = (batch.names + 1) * len(batch.spec.all_keys)
+    if another > MOST_KEYS or (not wait and _alone(nodes)):
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from .._nodes.replies import UNREADABLE, Failure, ServerError, failure
@@ -55,20 +56,17 @@ class Message:
         return command
 
     def _batch_command(self, releases: list[Release], acquires: list[SpecAndOwner]) -> Command:
-        released = [release.spec.all_keys for release in releases]
-        acquired = [spec.all_keys for spec, _ in acquires]
-        keys = [keys[0] for keys in released]
-        keys += [keys[2] for keys in released]
-        keys += [keys[2] for keys in acquired]
-        keys += [keys[0] for keys in acquired]
-        keys += [keys[1] for keys in acquired]
+        names = [release.spec.all_keys for release in releases]
+        names += [spec.all_keys for spec, _ in acquires]
+        locks, counters, *others = zip(*names, strict=True)
+        keys = [*locks, *chain(*others), *counters[len(releases) :]]
         wait = self._waits[0] if self._waits else 0
         args: list[Word] = [BATCH, len(releases), ms(self._ttl), *self._limits, wait]
         args += [release.owner for release in releases]
         args += [owner for _, owner in acquires]
         command = BatchCommand(self._script, keys, args, partial(self._singles, releases, acquires))
         command.unlimited = bool(releases)
-        command.wakes = [keys[0] for keys in released]
+        command.wakes = [key for release in releases for key in release.spec.watched]
         command.give_up_at = self._give_up_at
         return command
 

@@ -57,8 +57,7 @@ class LockSpec:
     """Key of the queue in which the nodes keep the waiters in order. "" for several names: then
     the script finds the queue of each, and a call takes a ticket only after a split vote."""
     batched: bool = field(init=False)
-    """Whether acquires and releases of several names may go to a node as one command, which has
-    no room for neighbours."""
+    """Whether acquires and releases of several names may go to a node as one command."""
     all_keys: tuple[str, ...] = field(init=False)
     """The keys of an acquire."""
     waits: tuple[Word, ...] = field(init=False)
@@ -71,7 +70,7 @@ class LockSpec:
 
     def __post_init__(self) -> None:
         queue = (self.queue,) if self.queue else ()
-        self.batched = self.script.batches and not self.neighbours
+        self.batched = self.script.batches and not self.exempt
         self.all_keys = (*self.keys, *queue, *self.neighbours)
         self.waits = (ms(self.ticket_ttl),) if queue else ()
 

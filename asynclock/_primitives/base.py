@@ -152,5 +152,7 @@ CLOCK: Final = "clock.lua"
 """The Lua file that every script of a primitive begins with."""
 FUNCTIONS: Final = "prelude.lua"
 """The Lua functions that all scripts have in common."""
+BATCH: Final = "batch.lua"
+"""The Lua file of scripts that do several names in one call."""
 PRELUDE: Final = (CLOCK, FUNCTIONS)
 """What all scripts but the mutex's begin with; that one has its usual path in between."""

@@ -1,5 +1,5 @@
--- The mutex on one node, with a queue (queue.lua); uncontended.lua and batch.lua come before it and
--- mutex.lua and holding.lua follow. Fences: docs/fencing.md; the differential test is tests/model/.
+-- The mutex on one node, with a queue (queue.lua); uncontended.lua, batch.lua and quiet.lua come before it
+-- and mutex.lua and holding.lua follow. Fences: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention [ms [ticket number [barge]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;
@@ -104,19 +104,7 @@ elseif op == 'acquire' then
 elseif op == 'release' then
   return release(KEYS, ARGV)
 elseif op == 'batch' then
-  local releases = tonumber(ARGV[2])
-  local acquires = #ARGV - 7 - releases
-  for _, i in ipairs(rest) do
-    local owner, queue = ARGV[7 + i], KEYS[releases + i]
-    if i <= releases then
-      replies[i] = safely(release, {KEYS[i], '', queue}, {'release', owner})
-    else
-      local lock = releases + acquires + i
-      replies[i] = safely(acquire, {KEYS[lock], KEYS[lock + acquires], queue},
-        {'acquire', owner, ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]})
-    end
-  end
-  return {1, replies, now}
+  return each(acquire, release, replies, rest)
 elseif op == 'leave' or op == 'pass' then
   local queue, value = KEYS[3], nil
   local failure = mistyped(queue)

@@ -8,14 +8,15 @@ from .. import _settings
 from .._engine.spec import LockSpec
 from .._keys import lock_key
 from .._nodes.script import Script
-from .base import CLOCK, FUNCTIONS, Lockable
+from .base import BATCH, CLOCK, FUNCTIONS, Lockable
 from .kind import Held, Kind, Queue
 
 FILES = (
     CLOCK,
     "uncontended.lua",
     FUNCTIONS,
-    "batch.lua",
+    BATCH,
+    "quiet.lua",
     "queue.lua",
     "lock.lua",
     "mutex.lua",

@@ -7,7 +7,7 @@
 local READY, AHEAD, FIRST, LATER = -1, 1, 2, 4e15
 WAITS = '1' -- all wait for the whole name
 
-if op == 'acquire' or op == 'leave' or op == 'pass' then -- a release first gives the name back
+if op == 'leave' or op == 'pass' then -- a release first gives the name back
   local failure = mistyped(KEYS[3])
   if failure then return failure end
 end

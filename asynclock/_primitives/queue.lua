@@ -2,8 +2,9 @@
 -- The queue is a sorted set: each waiter's ticket and its number. A ticket is a key of its own, too:
 -- it expires unless its waiter asks again, and the waiter tracks it, so a change wakes that waiter
 -- and nobody else. Its value is 'go' since the name was left to it; before that it is the number of
--- slots that its waiter asks about, 1 for a whole name, as all names of a batch are.
-local WAITS, GO = op == 'batch' and '1' or tostring(math.max(1, #KEYS - 2)), 'go'
+-- slots that its waiter asks about, 1 for a whole name; in a batch (batch.lua) all names have as many.
+local asked = op == 'batch' and (#KEYS + ARGV[2]) / (#ARGV - 7) or #KEYS
+local WAITS, GO = tostring(math.max(1, asked - 2)), 'go'
 
 local function derived(key, kind)
   return key .. ':#' .. kind

@@ -26,14 +26,15 @@ local function keep_reader(key, owner, ttl)
   if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
 end
 
-local queue, lock = KEYS[3], KEYS[4]
-
-local function wait(ticket, patience)
+local function wait(queue, ticket, patience)
   local place = tonumber(redis.call('ZSCORE', queue, ticket)) or LATER + ms
   join(queue, ticket, patience, place, 0)
 end
 
-if op == 'acquire' then
+local function acquire(KEYS, ARGV)
+  local queue, lock = KEYS[3], KEYS[4]
+  local failure = mistyped(queue)
+  if failure then return failure end
   if too_late() then return {-1, now} end
   local ticket, patience = ARGV[8] or ARGV[2], tonumber(ARGV[7] or 0)
   local barge, exempt = ARGV[10] == '1', ARGV[11]
@@ -52,21 +53,32 @@ if op == 'acquire' then
     keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3]))
     return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), '')
   end
-  if patience > 0 then wait(ticket, patience) end
+  if patience > 0 then wait(queue, ticket, patience) end
   local woken = wake_next(lock, queue, KEYS[1])
   local free = woken[1] == holder and 1 or 0
   return {0, left, holder, patience > 0 and 1 or 0, 0, free, woken, now}
-elseif op == 'release' then
+end
+
+local function release(KEYS, ARGV)
+  local queue = KEYS[3]
   local alive = reads(KEYS[1], ARGV[2])
   redis.call('ZREM', KEYS[1], ARGV[2])
   local failure = mistyped(queue)
   if failure then return failure end
   if not alive then return {0, {}, now} end
-  if ARGV[4] then wait(ARGV[4], ARGV[5]) end
-  return {1, wake_next(lock, queue, KEYS[1]), now}
+  if ARGV[4] then wait(queue, ARGV[4], ARGV[5]) end
+  return {1, wake_next(KEYS[4], queue, KEYS[1]), now}
+end
+
+if op == 'acquire' then
+  return acquire(KEYS, ARGV)
+elseif op == 'release' then
+  return release(KEYS, ARGV)
+elseif op == 'batch' then
+  return each(acquire, release, {})
 elseif op == 'leave' then
-  leave(queue, ARGV[2])
-  return {1, wake_next(lock, queue, KEYS[1]), now}
+  leave(KEYS[3], ARGV[2])
+  return {1, wake_next(KEYS[4], KEYS[3], KEYS[1]), now}
 elseif op == 'inspect' then
   local counter = counter_at(KEYS[2])
   if type(counter) == 'table' then return counter end

@@ -19,15 +19,14 @@ from .._keys import MARKER, derived, lock_key
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
 from ..errors import ConfigurationError
-from .base import PRELUDE, UNSET, Lockable, Timeout, limited
+from .base import BATCH, PRELUDE, UNSET, Lockable, Timeout, limited
 from .kind import Held, Kind, Queue
 from .lock import SCRIPT as LOCK
 from .upgrade import downgrade, upgrade
 
-READ = Script.load(__package__, *PRELUDE, "queue.lua", "phases.lua", "read.lua", "holding.lua")
-WRITE = Script.load(
-    __package__, *PRELUDE, "queue.lua", "phases.lua", "write.lua", "mutex.lua", "holding.lua"
-)
+PHASES = (*PRELUDE, BATCH, "queue.lua", "phases.lua")
+READ = Script.load(__package__, *PHASES, "read.lua", "holding.lua")
+WRITE = Script.load(__package__, *PHASES, "write.lua", "mutex.lua", "holding.lua")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@
 --         with a ticket: the attempt failed, and was no turn; the ticket goes on waiting
 -- leave   ticket   {1, {ticket...}, now}: the ticket waits no more
 -- pass             {1, {ticket...}, now}: this process doesn't ask again
-local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
 
 -- The number that the waiter has settled on, or the one that we gave, or a new one: the floor in ms,
 -- which all nodes were sent alike, unless other writers have that already. In µs it would be above
 -- the numbers of readers from the year 2096 on.
-local function numbered(ticket, number, floor)
+local function numbered(queue, ticket, number, floor)
   if number > 0 then return number end
   local stored = tonumber(redis.call('ZSCORE', queue, ticket))
   if stored then return stored end
@@ -30,7 +29,10 @@ local function numbered(ticket, number, floor)
   return math.max(math.floor(floor / 1000), FIRST, last + 1)
 end
 
-if op == 'acquire' then
+local function acquire(KEYS, ARGV)
+  local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
+  local failure = mistyped(queue)
+  if failure then return failure end
   if too_late() then return {-1, now} end
   local owner, ms = ARGV[2], tonumber(ARGV[7] or 0)
   local ticket, number, barge, reader = ARGV[8] or owner, tonumber(ARGV[9] or 0), ARGV[10], ARGV[11]
@@ -66,7 +68,7 @@ if op == 'acquire' then
     return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), head or '')
   end
   if ms > 0 then
-    number = join(queue, ticket, ms, reader and AHEAD or numbered(ticket, number, floor), floor)
+    number = join(queue, ticket, ms, reader and AHEAD or numbered(queue, ticket, number, floor), floor)
   else
     number = 0
   end
@@ -74,19 +76,30 @@ if op == 'acquire' then
   local woken = first(queue) ~= ticket and wake_next(lock, queue, readers) or {}
   if holder then return {0, left, holder, number, 0, 0, woken, now} end
   return {0, redis.call('PTTL', derived(queue, head)), head, number, 0, 1, woken, now}
-elseif op == 'release' then
+end
+
+local function release(KEYS, ARGV)
+  local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
   if redis.call('GET', lock) ~= ARGV[2] then return {0, {}, now} end
   redis.call('DEL', lock)
   local failure, ticket = mistyped(queue), ARGV[4]
   if failure then return failure end
   if ticket then
-    join(queue, ticket, ARGV[5], numbered(ticket, tonumber(ARGV[6]), now), now)
+    join(queue, ticket, ARGV[5], numbered(queue, ticket, tonumber(ARGV[6]), now), now)
   elseif ARGV[3] ~= '2' then
     end_turn(queue)
     if ARGV[3] == '1' then return {1, {}, now} end
   end
   return {1, wake_next(lock, queue, readers), now}
+end
+
+if op == 'acquire' then
+  return acquire(KEYS, ARGV)
+elseif op == 'release' then
+  return release(KEYS, ARGV)
+elseif op == 'batch' then
+  return each(acquire, release, {})
 elseif op == 'leave' or op == 'pass' then
-  if op == 'leave' then leave(queue, ARGV[2]) end
-  return {1, wake_next(lock, queue, readers), now}
+  if op == 'leave' then leave(KEYS[3], ARGV[2]) end
+  return {1, wake_next(KEYS[1], KEYS[3], KEYS[4]), now}
 end

@@ -17,6 +17,9 @@ KINDS: dict[str, Callable[[asynclock.LockManager, str], Any]] = {
     "lock": lambda locks, name: locks.lock(name).acquire(),
     "fair_lock": lambda locks, name: locks.fair_lock(name).acquire(),
     "election": lambda locks, name: locks.election(name).campaign(),
+    "read": lambda locks, name: locks.rwlock(name).read().acquire(),
+    "write": lambda locks, name: locks.rwlock(name).write().acquire(),
+    "semaphore": lambda locks, name: locks.semaphore(name, 3).acquire(),
 }
 """The calls of all kinds whose names travel together."""
 

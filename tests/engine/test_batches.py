@@ -161,9 +161,35 @@ async def test_each_ttl_has_a_command_of_its_own(on: Nodes) -> None:
 
 
 @virtual
-async def test_a_command_has_a_maximum_number_of_names(on: Nodes) -> None:
+async def test_each_number_of_keys_has_a_command_of_its_own(on: Nodes) -> None:
     seen = listen(on.nodes[0])
-    calls = [on.locks.lock(f"n{number}").acquire() for number in range(2 * 64 + 2)]
+    calls = [on.locks.lock(name).acquire() for name in "ab"]
+    calls += [on.locks.semaphore(name, 2).acquire() for name in "cd"]
+    calls += [on.locks.semaphore(name, 3).acquire() for name in "ef"]
+    leases = await asyncio.gather(*calls)
+    assert seen == ["batch"] * 3
+    await asyncio.gather(*(lease.release() for lease in leases))
+    assert seen == ["batch"] * 6
+    await free(on, *"abcdef")
+
+
+@virtual
+async def test_changes_of_side_go_alone(on: Nodes) -> None:
+    both = [on.locks.rwlock(name) for name in "ab"]
+    readers = await asyncio.gather(*(one.read().acquire() for one in both))
+    upgrades = [one.upgrade(lease, timeout=1) for one, lease in zip(both, readers, strict=True)]
+    writers = await asyncio.gather(*upgrades)
+    await asyncio.gather(*(lease.release() for lease in readers))
+    changes = [one.downgrade(lease) for one, lease in zip(both, writers, strict=True)]
+    assert all(lease.held for lease in await asyncio.gather(*changes))
+    assert on.locks.statistics().refused == 0
+
+
+@pytest.mark.parametrize(("kind", "most"), [("lock", 64), ("read", 48), ("semaphore", 38)])
+@virtual
+async def test_a_command_has_a_maximum_number_of_keys(on: Nodes, kind: str, most: int) -> None:
+    seen = listen(on.nodes[0])
+    calls = [KINDS[kind](on.locks, f"n{number}") for number in range(2 * most + 2)]
     leases = await asyncio.gather(*calls)
     assert all(lease.held for lease in leases)
     assert seen == ["batch"] * 3

@@ -125,9 +125,9 @@ def test_a_batch_groups_its_keys_by_kind_and_its_owners_by_operation() -> None:
     (a, fa, qa), (b, fb, qb), (c, fc, qc), (d, fd, qd) = (spec.all_keys for spec in SPECS)
     both, silent = message().command(RELEASES, ACQUIRES), message(()).command([], ACQUIRES)
     limits = [2500, 7, 8, 9]
-    keys = [a, b, qa, qb, qc, qd, c, d, fc, fd]
+    keys = [a, b, c, d, qa, qb, qc, qd, fc, fd]
     assert words(both) == (keys, ["batch", 2, *limits, 2000, "A", "B", "C", "D"])
-    assert words(silent) == ([qc, qd, c, d, fc, fd], ["batch", 0, *limits, 0, "C", "D"])
+    assert words(silent) == ([c, d, qc, qd, fc, fd], ["batch", 0, *limits, 0, "C", "D"])
     assert [words(part) for part in both.parts] == [
         ([a, fa, qa], ["release", "A"]),
         ([b, fb, qb], ["release", "B"]),

@@ -15,7 +15,7 @@ import pytest
 
 import asynclock
 from asynclock._engine import batch
-from asynclock._engine.batch import ALONE, MOST_NAMES, Batch
+from asynclock._engine.batch import ALONE, MOST_KEYS, Batch
 from asynclock._engine.context import Context
 from asynclock._engine.message import Message
 from asynclock._engine.request import Request
@@ -168,7 +168,7 @@ async def test_a_deadline_that_ends_before_its_tick_leaves_no_key(on: Nodes) -> 
 async def test_a_batch_is_sent_when_it_is_full_or_its_task_seems_to_be_alone(on: Nodes) -> None:
     """What else its tick asks for travels together, because its own verdict is not there yet."""
     nodes = on.locks._engine.multiplexer
-    calls = [on.locks.lock(f"n{number}").acquire() for number in range(MOST_NAMES)]
+    calls = [on.locks.lock(f"n{number}").acquire() for number in range(MOST_KEYS // 3)]
     for call in calls:
         assert len(nodes.unsent) == (call is not calls[0])
         call.send(None)

@@ -277,8 +277,8 @@ class Node:
         """Execute releases and then acquires as one command; return their checked replies."""
         released = [part.name for part in parts if part.op == "release"]
         acquired = [part.name for part in parts if part.op == "acquire"]
-        keys = [name.lock for name in released] + [name.queue for name in released]
-        keys += [name.queue for name in acquired] + [name.lock for name in acquired]
+        keys = [name.lock for name in (*released, *acquired)]
+        keys += [name.queue for name in (*released, *acquired)]
         keys += [name.counter for name in acquired]
         floor, not_after, wait = terms
         words = ("batch", len(released), HOUR, floor, not_after, DAY, wait)

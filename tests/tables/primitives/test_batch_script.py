@@ -1,4 +1,4 @@
-"""The operation `batch` of lock.lua does to each name what `release` and `acquire` do alone.
+"""The operation `batch` of a script does to each name what `release` and `acquire` do alone.
 
 The same random state is made twice on a server, under two sets of names: one batch runs on the
 first, single calls on the second. Replies and all that is stored afterwards must be alike.
@@ -15,12 +15,24 @@ import pytest
 import redis
 
 from asynclock._nodes.replies import ServerError, failure
+from asynclock._nodes.script import Script
 from asynclock._primitives.lock import SCRIPT
+from asynclock._primitives.readwrite import READ, WRITE
 from asynclock.testing import LocalServer
 
 TTL, WAIT, KEPT = 600_000, 300_000, 6_000_000
+PEERS = {"reader": ("reader", "writer"), "writer": ("reader", "writer")}
+"""The kinds that share a name."""
 NAMES = 8
 OWNERS = ("a:1", "b:2", "c:3")
+ENDS = ("", ":#fence", ":#queue")
+KINDS = {
+    "mutex": (SCRIPT, ENDS),
+    "slot": (SCRIPT, (*ENDS, ":#1", ":#2")),
+    "reader": (READ, (":#readers", *ENDS[1:], "")),
+    "writer": (WRITE, (*ENDS, ":#readers")),
+}
+"""Each script, and the ends of the keys that it takes."""
 
 
 @pytest.fixture
@@ -29,45 +41,56 @@ def server(asynclock_nodes: list[LocalServer]) -> Iterator[redis.Redis]:
         yield client
 
 
-def keys(side: str, number: int) -> list[str]:
-    lock = f"asynclock:{side}{number}"
-    return [lock, f"{lock}:#fence", f"{lock}:#queue"]
+def keys(side: str, number: int, ends: Sequence[str] = ENDS) -> list[str]:
+    return [f"asynclock:{side}{number}{end}" for end in ends]
 
 
 def batch(
-    client: redis.Redis, released: Sequence[list[str]], acquired: Sequence[list[str]], *words: Any
+    client: redis.Redis,
+    released: Sequence[list[str]],
+    acquired: Sequence[list[str]],
+    *words: Any,
+    script: Script = SCRIPT,
 ) -> Any:
     """Run a batch; `words` are the floor, `not_after`, the time to wait and the owners."""
     floor, not_after, wait, *owners = words
-    names = [one[i] for i in (0, 2) for one in released]
-    names += [one[i] for i in (2, 0, 1) for one in acquired]
+    locks, counters, *others = zip(*released, *acquired, strict=True)
+    names = [*locks, *(key for column in others for key in column), *counters[len(released) :]]
     terms = ("batch", len(released), TTL, floor, not_after, KEPT, wait)
-    return client.eval(SCRIPT.source, len(names), *names, *terms, *owners)
+    return client.eval(script.source, len(names), *names, *terms, *owners)
 
 
 class Side:
     """One of the two sets of names; `base` is a fence near the server's clock."""
 
-    def __init__(self, client: redis.Redis, side: str, base: int) -> None:
-        self.client, self.side, self.base = client, side, base
+    def __init__(self, client: redis.Redis, side: str, base: int, kind: str) -> None:
+        self.client, self.side, self.base, self.kind = client, side, base, kind
 
-    def single(self, number: int, *words: Any) -> Any:
-        names = keys(self.side, number)
+    def single(self, number: int, *words: Any, kind: str = "") -> Any:
+        script, ends = KINDS[kind or self.kind]
+        names = keys(self.side, number, ends)
         try:
-            return self.client.eval(SCRIPT.source, len(names), *names, *words)
+            return self.client.eval(script.source, len(names), *names, *words)
         except redis.ResponseError as error:
             return error
 
-    def acquire(self, number: int, owner: str, floor: int, not_after: int, wait: int) -> Any:
-        return self.single(number, "acquire", owner, TTL, floor, not_after, KEPT, wait)
+    def acquire(
+        self, number: int, owner: str, floor: int, not_after: int, wait: int, kind: str = ""
+    ) -> Any:
+        words = ("acquire", owner, TTL, floor, not_after, KEPT, wait)
+        return self.single(number, *words, kind=kind)
 
     def prepare(self, draw: random.Random) -> None:
         for number in range(NAMES):
-            lock, counter, _ = keys(self.side, number)
+            lock, counter, _, *neighbours = keys(self.side, number, KINDS[self.kind][1])
             if draw.random() < 0.3:
                 self.client.set(counter, self.base + draw.randrange(-5, 5), px=KEPT)
             for owner in OWNERS[: draw.choice([0, 0, 1, 1, 2, 3])]:
-                self.acquire(number, owner, self.base, 0, draw.choice([0, WAIT]))
+                kind = draw.choice(PEERS.get(self.kind, (self.kind,)))
+                self.acquire(number, owner, self.base, 0, draw.choice([0, WAIT]), kind)
+            for other in neighbours if self.kind == "slot" else ():
+                if draw.random() < 0.7:
+                    self.client.set(other, "other:5", px=TTL)
             wrong = draw.random()
             if wrong < 0.2:  # another program uses one of these keys
                 foreign = lock if wrong < 0.1 else counter
@@ -82,10 +105,16 @@ class Side:
             assert kind == b"hash" or self.client.pttl(key) > 0
             read = {
                 b"string": self.client.get,
-                b"zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
+                b"zset": self.members,
             }.get(kind, self.client.type)
             found[key.decode().replace(f":{self.side}", ":", 1)] = read(key)
         return found
+
+    def members(self, key: bytes) -> dict[Any, float]:
+        """Return tickets and their numbers, or readers, without what are moments."""
+        moments = key.endswith(b"#readers")
+        found: dict[Any, float] = dict(self.client.zrange(key, 0, -1, withscores=True))
+        return {one: 0 if moments or number > 4e15 else number for one, number in found.items()}
 
 
 def comparable(reply: Any) -> Any:
@@ -93,6 +122,8 @@ def comparable(reply: Any) -> Any:
     if isinstance(reply, Exception):
         text = str(reply)  # redis-py drops the ERR before it
         return failure(ServerError(f"ERR {text}" if text.startswith("Error ") else text)).cause
+    if isinstance(reply, list) and reply[0] == 1:
+        return [one or b"" for one in reply[:-1]]
     if isinstance(reply, list) and reply[0] == 0 and len(reply) > 4:
         return [0, *reply[2:-1]]
     return reply[:-1] if isinstance(reply, list) else reply
@@ -105,11 +136,13 @@ def spread(reply: Any, *, release: bool) -> Any:
     return [1, b""] if release else [1, reply, b""]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(60))
-def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int) -> None:
+def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int, kind: str) -> None:
     draw = random.Random(seed)
     base = time.time_ns() // 1000
-    together, alone = Side(server, "t", base), Side(server, "s", base)
+    together, alone = Side(server, "t", base, kind), Side(server, "s", base, kind)
+    script, ends = KINDS[kind]
     state = draw.getrandbits(32)
     for side in (together, alone):
         side.prepare(random.Random(state))
@@ -124,8 +157,8 @@ def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int) -> No
     expected += [alone.acquire(number, owner, *terms) for number, owner in acquires]
 
     owners = [owner for _, owner in (*releases, *acquires)]
-    names = [[keys("t", number) for number, _ in some] for some in (releases, acquires)]
-    odd, replies, now = batch(server, *names, *terms, *owners)
+    names = [[keys("t", number, ends) for number, _ in some] for some in (releases, acquires)]
+    odd, replies, now = batch(server, *names, *terms, *owners, script=script)
 
     assert now > 10**15
     assert odd == any(not isinstance(reply, int) for reply in replies)

@@ -337,19 +337,19 @@ test_a_winner_in_memory, test_a_winner = played(
 test_a_batch_in_memory, test_a_batch = played("""
     a batch replies plainly unless somebody waits or others hold
       SET a me PX TTL
-      lock(a aq bq b bc) batch 1 me you floor=now -> 0 [1 now]
+      lock(a b aq bq bc) batch 1 me you floor=now -> 0 [1 now]
       GET a,b -> - you
       PTTL b,bc -> TTL DAY
       lock(a aq) batch 1 me floor=now -> 1 [[0 '' *]]
-      lock(bq b bc) batch 0 me floor=now wait=20000 -> 1 [[0 TTL you now 0 0 *]]
+      lock(b bq bc) batch 0 me floor=now wait=20000 -> 1 [[0 TTL you now 0 0 *]]
       ZRANGE bq 0 -1 -> me
       PTTL bq:#me -> 20000
       GET bq:#me -> 1
-      lock(b bq cq c cc) batch 1 you you floor=now -> 1 [[1 me *] now]
+      lock(b c bq cq cc) batch 1 you you floor=now -> 1 [[1 me *] now]
       GET bq:#me -> go
-      lock(bq dq b d bc dc) batch 0 him her floor=now wait=20000 -> 1 [[0 20000 me * 1 1 *] now]
+      lock(b d bq dq bc dc) batch 0 him her floor=now wait=20000 -> 1 [[0 20000 me * 1 1 *] now]
       GET bq:#him -> 1
-      lock(bq b bc) batch 0 third floor=now -> 1 [[0 20000 me 0 0 1 *]]
+      lock(b bq bc) batch 0 third floor=now -> 1 [[0 20000 me 0 0 1 *]]
 
     a batch replies plainly for each name where nobody waits
       SET a,b me PX TTL
@@ -358,7 +358,7 @@ test_a_batch_in_memory, test_a_batch = played("""
 
     the acquires of a batch that comes late are not made, and its releases are
       SET a me PX TTL
-      lock(a aq bq b bc) batch 1 me you floor=now late=now-1 -> 1 [1 [-1 *]]
+      lock(a b aq bq bc) batch 1 me you floor=now late=now-1 -> 1 [1 [-1 *]]
       GET a,b -> - -
 
     a batch overlooks waiters that died
@@ -368,7 +368,7 @@ test_a_batch_in_memory, test_a_batch = played("""
       lock leave t2
       DEL l,c
       sleep 2000
-      lock(q l c) batch 0 me floor=now+2000000 -> 1 [[1 now+2000000 '' *]]
+      lock(l q c) batch 0 me floor=now+2000000 -> 1 [[1 now+2000000 '' *]]
       GET l,c -> me now+2000000
       PTTL l,c -> TTL DAY
 
