@@ -113,8 +113,6 @@ class Engine(Keeper):
         if self.observers:
             held, left = now - grant.held_since, grant.valid_until - now
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
-        if self.paces:
-            self.paces.held(grant.spec.pace_key, now - grant.held_since)
         lease._ended(None)
         self.counts.released += 1
         queue = grant.queue

@@ -99,6 +99,9 @@ class Lease(LeaseState):
                     self._check_loop()
                 now = _clock.now()
                 self._outcome = now < grant.valid_until
+                # Not in `_let_go`: a lease that a failed call gives back was no hold of its caller.
+                if engine.paces and self._outcome:
+                    engine.paces.held(grant.spec.pace_key, now - grant.held_since)
                 release = engine.end_lease(self, grant, now)
                 if release is not None and (wait or not release.kept):
                     await release.done()

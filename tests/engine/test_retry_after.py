@@ -26,6 +26,7 @@ KINDS: dict[str, Callable[[LockManager], Any]] = {
     "read": lambda locks: locks.rwlock("a").read(),
     "semaphore": lambda locks: locks.semaphore("a", 2),
     "several": lambda locks: locks.semaphore("a", 2).several(2),
+    "too few": lambda locks: locks.semaphore("a", 3).several(2),
     "multi_lock": lambda locks: locks.multi_lock("a", "b"),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
