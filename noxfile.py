@@ -348,7 +348,8 @@ def nightly(session: nox.Session) -> None:
     """The long runs: hours rather than minutes. Each part runs, even if one before it fails.
 
     The parts: the tests marked nightly; all everyday scenes one by one, so with tight bounds on
-    their times; an hour of mutants, others each night. With arguments, only the first.
+    their times; the contract on each server here, and with the lowest versions; an hour of
+    mutants, others each night. With arguments, only the first.
     """
     marked = partial(Environment(session).pytest, "-m", "nightly", "--timeout", "0")
     if session.posargs:
@@ -357,6 +358,8 @@ def nightly(session: nox.Session) -> None:
     parts: dict[str, Callable[[], object]] = {
         "nightly tests": partial(marked, f"--ignore={EVERYDAY}"),
         "everyday scenes": partial(Environment(session).pytest, EVERYDAY),
+        "servers": partial(versions, session),
+        "lowest versions": partial(lowest, session),
         "mutants": partial(Environment(session).run, "python", "-m", "tests.mutation", *NIGHT),
     }
     failed = [name for name, part in parts.items() if fails(part)]
@@ -482,7 +485,70 @@ def package(session: nox.Session) -> None:
         partial(documented, "fastapi", "web.md", f"{wheel}[fastapi,embedded]"),
         partial(documented, *arq),
         oldest,
+        partial(test_lowest, session, "tests/access"),
     )
+
+
+# What can depend on a library's version, or on the server beyond what ON_EACH_PYTHON shows.
+PORTABLE = ["tests/access", "tests/contract"]
+
+
+@nox.session(default=False)
+def lowest(session: nox.Session) -> None:
+    """PORTABLE with the lowest versions that pyproject.toml allows, or the tests that are named."""
+    test_lowest(session, *(session.posargs or PORTABLE))
+
+
+def test_lowest(session: nox.Session, *chosen: str) -> None:
+    """Run tests with the lowest versions, those of all extras in one environment."""
+    project = PROJECT["project"]
+    extras = [one for extra in [*EXTRAS, "test"] for one in project["optional-dependencies"][extra]]
+    wanted = [one.partition(";")[0].strip() for one in project["dependencies"] + extras]
+    exact = [one.replace(">=", "==") for one in wanted if not one.startswith("asynclock[")]
+    empty = Empty(session, "lowest")
+    empty.install(*exact, *nox.project.dependency_groups(PROJECT, "tests"))
+    empty.python("-m", "pytest", "-q", "-n", WORKERS_ELSEWHERE, "-m", ORDINARY, *chosen)
+
+
+SERVERS_HERE = """
+from asynclock.testing import all_servers
+
+for one in all_servers():
+    print(one.kind.capitalize(), ".".join(map(str, one.version)), one.path, sep="|")
+"""
+
+
+@nox.session(default=False)
+def versions(session: nox.Session) -> None:
+    """Print what is tested here, as docs/versions.md lists it; run PORTABLE on each server.
+
+    With `-- table`, only print.
+    """
+    environment = Environment(session)
+    listed = environment.run("python", "-c", SERVERS_HERE, silent=True)
+    here = [line.split("|") for line in listed.splitlines()]
+    pythons = [python for python in PYTHONS.values() if python]
+    ask = ["-c", "import platform; print(platform.python_version())"]
+    rows = {
+        "Python": [
+            str(session.run(one, *ask, external=True, silent=True)).strip() for one in pythons
+        ],
+        "server": [f"{kind} {version}" for kind, version, _ in here],
+    }
+    ask = ["-c", "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"]
+    for library in ("redis", "hiredis", "anyio"):
+        rows[library] = [environment.run("python", *ask, library, silent=True).strip()]
+    for name, found in rows.items():
+        session.log(f"| {name} | {', '.join(found)} |")
+    if "table" in session.posargs:
+        return
+    failed = []
+    for kind, version, path in here:
+        environment.env["ASYNCLOCK_SERVER_BINARY"] = path
+        if fails(partial(environment.pytest, "-n", WORKERS, "-m", ORDINARY, *PORTABLE)):
+            failed.append(f"{kind} {version}")
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
 
 
 FRAGMENTS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}

@@ -119,13 +119,16 @@ _MISTAKES = {
     **{f"{code} ": _OTHER_SLOT for code in REDIRECTS},
     "SELECT is not allowed in cluster mode": "it belongs to a Cluster: write redis+cluster:// "
     "instead of redis://, and no database",
-    "DB index is out of range": "CONFIG GET databases says how many databases there are",
+    # So says a Cluster of Valkey 9, too, which may have several databases.
+    "DB index is out of range": "CONFIG GET databases says how many there are; for a Cluster write "
+    "redis+cluster:// instead of redis://, and no database",
     "cluster support disabled": _NO_CLUSTER,
     "unknown command 'CLUSTER'": _NO_CLUSTER,
     "permissions to run the 'cluster": "allow +cluster|slots +cluster|info, or write redis:// "
     'instead of redis+cluster://, and prefix="{locks}:"',
     "unknown command 'SENTINEL'": "it is no Sentinel: write redis:// instead of redis+sentinel://",
-    "Unknown Redis command called from": "scripts need every command that docs/access.md lists: "
+    # "Unknown Redis command called from" in Redis, without "Redis" in Valkey.
+    "command called from": "scripts need every command that docs/access.md lists: "
     "remove rename-command from its configuration",
 }
 """Part of an error reply that only a mistake of the user causes -> what to write."""

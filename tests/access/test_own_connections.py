@@ -97,6 +97,8 @@ async def test_the_name_in_a_certificate_is_checked_for_own_classes_too(
         with pytest.raises(asynclock.QuorumUnavailableError, match="Own raised ConnectionError"):
             await locks.lock("a").try_acquire()
         await locks.aclose()
+        if redis.VERSION[0] == 5:
+            return  # which passes the same value on if the user says nothing: docs/access.md
         locks = connect(client(Own, **settings, ssl_check_hostname=False), restart_guard=False)
         async with locks.lock("a", timeout=20):
             pass
