@@ -44,7 +44,7 @@ class Catalogue(Bridge):
             name: what is locked; async code and other processes use the same name.
             settings: those of `asynclock.LockManager.lock`.
         """
-        return Lock(self, self.asynchronous().lock(name, **_given(settings)))
+        return Lock(self, lock=self.asynchronous().lock(name, **_given(settings)))
 
     def reentrant_lock(self, name: str, **settings: Unpack[LockSettings]) -> ReentrantLock:
         """Make a mutex on `name` that the thread which holds it may acquire again.
@@ -53,7 +53,9 @@ class Catalogue(Bridge):
             name: what is locked, as in `lock`.
             settings: those of `asynclock.LockManager.lock`.
         """
-        return ReentrantLock(self, self.asynchronous().reentrant_lock(name, **_given(settings)))
+        return ReentrantLock(
+            self, lock=self.asynchronous().reentrant_lock(name, **_given(settings))
+        )
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
         """Make a lock on all of `names` at once; each is the mutex of `lock(name)`.
@@ -62,7 +64,7 @@ class Catalogue(Bridge):
             names: what is locked; at most 64 names.
             settings: those of `asynclock.LockManager.lock`.
         """
-        return MultiLock(self, self.asynchronous().multi_lock(*names, **_given(settings)))
+        return MultiLock(self, lock=self.asynchronous().multi_lock(*names, **_given(settings)))
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.
@@ -71,7 +73,7 @@ class Catalogue(Bridge):
             name: what is locked.
             settings: those of `asynclock.LockManager.lock`.
         """
-        return ReadWriteLock(self, self.asynchronous().rwlock(name, **_given(settings)))
+        return ReadWriteLock(self, lock=self.asynchronous().rwlock(name, **_given(settings)))
 
     def fair_lock(self, name: str, **settings: Unpack[LockSettings]) -> FairLock:
         """Make a mutex on `name` that goes to the longest waiter, in any process.
@@ -81,7 +83,7 @@ class Catalogue(Bridge):
             settings: those of `asynclock.LockManager.lock`.
         """
         given: Any = _given(settings)
-        return FairLock(self, self.asynchronous().fair_lock(name, **given))
+        return FairLock(self, lock=self.asynchronous().fair_lock(name, **given))
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
         """Make a semaphore on `name`: at most `permits` leases at a time.
@@ -91,7 +93,9 @@ class Catalogue(Bridge):
             permits: maximum number of leases, 1 to 256; the same in every process.
             settings: those of `asynclock.LockManager.lock`.
         """
-        return Semaphore(self, self.asynchronous().semaphore(name, permits, **_given(settings)))
+        return Semaphore(
+            self, lock=self.asynchronous().semaphore(name, permits, **_given(settings))
+        )
 
     def event(self, name: str, *, keep: float = DEFAULT_KEEP) -> SharedEvent:
         """Make an event on `name`: a flag that every process sees. Raises ConfigurationError.
@@ -100,7 +104,7 @@ class Catalogue(Bridge):
             name: the name of the event.
             keep: seconds after the last change at which the nodes forget the event.
         """
-        return SharedEvent(self, self.asynchronous().event(name, keep=keep))
+        return SharedEvent(self, made=self.asynchronous().event(name, keep=keep))
 
     def latch(self, name: str, count: int, *, keep: float = DEFAULT_KEEP) -> Latch:
         """Make a latch on `name` that opens after `count` counts. Raises ConfigurationError.
@@ -110,7 +114,7 @@ class Catalogue(Bridge):
             count: number of counts that open it, 1 to 1000; the same in every process.
             keep: seconds after the last count at which the nodes forget the latch.
         """
-        return Latch(self, self.asynchronous().latch(name, count, keep=keep))
+        return Latch(self, made=self.asynchronous().latch(name, count, keep=keep))
 
     def barrier(
         self, name: str, parties: int, *, ttl: float | None = None, keep: float = DEFAULT_KEEP
@@ -124,7 +128,7 @@ class Catalogue(Bridge):
                 the manager's ttl).
             keep: seconds after the last arrival at which the nodes forget the barrier.
         """
-        return Barrier(self, self.asynchronous().barrier(name, parties, ttl=ttl, keep=keep))
+        return Barrier(self, made=self.asynchronous().barrier(name, parties, ttl=ttl, keep=keep))
 
     def synchronized(
         self, template: str, *, lease: str | None = None, **settings: Unpack[LockSettings]

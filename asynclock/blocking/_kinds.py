@@ -64,7 +64,7 @@ class Semaphore(Lock):
         Args:
             permits: number of permits, from 1 to all.
         """
-        return SemaphorePermits(self._manager, self._lock.several(permits))
+        return SemaphorePermits(self._manager, lock=self._lock.several(permits))
 
     def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
@@ -87,11 +87,11 @@ class SemaphorePermits(Acquirable[MultiLease]):
 class ReadWriteLock:
     """A read-write lock for code that blocks; see `asynclock.ReadWriteLock`."""
 
-    def __init__(self, manager: Bridge, lock: readwrite.ReadWriteLock) -> None:
+    def __init__(self, manager: Bridge, *, lock: readwrite.ReadWriteLock) -> None:
         self._manager = manager
         self._lock = lock
-        self._read = Lock(manager, lock.read())
-        self._write = Lock(manager, lock.write())
+        self._read = Lock(manager, lock=lock.read())
+        self._write = Lock(manager, lock=lock.write())
 
     def __repr__(self) -> str:
         return f"<blocking ReadWriteLock {self.name!r}>"

@@ -22,7 +22,7 @@ L = TypeVar("L", bound=Lease)
 class Acquirable(Generic[L]):
     """A name and settings that can be acquired. Any number of threads may share it."""
 
-    def __init__(self, manager: Bridge, lock: AnyLock) -> None:
+    def __init__(self, manager: Bridge, *, lock: AnyLock) -> None:
         self._manager = manager
         self._lock = lock
         self._entered: list[tuple[int, L]] = []

@@ -25,7 +25,7 @@ R = TypeVar("R")
 class Shared(Generic[S]):
     """A name whose state the nodes keep. Any number of threads may share the object."""
 
-    def __init__(self, manager: Bridge, made: S) -> None:
+    def __init__(self, manager: Bridge, *, made: S) -> None:
         self._manager = manager
         self._made = made
 
