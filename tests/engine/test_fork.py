@@ -55,6 +55,10 @@ async def test_a_child_that_leaves_its_blocks_releases_nothing(
     assert parent == {"child": 0, **UNTOUCHED}
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14),
+    reason="from Python 3.14 on, asyncio does not let a forked child leave the event loop",
+)
 async def test_nor_does_one_that_leaves_the_event_loop(asynclock_nodes: list[LocalServer]) -> None:
     (parent,) = await said("exits", *(node.url for node in asynclock_nodes))
     assert parent == {"child": 7, **UNTOUCHED}
