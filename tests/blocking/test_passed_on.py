@@ -265,7 +265,7 @@ def test_threads_wait_for_each_other(pair: Pair) -> None:
     assert latch.count_down(2) == 0
     assert other.wait(timeout=PATIENCE)
     with pytest.raises(TimeoutError):
-        barrier.wait(timeout=0.05)
+        barrier.wait(timeout=0.5)
     gate.abort()
     with pytest.raises(asynclock.BrokenBarrierError):
         barrier.wait(timeout=PATIENCE)

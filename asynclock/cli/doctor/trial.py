@@ -53,7 +53,8 @@ async def _fair(locks: LockManager, name: str) -> None:
 
 
 async def _election(locks: LockManager, name: str) -> None:
-    term = await locks.election(name, timeout=PRIMITIVE_TIMEOUT).campaign("doctor")
+    term = await locks.election(name, timeout=PRIMITIVE_TIMEOUT).campaign()
+    await term.publish("doctor")
     await term.resign()
 
 
