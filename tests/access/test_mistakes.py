@@ -1,4 +1,4 @@
-"""Mistakes that no time can mend are ConfigurationErrors at once, and say what to write."""
+"""Mistakes that waiting doesn't cure are ConfigurationErrors at once, and say what to write."""
 
 from __future__ import annotations
 

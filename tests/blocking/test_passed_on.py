@@ -234,7 +234,7 @@ def test_several_names_permits_and_holds(pair: Pair) -> None:
     several = permits.several(3)
     assert (permits.permits, several.permits, several.name) == (4, 3, "s")
     with permits:
-        assert permits.permits == 4, "whoever is inside"
+        assert permits.permits == 4, "all of them, while one is taken"
     with several as three:
         assert len(three.fences) == 3
         assert other.several(2).try_acquire() is None
