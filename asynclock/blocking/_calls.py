@@ -131,5 +131,5 @@ class Caller:
     def __del__(self) -> None:
         if self._pid != os.getpid():
             return  # a forked child drops the copies of other threads' objects
-        with contextlib.suppress(OSError):  # the loop has ended already
+        with contextlib.suppress(ConfigurationError):  # the loop has ended already
             self._soon(self.calls.put_nowait, None)

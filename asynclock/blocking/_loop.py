@@ -103,13 +103,17 @@ class BackgroundLoop:
     def soon(self, work: Callable[..., object], *args: Any) -> None:
         """Call `work`, which must not raise, in the loop; any thread and finalizer may call this.
 
-        Raises OSError when the loop has ended. Does what `call_soon_threadsafe` does, at two thirds
-        of its cost: asyncio reads twice from its own pair of sockets, and after each read it may
-        have to wait for the GIL.
+        Raises ConfigurationError when the loop has ended. Does what `call_soon_threadsafe` does, at
+        two thirds of its cost: asyncio reads twice from its own pair of sockets, and after each
+        read it may have to wait for the GIL.
         """
         self._todo.append((work, args))
-        with contextlib.suppress(BlockingIOError):  # full: the loop has been woken often enough
+        try:
             self._waker.send(b"\0")
+        except BlockingIOError:
+            pass  # full: the loop has been woken often enough
+        except OSError:
+            raise _ended() from None
 
     def _do(self) -> None:
         self._awake.recv(4096)
@@ -215,7 +219,7 @@ class BackgroundLoop:
     def finish(self, work: Callable[[], Awaitable[object]]) -> None:
         """Run `work`, which ends what an interrupted thread had; wait at most `EXIT_LIMIT` s."""
         call = Call(work, ends=True)
-        with contextlib.suppress(OSError):  # the loop has ended already
+        with contextlib.suppress(ConfigurationError):  # the loop has ended already
             self.soon(self._spawn, call)
             if threading.current_thread() is not self._thread:
                 call.outcome.wait(EXIT_LIMIT)
@@ -227,7 +231,7 @@ class BackgroundLoop:
     def stop(self, last: Iterable[Callable[[], Awaitable[object]]] = ()) -> None:
         """End the loop and its thread after all of `last`; wait at most `EXIT_LIMIT` seconds."""
         self.ends = self.over = True
-        with contextlib.suppress(OSError):  # the loop has ended already
+        with contextlib.suppress(ConfigurationError):  # the loop has ended already
             self.soon(self._begin_end, tuple(last))
         try:
             self._thread.join(EXIT_LIMIT)
@@ -301,7 +305,7 @@ def background() -> BackgroundLoop:
 def soon(work: Callable[[], object]) -> None:
     """Call `work` in the loop, if there is one; may be called from any thread or finalizer."""
     if _current is not None:
-        with contextlib.suppress(OSError):  # the loop has ended already
+        with contextlib.suppress(ConfigurationError):  # the loop has ended already
             _current.soon(work)
 
 

@@ -447,7 +447,7 @@ def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
     """The last leases and threads of a process are dropped in any order."""
     caller = _calls.Caller(background.soon)
     background.stop()
-    with pytest.raises(OSError, match="Bad file descriptor"):
+    with pytest.raises(ConfigurationError, match="has ended"):
         background.soon(print)
     caller.__del__()
     _loop.soon(lambda: None)
