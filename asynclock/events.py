@@ -9,8 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
 _log = logging.getLogger("asynclock")
+
+NOT_RENEWED = "no quorum renewed it before its ttl ran out"
+NO_LONGER = "the nodes no longer hold it for us"
+UNNOTICED = "its time ran out while the event loop was busy or the machine slept"
+GONE = "the nodes no longer held it for us when it was released"
+HELD_TOO_LONG = "its max_hold is over"
+RAN_OUT = "its ttl ran out (renew=False)"
+DROPPED = "its Lease was dropped without being released"
+CLOSED = "the manager was closed"
+LOSS_REASONS = (
+    NOT_RENEWED, NO_LONGER, UNNOTICED, GONE, HELD_TOO_LONG, RAN_OUT, DROPPED, CLOSED
+)  # fmt: skip
+"""All reasons of a loss. docs/runbook.md says what to do about each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,7 @@ class Released(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class Lost(LeaseEvent):
-    """A lease was lost after `held` seconds."""
+    """A lease was lost after `held` seconds. `reason` is one of `LOSS_REASONS`."""
 
     reason: str
     held: float
@@ -135,6 +150,34 @@ class NodeQuarantined(NodeEvent):
 
 Observer = Callable[[Event], None]
 """Called with each event, synchronously in the event loop: it must be quick and never block."""
+
+
+class Waits(Protocol):
+    """A manager, as far as a `Watcher` needs it."""
+
+    def waits(self) -> dict[str, list[float]]:
+        """Return the seconds that each task has waited so far, by name, longest first."""
+
+
+class Watcher:
+    """The base class of an observer that also looks at who waits, without an event."""
+
+    def __init__(self) -> None:
+        self._managers: WeakKeyDictionary[Waits, None] = WeakKeyDictionary()
+
+    def watch(self, manager: Waits) -> None:
+        """Begin to look at `manager`; it calls this when it gets the observer."""
+        self._managers[manager] = None
+
+    def unwatch(self, manager: Waits) -> None:
+        """Look at `manager` no longer."""
+        self._managers.pop(manager, None)
+
+    @property
+    def watched(self) -> list[Waits]:
+        """The managers that this observes now; any thread may ask."""
+        managers = (reference() for reference in self._managers.keyrefs())
+        return [manager for manager in managers if manager is not None]
 
 
 class Observers(list[Observer]):

@@ -29,7 +29,7 @@ from ._primitives.register import DEFAULT_KEEP
 from ._primitives.semaphore import Semaphore
 from ._primitives.settings import Defaults, LockSettings, WaitSettings
 from ._primitives.synchronized import P, R, synchronized
-from .events import Observer, Observers
+from .events import Observer, Observers, Watcher
 
 
 @_settings.made_by("connect(...)")
@@ -48,6 +48,9 @@ class LockManager:
         self._engine = make_engine()
         self._defaults = defaults
         self._observers = observers
+        for observer in observers:
+            if isinstance(observer, Watcher):
+                observer.watch(self)
         self._nestings: Registry = {}
 
     def lock(
@@ -237,7 +240,11 @@ class LockManager:
 
     def waiters(self) -> dict[str, int]:
         """Return the number of this manager's tasks that wait for each name that is held now."""
-        return reports.waiters(self._engine)
+        return {name: len(each) for name, each in self.waits().items()}
+
+    def waits(self) -> dict[str, list[float]]:
+        """Return the seconds that each of these tasks has waited so far, by name, longest first."""
+        return reports.waits(self._engine)
 
     def statistics(self) -> Statistics:
         """Return the manager's counts, without asking the nodes."""
@@ -246,11 +253,15 @@ class LockManager:
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every event from now on."""
         self._observers.append(observer)
+        if isinstance(observer, Watcher):
+            observer.watch(self)
 
     def unobserve(self, observer: Observer) -> None:
         """Stop calling `observer`; does nothing if it isn't an observer."""
         if observer in self._observers:
             self._observers.remove(observer)
+            if isinstance(observer, Watcher):
+                observer.unwatch(self)
 
     async def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
         """Wait until each node is connected or has failed or, with `voting`, until a quorum votes.

@@ -103,6 +103,11 @@ class AcquireLoop:
         return self._spec.name
 
     @property
+    def since(self) -> float:
+        """When the call began."""
+        return self._asked
+
+    @property
     def refused(self) -> bool:
         """Whether the nodes replied that others have the lock."""
         return self.contended is not None

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from .. import _clock
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
+from ..events import NO_LONGER
 from . import refusals
 from .grant import Grant
 from .keeper import Keeper
-from .round import NO_LONGER, QUARANTINED
+from .round import QUARANTINED
 from .said import done
 from .vote import Vote
 

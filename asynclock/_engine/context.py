@@ -69,6 +69,10 @@ class Asking(Protocol):
         """The name of the lock."""
 
     @property
+    def since(self) -> float:
+        """When the call began."""
+
+    @property
     def refused(self) -> bool:
         """Whether the nodes replied that others have the lock."""
 

@@ -17,7 +17,7 @@ from .._background import Background, wait_out
 from .._forks import of_one_process
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
-from ..events import Lost, Observers, Released, Renewed
+from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .batch import batch_release
 from .context import EngineSettings
 from .fences import SPARE_FENCES, reserve_ahead
@@ -30,7 +30,6 @@ from .local_queue import LocalQueue, Proceed
 from .options import LeaseOptions
 from .release import Release
 from .renewal import Renewals
-from .round import UNNOTICED
 from .spec import LockSpec, QueueKey
 
 _log = logging.getLogger("asynclock")
@@ -248,7 +247,7 @@ class Engine(Keeper):
         for grant in self.renewals.grants():
             if grant.reference is not None:
                 cut_off.append(grant.spec.name)
-                self.mark_lost(grant, "the manager was closed")
+                self.mark_lost(grant, CLOSED)
             else:
                 self.release(grant)
         self.multiplexer.flush()

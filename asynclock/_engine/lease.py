@@ -13,10 +13,10 @@ from types import TracebackType
 from .. import _clock, _settings
 from .._forks import of_one_process
 from ..errors import QuorumUnavailableError
+from ..events import UNNOTICED
 from .check import still_ours
 from .interruption import Interruption
 from .lease_state import LeaseState
-from .round import UNNOTICED
 
 
 @of_one_process

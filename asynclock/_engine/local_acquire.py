@@ -81,7 +81,7 @@ class LocalAcquire(Request):
         spec = self._spec
         if ours == queue.permits or (spec.shared and self._engine.renewals.shares(spec, task)):
             raise refusals.already_held(spec.name)
-        waiter = queue.join(self._options)
+        waiter = queue.join(self._options, self._started)
         left = self._left()
         if left is not None:
             timer = waiter.get_loop().call_later(left, queue.give_up, waiter)

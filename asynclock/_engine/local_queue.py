@@ -63,7 +63,7 @@ class Search(Protocol):
         """Its last attempt, if too few nodes voted."""
 
 
-_NOBODY: OrderedDict[Any, LeaseOptions] = OrderedDict()
+_NOBODY: OrderedDict[Any, tuple[LeaseOptions, float]] = OrderedDict()
 """An empty queue that all names without waiters share; nothing may be put into it."""
 
 
@@ -96,19 +96,23 @@ class LocalQueue(Generic[G]):
         """The grant released last, while this process may take the name again first."""
         self.search: Search | None = None
         """The last task that asked the nodes."""
-        self.waiters: OrderedDict[Waiter[G], LeaseOptions] = _NOBODY
+        self.waiters: OrderedDict[Waiter[G], tuple[LeaseOptions, float]] = _NOBODY
+        """For each waiter: its options, and when its call began."""
 
     @property
     def full(self) -> bool:
         """Whether this process holds all permits of the name."""
         return len(self.grants) >= self.permits
 
-    def join(self, options: LeaseOptions) -> Waiter[G]:
-        """Add a waiter at the end of the queue; the returned future gives it its turn."""
+    def join(self, options: LeaseOptions, since: float) -> Waiter[G]:
+        """Add a waiter at the end of the queue; the returned future gives it its turn.
+
+        `since`: when its call began.
+        """
         waiter: Waiter[G] = asyncio.get_running_loop().create_future()
         if self.waiters is _NOBODY:
             self.waiters = OrderedDict()
-        self.waiters[waiter] = options
+        self.waiters[waiter] = options, since
         return waiter
 
     def leave(self, waiter: Waiter[G]) -> G | Proceed | None:
@@ -157,13 +161,14 @@ class LocalQueue(Generic[G]):
             return False
         queue = self.waiters
         while queue:
-            waiter, options = queue.popitem(last=False)
+            waiter, entry = queue.popitem(last=False)
             if waiter.done():  # it was cancelled, but its task has not run since
                 continue
+            options = entry[0]
             if options.ttl == grant.ttl and (options is given_up or alike(options, given_up)):
                 waiter.set_result(grant)
                 return True
-            queue[waiter] = options
+            queue[waiter] = entry
             queue.move_to_end(waiter, last=False)
             return False
         return False

@@ -9,6 +9,7 @@ from typing import Any
 
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Word
+from ..events import GONE
 from .context import Context
 from .grant import Grant
 from .holder import Holder
@@ -22,8 +23,6 @@ UNRELEASED = "a node refuses releases, so locks last for their whole ttl: %s"
 """Log message: a node refused to release a lock."""
 UNWOKEN = "a node can't wake who waits for a lock that was released: %s"
 """Log message: a node released a lock and can't wake its next waiter."""
-GONE = "the nodes no longer held it for us when it was released"
-"""The reason of a loss that only the replies to the release show."""
 WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"

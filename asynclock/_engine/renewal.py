@@ -19,14 +19,13 @@ from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Word
 from .._rules import validity
+from ..events import DROPPED, HELD_TOO_LONG, NO_LONGER, NOT_RENEWED, RAN_OUT, UNNOTICED
 from .grant import FOREVER, Grant
 from .moments import Moments
 from .restoring import Restores
-from .round import NO_LONGER, UNNOTICED, Done, Round
+from .round import Done, Round
 from .spec import LockSpec, ms
 
-DROPPED = "its Lease was dropped without being released"
-"""The reason of a loss when the Lease was garbage-collected without a release."""
 LEASE_INHERITED = "it belongs to the process that forked this one"
 """The reason of a loss in a forked child: its parent has the lease."""
 LATE = 0.25
@@ -272,12 +271,12 @@ class Renewals:
         if grant.dropped or abandoned:
             return DROPPED
         if not grant.renew_until:
-            return "its ttl ran out (renew=False)"
+            return RAN_OUT
         if grant.valid_until >= grant.renew_until:
-            return "its max_hold is over"
+            return HELD_TOO_LONG
         if late:
             return UNNOTICED
-        return "no quorum renewed it before its ttl ran out"
+        return NOT_RENEWED
 
 
 def _shortens(grant: Grant, ttl: float, until: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 
 from .. import _clock
@@ -78,12 +78,17 @@ def health(engine: Engine) -> tuple[NodeHealth, ...]:
     return tuple(found)
 
 
-def waiters(engine: Engine) -> dict[str, int]:
-    """Return the number of tasks that wait for each name that is held now."""
-    found = Counter(loop.name for loop in engine.loops if loop.refused)
-    for queue in engine.queues.values():
-        found[queue.name] += len(queue.waiters)
-    return {name: count for name, count in found.items() if count}
+def waits(engine: Engine) -> dict[str, list[float]]:
+    """Return for each name that is held now how long each task that waits for it has waited."""
+    # Another thread may ask: it copies each collection in one step.
+    now, found = _clock.now(), defaultdict[str, list[float]](list)
+    for loop in list(engine.loops):
+        if loop.refused:
+            found[loop.name].append(now - loop.since)
+    for queue in list(engine.queues.values()):
+        for _, since in list(queue.waiters.values()):
+            found[queue.name].append(now - since)
+    return {name: sorted(each, reverse=True) for name, each in found.items()}
 
 
 def statistics(engine: Engine, held: int) -> Statistics:

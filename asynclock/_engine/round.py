@@ -10,10 +10,6 @@ from .grant import Grant
 from .said import extended
 
 QUARANTINED = Failure("it is quarantined, and this lease was won without it")
-NO_LONGER = "the nodes no longer hold it for us"
-"""The reason of a loss when too few nodes still have the key for a quorum."""
-UNNOTICED = "its time ran out while the event loop was busy or the machine slept"
-"""The reason of a loss that no timer reported in time, because the loop was busy for too long."""
 CUT_SHORT = Failure("it may still execute a request that lets the lease end sooner")
 Done = Callable[[dict[int, Failure] | None], None]
 """Called with None when a quorum has extended all leases, otherwise with the failures by node."""

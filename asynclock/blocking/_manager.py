@@ -89,6 +89,10 @@ class LockManager(Catalogue):
         """Return the number of this manager's threads that wait for each name that is held now."""
         return self.run(_soon(lambda locks: locks.waiters()))
 
+    def waits(self) -> dict[str, list[float]]:
+        """Return the seconds that each of these threads has waited, by name, longest first."""
+        return self.run(_soon(lambda locks: locks.waits()))
+
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every event from now on, in the thread of the event loop."""
         self.run(_soon(lambda locks: locks.observe(observer)))

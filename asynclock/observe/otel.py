@@ -1,13 +1,17 @@
 """Turns events into OpenTelemetry spans and metrics (extra `[otel]`).
 
 Only spans contain the names of locks: in metrics each name would create a time series of its own.
+Metrics have the first of the user's patterns that fits the name.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import translate
 from typing import Any
 
 try:
@@ -19,7 +23,9 @@ except ModuleNotFoundError as _error:
         name=_error.name,
     ) from _error
 
+from ..errors import ConfigurationError
 from ..events import (
+    LOSS_REASONS,
     Acquired,
     Contended,
     Event,
@@ -34,6 +40,7 @@ from ..events import (
     Renewed,
     SplitVote,
     Voted,
+    Watcher,
 )
 
 SCOPE = "asynclock"
@@ -43,7 +50,12 @@ SECONDS += [1.0, 2.5, 5.0, 10.0, 30.0, 60.0]
 _STATES = {NodeUp: "up", NodeDown: "down", NodeQuarantined: "quarantined"}
 
 
-class Telemetry:
+OUTCOMES = ("acquired", "timeout", "refused", "outage", "error")
+OTHER = "other"
+"""The pattern of a name that fits none of the user's."""
+
+
+class Telemetry(Watcher):
     """An observer that makes spans and metrics, by default with the global providers.
 
     The spans are `asynclock.acquire`, a child of the waiting task's span, from the call to its end,
@@ -53,6 +65,8 @@ class Telemetry:
     Args:
         tracer_provider: makes the tracer (default: the global one).
         meter_provider: makes the meter (default: the global one).
+        patterns: patterns of names such as "orders:*", with the wildcards of the shell. Metrics of
+            waits have the first that fits a name as an attribute, or "other".
     """
 
     def __init__(
@@ -60,7 +74,12 @@ class Telemetry:
         *,
         tracer_provider: trace.TracerProvider | None = None,
         meter_provider: metrics.MeterProvider | None = None,
+        patterns: Sequence[str] = (),
     ) -> None:
+        super().__init__()
+        if isinstance(patterns, str):
+            raise ConfigurationError("patterns is a list of patterns, such as ['orders:*']")
+        self._patterns = [(one, re.compile(translate(one))) for one in patterns]
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._holds: dict[tuple[str, int], trace.Span] = {}
@@ -76,7 +95,14 @@ class Telemetry:
 
         self._renewals = counter("lease.renewals", "{renewal}", "Extensions by a quorum.")
         self._handovers = counter("lease.handovers", "{handover}", "Passed on in the process.")
+        self._outcomes = counter("acquire.outcomes", "{acquire}", "Calls that ended.")
         self._losses = counter("lease.losses", "{loss}", "Ended against the holder's will.")
+        # A series that begins with 1 is no increase for Prometheus, so each begins with 0.
+        for pattern in (*patterns, OTHER):
+            for outcome in OUTCOMES:
+                self._outcomes.add(0, _kind(pattern, outcome))
+        for reason in LOSS_REASONS:
+            self._losses.add(0, {"asynclock.loss.reason": reason})
         self._refusals = counter("acquire.refusals", "{refusal}", "Attempts that others won.")
         self._splits = counter("acquire.split_votes", "{vote}", "Attempts that nobody won.")
         self._votes = counter("node.votes", "{vote}", "What nodes had said when it was decided.")
@@ -89,6 +115,12 @@ class Telemetry:
         ):
             observe = functools.partial(self._observe, read)
             meter.create_observable_gauge(f"asynclock.{name}", [observe], "{node}", text)
+        for name, unit, text, figure in (
+            ("acquire.waiting", "{task}", "Tasks that wait now for a name that is held.", len),
+            ("acquire.longest_wait", "s", "How long the first of them has waited.", _longest),
+        ):
+            observe = functools.partial(self._waits, figure)
+            meter.create_observable_gauge(f"asynclock.{name}", [observe], unit, text)
 
     def __call__(self, event: Event) -> None:
         """Record `event` as spans and figures."""
@@ -136,6 +168,21 @@ class Telemetry:
             for node, known in list(self._nodes.items())
         ]
 
+    def _waits(
+        self, figure: Callable[[list[float]], float], _options: metrics.CallbackOptions
+    ) -> Iterable[metrics.Observation]:
+        found: dict[str, list[float]] = defaultdict(list)
+        for manager in self.watched:
+            for name, waited in manager.waits().items():
+                found[self._pattern(name)] += waited
+        return [
+            metrics.Observation(figure(found[pattern]), {"asynclock.lock.pattern": pattern})
+            for pattern in (*(one for one, _ in self._patterns), OTHER)
+        ]
+
+    def _pattern(self, name: str) -> str:
+        return next((one for one, fits in self._patterns if fits.match(name)), OTHER)
+
     def _acquired(self, event: Acquired) -> None:
         known: dict[str, str | int] = {
             "asynclock.lock.name": event.name,
@@ -168,6 +215,8 @@ class Telemetry:
             span.set_status(StatusCode.ERROR, outcome)
         span.end(now)
         self._wait.record(waited, {"asynclock.outcome": outcome, **error})
+        pattern = self._pattern(known["asynclock.lock.name"])
+        self._outcomes.add(1, _kind(pattern, outcome))
 
     def _ended(self, event: LeaseEvent, held: float, loss: str | None = None) -> None:
         span = self._holds.pop((event.owner, event.fence), None)
@@ -179,6 +228,14 @@ class Telemetry:
         span.end()
         self._active.add(-1)
         self._hold.record(held)
+
+
+def _kind(pattern: str, outcome: str) -> dict[str, str]:
+    return {"asynclock.lock.pattern": pattern, "asynclock.outcome": outcome}
+
+
+def _longest(waits: list[float]) -> float:
+    return max(waits, default=0.0)
 
 
 def _is_up(up: bool, _barred: float) -> bool:

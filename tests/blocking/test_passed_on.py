@@ -117,6 +117,7 @@ CALLS: list[tuple[str, str, type, tuple[Any, ...], dict[str, Any]]] = [
     ("", "nodes", asynclock.LockManager, (), {}),
     ("", "statistics", asynclock.LockManager, (), {}),
     ("", "waiters", asynclock.LockManager, (), {}),
+    ("", "waits", asynclock.LockManager, (), {}),
     ("", "ready", asynclock.LockManager, (), {"voting": True, "timeout": 20}),
     ("", "ready", asynclock.LockManager, (), {"voting": False, "timeout": None}),
     ("lease", "extend", asynclock.Lease, (50,), {}),
@@ -154,7 +155,7 @@ def test_a_call_reaches_the_asynchronous_one_and_its_result_comes_back(
         return answer(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        plain = call in ("nodes", "statistics", "waiters")
+        plain = call in ("nodes", "statistics", "waiters", "waits")
         patch.setattr(kind, call, answer if plain else answer_later)
         found = getattr(target, call)(*args, **given)
     assert seen == [(args, given)]

@@ -48,6 +48,8 @@ async def test_each_figure_counts_its_own(on: Nodes) -> None:
     waiters = [start(lock.acquire()) for _ in range(3)]
     await until(lambda: locks.statistics().waiting == 3)
     assert locks.waiters() == {"a": 3}
+    await asyncio.sleep(0.05)
+    assert locks.waits() == {"a": [pytest.approx(0.05, abs=0.01)] * 3}
     assert await theirs.lock("a").try_acquire() is None
     await first.release()
     second = await waiters[0]

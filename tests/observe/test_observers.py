@@ -6,7 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,13 +31,15 @@ SETTINGS: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0}
 class Otel:
     """Providers that keep what they are told."""
 
-    def __init__(self) -> None:
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
         self.exporter = InMemorySpanExporter()
         self.tracers = TracerProvider()
         self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.reader = InMemoryMetricReader()
         self.meters = MeterProvider([self.reader])
-        self.telemetry = Telemetry(tracer_provider=self.tracers, meter_provider=self.meters)
+        self.telemetry = Telemetry(
+            tracer_provider=self.tracers, meter_provider=self.meters, patterns=patterns
+        )
 
     def spans(self, name: str) -> list[Any]:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
@@ -61,6 +63,15 @@ class Otel:
             if metric.name == name
             for point in metric.data.data_points
         ]
+
+    def counted(self, name: str) -> dict[tuple[Any, ...], float]:
+        """Return what a counter counted, by the values of its attributes in order."""
+        points = self.points(f"asynclock.{name}")
+        return {
+            tuple(value for _, value in sorted(known.items())): point.value
+            for known, point in points
+            if point.value
+        }
 
     def total(self, name: str, **wanted: Any) -> float:
         return sum(
@@ -143,6 +154,52 @@ async def test_handovers_renewals_and_contention(locks: asynclock.LockManager, o
     assert len(otel.spans("asynclock.hold")) == 2
 
 
+@pytest.mark.parametrize("blocks", [False, True], ids=["asyncio", "blocking"])
+@pytest.mark.parametrize("held_by", ["this process", "another"])
+async def test_waits_are_seen_until_they_end(
+    asynclock_nodes: list[LocalServer], held_by: str, *, blocks: bool
+) -> None:
+    """Also those of threads, and those that are cancelled, which no event reports."""
+    otel, urls = Otel(patterns=["jobs:*"]), [node.url for node in asynclock_nodes]
+    seen, jobs = partial(otel.counted, "acquire.waiting"), ("jobs:*",)
+    connect = blocking.connect if blocks else asynclock.connect
+    settings = {**SETTINGS, "observers": [otel.telemetry]}
+    async with asynclock.connect(*urls, **settings) as locks:
+        others = asynclock.connect(*urls, **SETTINGS) if held_by == "another" else locks
+        held = await others.lock("jobs:1").acquire()
+        if blocks:
+            there = await asyncio.to_thread(connect, *urls, **settings)
+            wait = asyncio.create_task(asyncio.to_thread(_blocks, there))
+        else:
+            wait = asyncio.create_task(_acquire(locks, "jobs:1"))
+
+        async def waits() -> bool:
+            return seen() == {jobs: 1}
+
+        await until(waits, "the wait is seen")
+        first = otel.counted("acquire.longest_wait")[jobs]
+        await asyncio.sleep(0.05)
+        assert first < otel.counted("acquire.longest_wait")[jobs] < 60
+        if blocks:
+            await held.release()
+            await wait
+            await asyncio.to_thread(there.close)
+        else:
+            locks.unobserve(otel.telemetry)
+            assert seen() == {}
+            locks.observe(otel.telemetry)
+            assert seen() == {jobs: 1}
+            wait.cancel()
+            await asyncio.wait([wait])
+        assert seen() == otel.counted("acquire.longest_wait") == {}
+        await others.aclose()
+
+
+def _blocks(locks: blocking.LockManager) -> None:
+    with locks.lock("jobs:1", timeout=60):
+        pass
+
+
 async def _acquire(locks: asynclock.LockManager, name: str) -> asynclock.Lease:
     return await locks.lock(name).acquire()
 
@@ -161,8 +218,7 @@ async def test_losses_by_cause(
             renew_now(locks)
             await asyncio.sleep(60)
     assert otel.total("asynclock.lease.losses") == 1
-    ((attributes, _),) = otel.points("asynclock.lease.losses")
-    assert attributes["asynclock.loss.reason"] == "the nodes no longer hold it for us"
+    assert otel.counted("lease.losses") == {("the nodes no longer hold it for us",): 1}
     (hold,) = otel.spans("asynclock.hold")
     assert not hold.status.is_ok
     assert otel.total("asynclock.lease.active") == 0

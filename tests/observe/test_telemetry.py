@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.trace import SpanKind
 
 from asynclock import events
+from asynclock.errors import ConfigurationError
 from tests.observe.test_observers import Otel
 
 ACQUIRED = events.Acquired("a", "owner", 7, 2.5, 3, False)
@@ -47,6 +48,7 @@ def test_a_wait_has_the_length_that_the_caller_waited(otel: Otel) -> None:
     }
     # A name in a metric would make a time series per lock.
     assert figure(otel, "asynclock.acquire.duration") == ({"asynclock.outcome": "acquired"}, 2.5)
+    assert otel.counted("acquire.outcomes") == {("other", "acquired"): 1}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_a_hold_ends_with_its_release(otel: Otel) -> None:
         ("lease.active", 0),
     ):
         assert figure(otel, f"asynclock.{name}") == ({}, wanted)
-    assert not otel.points("asynclock.lease.losses")
+    assert otel.total("asynclock.lease.losses") == 0
     assert not otel.points("asynclock.lease.handovers")
 
 
@@ -92,10 +94,7 @@ def test_a_loss_is_an_error_of_the_hold(otel: Otel) -> None:
     assert span.status.description == "it ran out"
     assert span.attributes["error.type"] == "lease_lost"
     assert figure(otel, "asynclock.hold.duration") == ({}, 4.0)
-    assert figure(otel, "asynclock.lease.losses") == (
-        {"asynclock.loss.reason": "it ran out"},
-        1,
-    )
+    assert otel.counted("lease.losses") == {("it ran out",): 1}
 
 
 def test_two_leases_of_one_owner_end_apart(otel: Otel) -> None:
@@ -123,6 +122,52 @@ def test_waits_of_microseconds_and_of_minutes_are_told_apart(otel: Otel) -> None
         told(otel, events.Failed("a", "timeout", waited))
     ((_, point),) = otel.points("asynclock.acquire.duration")
     assert max(point.bucket_counts) == 1
+
+
+PATTERNS = ["orders:*", "[ab]", "a*"]
+
+
+def test_each_name_counts_for_the_first_pattern_that_fits() -> None:
+    otel = Otel(patterns=PATTERNS)
+    names = ("orders:1", "a", "abc", "b", "my/orders:1", "A")
+    told(otel, *(events.Failed(name, "timeout", 1.0) for name in names))
+    wanted = {("orders:*", "timeout"): 1, ("[ab]", "timeout"): 2, ("a*", "timeout"): 1}
+    assert otel.counted("acquire.outcomes") == {**wanted, ("other", "timeout"): 2}
+
+
+def test_names_make_no_series() -> None:
+    """Ten thousand names later there are as many series as at first, and each began with 0."""
+    otel = Otel(patterns=PATTERNS)
+
+    def series() -> set[tuple[Any, ...]]:
+        return {
+            (metric.name, *sorted(point.attributes.items()))
+            for metric in otel.metrics()
+            for point in metric.data.data_points
+        }
+
+    def one_more(number: int) -> None:
+        name = f"orders:{number}"
+        ends = [events.Failed(name, outcome, 1.0) for outcome in ("timeout", "outage")]
+        told(otel, events.Acquired(name, "owner", number, 2.5, 3, False), *ends)
+        told(otel, events.Lost(name, "owner", number, events.LOSS_REASONS[0], 4.0))
+
+    began = series()
+    one_more(0)
+    first = series()
+    assert first > began
+    new = {name for name, *_ in first - began}
+    assert new == {
+        f"asynclock.{one}" for one in ("acquire.duration", "hold.duration", "lease.active")
+    }
+    for number in range(1, 10_000):
+        one_more(number)
+    assert series() == first
+
+
+def test_one_pattern_is_no_list() -> None:
+    with pytest.raises(ConfigurationError, match="list of patterns"):
+        Otel(patterns="orders:*")
 
 
 # ---- nodes ---------------------------------------------------------------------------------------
@@ -210,8 +255,11 @@ def test_each_figure_has_its_unit(otel: Otel) -> None:
         "asynclock.lease.renewals": "{renewal}",
         "asynclock.lease.handovers": "{handover}",
         "asynclock.lease.losses": "{loss}",
+        "asynclock.acquire.longest_wait": "s",
+        "asynclock.acquire.outcomes": "{acquire}",
         "asynclock.acquire.refusals": "{refusal}",
         "asynclock.acquire.split_votes": "{vote}",
+        "asynclock.acquire.waiting": "{task}",
         "asynclock.node.votes": "{vote}",
         "asynclock.node.state_changes": "{change}",
         "asynclock.node.up": "{node}",

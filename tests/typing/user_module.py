@@ -209,6 +209,7 @@ async def look() -> None:
     assert_type(locks.nodes(), tuple[asynclock.NodeHealth, ...])
     assert_type(locks.leases(), tuple[Lease, ...])
     assert_type(locks.waiters(), dict[str, int])
+    assert_type(locks.waits(), dict[str, list[float]])
     assert_type(locks.statistics(), asynclock.Statistics)
     assert_type((await locks.inspect("a")).nodes, tuple[asynclock.NodeView, ...])
     assert_type((await locks.inspect("a")).waiting, tuple[asynclock.Waiter, ...])
