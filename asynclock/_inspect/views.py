@@ -46,7 +46,13 @@ def queued(waiting: Sequence[Waiter]) -> str:
 def queue_as_json(waiting: Sequence[Waiter]) -> list[dict[str, Any]]:
     """Return those who wait, first one first, as docs/json.md describes them."""
     return [
-        {"ticket": one.ticket, "label": one.label, **origin(one.label), "woken": one.woken}
+        {
+            "ticket": one.ticket,
+            "label": one.label,
+            **origin(one.label),
+            "since": one.since,
+            "woken": one.woken,
+        }
         for one in waiting
     ]
 

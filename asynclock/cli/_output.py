@@ -20,6 +20,10 @@ VERSION = 1
 """Version of the JSON output; it rises when a program that reads it could break."""
 NARROW = 8
 """Minimum width of a table's column, in characters."""
+NAME, OTHER = 30, 12
+"""Minimum widths of a name, and of the other columns, while a spare column can go."""
+SPARE = ("fence", "nodes", "note")
+"""The columns of a list of locks that go before a name is cut below that, the first one first."""
 WIDTH = 160
 """Width in characters without a terminal: logs and pipes need no line breaks."""
 
@@ -50,37 +54,54 @@ def print_json(value: Mapping[str, Any]) -> None:
     sys.stdout.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_text(text: str) -> None:
+    """Print a sentence, which ends a line between two words if the terminal is too narrow."""
+    out = console()
+    out.print(clean(text), soft_wrap=not out.is_terminal)
+
+
+def print_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()
+) -> None:
     """Print rows of untrusted text under titles, at most as wide as the terminal.
 
     This doesn't use rich's table, which takes seconds for ten thousand rows.
     """
     out = console()
     bold, end = ("\x1b[1m", "\x1b[0m") if out.is_terminal and not out.no_color else ("", "")
-    if out.is_terminal and out.width < _least(titles, rows):
+    if out.is_terminal and out.width < _least(titles, rows, spare):
         _print_records(titles, rows, bold, end)
         return
-    head, *lines = lines_of_table(titles, rows, out.width if out.is_terminal else None)
+    head, *lines = lines_of_table(titles, rows, out.width if out.is_terminal else None, spare)
     sys.stdout.write("\n".join([f"{bold}{head}{end}", *lines]) + "\n")
 
 
 def lines_of_table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    spare: Sequence[str] = (),
 ) -> list[str]:
     """Return the lines of a table, titles first, at most `width` characters wide if possible.
 
-    A table that is too wide has no columns without a text.
+    A table that is too wide has no columns without a text, and then none of the `spare` ones, until
+    the rest fits: the first of them goes first.
     """
     cleaned: list[Sequence[str]] = list(map(_cleaned, rows))
     widths = _widths(titles, cleaned)
     if width is not None and _total(widths) > width:
-        told = [any(cells) for cells in zip(*cleaned, strict=True)] or [True] * len(titles)
-        titles = tuple(compress(titles, told))
-        cleaned = [tuple(compress(row, told)) for row in cleaned]
-        widths = list(compress(widths, told))
+        kept = [any(cells) for cells in zip(*cleaned, strict=True)] or [True] * len(titles)
+        least = _floors(titles, widths, spare)
+        for one in spare:
+            if one in titles and _total(list(compress(least, kept))) > width:
+                kept[titles.index(one)] = False
+        titles = tuple(compress(titles, kept))
+        cleaned = [tuple(compress(row, kept)) for row in cleaned]
+        widths, least = list(compress(widths, kept)), list(compress(least, kept))
     whole = sum(widths)
-    if width is not None:
-        _squeeze(widths, width)
+    if width is not None and _total(widths) > width:
+        _squeeze(widths, least, width)
+        _squeeze(widths, [min(one, NARROW) for one in widths], width)
     if sum(widths) == whole and all(map(_is_ascii, cleaned)):  # by far the fastest way
         line = "  ".join(f"%-{width}s" for width in widths)
         return [(line % tuple(row)).rstrip() for row in (titles, *cleaned)]
@@ -119,16 +140,30 @@ def _widths(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(cell_len, column)) for column in columns]
 
 
-def _least(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+def _least(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]) -> int:
     widths = _widths(titles, list(map(_cleaned, rows)))
-    return _total([min(width, NARROW) for width in widths])
+    least = _floors(titles, widths, spare)
+    return _total(list(compress(least, (title not in spare for title in titles))))
 
 
-def _squeeze(widths: list[int], width: int) -> None:
+def _floors(titles: Sequence[str], widths: Sequence[int], spare: Sequence[str]) -> list[int]:
+    """Return the widths below which no column is cut while one of the `spare` ones can go."""
+    usual = [NAME, *[OTHER] * len(titles)] if spare else [NARROW] * len(titles)
+    whole = {"fence", "nodes"}  # a part of a number is of no use
+    return [
+        width if title in whole else min(width, least)
+        for title, width, least in zip(titles, widths, usual, strict=False)
+    ]
+
+
+def _squeeze(widths: list[int], least: Sequence[int], width: int) -> None:
     # Shrink the widest column first, but the first one, the name, only when others are short.
-    while _total(widths) > width and max(widths) > NARROW:
-        others = widths[1:] if max(widths[1:], default=0) > 2 * NARROW else widths
-        widths[len(widths) - len(others) + others.index(max(others))] -= 1
+    while _total(widths) > width:
+        wide = [at for at, one in enumerate(widths) if one > least[at]]
+        if not wide:
+            return
+        long = [at for at in wide if at and widths[at] > 2 * NARROW]
+        widths[max(long or wide, key=widths.__getitem__)] -= 1
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -11,7 +11,9 @@ import contextlib
 import logging
 import sys
 import unicodedata
-from datetime import UTC, datetime
+
+from .. import _clock
+from .._engine.inspection import Inspection
 
 # Cc control, Cf format (bidi marks, zero-width), Cs lone surrogates, Zl/Zp line separators.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -31,15 +33,28 @@ def clean(text: object) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration for a table; "" for None."""
-    return "" if value is None else f"{value:.1f} s"
-
-
-def moment(value: float | None) -> str:
-    """Return a moment for a table, in local time; "" for None."""
+    """Return a duration for people, such as "9.0 s", "4m 10s" or "2d 3h"; "" for None."""
     if value is None:
         return ""
-    return datetime.fromtimestamp(value, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    whole = int(value)
+    for size, unit, part, name in (
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // part}{name}"
+    return f"{value:.1f} s"
+
+
+def ago(moment: float | None) -> str:
+    """Return the time since a moment by the clocks of the nodes; "" for None."""
+    return seconds(None if moment is None else max(0.0, _clock.wall() - moment))
+
+
+def held_for(found: Inspection, seen: float = 0.0) -> str:
+    """Return how long a lease has been held, at least for as long as it was `seen`."""
+    return ago(found.since) or (f"over {seconds(seen)}" if seen else "")
 
 
 def say(message: object) -> None:

@@ -148,7 +148,9 @@ def test_how_far_nodes_agree(
     assert [view["error"] is None for view in shown["nodes"]] == [one != "?" for one in owners]
 
 
-HELD = "held by process 77 on web-1, job\\x1b; since 20"
+SINCE = r"\d+d \d+h"
+"""Of a fence of 2023."""
+HELD = f"held {SINCE} by process 77 on web-1, job\\\\x1b; fence"
 
 
 @pytest.mark.parametrize(
@@ -156,10 +158,14 @@ HELD = "held by process 77 on web-1, job\\x1b; since 20"
     [
         (say("aaa", "web-1:77:job\x1b"), HELD, f"; fence {FENCE + 97}; 4.0 s left without renewal"),
         (say("aa.", "web-1:77:job\x1b"), HELD, "renewal; not on 1 of 3 nodes"),
-        (say("aaa", "web"), "held by web; since", "renewal"),
-        (say("aaa", "web:1"), "held by process 1 on web; since", "renewal"),
-        (say("aaa", left=None), "held by process 7", f"fence {FENCE + 97}; a key without ttl"),
-        (say("..."), "free", "free"),
+        (say("aaa", "web"), f"held {SINCE} by web; fence", "renewal"),
+        (say("aaa", "web:1"), f"held {SINCE} by process 1 on web; fence", "renewal"),
+        (
+            say("aaa", left=None),
+            f"held {SINCE} by process 7",
+            f"fence {FENCE + 97}; a key without ttl",
+        ),
+        (say("..."), "free$", "free"),
         (say(".??"), "unknown: 1 of 3", "nodes answered"),
         (say("..a"), "nobody has a quorum: no quorum,", " not on 2 of 3 nodes"),
         (kept(("SET", "asynclock:x", "", "PX", 4000)), "held by a holder without a label;", "l"),
@@ -167,7 +173,7 @@ HELD = "held by process 77 on web-1, job\\x1b; since 20"
 )
 def test_a_verdict_in_one_sentence(given: Scene, begin: str, end: str, here: Here) -> None:
     line = here(*asked("inspect", "x"), scene=given).out.splitlines()[0]
-    assert line.startswith(f"x: {begin}")
+    assert re.match(f"x: {begin}", line)
     assert line.endswith(end)
 
 
@@ -331,7 +337,7 @@ def test_who_waits_and_who_is_told_already(owner: list[Any], here: Here) -> None
     out = here(*asked("inspect", "x"), scene=given).out
     assert out.startswith("x: held by process 77" if owner else "x: free")
     assert table(out.partition("2 waiting; the first goes next\n")[2]) == [
-        ["place", "waiter", "note"],
+        ["place", "waiter", "waiting for", "note"],
         ["1", "web-0:1", "woken"],
         ["2", "web-1:1"],
     ]
@@ -343,6 +349,7 @@ def test_who_waits_and_who_is_told_already(owner: list[Any], here: Here) -> None
             "host": f"web-{at}",
             "pid": 1,
             "task": None,
+            "since": None,
             "woken": not at,
         }
         for at in range(2)
@@ -430,14 +437,14 @@ def test_a_list_of_all(here: Here) -> None:
     ]
     for row in (rows[0], *rows[3:5]):
         assert row[1] == "web-1:77:job"
-        assert row[2].startswith("2023-11-1"), "of the nodes' clocks in virtual time"
-        assert row[4] in ("60.0 s", "59.9 s")
+        assert re.fullmatch(SINCE, row[2]), "of the nodes' clocks in virtual time"
+        assert row[3] in ("1m 0s", "59.9 s")
     assert rows[5][-2:] == ["2/3", "set"]
 
 
 def test_each_part_of_a_name_and_nothing_else(here: Here) -> None:
     out = here(*asked("inspect", "pool"), scene=scene(many_kinds)).out
-    held = re.findall(r"^(.*): held by process 77 on web-1, job", out, re.MULTILINE)
+    held = re.findall(rf"^(.*): held {SINCE} by process 77 on web-1, job", out, re.MULTILINE)
     assert held == ["pool [semaphore 0]", "pool [semaphore 1]"]
     assert "free" not in out
     shown = json.loads(here(*asked("inspect", "pool", "--json"), scene=scene(many_kinds)).out)
@@ -452,7 +459,7 @@ def test_a_state_and_the_nodes_that_are_behind_or_silent(here: Here) -> None:
     lines = here(*asked("inspect", "bell\x1b"), scene=scene(silent)).out.splitlines()
     assert lines[0] == "bell\\x1b [event]: set, no quorum"
     assert table("\n".join(lines[2:])) == [
-        ["memory://a", "set", "86399.0 s"],
+        ["memory://a", "set", "23h 59m"],
         ["memory://b", "behind"],
         ["memory://c", "no answer to the login within 1 s"],
     ]

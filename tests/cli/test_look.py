@@ -67,11 +67,17 @@ async def test_what_is_cut_ends_with_an_ellipsis(
     async with locks_of(asynclock_nodes, label) as locks:
         lease = await locks.lock(LONG).acquire()
         for width in ("40", "80", "200"):
-            terminal = {"FORCE_COLOR": "1", "COLUMNS": width}
-            for words in (("inspect", "--all"), ("inspect", LONG)):
+            terminal = {"FORCE_COLOR": "1", "COLUMNS": width, "NO_COLOR": "1"}
+            for words in (("inspect", "--all"), ("top", "--once"), ("inspect", LONG)):
                 shown = (await program(*words, env={**program.settings, **terminal})).out
-                whole = LONG in shown and label in shown
+                whole = LONG in shown.replace("\n", "") and label in shown
                 assert ("…" in shown, whole) == (width == "80", width != "80"), shown
+                assert max(map(len, shown.splitlines())) <= max(int(width), 67)
+                assert LONG[:29] in shown or width == "40"
+                assert ("fence" in shown) == (width != "80" or LONG in words)
+                if words == ("inspect", LONG) and width == "80":
+                    sentence = " by process 31337 on worker-eu-central-1a.production.example.org, "
+                    assert sentence in shown.replace(" \n", " "), "lines end between two words"
         session = Session(program, "inspect", "--all", size=(24, 80))  # a real one
         try:
             assert await session.end() == 0

@@ -17,10 +17,10 @@ from ..._inspect.views import Agreement, as_json, origin, queue_as_json, queued,
 from ...errors import ConfigurationError
 from ...manager import LockManager
 from .._arguments import COMMON, read_options
-from .._output import print_json, print_table
+from .._output import SPARE, print_json, print_table, print_text
 from .._sources import Settings, load
 from .._status import Status
-from .._text import clean, log_to_nobody, moment, say, seconds
+from .._text import ago, held_for, log_to_nobody, say, seconds
 
 NODE_TIMEOUT = 1.0
 """Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
@@ -121,11 +121,12 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
         )
         return
     print_table(
-        ("name", "holder", "since", "fence", "remaining", "nodes", "note"),
+        ("name", "holder", "held for", "remaining", "fence", "nodes", "note"),
         [_row(one) for one in found.held] + [_state_row(one) for one in found.states],
+        SPARE,
     )
     shared = f", {len(found.states)} shared" if found.states else ""
-    print(f"{len(found.held)} held{shared}{found.shortfall(nodes)}")
+    print_text(f"{len(found.held)} held{shared}{found.shortfall(nodes)}")
 
 
 def _row(found: Inspection) -> tuple[str, ...]:
@@ -135,8 +136,7 @@ def _row(found: Inspection) -> tuple[str, ...]:
     fence = str(found.fence or "")
     notes = ", ".join(filter(None, [agreement.note, queued(found.waiting)]))
     left = seconds(found.remaining)
-    since = moment(found.since)
-    return title(found), holder, since, fence, left, agreement.support, notes
+    return title(found), holder, held_for(found), left, fence, agreement.support, notes
 
 
 def _show_one(found: Survey, json: bool) -> None:
@@ -162,16 +162,16 @@ def _show_one(found: Survey, json: bool) -> None:
 def _show_queue(waiting: Sequence[Waiter]) -> None:
     print(f"{queued(waiting)}; the first goes next")
     rows = [
-        (str(place), one.label or "", "woken" if one.woken else "")
+        (str(place), one.label or "", ago(one.since), "woken" if one.woken else "")
         for place, one in enumerate(waiting[:SHOWN], 1)
     ]
-    print_table(("place", "waiter", "note"), rows)
+    print_table(("place", "waiter", "waiting for", "note"), rows)
     if len(waiting) > SHOWN:
         print(f"and {len(waiting) - SHOWN} more, which --json lists")
 
 
 def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
-    print(f"{clean(title(found))}: {clean(_verdict(found, without_vote))}")
+    print_text(f"{title(found)}: {_verdict(found, without_vote)}")
     rows = [
         (
             view.node,
@@ -189,11 +189,11 @@ def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
 def _state_row(found: SharedState) -> tuple[str, ...]:
     support = f"{found.support}/{len(found.nodes)}"
     left = seconds(found.last.remaining)
-    return f"{found.name} [{found.kind}]", "", "", "", left, support, found.summary
+    return f"{found.name} [{found.kind}]", "", "", left, "", support, found.summary
 
 
 def _show_state(found: SharedState) -> None:
-    print(f"{clean(found.name)} [{found.kind}]: {found.summary}")
+    print_text(f"{found.name} [{found.kind}]: {found.summary}")
     rows = [
         (
             view.node,
@@ -217,13 +217,12 @@ def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
     agreement = Agreement.of(found)
     if found.owner is not None:
         where = origin(found.holder)
-        parts = [f"held by {found.holder or 'a holder without a label'}"]
+        by = found.holder or "a holder without a label"
         if where["pid"] is not None:
             task = f", {where['task']}" if where["task"] else ""
-            parts = [f"held by process {where['pid']} on {where['host']}{task}"]
-        if found.since is not None:
-            parts.append(f"since {moment(found.since)}")
-        parts.append(f"fence {found.fence}")
+            by = f"process {where['pid']} on {where['host']}{task}"
+        held = f"held {ago(found.since)}".rstrip()
+        parts = [f"{held} by {by}", f"fence {found.fence}"]
         if found.remaining is not None:
             parts.append(f"{found.remaining:.1f} s left without renewal")
         return "; ".join([*parts, *filter(None, [agreement.note])])

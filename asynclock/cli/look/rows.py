@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ... import _clock
 from ..._engine.waiters import Waiter
 from ..._inspect.monitor import Monitor, SeenLease, SeenNode
 from ..._inspect.views import Agreement, number, title
-from .._text import seconds
+from .._text import ago, held_for, seconds
 
-COLUMNS = ("name", "holder", "seen for", "remaining", "fence", "nodes", "waiting", "note")
+COLUMNS = ("name", "holder", "held for", "remaining", "fence", "nodes", "waiting", "note")
 NODE_COLUMNS = ("node", "state", "round trip", "tracked keys", "clients", "version", "cause")
+SPARE_OF_NODES = ("version", "tracked keys", "clients", "round trip")
 
 
 def cells(lease: SeenLease) -> tuple[str, ...]:
@@ -23,7 +25,7 @@ def cells(lease: SeenLease) -> tuple[str, ...]:
     return (
         title(found),
         (view.holder if view else None) or "",
-        seconds(lease.last_seen - lease.first_seen),
+        held_for(found, lease.last_seen - lease.first_seen),
         seconds(left),
         str(found.fence or ""),
         agreement.support,
@@ -47,8 +49,11 @@ def _holder(lease: SeenLease) -> str:
 
 
 def _waiting(waiting: Sequence[Waiter]) -> str:
-    """Return how many wait, and the first one."""
-    return f"{number(waiting)}, first {waiting[0].label}" if waiting else ""
+    """Return how many wait, and for how long the first one has waited."""
+    if not waiting:
+        return ""
+    waited = ago(waiting[0].since)
+    return f"{number(waiting)}{' for ' * bool(waited)}{waited}, first {waiting[0].label}"
 
 
 def _key(lease: SeenLease, column: int) -> tuple[float, str]:
@@ -59,7 +64,7 @@ def _key(lease: SeenLease, column: int) -> tuple[float, str]:
         case 1:
             return 0.0, _holder(lease).casefold()
         case 2:
-            return lease.first_seen, ""
+            return lease.found.since or _clock.wall() - (lease.last_seen - lease.first_seen), ""
         case 3:
             return lease.found.remaining or 0.0, ""
         case 4:

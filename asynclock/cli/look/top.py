@@ -17,13 +17,13 @@ from ..._inspect.doubts import lacking_rights
 from ..._inspect.monitor import Monitor, SeenLease
 from ...manager import LockManager
 from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
-from .._output import console, lines_of_table, print_table, wrapped
+from .._output import SPARE, console, lines_of_table, print_table, print_text, wrapped
 from .._sources import Settings, load
 from .._status import Status
 from .._text import clean, log_to_nobody
 from .held import NODE_TIMEOUT, say_causes
 from .keys import pressed
-from .rows import COLUMNS, NODE_COLUMNS, cells, node_cells, ordered
+from .rows import COLUMNS, NODE_COLUMNS, SPARE_OF_NODES, cells, node_cells, ordered
 
 HELP = (
     *("q quit", "↑↓ PgUp PgDn scroll", "s sort", "r reverse"),
@@ -31,7 +31,7 @@ HELP = (
 )
 WIDE = 70
 """Minimum width of a terminal, in characters, for all columns."""
-FEW = (0, 1, 3)
+FEW = (0, 1, 2)
 """The columns of a lock that a narrower terminal shows."""
 
 
@@ -107,12 +107,12 @@ class TopScreen:
     def print(self) -> None:
         """Print everything once, as text."""
         if self.monitor.trouble is not None:
-            print(self.monitor.trouble.text)
-        print_table(NODE_COLUMNS, list(map(node_cells, self.monitor.nodes)))
+            print_text(self.monitor.trouble.text)
+        print_table(NODE_COLUMNS, list(map(node_cells, self.monitor.nodes)), SPARE_OF_NODES)
         print()
         rows = ordered(self.monitor, self._column, self._reverse, "")
-        print_table(COLUMNS, list(map(cells, rows)))
-        print(f"{len(rows)} held{self.monitor.survey.shortfall(len(self.monitor.nodes))}")
+        print_table(COLUMNS, list(map(cells, rows)), SPARE)
+        print_text(f"{len(rows)} held{self.monitor.survey.shortfall(len(self.monitor.nodes))}")
 
     async def run(self, locks: LockManager, interval: float) -> None:
         """Show everything live until the user presses `q`."""
@@ -204,7 +204,7 @@ class TopScreen:
         names = NODE_COLUMNS if width >= WIDE else NODE_COLUMNS[:2]
         rows = [node_cells(node)[: len(names)] for node in self.monitor.nodes]
         styles = ["" if node.health.state == "up" else "bold red" for node in self.monitor.nodes]
-        lines = self._lines(names, rows, styles, width)
+        lines = self._lines(names, rows, styles, width, SPARE_OF_NODES)
         for node in self.monitor.nodes:
             if node.cause and (width < WIDE or node.health.state != "up"):
                 words = f"{node.health.node}: {node.cause}".split(" ")
@@ -219,7 +219,7 @@ class TopScreen:
         titles = [COLUMNS[n] + (f" {arrow}" if n == self._column else "") for n in shown]
         texts = [cells(row) for row in rows[self._first : self._first + self._room]]
         styles = ["yellow" if row[-1] else "" for row in texts]
-        return self._lines(titles, [[row[n] for n in shown] for row in texts], styles, width)
+        return self._lines(titles, [[row[n] for n in shown] for row in texts], styles, width, SPARE)
 
     def _lines(
         self,
@@ -227,8 +227,9 @@ class TopScreen:
         rows: Sequence[Sequence[str]],
         styles: Sequence[str],
         width: int,
+        spare: Sequence[str],
     ) -> list[Text]:
-        head, *lines = lines_of_table(titles, rows, width)
+        head, *lines = lines_of_table(titles, rows, width, spare)
         return [
             Text(head, "bold", no_wrap=True),
             *(Text(line, style, no_wrap=True) for line, style in zip(lines, styles, strict=True)),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from asynclock import _clock
 from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._engine.reports import NodeHealth
 from asynclock._engine.waiters import Waiter
@@ -23,6 +24,9 @@ from asynclock.cli.look import rows, top
 from tests.waiting import in_virtual_time
 
 REFUSED = "can't connect: Connection refused"
+SINCE = 1_700_000_000.0
+FENCE = 1_700_000_000_000_000
+"""A fence that began at that moment."""
 QUEUE = tuple(Waiter(f"{n:032x}:web-{n}:1", woken=False) for n in (5, 6))
 
 
@@ -60,18 +64,25 @@ def monitor_of(leases: list[SeenLease]) -> Monitor:
     [
         (
             seen(kind="rwlock", part="write", waiting=QUEUE),
-            "a [rwlock write]|web-1:7|10.0 s|4.0 s|9|3/3|2, first web-5:1|",
+            "a [rwlock write]|web-1:7|over 10.0 s|4.0 s|9|3/3|2, first web-5:1|",
         ),
         # Without a quorum the time is what the leading node tells.
         (
             seen(left=(None, 3.0, None), holder=None, fence=0),
-            "a|aaaaaaaa…|10.0 s|3.0 s||0/3||no quorum, not on 2 of 3 nodes",
+            "a|aaaaaaaa…|over 10.0 s|3.0 s||0/3||no quorum, not on 2 of 3 nodes",
+        ),
+        (
+            seen(fence=FENCE, waiting=(Waiter(f"{5:032x}:web-5:1", woken=False, since=SINCE - 5),)),
+            f"a|web-1:7|4m 10s|4.0 s|{FENCE}|3/3|1 for 4m 15s, first web-5:1|",
         ),
         # With one, that of the quorum: a node may keep the key for longer than the lease holds.
-        (seen(left=(9.0, 4.0, 2.0)), "a|web-1:7|10.0 s|4.0 s|9|3/3||"),
+        (seen(left=(9.0, 4.0, 2.0)), "a|web-1:7|over 10.0 s|4.0 s|9|3/3||"),
     ],
 )
-def test_the_cells_of_a_lease(lease: SeenLease, cells: str) -> None:
+def test_the_cells_of_a_lease(
+    lease: SeenLease, cells: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_clock, "wall", lambda: SINCE + 250)
     assert "|".join(rows.cells(lease)) == cells
 
 
@@ -88,7 +99,7 @@ def test_the_cells_of_a_node(trip: float | None, shown: str) -> None:
     [
         ("name", [seen("a"), seen("B"), seen("c")]),
         ("holder", [seen("1", "aa:7"), seen("2", "BB:7"), seen("3", "cc:7")]),
-        ("seen for", [seen("1", first=1.0), seen("2", first=2.0), seen("3", first=10.0)]),
+        ("held for", [seen("1", first=1.0), seen("2", first=2.0), seen("3", first=10.0)]),
         ("remaining", [seen("1", left=(9.0,) * 3), seen("2", left=(10.0,) * 3)]),
         ("fence", [seen("1", fence=9), seen("2", fence=10)]),
         ("nodes", [seen("1", left=(4.0, None, 4.0)), seen("2")]),
@@ -176,10 +187,10 @@ redis://a  up     1.2 ms      5             9        7.2.0
 redis://b  down                                               {REFUSED}
 redis://b: {REFUSED}
 
-name ▲  holder       seen for  remaining  fence  nodes  waiting  note
-job-2   web-2:7:job  4.0 s     6.0 s      2      3/3
-job-3   web-3:7:job  5.0 s     7.0 s      3      3/3
-job-4   web-4:7:job  6.0 s     8.0 s      4      3/3
+name ▲  holder       held for    remaining  fence  nodes  waiting  note
+job-2   web-2:7:job  over 4.0 s  6.0 s      2      3/3
+job-3   web-3:7:job  over 5.0 s  7.0 s      3      3/3
+job-4   web-4:7:job  over 6.0 s  8.0 s      4      3/3
 
 2-4 of 9   paused   {HELP}""",
     ),
@@ -187,20 +198,20 @@ job-4   web-4:7:job  6.0 s     8.0 s      4      3/3
         screen(width=60, height=17),
         f"""\
 {ABOVE}
-name ▲  holder       remaining
-job-1   web-1:7:job  5.0 s
-job-2   web-2:7:job  6.0 s
-job-3   web-3:7:job  7.0 s
+name ▲  holder       held for
+job-1   web-1:7:job  over 3.0 s
+job-2   web-2:7:job  over 4.0 s
+job-3   web-3:7:job  over 5.0 s
 {BELOW}""",
     ),
     "narrow, with the sorted column": (
-        screen("s", "s", "r", width=60, height=17),
+        screen("s", "s", "s", "r", width=60, height=17),
         f"""\
 {ABOVE}
-name   holder       seen for ▼  remaining
-job-1  web-1:7:job  3.0 s       5.0 s
-job-2  web-2:7:job  4.0 s       6.0 s
-job-3  web-3:7:job  5.0 s       7.0 s
+name   holder       held for     remaining ▼
+job-9  web-9:7:job  over 11.0 s  13.0 s
+job-8  web-8:7:job  over 10.0 s  12.0 s
+job-7  web-7:7:job  over 9.0 s   11.0 s
 {BELOW}""",
     ),
     "without trouble and locks": (
@@ -210,7 +221,7 @@ asynclock   0 held   seen since the start: 0 acquired, 0 released, 0 ran out
 
 node  state  round trip  tracked keys  clients  version  cause
 
-name ▲  holder  seen for  remaining  fence  nodes  waiting  note
+name ▲  holder  held for  remaining  fence  nodes  waiting  note
 
 0-0 of 0   {HELP}""",
     ),
@@ -295,7 +306,7 @@ def test_which_locks_a_key_scrolls_to(keys: tuple[str, ...], first: int) -> None
 def test_s_sorts_by_the_next_column_and_begins_again_after_the_last() -> None:
     heads = [next(line for line in screen(*["s"] * n) if "▲" in line) for n in range(9)]
     marked = [head.partition(" ▲")[0].rpartition("  ")[2] for head in heads]
-    names = ["name", "holder", "seen for", "remaining", "fence", "nodes", "waiting", "note"]
+    names = ["name", "holder", "held for", "remaining", "fence", "nodes", "waiting", "note"]
     assert marked == [*names, "name"]
 
 
