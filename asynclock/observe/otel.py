@@ -105,6 +105,8 @@ class Telemetry(Watcher):
             self._losses.add(0, {"asynclock.loss.reason": reason})
         self._refusals = counter("acquire.refusals", "{refusal}", "Attempts that others won.")
         self._splits = counter("acquire.split_votes", "{vote}", "Attempts that nobody won.")
+        for plain in (self._renewals, self._handovers, self._refusals, self._splits):
+            plain.add(0)
         self._votes = counter("node.votes", "{vote}", "What nodes had said when it was decided.")
         self._changes = counter("node.state_changes", "{change}", "Nodes that came or went.")
         self._nodes: dict[str, tuple[bool, float]] = {}
