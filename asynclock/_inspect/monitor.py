@@ -22,7 +22,9 @@ from .survey import Survey, ask, in_slices, survey
 from .views import Agreement
 
 NEARLY_EXPIRED = 0.5
-"""Seconds: a lease that vanished with less than this left (and one interval) has run out."""
+"""Seconds: a lease that vanished with more than this left was released."""
+OVERDUE = 0.5
+"""Part of its ttl: a lease with less left isn't renewed, since renewals come after thirds."""
 GAP = 5.0
 """Seconds: after a longer time without a look, a lease may have been renewed and then released."""
 INFO = Command.plain("INFO")
@@ -38,6 +40,12 @@ class SeenLease:
     found: Inspection
     first_seen: float
     last_seen: float
+    since: float = 0.0
+    """When it was acquired, in seconds since 1970, or when it was seen first."""
+    exact: bool = True
+    """Whether `since` is when it was acquired: readers and other libraries don't tell."""
+    longest: float = 0.0
+    """Seconds that were left of it at most, at any look."""
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -66,7 +74,7 @@ class Ended(NamedTuple):
     since: float
     until: float
     how: str
-    """"released" or "ran out"."""
+    """"released", "ran out", or "ended" if nobody knows which of both."""
 
 
 @dataclass
@@ -91,7 +99,7 @@ class Monitor:
         """By name, part and owner."""
         self.nodes: list[SeenNode] = []
         self.counts: Counter[str] = Counter()
-        """"acquired", "released" and "ran out" since the start."""
+        """"acquired", "released", "ran out" and "ended" since the start."""
         self.ended: deque[Ended] = deque(maxlen=MOST_ENDED)
         """The leases that ended, the last one last."""
         self.trouble: Trouble | None = None
@@ -109,31 +117,46 @@ class Monitor:
         self._refreshed = True
 
     async def _compare(self, found: Survey, now: float) -> None:
-        before, leases = {**self.leases}, {}
+        before, leases, wall = {**self.leases}, {}, _clock.wall()
         async for one in in_slices(found.held):
             seen = SeenLease(one, now, now)
             view = seen.agreement.leading
             key = (one.name, one.part, (view.owner if view else None) or "")
             known = before.pop(key, None)
             leases[key] = seen
+            seen.longest = (view and view.remaining) or 0.0
             if known is not None:
-                seen.first_seen = known.first_seen
+                seen.first_seen, seen.since, seen.exact = known.first_seen, known.since, known.exact
+                seen.longest = max(seen.longest, known.longest)
                 seen.text = known.text  # of the same owner
-            elif self._refreshed:
+                continue
+            since = (view.since if view else None) or one.since
+            seen.since, seen.exact = wall if since is None else since, since is not None
+            if self._refreshed:
                 self.counts["acquired"] += 1
         self.leases = leases
         for lease in before.values():
-            left = (lease.found.remaining or 0.0) - (now - lease.last_seen)
-            how = "ran out" if left < NEARLY_EXPIRED else "released"
-            if how == "ran out" and now - lease.last_seen > GAP:
-                continue  # nobody knows
-            self.counts[how] += 1
-            self._note_end(lease, now - lease.first_seen, how)
+            if how := _ending(lease, now - lease.last_seen):
+                self.counts[how] += 1
+                one, since = lease.found, min(lease.since, wall)
+                self.ended.append(
+                    Ended(one.name, one.kind, one.part, lease.holder, since, wall, how)
+                )
 
-    def _note_end(self, lease: SeenLease, seen: float, how: str) -> None:
-        found, holder, until = lease.found, lease.holder, _clock.wall()
-        since = until - seen if found.since is None else min(found.since, until)
-        self.ended.append(Ended(found.name, found.kind, found.part, holder, since, until, how))
+
+def _ending(lease: SeenLease, unseen: float) -> str:
+    """Return how a lease ended that was seen last `unseen` seconds ago; "" if it may be anything.
+
+    A holder that lives renews its lease, so that the lease doesn't come near its end. So a lease
+    that vanished early in its ttl was released, even if its ttl is shorter than the pause between
+    two looks.
+    """
+    left = lease.found.remaining or 0.0
+    if left - unseen >= NEARLY_EXPIRED:
+        return "released"
+    if unseen > GAP:
+        return ""
+    return "ran out" if left < lease.longest * OVERDUE else "ended"
 
 
 def _seen_node(health: NodeHealth, reply: object) -> SeenNode:

@@ -65,6 +65,7 @@ CALM: dict[str, Any] = {
     "holder": "host:1",
     "holders": 1,
     "held": 3700.0,
+    "exact": True,
     "fence": 77,
     "remaining": 8.2,
     "nodes": 3,
@@ -85,6 +86,7 @@ BUSY: dict[str, Any] = {
     "title": "jobs [semaphore]",
     "holders": 3,
     "held": 15000.0,
+    "exact": False,
     "nodes": 2,
     "note": "nodes disagree",
     "ours": True,
@@ -112,6 +114,7 @@ FREE: dict[str, Any] = {
 POINT: dict[str, Any] = {
     "at": 1.7e9,
     "acquired": 12.5,
+    "ran_out": 4,
     "lost": 1,
     "waiting": 15,
     "longest": 75.0,
@@ -126,6 +129,7 @@ NODE: dict[str, Any] = {
     "round_trip": 0.002,
     "version": "7.2",
     "since": 1.7e9,
+    "exact": True,
 }
 AWAY = {
     **NODE,
@@ -166,6 +170,7 @@ LEASE: dict[str, Any] = {
     "pid": 1,
     "task": "task",
     "held": 250.0,
+    "exact": True,
     "fence": 77,
     "remaining": 8.2,
     "nodes": 2,
@@ -263,7 +268,7 @@ async def _shows_a_picture(page: Page) -> None:
             "$('voting').textContent": "Nodes 2 of 3 vote",
             "all('#locks tbody tr').map((row) => row.className)": ["red", "amber", "quiet"],
             "all('#charts svg').every((one) => one.ariaLabel)": True,
-            "$('held').textContent.replace(',', '')": "Held (1234)",
+            "$('held').textContent.replace(',', '')": "Names 1234 leases held",
             "$('place').textContent": "1–3 of 300",
             "$('previous').disabled": True,
             "$('next').disabled": False,
@@ -273,23 +278,25 @@ async def _shows_a_picture(page: Page) -> None:
     first, second, _ = await say(page, "texts('#nodes li')")
     assert first.split() == ["up", "redis://a", "2.0", "ms", "·", "7.2"]
     assert second.startswith("quarantined")
+    assert "since 11/14/2023 " in second
     assert ", votes in 3.2 s: it restarted" in second
     busy, free, calm = await say(page, "rows('locks')")
     assert busy[0].splitlines() == ["jobs [semaphore]", "held by this process", "nodes disagree"]
     assert busy[1:] == [
-        *("12+ longest 2h 05m", "4h 10m", "host:1 and 2 more", "8.2 s", "77", "2 of 3")
+        *("12+ longest 2h 05m", "over 4h 10m", "host:1 and 2 more", "8.2 s", "77", "2 of 3")
     ]
     assert free[0].splitlines() == ["<i>free</i>", "a writer waits for a reader"]
     assert free[1:] == ["1 for 1h 01m", "", "nobody", "", "", ""]
     assert calm == ["calm", "", "1h 01m", "host:1", "8.2 s", "77", "3 of 3"]
     charts = [one.split("\n") for one in await say(page, "texts('#charts li')")]
-    waiting, longest, acquired, ran_out, waits = [[*filter(None, one)] for one in charts]
+    waiting, longest, acquired, ran_out, waits, lost = [[*filter(None, one)] for one in charts]
     assert waiting == ["Waiting", "15", "for 2 names"]
     assert longest == ["Longest wait", "2h 05m", "2 names in trouble"]
     assert acquired[:2] == ["Acquired", "13 /s"]
-    assert acquired[2].startswith("11 leases seen since ")
-    assert ran_out == ["Ran out", "33", "2 lost by this process"]
+    assert acquired[2].startswith("11 seen since ")
+    assert ran_out[:2] == ["Ran out", "8"]
     assert waits == ["Waits of this process", "2.0 ms · 250 ms", "p50 · p99; 1 lease"]
+    assert lost == ["Lost by this process", "2", "since it began"]
     (loss,) = await say(page, "rows('losses')")
     assert (loss[0], loss[2:]) == ("lost", ["2.5 s", "5", "it expired"])
     assert loss[1].count(":") == 2, "the time of day"
@@ -392,8 +399,8 @@ async def _opens_one_lock(page: Page, desk: Desk) -> None:
         ["1", "web", "7:x", "1h 15m", "reads, woken"],
         ["2", "x", "", "", "reads, woken"],
     ]
-    (before,) = await say(page, "texts('#lock .wide table:not(.queue) tbody tr')")
-    assert before.split("\t")[:2] == ["before:1", "for 1m 40s"]
+    (before,) = await say(page, "texts('#lock .past tbody tr')")
+    assert before.split("\t")[:2] == ["before:1", "1m 40s"]
     assert before.endswith("ran out")
     # A name that is in no picture any more.
     desk.picture = {**PICTURE, "lock": {**LOCK, "kinds": [], "past": []}}
@@ -528,9 +535,9 @@ async def test_a_night_with_the_page(
     async with serve([], "--config", str(config)) as (_, address, process):
         await page.open(address)
         await page.shows("place", "1–100 of 353")
-        assert await page.text("held") == "Held (353)"
+        assert await page.text("held") == "Names 353 leases held"
         await _says_who_waits(page)
-        assert "leases seen since" in await page.text("charts")
+        assert " seen since " in await page.text("charts")
         assert "this process" not in await page.text("charts")
 
         # F5 asks for no token.

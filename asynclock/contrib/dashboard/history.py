@@ -24,8 +24,9 @@ class Point:
     seconds: float = 0.0
     """The part of the step in which the nodes were watched."""
     acquired: int = 0
+    ran_out: int = 0
     lost: int = 0
-    """Number of leases that ran out, or that this process has lost."""
+    """Number of leases that this process has lost."""
     waiting: int = 0
     longest: float = 0.0
     """Seconds of the longest wait."""
@@ -38,6 +39,7 @@ class Point:
         return {
             "at": self.at,
             "acquired": self.acquired / self.seconds if self.seconds else None,
+            "ran_out": self.ran_out,
             "lost": self.lost,
             "waiting": self.waiting,
             "longest": self.longest,
@@ -53,6 +55,8 @@ class History:
         self._points: deque[Point] = deque(maxlen=POINTS)
         self._counted: Mapping[str, int] = {}
         self._last = float("-inf")
+        self._first: Mapping[str, int] = {}
+        """The counts since when the nodes have been watched."""
         self.waits: deque[float] = deque(maxlen=MOST_WAITS)
         """Waits of this process since the last picture."""
         self.losses: int = 0
@@ -67,7 +71,7 @@ class History:
         passed = now - self._last
         gap = passed > 3 * pace + STEP
         if gap:
-            self.watched = now
+            self.watched, self._first = now, dict(counts)
         end = (now // STEP + 1) * STEP
         if not self._points or self._points[-1].at != end:
             self._points.append(Point(end))
@@ -76,12 +80,16 @@ class History:
         if not gap:
             point.seconds += passed
             point.acquired += counts.get("acquired", 0) - before.get("acquired", 0)
-            point.lost += counts.get("ran out", 0) - before.get("ran out", 0)
+            point.ran_out += counts.get("ran out", 0) - before.get("ran out", 0)
         point.lost += self.losses
         point.waiting, point.longest = max(point.waiting, waiting), max(point.longest, longest)
         point.waits = [*point.waits, *self.waits][-MOST_WAITS:]
         self.waits.clear()
         self.losses = 0
+
+    def seen(self, what: str) -> int:
+        """Return how often something was counted since the nodes have been watched."""
+        return self._counted.get(what, 0) - self._first.get(what, 0)
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return all points, the last one last."""

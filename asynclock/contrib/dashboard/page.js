@@ -52,8 +52,10 @@ function duration(seconds) {
   return Math.floor(seconds / 86400) + "d " + Math.floor(seconds % 86400 / 3600) + "h";
 }
 
+// A time of day, with its day unless that is clear.
 function clock(at) {
-  return new Date(at * 1000).toLocaleTimeString([], { hour12: false });
+  const moment = new Date(at * 1000), time = moment.toLocaleTimeString([], { hour12: false });
+  return Date.now() / 1000 - at < 43200 ? time : moment.toLocaleDateString() + " " + time;
 }
 
 function plural(count, one, many = one + "s") {
@@ -148,8 +150,8 @@ function node(one) {
   return make("li", { class: up ? "up" : "away", "data-key": one.node },
     make("b", {}, one.state), name(one.node),
     make("span", { class: "about" }, up ? facts.filter(Boolean).join(" · ") : [
-      "for ", going(Date.now() / 1000 - one.since), one.votes_in ? ", votes in " + duration(one.votes_in) : "",
-      one.cause ? ": " + shown(one.cause) : ""]));
+      one.exact ? "since " : "since before ", clock(one.since), " (", going(Date.now() / 1000 - one.since), ")",
+      one.votes_in ? ", votes in " + duration(one.votes_in) : "", one.cause ? ": " + shown(one.cause) : ""]));
 }
 
 function chart(title, figure, about, points, lines, unit) {
@@ -176,24 +178,28 @@ function chart(title, figure, about, points, lines, unit) {
 
 function charts(picture) {
   const points = picture.history;
-  const last = points[points.length - 1] || {};
   const each = (value) => value >= 10 ? Math.round(value).toLocaleString() : value.toFixed(1);
   const per = (value) => each(value) + " /s";
   const since = "since " + clock(picture.seen.since);
+  // The last step is not over: its rate would jump.
+  const rates = points.length > 1 ? points.slice(0, -1) : points;
+  const latest = rates.slice(-3).map((point) => point.acquired).filter((rate) => rate !== null);
+  const rate = latest.length ? latest.reduce((sum, one) => sum + one, 0) / latest.length : null;
+  const total = (line) => points.reduce((sum, point) => sum + point[line], 0).toLocaleString();
+  const window = picture.at - picture.seen.since > WINDOW ? "in ten minutes" : since;
   const made = [
     chart("Waiting", picture.waiting.toLocaleString(),
       picture.waited_for ? "for " + plural(picture.waited_for, "name") : "nobody waits", points, ["waiting"], String),
     chart("Longest wait", picture.waiting ? duration(picture.longest) || "0 s" : "–",
-      make("span", { class: picture.wrong ? "warn" : null }, plural(picture.wrong, "name") + " in trouble"), points, ["longest"], duration),
-    chart("Acquired", per(last.acquired ?? 0), plural(picture.seen.acquired, "lease") + " seen " + since,
-      points, ["acquired"], per),
-    chart("Ran out", picture.seen.ran_out.toLocaleString(),
-      picture.own ? picture.own.lost.toLocaleString() + " lost by this process" : "neither renewed nor released", points, ["lost"], String),
+      picture.wrong ? make("span", { class: "warn" }, plural(picture.wrong, "name") + " in trouble") : "no name in trouble", points, ["longest"], duration),
+    chart("Acquired", rate === null ? "–" : per(rate), picture.seen.acquired.toLocaleString() + " seen " + since, rates, ["acquired"], per),
+    chart("Ran out", total("ran_out"), window + ", not renewed", points, ["ran_out"], String),
   ];
   if (picture.own) {
     const known = points.filter((point) => point.p99 !== null).pop();
     made.push(chart("Waits of this process", known ? duration(known.p50) + " · " + duration(known.p99) : "–",
-      "p50 · p99; " + plural(picture.own.acquired, "lease"), points, ["p50", "p99"], duration));
+      "p50 · p99; " + plural(picture.own.acquired, "lease"), points, ["p50", "p99"], duration),
+    chart("Lost by this process", picture.own.lost.toLocaleString(), "since it began", points, ["lost"], String));
   }
   show("charts", made);
 }
@@ -210,6 +216,11 @@ function waiting(one) {
     one.waited === null ? "" : [" ", make("span", { class: "about" }, one.waiting > 1 ? "longest " : "for ", going(one.waited))]];
 }
 
+// What doesn't say since when it is held was held before it was seen.
+function held(one) {
+  return [one.exact ? "" : make("span", { class: "about" }, "over "), going(one.held)];
+}
+
 function nodesOf(one) {
   if (!one.holders && !one.nodes) return "";
   return make("span", { class: "figure" + (one.nodes < size ? " about" : "") }, one.nodes + " of " + size);
@@ -218,20 +229,20 @@ function nodesOf(one) {
 function row(one) {
   const known = one.note.includes(one.why);
   const marks = [one.ours ? "held by this process" : "", known ? "" : one.why, one.note];
-  const others = one.holders > 1 ? " and " + (one.holders - 1) + " more" : "";
+  const others = one.holders > 1 ? "and " + (one.holders - 1) + " more" : "";
   return { "data-key": one.kind + " " + one.name, class: one.level || (one.waiting ? "contended" : "quiet"), cells: [
     [make("a", { href: address({ lock: one.name, offset: query.offset }) }, name(one.title)),
       ...marks.filter(Boolean).map((mark) => make("span", { class: "mark" }, shown(mark)))],
-    waiting(one), one.holders ? going(one.held) : "",
+    waiting(one), one.holders ? held(one) : "",
     one.holder === null || one.holder === undefined ? make("span", { class: "about" }, one.holders ? "" : "nobody")
-      : [name(one.holder), others && make("span", { class: "about" }, others)],
+      : [name(one.holder), others && [" ", make("span", { class: "about" }, others)]],
     one.remaining === null || one.remaining === undefined ? "" : make("span", { class: "figure" }, duration(one.remaining)),
-    one.fence ? make("span", { class: "figure" }, one.fence) : "", nodesOf(one)] };
+    one.fence ? make("span", { class: "figure about" }, one.fence) : "", nodesOf(one)] };
 }
 
 function overview(picture) {
   charts(picture);
-  byId("held").textContent = "Held (" + picture.held.toLocaleString() + ")";
+  show("held", ["Names ", make("small", {}, plural(picture.held, "lease") + " held")]);
   const last = picture.offset + picture.locks.length;
   byId("place").textContent = (picture.found ? (last ? picture.offset + 1 : 0).toLocaleString() + "–"
     + last.toLocaleString() + " of " + picture.found.toLocaleString() : "0") + (query.search ? " found" : "");
@@ -248,7 +259,7 @@ function overview(picture) {
 
 function facts(pairs) {
   return make("dl", {}, pairs.filter(([, value]) => value !== "" && value !== null).map(([title, value]) =>
-    make("div", {}, make("dt", {}, title), make("dd", {}, value))));
+    make("div", { class: ["message", "note"].includes(title) ? "line" : null }, make("dt", {}, title), make("dd", {}, value))));
 }
 
 function lease(one, at, message) {
@@ -257,8 +268,8 @@ function lease(one, at, message) {
     make("td", { class: "figure" }, view.holder === null ? "" : duration(view.remaining)))))) : "";
   return make("li", { class: one.note ? "odd" : null }, make("h4", {}, one.holder ? name(one.holder) : "a holder without a label",
     one.ours ? make("span", { class: "mark" }, "this process") : ""),
-  facts([["part", shown(one.part)], ["held for", going(one.held)],
-    ["since", clock(at - one.held)], ["remaining", duration(one.remaining)], ["fence", one.fence ? String(one.fence) : ""],
+  facts([["part", shown(one.part)], ["held for", held(one)],
+    ["since", (one.exact ? "" : "before ") + clock(at - one.held)], ["remaining", duration(one.remaining)], ["fence", one.fence ? String(one.fence) : ""],
     ["nodes", one.nodes + " of " + size], ["message", message === null ? "" : make("span", { class: "message" }, shown(message))],
     ["note", one.note ? make("span", { class: "bad" }, one.note) : ""]]), views);
 }
@@ -266,34 +277,49 @@ function lease(one, at, message) {
 function queue(one) {
   if (!one.waiting) return make("p", { class: "about" }, "nobody waits");
   const more = one.waiting - one.queue.length;
+  const note = (waiter) => [waiter.shared ? "reads" : "", waiter.woken ? "woken" : ""].filter(Boolean).join(", ");
+  const noted = one.queue.some(note);
   const list = one.queue.map((waiter, at) => make("tr", {}, make("td", { class: "figure" }, String(at + 1)),
     make("th", { scope: "row" }, name(waiter.host ?? waiter.label ?? "")),
     make("td", {}, name([waiter.pid, waiter.task].filter((one) => one !== null).join(":"))), make("td", {}, going(waiter.waited)),
-    make("td", {}, [waiter.shared ? "reads" : "", waiter.woken ? "woken" : ""].filter(Boolean).join(", "))));
-  return [make("div", { class: "wide" }, make("table", { class: "queue" }, make("caption", {}, "In order; the first goes next"),
-    make("thead", {}, make("tr", {}, ["place", "host", "process", "waits for", "note"].map((title) => make("th", { scope: "col" }, title)))),
-    make("tbody", {}, list))),
+    noted ? make("td", {}, note(waiter)) : ""));
+  const titles = ["place", "host", "process", "waits for", ...(noted ? ["note"] : [])];
+  return [one.queue.length ? make("div", { class: "wide" }, make("table", { class: "queue" }, make("caption", {}, "In order; the first goes next"),
+    make("thead", {}, make("tr", {}, titles.map((title) => make("th", { scope: "col" }, title)))),
+    make("tbody", {}, list))) : "",
   more > 0 ? make("p", { class: "about" }, one.queue.length ? `and ${plural(more, "more", "more")}` : `${plural(more, "task")} of this process, not yet in the queue`) : ""];
+}
+
+function before(past) {
+  if (!past.length) return make("p", { class: "about" }, "none was seen to end");
+  return make("div", { class: "wide" }, make("table", { class: "past" }, make("caption", {}, "The last one first"),
+    make("thead", {}, make("tr", {}, ["holder", "held for", "until", "end"].map((title) => make("th", { scope: "col" }, title)))),
+    make("tbody", {}, past.map((one) => make("tr", {}, make("th", { scope: "row" }, one.holder === null ? "" : name(one.holder)),
+      make("td", { class: "figure" }, duration(one.until - one.since)), make("td", { class: "figure" }, clock(one.until)),
+      make("td", { class: "figure" + (one.ended === "ran out" ? " bad" : "") }, one.ended))))));
 }
 
 function timeline(lock, kind, at) {
   const held = kind.leases.map((one) => ({ ...one, since: at - one.held, until: at, ended: "held" }));
   const all = [...lock.past.filter((one) => one.kind === kind.kind), ...held].filter((one) => one.until > at - WINDOW);
-  const lanes = [...new Set(all.map((one) => one.part))].sort().slice(0, 12);
+  // Readers hold the same part at the same time.
+  const lane = (one) => one.part === "read" ? "read " + one.holder : one.part;
+  const lanes = [...new Set(all.map(lane))].sort().slice(0, 12);
   const holders = [...new Set(all.map((one) => one.holder))];
   const x = (moment) => Math.max(0, 600 - (at - moment));
   const unseen = x(Math.max(lock.watched, at - WINDOW));
   const height = Math.max(1, lanes.length) * 18;
-  const bars = all.filter((one) => lanes.includes(one.part)).map((one) => {
+  const bars = all.filter((one) => lanes.includes(lane(one))).map((one) => {
     const from = x(one.since), width = Math.max(1.5, x(one.until) - from);
     const text = `${one.holder ?? ""}: ${clock(one.since)} – ${one.ended === "held" ? "now" : clock(one.until) + ", " + one.ended}, ${duration(one.until - one.since)}`;
-    return draw("rect", { x: from.toFixed(1), y: lanes.indexOf(one.part) * 18 + 2, width: width.toFixed(1), height: 14,
+    return draw("rect", { x: from.toFixed(1), y: lanes.indexOf(lane(one)) * 18 + 2, width: width.toFixed(1), height: 14,
       class: one.ended === "ran out" ? "out" : "bar" + holders.indexOf(one.holder) % 4 }, draw("title", {}, shown(text)));
   });
   const label = `The last ten minutes: ${plural(all.length, "hold")} by ${plural(holders.length, "holder")}`;
   return make("figure", {}, draw("svg", { viewBox: `0 0 600 ${height}`, preserveAspectRatio: "none", class: "lanes" + Math.max(1, lanes.length), role: "img", "aria-label": label },
     draw("rect", { x: 0, y: 0, width: unseen.toFixed(1), height, class: "unseen" }), bars),
-  make("figcaption", {}, make("span", {}, "10 min ago"), make("span", {}, unseen > 1 ? "watched since " + clock(lock.watched) : label), make("span", {}, "now")));
+  make("figcaption", {}, make("span", {}, "10 min ago"), make("span", {}, unseen > 1 ? "watched since " + clock(lock.watched) : label,
+    all.some((one) => one.ended === "ran out") ? make("span", { class: "bad" }, " · red: ran out") : ""), make("span", {}, "now")));
 }
 
 function lock(found, at) {
@@ -305,12 +331,11 @@ function lock(found, at) {
     kind.why ? make("p", { class: "why" }, kind.why) : "",
     make("h3", {}, kind.leases.length ? "Held by" : "Held by nobody"),
     make("ul", { class: "leases" }, kind.leases.map((one) => lease(one, at, found.message))),
+    kind.holders > kind.leases.length ? make("p", { class: "about" }, `and ${plural(kind.holders - kind.leases.length, "more", "more")}`) : "",
     make("h3", {}, "The last minutes"), timeline(found, kind, at),
-    make("h3", {}, "Waiting" + (kind.waiting ? ` (${kind.waiting}${kind.more ? "+" : ""})` : "")), queue(kind),
-    past(kind).length ? make("div", { class: "wide" }, make("table", {}, make("caption", {}, "Holders before" + (kind.usual ? `; usually held for ${duration(kind.usual)}` : "")),
-      make("tbody", {}, past(kind).map((one) => make("tr", {}, make("th", { scope: "row" }, one.holder === null ? "" : name(one.holder)),
-        make("td", { class: "figure" }, "for " + duration(one.until - one.since)), make("td", { class: "figure" }, "until " + clock(one.until)),
-        make("td", { class: one.ended === "ran out" ? "bad" : null }, one.ended)))))) : ""));
+    make("div", { class: "pair" },
+      make("div", {}, make("h3", {}, "Waiting" + (kind.waiting ? ` (${kind.waiting}${kind.more ? "+" : ""})` : "")), queue(kind)),
+      make("div", {}, make("h3", {}, "Holders before" + (kind.usual ? `; usually held for ${duration(kind.usual)}` : "")), before(past(kind))))));
   show("lock-body", kinds.length ? kinds : [make("p", { class: "about" }, "Nobody holds this name, and nobody waits for it.")]);
 }
 
@@ -343,6 +368,7 @@ function paint(picture) {
     else byId("locks").querySelector(`[data-key$="${CSS.escape(" " + opened)}"] a`)?.focus();
     opened = open;
   }
+  document.body.classList.toggle("one", !!one);
   document.title = (picture.wrong ? `(${picture.wrong}) ` : "") + (open === null ? "" : shown(open) + " – ") + "asynclock";
   seenAt = Date.now();
   document.body.classList.remove("gone");
@@ -459,7 +485,7 @@ byId("search").addEventListener("input", () => {
   clearTimeout(typed);
   typed = setTimeout(() => go({ search: byId("search").value, offset: 0 }, true), 250);
 });
-byId("sort").append(new Option(FIRST), ...Object.entries(COLUMNS).map(([column, title]) => new Option(title, column)));
+byId("sort").append(new Option("what is wrong", FIRST), ...Object.entries(COLUMNS).map(([column, title]) => new Option(title, column)));
 byId("sort").addEventListener("change", () => go({ sort: byId("sort").value, offset: 0 }));
 byId("reverse").addEventListener("click", () => go({ reverse: !query.reverse, offset: 0 }));
 byId("previous").addEventListener("click", () => go({ offset: Math.max(0, query.offset - PAGE) }));

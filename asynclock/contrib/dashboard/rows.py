@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._clock import now as monotonic
 from ..._engine.waiters import Waiter
 from ..._inspect.monitor import Ended, Monitor, SeenLease
 from ..._inspect.survey import in_slices
@@ -24,8 +23,8 @@ FEWEST_HOLDS = 3
 """Minimum number of ended holds from which the usual one is taken."""
 SHORTEST_WAIT = 1.0
 """Maximum seconds of a wait that is never reported."""
-MOST_WAITERS = 200
-"""Maximum number of waiters that the view of one lock lists."""
+MOST_LISTED = 200
+"""Maximum number of holders, waiters and past holds that the view of one lock lists."""
 LEVELS = ("", "amber", "red")
 """The colours of a row, the most urgent one last."""
 
@@ -107,25 +106,29 @@ class Row:
 
     def as_json(self, ours: Collection[str]) -> dict[str, Any]:
         """Return what the table shows; `ours` are the owners of this process."""
-        leases = [lease_as_json(one, ours) for one in self.leases]
-        first: Mapping[str, Any] = max(leases, key=lambda one: one["held"], default={})
-        parts = {one.found.part for one in self.leases}
-        titled = self.leases and len(parts) == 1
+        leases = self.leases  # there may be thousands
+        first: Mapping[str, Any] = {}
+        if leases:
+            first = lease_as_json(min(leases, key=lambda one: one.since), ours)
+        found = [one.agreement for one in leases]
+        parts = {one.found.part for one in leases}
+        titled = leases and len(parts) == 1
         plain = self.name if self.kind == "lock" else f"{self.name} [{self.kind}]"
         return {
             "name": self.name,
             "kind": self.kind,
-            "title": title(self.leases[0].found) if titled else plain,
+            "title": title(leases[0].found) if titled else plain,
             "part": parts.pop() if titled else "",
             "holder": first.get("holder"),
             "holders": len(leases),
             "held": first.get("held"),
-            "fence": max((one["fence"] for one in leases), default=0),
+            "exact": first.get("exact", True),
+            "fence": first.get("fence", 0),
             "remaining": first.get("remaining"),
-            "nodes": min((one["nodes"] for one in leases), default=0),
-            "agreed": all(one["agreed"] for one in leases),
-            "note": ", ".join(sorted({one["note"] for one in leases if one["note"]})),
-            "ours": any(one["ours"] for one in leases),
+            "nodes": min((one.kept for one in found), default=0),
+            "agreed": all(one.owners == 1 and one.held and not one.missing for one in found),
+            "note": ", ".join(sorted({one.note for one in found if one.note})),
+            "ours": bool(ours) and any(one.found.owner in ours for one in leases),
             "waiting": self.count,
             "more": len(self.waiting) >= MANY,
             "waited": _ago(self.since),
@@ -136,7 +139,8 @@ class Row:
 
     def in_full(self, ours: Collection[str]) -> dict[str, Any]:
         """Return what the view of one lock shows."""
-        leases = [lease_as_json(one, ours, whole=True) for one in self.leases]
+        longest = sorted(self.leases, key=lambda one: one.since)[:MOST_LISTED]
+        leases = [lease_as_json(one, ours, whole=True) for one in longest]
         queue = [
             {
                 "label": one.label,
@@ -145,7 +149,7 @@ class Row:
                 "waited": _ago(one.since),
                 "shared": one.shared,
             }
-            for one in self.waiting[:MOST_WAITERS]
+            for one in self.waiting[:MOST_LISTED]
         ]
         return {**self.as_json(ours), "leases": leases, "queue": queue, "here": self.here}
 
@@ -157,7 +161,8 @@ def lease_as_json(seen: SeenLease, ours: Collection[str], *, whole: bool = False
     shown: dict[str, Any] = {
         "part": found.part,
         "holder": holder,
-        "held": _held(seen),
+        "held": _ago(seen.since),
+        "exact": seen.exact,
         "fence": found.fence,
         "remaining": found.remaining,
         "nodes": agreement.kept,
@@ -229,20 +234,18 @@ def _who_waits(count: int, what: str) -> str:
     return f"{_number(count, what)} wait{'s' if count == 1 else ''}"
 
 
-def _held(seen: SeenLease) -> float:
-    leading = seen.agreement.leading
-    since = leading.since if leading else None
-    if since is None:  # a reader, or no owner of this library: as long as it was seen
-        return monotonic() - seen.first_seen
-    return max(0.0, time.time() - since)
-
-
-def _ordered(value: Callable[[SeenLease], float]) -> Callable[[Row], Any]:
+def _ordered(
+    value: Callable[[SeenLease], float], most: Callable[..., float] = min
+) -> Callable[[Row], Any]:
     def key(row: Row) -> float:
         leases = row.leases  # nearly always one, and there may be 100,000 rows
-        return value(leases[0]) if len(leases) == 1 else min(map(value, leases), default=0.0)
+        return value(leases[0]) if len(leases) == 1 else most(map(value, leases), default=0.0)
 
     return key
+
+
+def _held(seen: SeenLease) -> float:
+    return time.time() - seen.since
 
 
 def _fence(seen: SeenLease) -> int:
@@ -258,7 +261,7 @@ def _left(seen: SeenLease) -> float:
 SORTED: Mapping[str, Callable[[Row], Any]] = {
     "name": lambda row: row.name.casefold(),
     "holder": lambda row: row.holder.casefold(),
-    "held": _ordered(_held),
+    "held": _ordered(_held, max),
     "waiting": lambda row: row.count,
     "remaining": _ordered(_left),
     "fence": _ordered(_fence),
@@ -280,8 +283,8 @@ def in_order(rows: Sequence[Row], column: str) -> list[Row]:
 
 
 def past(ended: Sequence[Ended], name: str) -> list[dict[str, Any]]:
-    """Return the holds of a name that were seen to end, the first one first."""
-    return [
+    """Return the last holds of a name that were seen to end, the first one first."""
+    found = [
         {
             "kind": one.kind,
             "part": one.part,
@@ -293,3 +296,4 @@ def past(ended: Sequence[Ended], name: str) -> list[dict[str, Any]]:
         for one in ended
         if one.name == name
     ]
+    return found[-MOST_LISTED:]

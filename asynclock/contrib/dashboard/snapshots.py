@@ -88,11 +88,12 @@ class Snapshots:
         """The rows whose nodes differed in the last picture."""
         self._ours: set[str] = set()
         self._rest: dict[str, Any] = {}
-        self._since = time.time()
         self._states: dict[str, tuple[str, float]] = {}
         """Node -> its state, and since when it is known."""
         self._down: dict[str, float] = {}
         """Node -> when it went down."""
+        self._met: set[str] = set()
+        """The nodes that have answered at some time."""
         self._red = float("inf")
         """Since when nothing seems to be lockable."""
         self._stale_at = float("-inf")
@@ -110,6 +111,7 @@ class Snapshots:
             self._down.setdefault(event.node, time.time())
         elif isinstance(event, NodeUp):
             self._down.pop(event.node, None)
+            self._met.add(event.node)
 
     async def take(self, query: Query, *, at_once: bool = False) -> dict[str, Any]:
         """Return the present state, within some node timeouts. Raises ConfigurationError.
@@ -192,8 +194,8 @@ class Snapshots:
             "nodes": nodes,
             "losses": list(self._losses),
             "seen": {
-                "since": self._since,
-                **{name.replace(" ", "_"): monitor.counts[name] for name in _COUNTED},
+                "since": self._history.watched,
+                **{name.replace(" ", "_"): self._history.seen(name) for name in _COUNTED},
             },
             "own": _own(locks),
             "history": self._history.as_json(),
@@ -203,8 +205,11 @@ class Snapshots:
         name, state = node["node"], node["state"]
         if self._states.get(name, ("",))[0] != state:
             self._states[name] = state, self._down.get(name, now)
-        known = {} if state in ANSWERING else {"round_trip": None, "version": None}
-        return {**node, **known, "since": self._states[name][1]}
+        known = {"round_trip": None, "version": None}
+        if state in ANSWERING:
+            self._met.add(name)
+            known = {}
+        return {**node, **known, "since": self._states[name][1], "exact": name in self._met}
 
 
 _COUNTED = ("acquired", "released", "ran out")

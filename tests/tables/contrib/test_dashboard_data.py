@@ -23,7 +23,7 @@ from asynclock._inspect.views import MANY
 from asynclock.contrib.dashboard import app as page
 from asynclock.contrib.dashboard import snapshots
 from asynclock.contrib.dashboard.history import History
-from asynclock.contrib.dashboard.rows import Row, in_order, rows_of
+from asynclock.contrib.dashboard.rows import Row, in_order, past, rows_of
 from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, MOST_LOSSES, Query, Snapshots
 from asynclock.events import Lost, NodeDown, NodeUp, Released
 from tests.contrib.apps import TOKEN, client_for, memory
@@ -92,7 +92,11 @@ async def test_how_often_the_nodes_are_asked(
     assert found == asked
     assert taken["pace"] == shots.pace == pace
     assert taken["at"] == 1000.0 + asked[-1] + last
-    assert taken["seen"]["since"] == 1000.0, "pictures go back as far as the page"
+    looks = [1000.0 + at + last for at in asked]
+    starts = [
+        at for at, before in zip(looks, [0.0, *looks], strict=False) if at - before > 3 * pace + 5
+    ]
+    assert taken["seen"]["since"] == starts[-1], "what happens in a gap is not seen"
 
 
 async def test_a_state_is_a_new_picture_and_a_stream_begins_with_a_recent_one(
@@ -262,6 +266,9 @@ async def test_a_node_that_is_away_shows_since_when_and_nothing_old(
     assert (away["since"], away["cause"]) == (1003.0, "refused")
     assert (away["round_trip"], away["version"]) == (None, None)
     assert [one["since"] for one in up] == [1000.0] * 2
+    assert away["exact"]
+    other = Snapshots(locks)  # one that has never seen the node up
+    assert not (await other.take(Query()))["nodes"][0]["exact"]
     locks._observers(NodeUp(first.node))
     monkeypatch.undo()
 
@@ -327,6 +334,17 @@ def test_a_long_queue_says_that_more_may_wait() -> None:
     assert (few["waiting"], few["more"], len(few["queue"])) == (30, False, 2)
     assert Row("a", "lock", waiting=queue[:MANY]).as_json(())["more"]
     assert not Row("a", "lock", waiting=queue[: MANY - 1]).as_json(())["more"]
+
+
+def test_a_name_with_thousands_of_holders_sends_the_longest_holds() -> None:
+    leases = [lease(*[ONE] * 3, kind="semaphore", part=str(n)) for n in range(5000)]
+    for n, one in enumerate(leases):
+        one.since = float(5000 - n)
+    full = Row("pool", "semaphore", leases).in_full(())
+    assert (full["holders"], len(full["leases"])) == (5000, 200)
+    assert full["leases"][0]["part"] == "4999"
+    ended = Ended("pool", "semaphore", "0", "host:1", 0.0, 1.0, "released")
+    assert len(past([ended] * 5000, "pool")) == 200
 
 
 def watched(*leases: SeenLease, **queues: tuple[Waiter, ...]) -> Monitor:
@@ -418,10 +436,11 @@ def test_points_of_a_chart_are_rates_and_leave_gaps_out() -> None:
     history.losses += 1
     history.note(1002.0, 1.0, {"acquired": 110, "ran out": 2}, 1, 9.0)
     (point,) = history.as_json()
-    rates = {"at": 1005.0, "acquired": 5.0, "lost": 2, "p50": 0.2, "p99": 0.3}
+    rates = {"at": 1005.0, "acquired": 5.0, "ran_out": 1, "lost": 1, "p50": 0.2, "p99": 0.3}
     assert point == {**rates, "waiting": 3, "longest": 9.0}
-    assert history.watched == 1000.0
+    assert (history.watched, history.seen("acquired")) == (1000.0, 10)
+    # What happened in a gap is in no number.
     history.note(2000.0, 1.0, {"acquired": 900, "ran out": 50}, 0, 0.0)
     last = history.as_json()[-1]
-    assert (last["acquired"], last["lost"], last["p50"]) == (None, 0, None)
-    assert history.watched == 2000.0, "what happened meanwhile is not known"
+    assert (last["acquired"], last["ran_out"], last["p50"]) == (None, 0, None)
+    assert (history.watched, history.seen("acquired")) == (2000.0, 0)
