@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ import yaml  # type: ignore[import-untyped]
 import asynclock
 from asynclock.testing import LocalServer, container_image, local_servers, why_no_containers
 from asynclock.testing.plugin import StartServers
+from asynclock.testing.servers.binaries import find_server
+from asynclock.testing.servers.ports import ReservedPort
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = DEPLOY / "compose.yaml"
@@ -36,8 +39,12 @@ def compose_settings() -> list[str]:
 
 def kubernetes_settings() -> list[str]:
     """The same settings from the config map, as arguments."""
-    lines = BY_KIND["ConfigMap"]["data"]["redis.conf"].splitlines()
-    settings = [line.split(" ", 1) for line in lines if not line.startswith("#")]
+    return arguments(BY_KIND["ConfigMap"]["data"]["redis.conf"])
+
+
+def arguments(text: str) -> list[str]:
+    """The settings of a configuration file as arguments."""
+    settings = [line.split(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     return [word for name, value in settings for word in (f"--{name}", value.strip('"'))]
 
 
@@ -87,6 +94,78 @@ def test_the_manifests_fit_together() -> None:
     assert container["command"] == ["redis-server", f"{mounts['config']}/redis.conf"]
     assert [port["name"] for port in container["ports"]] == ["redis"]
     assert BY_KIND["Service"]["spec"]["ports"][0]["targetPort"] == "redis"
+
+
+NODE = (DEPLOY / "systemd" / "lock-node.conf").read_text("utf-8")
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> Path:
+    """A folder with the certificates of two nodes, made in two calls, and the users' file."""
+    for host in ("localhost", "127.0.0.1"):
+        subprocess.run([DEPLOY / "tls" / "make-certificates", host], cwd=tmp_path, check=True)
+    shutil.copy(DEPLOY / "users.acl", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_the_node_of_systemd_grants_to_its_users_by_tls(certified: Path, host: str) -> None:
+    if not (binary := find_server()).tls:
+        pytest.skip(f"{binary.path} can't do TLS")
+    for name in ("pem", "key"):
+        shutil.copy(certified / f"{host}.{name}", certified / f"node.{name}")
+    text = NODE.replace("/etc/asynclock", str(certified))
+    text = text.replace("/var/lib/asynclock-node", str(certified))
+    port = ReservedPort()
+    file = certified / "lock-node.conf"
+    file.write_text(text.replace("tls-port 6379", f"tls-port {port.number}"))
+    node = await asyncio.create_subprocess_exec(
+        binary.path, file, stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        ca = certified / "ca.pem"
+        at = f"{host}:{port.number}?ssl_ca_certs={ca}"
+        usual: dict[str, Any] = {"node_timeout": 2.0}
+        async with asynclock.connect(
+            f"rediss://locks:change-me@{at}", restart_guard="disk", **usual
+        ) as locks:
+            await locks.ready(voting=True, timeout=30)
+            assert await locks.lock("a").try_acquire()
+        async with asynclock.connect(f"rediss://operator:change-me-too@{at}", **usual) as locks:
+            assert [one.name async for one in locks.inspect_all()] == []
+        async with asynclock.connect(f"rediss://{at}", **usual) as locks:
+            with pytest.raises(asynclock.AsyncLockError, match=r"NOAUTH|password"):
+                await locks.lock("a").acquire(timeout=1)
+    finally:
+        node.kill()
+        await node.wait()
+        port.release()
+
+
+def test_the_node_of_systemd_keeps_what_the_other_manifests_keep() -> None:
+    settings = arguments(NODE)
+    pairs = dict(zip(settings[::2], settings[1::2], strict=True))
+    theirs = kubernetes_settings()
+    common = dict(zip(theirs[::2], theirs[1::2], strict=True))
+    assert {name: pairs[name] for name in common} == {**common, "--dir": pairs["--dir"]}
+    unit = (DEPLOY / "systemd" / "lock-node.service").read_text("utf-8")
+    assert f"StateDirectory={Path(pairs['--dir']).name}\n" in unit
+    assert "ExecStart=/usr/bin/redis-server /etc/asynclock/lock-node.conf\n" in unit
+
+
+@pytest.mark.parametrize("unit", sorted((DEPLOY / "systemd").glob("*.[st]*")), ids=lambda u: u.name)
+def test_systemd_takes_the_units(unit: Path, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    for one in unit.parent.glob("*.[st]*"):
+        text = re.sub(
+            r"^ExecStart=\S+", "ExecStart=/bin/true", one.read_text("utf-8"), flags=re.MULTILINE
+        )
+        (tmp_path / one.name).write_text(text)
+    words = ["systemd-analyze", "verify", "--man=no", str(tmp_path / unit.name)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert unit.name not in done.stderr, done.stderr
 
 
 def compose_command() -> list[str] | None:
