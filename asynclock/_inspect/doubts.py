@@ -11,14 +11,26 @@ CLOCKS_APART = 2.0
 """Seconds by which the clocks of this machine and of the nodes may differ."""
 
 
-def lacking_rights(errors: Mapping[str, str]) -> list[str]:
-    """Return a sentence if a node has refused to show its keys to the user of its URL."""
-    refused = [cause for cause in errors.values() if cause.startswith("NOPERM")][:1]
-    return [
-        f"the user of the URL may not see what is held ({cause}): `asynclock doctor` names the "
-        "rights that it lacks"
-        for cause in refused
-    ]
+OPERATOR = (
+    "user operator on >PASSWORD ~{}* resetchannels -@all +evalsha +eval +time +get +set +del "
+    "+exists +pexpire +pttl +mget +hmget +hset +zadd +zrange +zrangebyscore +zrem "
+    "+zremrangebyscore +zrevrange +zrank +zscore +script|load +info +config|get +client|tracking "
+    "+client|caching +wait +select +client|setname +scan +client|list"
+)
+"""The line of an ACL file for people and their tools, with the prefix left out (docs/access.md)."""
+
+
+def lacking_rights(errors: Mapping[str, str], prefix: str) -> list[str]:
+    """Return what helps if a node has refused to show its keys to the user of its URL."""
+    refused = [cause.partition(" (")[0] for cause in errors.values() if cause.startswith("NOPERM")]
+    if not refused:
+        return []
+    advice = (
+        f"the user of the URL may not see what is held ({refused[0]}): log in as a user for "
+        "operators, which needs this line in the ACL file of each node, or the same words after "
+        "ACL SETUSER:"
+    )
+    return [advice, OPERATOR.format(prefix)]
 
 
 def false_alarm(monitor: Monitor, since: float) -> Trouble | None:
@@ -47,7 +59,7 @@ def _began(lease: SeenLease) -> float:
 
 def doubts(monitor: Monitor, prefix: str, max_ttl: float) -> list[str]:
     """Return a sentence for each setting that seems to differ from that of the services."""
-    found = lacking_rights(monitor.survey.errors)
+    found = lacking_rights(monitor.survey.errors, prefix)
     for lease in monitor.leases.values():
         left = lease.found.nodes[0].remaining
         if left is not None and left > max_ttl * 1.01:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._keys import lock_key, split
+from .._keys import derived, lock_key, split
 from .._nodes.script import Command
 from .._primitives.kind import NUMBER, Held, Kind, Part
 from .._primitives.kinds import KINDS
+from .._primitives.semaphore import MOST_PERMITS
 
 PARTS: dict[str, tuple[Kind, Part]] = {
     part.suffix: (kind, part) for kind in KINDS for part in kind.parts
@@ -83,6 +84,13 @@ class KeyRef(NamedTuple):
 
     def _keys(self, prefix: str) -> tuple[str, ...]:
         return self.part.keys(lock_key(prefix, self.name), self.suffix)
+
+
+def keys_of(prefix: str, name: str) -> set[bytes]:
+    """Return the keys of a name that a survey reads."""
+    whole = lock_key(prefix, name)
+    ends = {*PARTS, *map(str, range(MOST_PERMITS))} - {""}
+    return {whole.encode(), *(derived(whole, end).encode() for end in ends)}
 
 
 def _is_number(suffix: str) -> bool:

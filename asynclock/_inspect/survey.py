@@ -1,5 +1,7 @@
 """Everything that is held or shared on the nodes, found by SCAN in small pages, all nodes at once.
 
+Of one name all possible keys are known, so reading them takes no SCAN.
+
 A page and the questions about its keys are many short commands, so no server works for the survey
 longer than one of them takes. KEYS, which blocks a server until it has seen every key, is not used.
 """
@@ -23,7 +25,7 @@ from .._primitives.kind import Held, Queue, State, StateView, owner_view
 from .._rules.quorum import majority
 from ..errors import ConfigurationError, QuorumUnavailableError
 from .access import NodeAccess
-from .layout import KeyRef
+from .layout import KeyRef, keys_of
 from .states import SharedState
 
 KEYS_PER_SCAN = 250
@@ -71,9 +73,13 @@ class Survey:
 
 async def survey(access: NodeAccess, name: str | None = None) -> Survey:
     """Find all leases and shared states, or only those of `name`."""
-    known = _Known(access.prefix, name)
+    known = _Known(access.prefix)
     scans = [_KeyScan(node, known) for node in access.nodes]
-    await asyncio.gather(*(scan.run() for scan in scans))
+    if name is None:
+        await asyncio.gather(*(scan.run() for scan in scans))
+    else:
+        keys = keys_of(access.prefix, name)
+        await asyncio.gather(*(scan.read(scan.node, keys) for scan in scans))
     queues = _queues(scans)
     named: dict[str, set[tuple[KeyRef, str]]] = {}
     for scan in scans:
@@ -154,17 +160,12 @@ async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:
 class _Known(dict[bytes, KeyRef | None]):
     """What each key stands for, None for a key to skip; read once, because all nodes have it."""
 
-    def __init__(self, prefix: str, name: str | None) -> None:
+    def __init__(self, prefix: str) -> None:
         super().__init__()
         self.prefix = prefix
-        self.name = name
-        """The only name to look for; None for all names."""
 
     def __missing__(self, raw: bytes) -> KeyRef | None:
-        key = KeyRef.parse(self.prefix, raw)
-        if key is not None and self.name is not None and key.name != self.name:
-            key = None
-        self[raw] = key
+        key = self[raw] = KeyRef.parse(self.prefix, raw)
         return key
 
 
@@ -184,9 +185,8 @@ class _KeyScan:
         self.unlisted = False
         """Whether a server refuses SCAN, until a person changes that."""
         self._known = known
-        self._prefix, name = known.prefix, known.name
-        begin = self._prefix if name is None else lock_key(self._prefix, name)
-        self._pattern = _escaped(begin) + "*"
+        self._prefix = known.prefix
+        self._pattern = _escaped(self._prefix) + "*"
 
     async def run(self) -> None:
         """Look at every key of every server."""
@@ -199,7 +199,7 @@ class _KeyScan:
         cause = "its primaries are not known"
         if not cluster.shards:
             # Any command with a key waits until the slots are known, for one node timeout.
-            key = lock_key(self._prefix, self._known.name or "any")
+            key = lock_key(self._prefix, "any")
             reply = await ask(cluster, Command(OWNERS, (key, counter(key)), ("inspect",)))
             if isinstance(reply, Failure):
                 cause = reply.cause
@@ -227,13 +227,14 @@ class _KeyScan:
                 return
             self.keys += len(said.keys)
             page = self._page(server, said.cursor) if said.cursor != b"0" else None
-            await self._read(server, set(said.keys))
+            await self.read(server, set(said.keys))
 
     def _page(self, server: Node, cursor: bytes) -> asyncio.Future[Any]:
         words = ("SCAN", cursor, "MATCH", self._pattern, "COUNT", KEYS_PER_SCAN)
         return ask(server, Command.plain(*words))
 
-    async def _read(self, server: Node, keys: set[bytes]) -> None:
+    async def read(self, server: Node, keys: Iterable[bytes]) -> None:
+        """Read what `server` keeps under `keys`."""
         locks: list[tuple[KeyRef, str]] = []
         others: list[KeyRef] = []
         for raw in keys:

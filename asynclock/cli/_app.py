@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.metadata
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import typer
 
 from ._ending import guarded, raise_on_ctrl_c
 from ._status import Status
+from ._text import say
 from .run.arguments import split
 
 app = typer.Typer(
@@ -34,6 +36,17 @@ COMMANDS = {
     "demo": ".demo.command",
 }
 """The module of each command, which has a function by the command's name."""
+
+_MEANT = {
+    **dict.fromkeys(("lock", "acquire", "exec", "with"), "run NAME COMMAND"),
+    **dict.fromkeys(("list", "ls", "locks", "ps"), "inspect --all"),
+    **dict.fromkeys(("get", "show", "info", "who"), "inspect NAME"),
+    **dict.fromkeys(("status", "watch", "monitor"), "top"),
+    **dict.fromkeys(("unlock", "free", "kill", "del"), "release NAME"),
+    **dict.fromkeys(("check", "health", "ping"), "doctor"),
+    **dict.fromkeys(("web", "dashboard"), "serve"),
+}
+"""What users mean by names of commands that other programs have."""
 
 # The exceptions for users' mistakes. Since about 0.20 typer has its own copy of click.
 _MISTAKES: Any = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
@@ -87,7 +100,18 @@ def run(arguments: Sequence[str]) -> int:
     return guarded(lambda: _run(arguments))
 
 
+def _unknown(word: str) -> Status:
+    """Name the command that the user may mean by `word`."""
+    near = difflib.get_close_matches(word, COMMANDS, 1)
+    meant = _MEANT.get(word.lower()) or "".join(near)
+    advice = f"did you mean `asynclock {meant}`? " if meant else ""
+    say(f"there is no command {word!r}: {advice}`asynclock --help` lists all commands")
+    return Status.USAGE
+
+
 def _run(arguments: Sequence[str]) -> object:
+    if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
+        return _unknown(arguments[0])
     _add_commands(arguments)
     raise_on_ctrl_c()
     program: Any = typer.main.get_command(app)

@@ -18,7 +18,7 @@ from ._output import print_json, print_table
 from ._sources import Settings, load
 from ._status import Status
 from ._text import log_to_stderr, say
-from .look.held import NODE_TIMEOUT
+from .look.held import NODE_TIMEOUT, say_causes
 
 
 class Action(StrEnum):
@@ -87,6 +87,7 @@ def nodes(
         print_json(_as_json(state))
     else:
         _print(state)
+        say_causes({one.node: one.cause for one in state.nodes if one.cause}, settings.prefix)
     return 0 if _answered(state) else Status.UNREACHABLE
 
 

@@ -522,7 +522,7 @@ def test_a_node_whose_user_may_not_look_is_named(command: bytes, here: Here) -> 
 
     ended = here(*asked("inspect", "--all"), scene=scene(held))
     assert ended.err.startswith("asynclock: memory://b: NOPERM")
-    assert "`asynclock doctor` names the rights that it lacks" in ended.err
+    assert "asynclock: user operator on >PASSWORD ~asynclock:* " in ended.err
     assert [row[0] for row in table(ended.out)[1:]] == ["a", "1 held"]
 
 

@@ -79,6 +79,24 @@ def test_a_mistake_is_one_clear_message(arguments: tuple[str, ...], here: Here) 
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *(("lock", "run NAME COMMAND"), ("list", "inspect --all"), ("status", "top")),
+        *(("unlock", "release NAME"), ("inspct", "inspect"), ("frobnicate", None)),
+    ],
+)
+def test_an_unknown_command_gets_the_suggestion_that_it_needs(
+    word: str, meant: str | None, here: Here
+) -> None:
+    ended = here(word, "x")
+    advice = f"did you mean `asynclock {meant}`? " if meant else ""
+    assert (ended.status, ended.err) == (
+        64,
+        f"asynclock: there is no command {word!r}: {advice}`asynclock --help` lists all commands\n",
+    )
+
+
 # No command here needs any of these; redis-py is needed for uncommon addresses only.
 HEAVY = {"anyio", "email", "importlib.metadata", "importlib.resources", "redis", "typer"}
 

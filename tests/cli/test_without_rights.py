@@ -11,6 +11,8 @@ from tests.docs.blocks import ROOT
 from .conftest import PATIENCE, Program, until
 from .terminal import Session
 
+LINES = (ROOT / "deploy" / "users.acl").read_text("utf-8").splitlines()
+OPERATOR = LINES[1].replace("change-me-too", "PASSWORD")
 RIGHTS = "+hello +auth +ping +client +info +time +script +command +config|get".split()
 
 
@@ -20,16 +22,36 @@ async def without_rights(server: LocalServer) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", [["top", "--once"], ["inspect", "--all"], ["inspect", "a"], ["serve", "--port", "0"]]
+    "command",
+    [
+        *(["top", "--once"], ["inspect", "--all"], ["inspect", "a"], ["serve", "--port", "0"]),
+        *(["nodes", "show"], ["release", "a", "--force", "--yes"]),
+    ],
 )
-async def test_it_says_what_is_missing(
+async def test_it_says_what_is_missing_and_the_line_that_allows_it(
     program: Program, asynclock_nodes: list[LocalServer], command: list[str]
 ) -> None:
     program.use([await without_rights(asynclock_nodes[0])])
     found = await program(*command)
     assert found.status == 69
     assert "NOPERM" in found.err
-    assert "`asynclock doctor` names the rights that it lacks" in found.err
+    assert OPERATOR in found.err
+    assert OPERATOR in (ROOT / "docs" / "access.md").read_text("utf-8")
+
+
+async def test_one_name_of_any_kind_is_found_and_released_without_scan(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    """Otherwise a semaphore whose permits are taken would be called free."""
+    (server,) = await asynclock_servers(1, users=[line.removeprefix("user ") for line in LINES])
+    program.use([server.url_for("locks", "change-me")])
+    running = await program.start("run", "pool", "--permits", "3", "sleep", str(PATIENCE))
+    await until(lambda: server.command("KEYS", "asynclock:pool:#?"), "a permit is taken")
+    found = await program("inspect", "pool")
+    assert (found.status, found.err) == (0, "")
+    assert "[semaphore " in found.out
+    assert (await program("release", "pool", "--force", "--yes")).out.count("released") == 1
+    assert (await program.finish(running)).status == 70
 
 
 async def test_so_does_a_top_that_is_left(
@@ -48,8 +70,7 @@ async def test_so_does_a_top_that_is_left(
 async def test_the_operators_user_of_the_manifest_lacks_nothing(
     program: Program, asynclock_servers: StartServers
 ) -> None:
-    lines = (ROOT / "deploy" / "users.acl").read_text("utf-8").splitlines()
-    users = [line.removeprefix("user ") for line in lines]
+    users = [line.removeprefix("user ") for line in LINES]
     servers = await asynclock_servers(1, users=users)
     program.use([server.url_for("operator", "change-me-too") for server in servers])
     for command in (["inspect", "--all"], ["inspect", "a"], ["top", "--once"], ["nodes"]):

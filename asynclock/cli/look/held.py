@@ -65,17 +65,17 @@ def show(wanted: InspectArguments) -> int:
         _show_all(found, json, len(settings.nodes))
     else:
         _show_one(found, json)
-    say_causes(found.errors)
+    say_causes(found.errors, settings.prefix)
     for address, cause in found.without_vote.items():
         say(f"{address}: answers, but has no vote: {cause}")
     return Status.UNREACHABLE if found.shortfall(len(settings.nodes)) else Status.OK
 
 
-def say_causes(errors: Mapping[str, str]) -> None:
+def say_causes(errors: Mapping[str, str], prefix: str) -> None:
     """Print why nodes could not be asked, and what to do about it."""
     for address, error in errors.items():
         say(f"{address}: {error}")
-    for sentence in lacking_rights(errors):
+    for sentence in lacking_rights(errors, prefix):
         say(sentence)
 
 

@@ -24,7 +24,7 @@ from .._output import print_json, print_table
 from .._sources import Settings, load
 from .._status import Status
 from .._text import log_to_stderr, say, seconds
-from .held import NODE_TIMEOUT
+from .held import NODE_TIMEOUT, say_causes
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,10 @@ async def _release(
     ) as locks:
         leases = await _held(locks, name)
         wanted = _wanted(leases, owner)
-        silent = [view.node for view in leases[0].nodes if view.error is not None]
         if not wanted:
             if json:
                 print_json({"outcomes": []})
-            return _nothing_to_do(leases, owner, silent)
+            return _nothing_to_do(leases, owner, settings.prefix)
         if ask_first and not _agreed(name, wanted):
             return 1
         outcomes = [
@@ -118,10 +117,12 @@ def _wanted(
     return found
 
 
-def _nothing_to_do(leases: Sequence[Inspection], owner: str | None, silent: Sequence[str]) -> int:
+def _nothing_to_do(leases: Sequence[Inspection], owner: str | None, prefix: str) -> int:
     first = leases[0]
+    silent = {view.node: view.error for view in first.nodes if view.error is not None}
     if len(first.nodes) - len(silent) < first.quorum:
-        say(f"too few nodes answered; silent: {', '.join(silent)}")
+        say("too few nodes answered")
+        say_causes(silent, prefix)
         return Status.UNREACHABLE
     held = next((one for one in leases if any(view.owner is not None for view in one.nodes)), None)
     if held is not None and owner is not None:

@@ -102,7 +102,7 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
             if isinstance(reply, Failure) and reply.code == "NOPERM"
         }
         if Survey([], refused).shortfall(len(nodes)):
-            say_causes(refused)
+            say_causes(refused, node_access(locks).prefix)
             return Status.UNREACHABLE
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_TIMEOUT)
         with _listen(port) as listening:

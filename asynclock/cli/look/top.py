@@ -72,22 +72,23 @@ def top(
 async def _top(settings: Settings, interval: float, *, live: bool) -> int:
     timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
     async with settings.look("top", node_timeout=timeout) as locks:
-        screen = TopScreen(Monitor())
+        screen = TopScreen(Monitor(), settings.prefix)
         if live:
             await screen.run(locks, interval)
         else:
             await screen.monitor.refresh(locks)
             screen.print()
         found = screen.monitor.survey
-        say_causes(found.errors)
+        say_causes(found.errors, settings.prefix)
         return Status.UNREACHABLE if found.shortfall(len(locks.nodes())) else Status.OK
 
 
 class TopScreen:
     """Shows the monitor's data on the screen: sorted, filtered, scrolled, paused."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, prefix: str = "") -> None:
         self.monitor = monitor
+        self._prefix = prefix
         self._column = 0
         self._reverse = False
         self._filter = ""
@@ -209,7 +210,7 @@ class TopScreen:
             if node.cause and (width < WIDE or node.health.state != "up"):
                 words = f"{node.health.node}: {node.cause}".split(" ")
                 lines += wrapped(words, width, "red", " ")
-        for sentence in lacking_rights(self.monitor.survey.errors):
+        for sentence in lacking_rights(self.monitor.survey.errors, self._prefix):
             lines += wrapped(sentence.split(" "), width, "bold white on red", " ")
         return [*lines, Text()]
 

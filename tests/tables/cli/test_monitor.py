@@ -197,7 +197,7 @@ QUEUE, MUTEX, EVENT = KeyRef("a", "queue"), KeyRef("a"), KeyRef("a", "event")
 )
 def test_which_reply_is_an_error_of_the_node(key: KeyRef, reply: Any, error: str | None) -> None:
     node: Any = SimpleNamespace(address="n0")
-    one = _KeyScan(node, _Known("p:", None))
+    one = _KeyScan(node, _Known("p:"))
     one._record(key, reply)
     assert one.error == error
     assert list(one.queues) == ([key] if key is QUEUE and error is None else [])
@@ -226,7 +226,7 @@ class NoPrimaries(ClusterNode):
 async def test_a_cluster_without_a_known_primary_is_not_listed_as_empty(
     reply: Any, error: str
 ) -> None:
-    one = _KeyScan(NoPrimaries(reply), _Known("p:", None))
+    one = _KeyScan(NoPrimaries(reply), _Known("p:"))
     await one.run()
     assert one.error == error
 
