@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
 try:
     from opentelemetry import metrics, trace
-    from opentelemetry.trace import SpanKind, StatusCode
+    from opentelemetry.trace import Link, SpanKind, StatusCode
 except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
         "asynclock.observe.otel needs an extra; install it with pip install 'asynclock[otel]'",
@@ -53,14 +55,28 @@ _STATES = {NodeUp: "up", NodeDown: "down", NodeQuarantined: "quarantined"}
 OUTCOMES = ("acquired", "timeout", "refused", "outage", "error")
 OTHER = "other"
 """The pattern of a name that fits none of the user's."""
+KEPT_HOLDS = 1000
+"""Maximum number of names whose last hold is known."""
+_refused: ContextVar[tuple[float, Contended] | None] = ContextVar("refused", default=None)
+"""When the calling task was refused last, and what it learned of the holder."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """The last hold of a name in this process; `ended` is a moment, or None."""
+
+    span: trace.Span
+    fence: int
+    ended: float | None = None
 
 
 class Telemetry(Watcher):
     """An observer that makes spans and metrics, by default with the global providers.
 
     The spans are `asynclock.acquire`, a child of the waiting task's span, from the call to its end,
-    and `asynclock.hold`, from the grant to the release or the loss. docs/observability.md lists the
-    metrics. One object may observe any number of managers.
+    and `asynclock.hold`, from the grant to the release or the loss. A wait has a link to the hold
+    of this process that it waited for. docs/observability.md lists the metrics. One object may
+    observe any number of managers.
 
     Args:
         tracer_provider: makes the tracer (default: the global one).
@@ -82,7 +98,8 @@ class Telemetry(Watcher):
         self._patterns = [(one, re.compile(translate(one))) for one in patterns]
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
-        self._holds: dict[tuple[str, int], trace.Span] = {}
+        self._holds: dict[tuple[str, int], Hold] = {}
+        self._last: OrderedDict[str, Hold] = OrderedDict()
         self._wait = _seconds(meter, "acquire.duration", "From the call to a lease or an error.")
         self._hold = _seconds(meter, "hold.duration", "From the grant to the release or loss.")
         self._left = _seconds(meter, "lease.remaining", "Validity left at the release.")
@@ -144,6 +161,7 @@ class Telemetry(Watcher):
                     self._votes.add(1, {**_server(node), "asynclock.vote": vote})
             case Contended():
                 self._refusals.add(1)
+                _refused.set((time.monotonic(), event))
             case SplitVote():
                 self._splits.add(1)
             case NodeEvent():
@@ -191,12 +209,15 @@ class Telemetry(Watcher):
             "asynclock.lease.fence": event.fence,
             "asynclock.lease.handed_over": event.handed_over,
         }
-        self._waited(event.waited, "acquired", known, {})
+        self._waited(event.waited, "acquired", {**known}, {})
         self._active.add(1)
         if event.handed_over:
             self._handovers.add(1)
-        span = self._tracer.start_span("asynclock.hold", attributes=known)
-        self._holds[event.owner, event.fence] = span
+        hold = Hold(self._tracer.start_span("asynclock.hold", attributes=known), event.fence)
+        self._holds[event.owner, event.fence] = self._last[event.name] = hold
+        self._last.move_to_end(event.name)
+        if len(self._last) > KEPT_HOLDS:
+            self._last.popitem(last=False)
 
     def _failed(self, event: Failed) -> None:
         error = {"error.type": event.outcome}
@@ -205,6 +226,14 @@ class Telemetry(Watcher):
     def _waited(
         self, waited: float, outcome: str, known: dict[str, Any], error: dict[str, str]
     ) -> None:
+        name, began = known["asynclock.lock.name"], time.monotonic() - waited
+        links, last, refused = [], self._last.get(name), _refused.get()
+        # Beside a hold that goes on, this lease did not wait for it: they share a semaphore, say.
+        waits_on = outcome != "acquired" and last is not None and last.ended is None
+        if last is not None and (waits_on or (last.ended or 0.0) >= began):
+            links.append(Link(last.span.get_span_context(), {"asynclock.lease.fence": last.fence}))
+        if refused is not None and refused[0] >= began and refused[1].name == name:
+            known["asynclock.holder"] = refused[1].holder or ""
         # The event comes when the wait has ended, so the span gets its start time afterwards.
         now = time.time_ns()
         span = self._tracer.start_span(
@@ -212,18 +241,19 @@ class Telemetry(Watcher):
             kind=SpanKind.CLIENT,
             start_time=now - int(waited * 1e9),
             attributes={**known, "asynclock.outcome": outcome, **error},
+            links=links,
         )
         if outcome in ("outage", "error"):
             span.set_status(StatusCode.ERROR, outcome)
         span.end(now)
         self._wait.record(waited, {"asynclock.outcome": outcome, **error})
-        pattern = self._pattern(known["asynclock.lock.name"])
-        self._outcomes.add(1, _kind(pattern, outcome))
+        self._outcomes.add(1, _kind(self._pattern(name), outcome))
 
     def _ended(self, event: LeaseEvent, held: float, loss: str | None = None) -> None:
-        span = self._holds.pop((event.owner, event.fence), None)
-        if span is None:
+        hold = self._holds.pop((event.owner, event.fence), None)
+        if hold is None:
             return  # the release revealed a loss: the span has ended already
+        hold.ended, span = time.monotonic(), hold.span
         if loss is not None:
             span.set_attribute("error.type", "lease_lost")
             span.set_status(StatusCode.ERROR, loss)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import pytest
 from opentelemetry.trace import SpanKind
 
@@ -44,8 +46,8 @@ def otel() -> Otel:
 
 
 def told(otel: Otel, *happened: events.Event) -> Otel:
-    for event in happened:
-        otel.telemetry(event)
+    for event in happened:  # as in tasks of their own
+        copy_context().run(otel.telemetry, event)
     return otel
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -22,9 +24,12 @@ from asynclock import blocking, events
 from asynclock.fleet import Fleet
 from asynclock.observe import LogEvents
 from asynclock.observe.otel import Telemetry
-from asynclock.testing import LocalServer, until
+from asynclock.testing import LocalServer
+from tests.docs.blocks import ROOT
 from tests.tables.inside import renew_now
+from tests.waiting import until
 
+FENCE = "asynclock.lease.fence"
 SETTINGS: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0}
 
 
@@ -40,6 +45,12 @@ class Otel:
         self.telemetry = Telemetry(
             tracer_provider=self.tracers, meter_provider=self.meters, patterns=patterns
         )
+
+    def beside(self) -> Otel:
+        """Return the telemetry of another process, with the same exporter."""
+        other = Otel()
+        other.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        return other
 
     def spans(self, name: str) -> list[Any]:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
@@ -116,6 +127,71 @@ async def test_waits_and_holds(locks: asynclock.LockManager, otel: Otel) -> None
     assert len({(a["server.address"], a["server.port"]) for a, _ in votes}) == 3
     assert otel.total("asynclock.node.votes", **{"asynclock.vote": "granted"}) >= 2
     assert otel.total("asynclock.node.votes") == 3
+
+
+BARS = re.compile(r" +├─*┤ *")
+
+
+async def test_the_picture_of_spans_in_the_docs(
+    asynclock_nodes: list[LocalServer], otel: Otel
+) -> None:
+    """Two tasks of one process and one of another want a name: what a viewer of traces shows."""
+    urls = [node.url for node in asynclock_nodes]
+    theirs, tracer = otel.beside(), otel.tracers.get_tracer("test")
+    here, there = (
+        asynclock.connect(*urls, **SETTINGS, label=label, observers=[one.telemetry])
+        for label, one in (("web-1", otel), ("web-2", theirs))
+    )
+
+    async def handle(locks: asynclock.LockManager, request: str, timeout: float) -> None:
+        with tracer.start_as_current_span(request), contextlib.suppress(TimeoutError):
+            async with locks.lock("orders:42", timeout=timeout):
+                while locks is here and not theirs.spans("asynclock.acquire"):
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
+
+    async with here, there:
+        first = asyncio.create_task(handle(here, "POST /orders/42", 60))
+        await until(here.leases, "the first has it")
+        second = asyncio.create_task(handle(here, "POST /orders/42", 60))
+        await until(here.waiters, "the second waits")
+        await handle(there, "GET /orders/42", 0.1)
+        await asyncio.gather(first, second)
+    drawn = drawing(otel.exporter.get_finished_spans())
+    page = (ROOT / "docs" / "observability.md").read_text("utf-8")
+    shown = page.partition("```text\nPOST")[2].partition("```")[0]
+    lines = [BARS.sub("|", line.rstrip()) for line in f"POST{shown}".splitlines()]
+    assert [BARS.sub("|", line) for line in drawn] == lines, "\n".join(drawn)
+
+
+def drawing(spans: Sequence[Any], width: int = 44) -> list[str]:
+    """Return a line per span: its name under its parent's, when it was, and what it knows."""
+    began, ended = min(s.start_time for s in spans), max(s.end_time for s in spans)
+    fences = sorted({s.attributes[FENCE] for s in spans if FENCE in s.attributes})
+
+    def place(at: int) -> int:
+        return round((at - began) / (ended - began) * width)
+
+    def fence(attributes: Any) -> str:
+        return f"fence {fences.index(attributes[FENCE]) + 7}"
+
+    lines = []
+    for root in sorted((s for s in spans if s.parent is None), key=lambda s: s.start_time):
+        its = [s for s in spans if s.parent and s.parent.span_id == root.context.span_id]
+        for span in [root, *sorted(its, key=lambda s: s.start_time)]:
+            known = span.attributes
+            words = [fence(known)] if FENCE in known else []
+            words += [known[key] for key in ("error.type",) if key in known]
+            words += [f"holder {known[key]}" for key in ("asynclock.holder",) if key in known]
+            words += [f"→ hold of {fence(link.attributes)}" for link in span.links]
+            first, last = (
+                place(span.start_time),
+                max(place(span.end_time), place(span.start_time) + 1),
+            )
+            bar = f"{' ' * first}├{'─' * (last - first - 1)}┤{' ' * (width - last)}"
+            name = span.name if span is root else f"  {span.name}"
+            lines.append(f"{name:20} {bar} {', '.join(words)}".rstrip())
+    return lines
 
 
 def test_the_spans_of_a_blocking_lock_belong_to_the_thread_that_waits(
