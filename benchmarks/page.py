@@ -1,9 +1,9 @@
 """Measures an update of the live page with many locks: `python -m benchmarks.page`.
 
 An update is what a viewer waits for: the server selects and sorts the names of the last snapshot
-and makes JSON of it, the browser shows it. Reading all locks of all nodes takes longer; that is
-done beside, in slices, and less often. Both are measured, and how long a slice keeps the loop. CPU
-times hardly depend on what else the machine does; the others do.
+and makes JSON of it, the browser shows it, until its next frame. Reading all locks of all nodes
+takes longer; that is done beside, in slices, and less often. Both are measured, and how long a
+slice keeps the loop. CPU times hardly depend on what else the machine does; the others do.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import statistics
@@ -22,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import asynclock
+from asynclock.cli.look.serve import GARBAGE
 from asynclock.contrib.dashboard import dashboard
+from asynclock.contrib.dashboard.rows import SORTED
 from asynclock.contrib.dashboard.snapshots import Query, Snapshots
 from asynclock.testing import local_servers
 from tests.contrib.apps import serving
@@ -32,14 +35,25 @@ from tests.waiting import until
 
 TOKEN = "a token for measuring"  # noqa: S105 - of a server on this machine
 WAITERS = 20
-"""Number of waiters of a contended name."""
+"""Number of waiters of a contended name; the first name has half of all."""
 QUERIES = {
     "what is wrong first": Query(),
-    "sorted by another column": Query(sort="held", reverse=True),
+    **{f"first sorted by {column}": Query(sort=column, reverse=True) for column in SORTED},
     "searched": Query(search="worker-eu-1"),
     "one lock": Query(lock="bulk:000000"),
 }
-PAINTS = "return performance.getEntriesByName('paint').map((one) => one.duration)"
+WATCH = """
+window.drawn = [];
+const painted = paint, channel = new MessageChannel();
+channel.port1.onmessage = (event) => window.drawn.push((performance.now() - event.data) / 1000);
+paint = (picture) => {
+  painted(picture);
+  requestAnimationFrame(() => channel.port2.postMessage(clicked));
+};
+"""
+"""Notes the seconds from the viewer's click to the frame that shows the update."""
+LOOKS = ("search=web", "sort=holder", "search=worker", "lock=bulk:000000", "offset=99900", "")
+"""What the viewer asks for."""
 
 
 @dataclass
@@ -48,8 +62,9 @@ class Measured:
 
     updates: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """For each query the server's part of some updates, with its CPU time; the first one sorts."""
-    paints: list[float] = field(default_factory=list)
-    """The browser's part; empty without a browser."""
+    drawn: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds from a click to its frame, with the CPU time of the browser's process for the page;
+    empty without a browser."""
     snapshot: float = 0.0
     cpu: float = 0.0
     stall: float = 0.0
@@ -60,6 +75,7 @@ class Measured:
 async def measure(locks: int, waiters: int, nodes: int, *, browser: bool = True) -> Measured:
     """Measure with made-up locks on local servers."""
     found = Measured()
+    gc.set_threshold(*GARBAGE)  # as `asynclock serve` does
     async with local_servers(nodes) as servers:
         for first in range(0, locks, 1000):
             some = range(first, min(first + 1000, locks))
@@ -73,14 +89,14 @@ async def measure(locks: int, waiters: int, nodes: int, *, browser: bool = True)
             for name, query in QUERIES.items():
                 found.updates[name] = [await _update(shots, query) for _ in range(5)]
             if browser and binaries():
-                found.paints = await _paints(manager)
+                found.drawn = await _drawn(manager)
     found.load = os.getloadavg()[0]
     return found
 
 
 def _planted(number: int, waiters: int) -> Planted:
-    contended = number < waiters // WAITERS
-    return planted(number, contended * WAITERS, name=f"bulk:{number:06}", left=1800)
+    waiting = waiters // 2 if number == 0 else WAITERS * (number <= waiters // 2 // WAITERS)
+    return planted(number, waiting, name=f"bulk:{number:06}", left=1800)
 
 
 async def _snapshot(shots: Snapshots, found: Measured) -> None:
@@ -116,20 +132,28 @@ async def _update(shots: Snapshots, query: Query) -> tuple[float, float]:
     return time.perf_counter() - began, time.thread_time() - cpu
 
 
-async def _paints(manager: asynclock.LockManager) -> list[float]:
+async def _drawn(manager: asynclock.LockManager) -> list[tuple[float, float]]:
+    async def cpu() -> float:
+        metrics = (await page.command("Performance.getMetrics"))["metrics"]
+        return sum(float(one["value"]) for one in metrics if one["name"] == "ProcessTime")
+
+    async def drawn() -> Any:
+        return await page.run("return drawn[0]")
+
+    found = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         async with serving(dashboard(manager, token=TOKEN)) as url, browse(Path(folder)) as page:
             await page.open(f"{url}/#token={TOKEN.replace(' ', '+')}")
-            await until(lambda: page.run(PAINTS), "the first picture", timeout=120, every=0.2)
-            for search in ("web", "bulk", "worker", ""):
-                before = len(await page.run(PAINTS))
-                await page.run(f"location.hash = 'search={search}'")
-
-                async def painted(before: int = before) -> bool:
-                    return len(await page.run(PAINTS)) > before
-
-                await until(painted, "the next picture", timeout=120, every=0.2)
-            return [one / 1000 for one in await page.run(PAINTS)]
+            rows = "return document.querySelectorAll('#locks tbody tr').length > 0"
+            await until(lambda: page.run(rows), "the first picture", timeout=120, every=0.2)
+            await page.run(WATCH)
+            await page.command("Performance.enable")
+            for look in LOOKS:
+                before = await cpu()
+                await page.run(f"drawn = []; clicked = performance.now(); location.hash = '{look}'")
+                seconds = await until(drawn, look, timeout=120, every=0.2)
+                found.append((float(seconds), await cpu() - before))
+    return found
 
 
 def _shown(times: Sequence[float]) -> str:
@@ -148,8 +172,9 @@ def main() -> None:
     for name, times in found.updates.items():
         walls, cpus = zip(*times, strict=True)
         print(f"  update, {name}: {_shown(walls)}; CPU {_shown(cpus)}")
-    if found.paints:
-        print(f"  shown in the browser: {_shown(found.paints)}")
+    if found.drawn:
+        walls, cpus = zip(*found.drawn, strict=True)
+        print(f"  from a click to its frame: {_shown(walls)}; CPU of the browser {_shown(cpus)}")
     print(f"  snapshot {found.snapshot * 1000:.0f} (CPU {found.cpu * 1000:.0f})", end=", ")
     print(f"longest slice CPU {found.stall * 1000:.0f}")
     print(f"  load average {found.load:.1f} on {os.cpu_count()} cores")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import socket
@@ -26,6 +27,9 @@ SCAN = Command.plain("SCAN", "0", "COUNT", 1)
 TOKEN = "ASYNCLOCK_TOKEN"  # noqa: S105 - the name of a variable
 STOP_TIMEOUT = 2
 """Maximum seconds at the end for open streams to close."""
+GARBAGE = (10_000, 10, 200)
+"""Thresholds of Python's garbage collection. With 100,000 locks a picture is a million objects in
+no cycle: going through all of them would take half of the CPU time, and a second at once."""
 _EXTRA = ("starlette", "uvicorn")
 
 
@@ -87,6 +91,7 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
 
     from ...contrib.dashboard import dashboard
 
+    gc.set_threshold(*GARBAGE)
     made = token or secrets.token_urlsafe(24)
     longest = settings.options.get("max_ttl", max(10.0, settings.options.get("ttl", 10.0)))
     timeout = settings.options.get("node_timeout", min(NODE_TIMEOUT, longest / 4))
