@@ -188,6 +188,7 @@ QUICK = [
     "tests/primitives/test_synchronized.py",
     "tests/rules",
     "tests/simulation/test_keyspace.py",
+    "tests/tables/blocking/test_generated.py",
     "tests/tables/engine",
     "tests/tables/nodes",
     "tests/testing/test_history.py",
@@ -390,6 +391,12 @@ def docs(session: nox.Session) -> None:
 def pictures(session: nox.Session) -> None:
     """Take the pictures of the live page for the docs anew; needs chromium and its driver."""
     Environment(session).run("python", "-m", "tests.tables.contrib.pictures")
+
+
+@nox.session(default=False)
+def generate(session: nox.Session) -> None:
+    """Write the blocking classes anew, after a change of the asynchronous signatures or docs."""
+    Environment(session).run("python", "-m", "tests.tables.blocking.generate")
 
 
 class Empty:

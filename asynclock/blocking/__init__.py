@@ -15,19 +15,23 @@ to `lease.on_lost`, and expect LeaseLostError from `extend` and at the end of `w
 
 from __future__ import annotations
 
-from ._catalogue import LockSettings
-from ._kinds import (
+from ._bridge import LockSettings
+from ._generated import (
+    Barrier,
     FairLock,
+    Latch,
+    Lease,
+    Lock,
+    MultiLease,
     MultiLock,
     ReadWriteLock,
+    ReentrantLease,
     ReentrantLock,
     Semaphore,
     SemaphorePermits,
+    SharedEvent,
 )
-from ._leases import Lease, MultiLease, ReentrantLease
-from ._locks import Lock
 from ._manager import LockManager, connect
-from ._shared import Barrier, Latch, SharedEvent
 
 __all__ = [
     "Barrier",

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypedDict, TypeVar
 
+from .._engine.options import HandOff
 from .._forks import of_one_process
 from ..errors import ConfigurationError
 from ..manager import LockManager as AsyncLockManager
 from . import _loop
 
 T = TypeVar("T")
+
+
+class WaitSettings(TypedDict, total=False):
+    """The settings of `asynclock.LockManager.fair_lock` that make sense for a thread."""
+
+    ttl: float | None
+    timeout: float | None
+    renew: bool
+    max_hold: float | None
+
+
+class LockSettings(WaitSettings, total=False):
+    """The settings of `asynclock.LockManager.lock` that make sense for a thread; in seconds."""
+
+    handoff: HandOff
 
 
 @of_one_process
@@ -68,6 +84,14 @@ class Bridge:
         self._used = True
         return _loop.background().call(work, undo, ends=ends)
 
+    def ask(self, function: Callable[[], T]) -> T:
+        """Return what a plain function of the asynchronous manager returns in the event loop."""
+
+        async def work() -> T:
+            return function()
+
+        return self.call(work)
+
     def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Start `work` in the event loop without waiting for it.
 
@@ -109,3 +133,8 @@ def _awaitable(made: Awaitable[T]) -> Awaitable[T]:
             f"`lambda locks: locks.inspect('a')`; this one returned {type(made).__name__}"
         )
     return made
+
+
+async def listed(found: AsyncIterator[T]) -> list[T]:
+    """Return everything that `found` yields."""
+    return [one async for one in found]

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Never, TypeVar, Unpack
+from typing import TYPE_CHECKING, Never, ParamSpec, TypeVar, Unpack
 
 from .. import _settings
 from .._connect import connect as connect_asynchronously
-from .._engine.inspection import Inspection
-from .._engine.reports import NodeHealth, Statistics
 from .._nodes.deployment import NodeAddress
+from .._primitives.synchronized import check_function, check_template, fill_in, shown_signature
 from .._settings import ConnectSettings
-from ..errors import AsyncLockError
-from ..events import Observer
+from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager as AsyncLockManager
 from . import _loop
-from ._catalogue import Catalogue
+from ._bridge import LockSettings
 from ._endings import Block, noticed
-from ._leases import Lease
+from ._generated import Catalogue, Lock
 
-T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def connect(*nodes: NodeAddress, **settings: Unpack[ConnectSettings]) -> LockManager:
@@ -61,54 +62,56 @@ class LockManager(Catalogue):
                 text += f": write locks.run(lambda locks: locks.{name}(...)...)"
             raise AttributeError(text, name=name, obj=self)
 
-    def inspect(self, name: str) -> Inspection:
-        """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""
-        return self.run(lambda locks: locks.inspect(name))
-
-    def inspect_all(self) -> list[Inspection]:
-        """Return everything that is held on the nodes; see `asynclock.LockManager.inspect_all`."""
-
-        async def found(locks: AsyncLockManager) -> list[Inspection]:
-            return [one async for one in locks.inspect_all()]
-
-        return self.run(found)
-
-    def nodes(self) -> tuple[NodeHealth, ...]:
-        """Return the health of each node, without asking the nodes."""
-        return self.run(_soon(lambda locks: locks.nodes()))
-
-    def statistics(self) -> Statistics:
-        """Return the manager's counts, without asking the nodes."""
-        return self.run(_soon(lambda locks: locks.statistics()))
-
-    def leases(self) -> tuple[Lease, ...]:
-        """Return the leases that are held through this manager, oldest first."""
-        return tuple(Lease(self, lease) for lease in self.run(_soon(lambda locks: locks.leases())))
-
-    def waiters(self) -> dict[str, int]:
-        """Return the number of this manager's threads that wait for each name that is held now."""
-        return self.run(_soon(lambda locks: locks.waiters()))
-
-    def waits(self) -> dict[str, list[float]]:
-        """Return the seconds that each of these threads has waited, by name, longest first."""
-        return self.run(_soon(lambda locks: locks.waits()))
-
-    def observe(self, observer: Observer) -> None:
-        """Call `observer` with every event from now on, in the thread of the event loop."""
-        self.run(_soon(lambda locks: locks.observe(observer)))
-
-    def unobserve(self, observer: Observer) -> None:
-        """Stop calling `observer`; does nothing if it isn't an observer."""
-        self.run(_soon(lambda locks: locks.unobserve(observer)))
-
-    def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
-        """Wait until the nodes have been met, or vote; see `asynclock.LockManager.ready`.
+    def lock(self, name: str, **settings: Unpack[LockSettings]) -> Lock:
+        """Make a mutex on `name`. Raises ConfigurationError.
 
         Args:
-            voting: whether to wait until locks can be granted.
-            timeout: maximum seconds to wait (default: that of `asynclock.LockManager.ready`).
+            name: what is locked; async code and other processes use the same name.
+            settings: those of `asynclock.LockManager.lock`, without `interrupt`: nothing interrupts
+                a thread.
         """
-        self.run(lambda locks: locks.ready(voting=voting, timeout=timeout))
+        made = self.asynchronous().lock(name, **settings, interrupt=False)
+        return Lock(self, inner=made)
+
+    def synchronized(
+        self, template: str, *, lease: str | None = None, **settings: Unpack[LockSettings]
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function: each call holds the mutex that `template` names.
+
+            @locks.synchronized("orders:{order_id}", timeout=2)
+            def ship(order_id: int) -> None: ...
+
+        Raises ConfigurationError.
+
+        Args:
+            template: the name, with `{order_id}` and the like for the call's arguments.
+            lease: the name of a keyword-only parameter that gets the lease.
+            settings: those of `asynclock.LockManager.lock`.
+        """
+        check_template(template)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if inspect.iscoroutinefunction(function):
+                raise ConfigurationError(
+                    f"{function!r} is async: decorate it with asynclock.LockManager.synchronized"
+                )
+            check_function(function, template, lease)
+            shown = shown_signature(function, lease)
+
+            @functools.wraps(function)
+            def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+                bound = shown.bind(*args, **kwargs)
+                bound.apply_defaults()
+                with self.lock(fill_in(template, bound.arguments), **settings) as held:
+                    if lease is not None:
+                        kwargs[lease] = held
+                    return function(*args, **kwargs)
+
+            if lease is not None:
+                wrapper.__signature__ = shown  # type: ignore[attr-defined]  # functions have it, their type doesn't say
+            return wrapper
+
+        return decorate
 
     def close(self) -> None:
         """Release all leases and end all connections; a second call does nothing.
@@ -148,15 +151,6 @@ class LockManager(Catalogue):
     ) -> None:
         self.close()
         self._with = None
-
-
-def _soon(
-    function: Callable[[AsyncLockManager], T],
-) -> Callable[[AsyncLockManager], Awaitable[T]]:
-    async def run(locks: AsyncLockManager) -> T:
-        return function(locks)
-
-    return run
 
 
 _managers: weakref.WeakSet[LockManager] = weakref.WeakSet()

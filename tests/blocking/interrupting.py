@@ -145,15 +145,15 @@ def change_sides(locks: blocking.LockManager, start: Callable[[], None]) -> None
 
 
 EARLY: dict[Any, str] = {
-    enter_a_lease: "c_return Handler.start|.* _Exit.__get__|call Lease.__enter__",
-    upgrade: ".* _Exit.__get__|call Lease.__enter__",
-    acquire: "call Lease.release",
-    try_acquire: "call Lease.release",
-    release: "c_return Handler.start|call Lease.release",
+    enter_a_lease: "c_return Handler.start|.* _Exit.__get__|call Holding.__enter__",
+    upgrade: ".* _Exit.__get__|call Holding.__enter__",
+    acquire: "call Holding.release",
+    try_acquire: "call Holding.release",
+    release: "c_return Handler.start|call Holding.release",
     close: "c_return Handler.start|call LockManager.close",
-    change_sides: ".* _Exit.__get__|call Lease.__enter__",
-    leave_a_stack: ".*ExitStack|call Acquirable.__exit__",
-    leave_a_stack_with_a_lease: ".*ExitStack|call Lease.__exit__",
+    change_sides: ".* _Exit.__get__|call Holding.__enter__",
+    leave_a_stack: ".*ExitStack|call Enterable.__exit__",
+    leave_a_stack_with_a_lease: ".*ExitStack|call Holding.__exit__",
 }
 """Points where the ending has not begun, or a lease is between two calls of the program."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
@@ -40,6 +41,8 @@ OTHER_PARAMETERS = {
     ("LockManager", "lock"): "its settings are LockSettings, without `interrupt`",
     ("LockManager", "reentrant_lock"): "`inherit` is for tasks that a task starts",
 }
+ABOUT_ASYNC_CODE = {"run", "synchronized"}
+"""Methods whose docstrings speak of async functions."""
 
 
 def members(kind: type) -> set[str]:
@@ -83,3 +86,14 @@ def test_the_parameters_are_the_same(name: str) -> None:
             for kind in (theirs, ours)
         )
         assert (wanted == found) is ((name, member) not in OTHER_PARAMETERS), (member, found)
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS.keys() - {"connect", "AnyLock", "AnyLease"}))
+def test_help_says_as_much_in_the_words_of_threads(name: str) -> None:
+    theirs, ours = getattr(asynclock, name), getattr(blocking, PAIRS[name])
+    for member in sorted(members(ours) - ABOUT_ASYNC_CODE):
+        said = inspect.getdoc(getattr(ours, member)) or ""
+        assert not re.search(r"\bawait\b|\basync (for|with)|\bcancel", said), (member, said)
+        if inspect.isfunction(getattr(theirs, member, None)):
+            wanted = inspect.getdoc(getattr(theirs, member)) or ""
+            assert len(said) > len(wanted) * 0.6 or member == "lock", (member, said)

@@ -91,6 +91,7 @@ def test_every_setting_of_a_primitive_reaches_it(
 
 
 TIME = {"timeout": 0.25}
+NOT_GIVEN = inspect.signature(asynclock.Lock.acquire).parameters["timeout"].default
 CALLS: list[tuple[str, str, type, tuple[Any, ...], dict[str, Any]]] = [
     ("lock", "acquire", asynclock.Lock, (), TIME),
     ("lock", "try_acquire", asynclock.Lock, (), {}),
@@ -179,7 +180,7 @@ def test_a_timeout_of_a_call_wins_over_that_of_the_lock(
         with both.read() as reading:
             both.upgrade(reading, timeout=timeout).release()
             both.upgrade(reading).release()
-    assert [kwargs for _, kwargs in calls] == [{"timeout": timeout}, {}]
+    assert [kwargs for _, kwargs in calls] == [{"timeout": timeout}, {"timeout": NOT_GIVEN}]
 
 
 def test_an_unknown_argument_is_named(locks: blocking.LockManager) -> None:

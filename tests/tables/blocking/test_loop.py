@@ -213,7 +213,7 @@ def test_a_dropped_lease_ends_in_the_loop(
     if quick:
         monkeypatch.setattr(_loop, "soon", wait_for)
     lease = locks.lock("a").acquire()
-    weakref.finalize(lease._lease, lambda: ended.append(threading.current_thread().name))
+    weakref.finalize(lease._inner, lambda: ended.append(threading.current_thread().name))
     del lease
     gc.collect()
     until(lambda: bool(ended))
