@@ -41,7 +41,7 @@ def false_alarm(monitor: Monitor, since: float) -> Trouble | None:
         since: when the trouble began, in seconds since 1970.
     """
     guarded = sum(node.health.state == "quarantined" for node in monitor.nodes)
-    later = (one for one in monitor.leases.values() if _began(one) > since + CLOCKS_APART)
+    later = (one for one in monitor.leases.values() if _lives(one, since + CLOCKS_APART))
     lease = next(later, None) if guarded else None
     if lease is None:
         return None
@@ -53,8 +53,14 @@ def false_alarm(monitor: Monitor, since: float) -> Trouble | None:
     )
 
 
-def _began(lease: SeenLease) -> float:
-    return (lease.found.owner is not None and lease.found.since) or 0.0
+def _lives(lease: SeenLease, since: float) -> bool:
+    """Return whether a holder got its lease after `since`, or still renews it a ttl later.
+
+    A holder whose renewals don't count has lost its lease by then.
+    """
+    if lease.found.owner is None:
+        return False
+    return (lease.exact and lease.since > since) or lease.renewed > since + lease.longest
 
 
 def doubts(monitor: Monitor, prefix: str, max_ttl: float) -> list[str]:

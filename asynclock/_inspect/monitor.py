@@ -46,6 +46,10 @@ class SeenLease:
     """Whether `since` is when it was acquired: readers and other libraries don't tell."""
     longest: float = 0.0
     """Seconds that were left of it at most, at any look."""
+    left: float = 0.0
+    """Seconds that were left of it at this look."""
+    renewed: float = 0.0
+    """When a look showed that its holder had renewed it, in seconds since 1970."""
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -124,10 +128,12 @@ class Monitor:
             key = (one.name, one.part, (view.owner if view else None) or "")
             known = before.pop(key, None)
             leases[key] = seen
-            seen.longest = (view and view.remaining) or 0.0
+            seen.left = seen.longest = (view and view.remaining) or 0.0
             if known is not None:
                 seen.first_seen, seen.since, seen.exact = known.first_seen, known.since, known.exact
                 seen.longest = max(seen.longest, known.longest)
+                later = seen.left > known.left - (now - known.last_seen) + NEARLY_EXPIRED
+                seen.renewed = wall if later else known.renewed
                 seen.text = known.text  # of the same owner
                 continue
             since = (view.since if view else None) or one.since

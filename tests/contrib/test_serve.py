@@ -89,25 +89,29 @@ async def test_it_prints_its_address_and_names_itself_to_the_nodes(
                 await asyncio.to_thread(process.wait, 30)
 
 
-async def test_settings_that_differ_are_no_red_alarm(asynclock_nodes: list[LocalServer]) -> None:
+@pytest.mark.parametrize("busy", [True, False], ids=["new locks", "one that is renewed"])
+async def test_settings_that_differ_are_no_red_alarm(
+    asynclock_nodes: list[LocalServer], *, busy: bool
+) -> None:
     """New servers have no vote by the page's settings, and by those of the services they have."""
     urls = [node.url for node in asynclock_nodes]
     token = "mine & with 100 % signs"
     async with (
         serve(asynclock_nodes, "--max-ttl", "3600", token=token) as (client, address, _),
-        asynclock.connect(*urls, **PATIENT) as services,
+        asynclock.connect(*urls, **{**PATIENT, "ttl": 10.0}) as services,
+        services.lock("before"),
     ):
         assert parse_qs(urlsplit(address).fragment) == {"token": [token]}
         trouble = (await state(client))["trouble"]
         assert trouble["level"] == "red"
 
         async def seems_to_differ() -> Any:
-            async with services.lock("jobs"):
+            async with services.lock("a job") if busy else contextlib.nullcontext():
                 trouble = (await state(client))["trouble"]
                 return trouble["level"] == "amber" and trouble["text"]
 
         text = await until(seems_to_differ, every=0.2)
-    assert "clients go on locking, such as 'jobs'" in text
+    assert f"clients go on locking, such as {'a job' if busy else 'before'!r}" in text
     assert "--restart-guard" in text
 
 
