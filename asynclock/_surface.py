@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ._connect import connect as connect
-from ._engine.acquiring import AcquireContext as AcquireContext
+from ._engine.acquire import AcquireContext as AcquireContext
 from ._engine.inspection import Inspection as Inspection
+from ._engine.inspection import NodeHealth as NodeHealth
 from ._engine.inspection import NodeView as NodeView
+from ._engine.inspection import Statistics as Statistics
+from ._engine.inspection import Waiter as Waiter
 from ._engine.lease import Lease as Lease
-from ._engine.reports import NodeHealth as NodeHealth
-from ._engine.reports import Statistics as Statistics
-from ._engine.waiters import Waiter as Waiter
 from ._primitives.barrier import Barrier as Barrier
 from ._primitives.election import Election as Election
 from ._primitives.election import Leader as Leader

@@ -8,12 +8,18 @@ from functools import partial
 from typing import Any, Never, Unpack
 
 from . import _settings
-from ._engine import reports
 from ._engine.engine import Engine
-from ._engine.inspection import Inspection, inspect
+from ._engine.inspection import (
+    Inspection,
+    NodeHealth,
+    Statistics,
+    health,
+    inspect,
+    statistics,
+    waits,
+)
 from ._engine.lease import Lease
-from ._engine.options import HandOff
-from ._engine.reports import NodeHealth, Statistics
+from ._engine.spec import HandOff
 from ._inspect.access import NodeAccess
 from ._inspect.survey import held
 from ._primitives.barrier import Barrier
@@ -231,7 +237,7 @@ class LockManager:
 
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""
-        return reports.health(self._engine)
+        return health(self._engine)
 
     def leases(self) -> tuple[Lease, ...]:
         """Return the leases that are held through this manager, oldest first."""
@@ -244,11 +250,11 @@ class LockManager:
 
     def waits(self) -> dict[str, list[float]]:
         """Return the seconds that each of these tasks has waited so far, by name, longest first."""
-        return reports.waits(self._engine)
+        return waits(self._engine)
 
     def statistics(self) -> Statistics:
         """Return the manager's counts, without asking the nodes."""
-        return reports.statistics(self._engine, len(self.leases()))
+        return statistics(self._engine, len(self.leases()))
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every event from now on."""

@@ -1,35 +1,290 @@
-"""Acquires a lease: first through the local queue of this process, then from the nodes."""
+"""The call of `acquire`: `await` it, enter it with `async with`, or make a task of it.
+
+To Python the call is a coroutine, so it can be passed wherever a coroutine can. Most acquires only
+use `await`, which takes a generator from `__await__`. Callers that drive a coroutine step by step,
+such as a task, use `send`. A call first waits for its turn among the tasks of its process, and may
+take a lease over there; then it asks the nodes: once with all others of its tick, and if that
+doesn't win, as often as it takes (seek.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+import contextlib
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextvars import ContextVar
+from enum import Enum
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 from .. import _clock
 from ..errors import AsyncLockError
-from ..events import Failed, Voted
+from ..events import Acquired, Failed, Voted
 from . import refusals
-from .acquire_loop import WHOLE, AcquireLoop
-from .acquiring import REUSED, UNUSED
-from .attempt import Attempt
-from .batch import batch_acquire
-from .grant import Grant
+from .ask import Ask, Attempt
+from .context import closed
+from .ending import reserve_ahead, reserve_now
+from .engine import Engine
+from .grant import Grant, LocalQueue, Turn
 from .lease import Lease
-from .local_acquire import LocalAcquire
-from .local_queue import LocalQueue
-from .work import WORK, Work
+from .outbox import decide
+from .seek import LONGEST_ATTEMPT, Seek
+from .spec import LeaseOptions, LockSpec
 
 
-class Acquire(LocalAcquire):
+class Enterable(Protocol):
+    """A lease of any kind, as far as `async with` needs it."""
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None: ...
+    async def __aenter__(self) -> Self: ...
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> Coroutine[Any, Any, None]: ...
+
+
+L_co = TypeVar("L_co", bound=Enterable, covariant=True)
+
+
+class Use(Enum):
+    """The type of UNUSED, which marks a call that has not been awaited yet."""
+
+    NONE = "none"
+
+
+UNUSED: Final[Literal[Use.NONE]] = Use.NONE
+REUSED: Final = "cannot reuse already awaited acquire"
+
+
+class AcquireContext(Coroutine[Any, Any, L_co]):
+    """One call of `acquire`: `await` it to get the lease, or enter it with `async with`.
+
+    The call is a coroutine: `asyncio.create_task`, `gather`, `wait_for` and the like accept it. It
+    sends nothing before it is awaited, but its `timeout` counts from the call. It can be used once;
+    the second use raises RuntimeError. Python warns ("was never awaited") if it is never used.
+    """
+
+    __slots__ = ("_entered", "_steps")
+
+    __name__ = "acquire"
+    """The name that a task shows for this coroutine."""
+    _entered: L_co | Literal[Use.NONE] | None
+    """The lease that an `async with` on this call holds; UNUSED at first, then None.
+
+    Subclasses set UNUSED: one more __init__ would slow each acquire down.
+    """
+    _steps: Generator[Any, Any, L_co] | None
+    """The generator that `send` drives; unset while none is being driven."""
+
+    @property
+    @abstractmethod
+    def _name(self) -> str:
+        """The name of the lock, for messages."""
+
+    @abstractmethod
+    def __await__(self) -> Generator[Any, Any, L_co]:
+        """Make the call. Raises RuntimeError unless `_entered` is UNUSED, and sets it to None."""
+
+    def __repr__(self) -> str:
+        return f"<AcquireContext of {self._name!r}>"
+
+    # as a coroutine
+
+    def send(self, value: Any, /) -> Any:
+        """Run the call until it awaits something, like `coroutine.send`."""
+        steps = self._driven()
+        try:
+            return steps.send(value)
+        except BaseException:
+            self._steps = None
+            raise
+
+    def throw(self, kind: Any, value: Any = None, trace: Any = None, /) -> Any:
+        """Raise an exception at the point where the call waits, like `coroutine.throw`."""
+        steps = self._driven()
+        if self._entered is UNUSED:
+            self._entered = None
+        error = kind if value is None and trace is None else _instance(kind, value, trace)
+        try:
+            return steps.throw(error)
+        except BaseException:
+            self._steps = None
+            raise
+
+    def close(self) -> None:
+        """End the call where it waits, like `coroutine.close`, and clean up."""
+        steps, self._steps = getattr(self, "_steps", None), None
+        if self._entered is UNUSED:
+            self._entered = None
+        if steps is not None:
+            steps.close()
+
+    def _driven(self) -> Generator[Any, Any, L_co]:
+        steps = getattr(self, "_steps", None)
+        if steps is None:
+            if self._entered is not UNUSED:
+                raise RuntimeError(REUSED)
+            steps = self._steps = self._detached()
+        return steps
+
+    def _detached(self) -> Generator[Any, Any, L_co]:
+        """Make the call in such a way that the generator is closed when this object is dropped."""
+        return self.__await__()
+
+    def __del__(self) -> None:
+        if self._entered is UNUSED:
+            warnings.warn(
+                f"acquire of {self._name!r} was never awaited",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    # as a context manager
+
+    async def __aenter__(self) -> L_co:
+        lease = self._entered = await (await self).__aenter__()
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lease = self._entered
+        if lease is None or lease is UNUSED:
+            raise RuntimeError("this acquire was never entered")
+        self._entered = None
+        await lease.__aexit__(kind, error, trace)
+
+
+def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseException:
+    # The signature throw(type, value, traceback), deprecated since Python 3.12.
+    error = value if isinstance(value, BaseException) else kind() if value is None else kind(value)
+    found: BaseException = error.with_traceback(trace)
+    return found
+
+
+class LazyAcquire(AcquireContext[L_co]):
+    """A call of `make`, which gets the seconds left (None: no limit) and returns a lease."""
+
+    __slots__ = ("_called", "_deadline", "_make")
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[float | None], Coroutine[Any, Any, L_co]],
+        timeout: float | None,
+    ) -> None:
+        self._entered = UNUSED
+        self._called = name
+        self._make = make
+        self._deadline = None if timeout is None else _clock.now() + timeout
+
+    @property
+    def _name(self) -> str:
+        return self._called
+
+    def __await__(self) -> Generator[Any, Any, L_co]:
+        if self._entered is not UNUSED:
+            raise RuntimeError(REUSED)
+        self._entered = None
+        deadline = self._deadline
+        left = None if deadline is None else max(0.0, deadline - _clock.now())
+        return self._make(left).__await__()
+
+
+class Work:
+    """Work that can be stopped, such as a request of a web server, and its calls that wait.
+
+    A context variable tells a call which work it belongs to, also in tasks that the work has
+    started. Only a call that has to wait reads the variable.
+    """
+
+    def __init__(self, *, stopped: bool = False) -> None:
+        self.stopped: bool = stopped
+        """Whether calls only take a lock that is free, without waiting."""
+        self._ends: dict[object, tuple[asyncio.AbstractEventLoop, Callable[[], object]]] = {}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the calls that the block makes belong to this work.
+
+        The work ends with the block. A task of the block that goes on after that waits for locks
+        like any other task.
+        """
+        token = WORK.set(self)
+        try:
+            yield
+        finally:
+            WORK.reset(token)
+            self.stopped = False
+
+    def stop(self) -> None:
+        """End all waits with AcquireTimeoutError; later calls take only what is free."""
+        self.stopped = True
+        for call, (loop, _) in tuple(self._ends.items()):
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(self._end, call)
+
+    def _end(self, call: object) -> None:
+        if call in self._ends:
+            self._ends.pop(call)[1]()
+
+    def waits(self, call: object, end: Callable[[], object]) -> None:
+        """Note that `call` waits; `end()` ends its wait, in the running loop."""
+        self._ends[call] = asyncio.get_running_loop(), end
+        if self.stopped:
+            self._end(call)
+
+    def goes_on(self, call: object) -> None:
+        """Note that `call` no longer waits."""
+        self._ends.pop(call, None)
+
+
+WORK: ContextVar[Work | None] = ContextVar("asynclock_work", default=None)
+"""The work that the current task belongs to."""
+
+
+class Acquire(AcquireContext[Lease]):
     """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free (`once`).
 
     Awaiting it returns the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
     QuorumUnavailableError or ConfigurationError. After an error or a cancellation nothing is held.
     """
 
-    __slots__ = ()
+    __slots__ = ("_deadline", "_engine", "_once", "_options", "_spec", "_started")
+
+    def __init__(
+        self,
+        engine: Engine,
+        spec: LockSpec,
+        options: LeaseOptions,
+        timeout: float | None,
+        *,
+        once: bool = False,
+        since: float | None = None,
+    ) -> None:
+        self._entered = UNUSED
+        self._engine = engine
+        self._spec = spec
+        self._options = options
+        self._once = once
+        # Each of several calls that don't wait gets its own time for answers.
+        self._started = _clock.now() if since is None or once or timeout == 0 else since
+        self._deadline = None if timeout is None else self._started + timeout
+
+    @property
+    def _name(self) -> str:
+        return self._spec.name
 
     def __await__(self) -> Generator[Any, Any, Lease]:
         if self._entered is not UNUSED:
@@ -81,7 +336,7 @@ class Acquire(LocalAcquire):
                 engine.observers(Failed(self._spec.name, outcome, waited))
             raise
 
-    def _ask(self, queue: LocalQueue[Grant] | None) -> Generator[Any, Any, Lease]:
+    def _ask(self, queue: LocalQueue | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""
         engine, lease, first, kept = self._engine, None, None, None
         owed = queue is not None and queue.kept is not None
@@ -92,12 +347,20 @@ class Acquire(LocalAcquire):
             if self._deadline is not None:  # the nodes get the time for one answer in any case
                 latest = max(self._deadline, self._started + engine.settings.node_timeout)
                 left = latest - _clock.now()
-            in_time = (left is None or left > 0) and not engine.closed
-            if self._spec.batched and kept is None and in_time:
-                yield from self._first(left)
-                lease = self._won_in_batch(queue)
+            if kept is None and (left is None or left > 0) and not engine.closed:
+                no_ticket = self._once or engine.no_quorum_since
+                waits = () if no_ticket else self._spec.waits
+                ask = Ask(engine, self._spec, self._options.ttl, waits)
+                if left is not None and left >= LONGEST_ATTEMPT * engine.settings.node_timeout:
+                    left = None
+                engine.asking += 1
+                try:
+                    yield from decide(ask, left)
+                finally:
+                    engine.asking -= 1
+                lease = self._won_in_batch(ask, queue)
                 if lease is None:
-                    first = self._alone()
+                    first = ask.alone()
                     first.conclude()
             if lease is None:
                 lease = yield from self._contend(queue, first, kept).__await__()
@@ -110,45 +373,15 @@ class Acquire(LocalAcquire):
                 engine.next_in_line(queue)
         return lease
 
-    def _give_up(self, queue: LocalQueue[Grant] | None, *, owed: bool) -> None:
+    def _give_up(self, queue: LocalQueue | None, *, owed: bool) -> None:
         if owed:  # the release woke no waiter, and perhaps no request since then woke one
             self._engine.pass_on(self._spec)
         if queue is not None:
             queue.asking -= 1
             self._engine.next_in_line(queue)
 
-    def _first(self, left: float | None) -> Generator[Any, Any, None]:
-        """Ask once, together with all others of this tick, and wait for the verdict."""
-        engine, timer = self._engine, None
-        engine.counts.attempts += 1
-        engine.asking += 1
-        no_ticket = self._once or engine.no_quorum_since
-        batch_acquire(engine, self, self._options.ttl, () if no_ticket else self._spec.waits)
-        if left is not None and left < WHOLE * engine.settings.node_timeout:
-            timer = self._future.get_loop().call_later(left, self._expire)
-        try:
-            yield from self._future
-        except BaseException:
-            if self._batch.sent or asyncio._get_running_loop() is not engine.multiplexer.loop:
-                engine.clean_up(partial(self._withdraw, timer))
-            else:  # then no node will know of it
-                self._withdraw(timer)
-            raise
-        engine.asking -= 1
-        if timer is not None:
-            timer.cancel()
-        if engine.undos.pop(self, None) is None:
-            raise refusals.closed()
-
-    def _withdraw(self, timer: asyncio.TimerHandle | None) -> None:
-        self._engine.asking -= 1
-        if timer is not None:
-            timer.cancel()
-        if self._engine.undos.pop(self, None) is not None:
-            self._abandon()
-
     async def _contend(
-        self, queue: LocalQueue[Grant] | None, first: Attempt | None, kept: float | None
+        self, queue: LocalQueue | None, first: Attempt | None, kept: float | None
     ) -> Lease:
         """Ask until the nodes grant; `first` is the attempt of the batch, if there was one.
 
@@ -157,7 +390,7 @@ class Acquire(LocalAcquire):
         work = WORK.get()
         # A call of stopped work still takes what is free, as with a timeout of 0.
         stopped = work is not None and work.stopped
-        loop = AcquireLoop(
+        seek = Seek(
             self._engine,
             self._spec,
             self._options.ttl,
@@ -165,39 +398,36 @@ class Acquire(LocalAcquire):
             once=self._once,
             asked=self._started,
             barge=kept is not None,
+            queue=queue,
         )
-        if queue is not None:
-            if queue.search is not None:
-                loop.unanswered = queue.search.unanswered
-            queue.search = loop
         if work is None or stopped:
-            attempt = await loop.run(first)
+            attempt = await seek.run(first)
         else:
-            attempt = await _until_stopped(work, loop, first)
-        return self._won(attempt, queue, kept if loop.contended is None else None)
+            attempt = await _until_stopped(work, seek, first)
+        return self._won(attempt, queue, kept if seek.contended is None else None)
 
-    def _won_in_batch(self, queue: LocalQueue[Grant] | None) -> Lease | None:
+    def _won_in_batch(self, ask: Ask, queue: LocalQueue | None) -> Lease | None:
         """Return the lease if the whole batch was won and is still valid; otherwise None."""
-        engine, batch, now = self._engine, self._batch, _clock.now()
-        if not self._fence or now >= batch.valid_until:
+        engine, batch, now = self._engine, ask.batch, _clock.now()
+        if batch is None or not ask.fence or now >= batch.valid_until:
             return None
         if engine.observers:
-            engine.observers(Voted(self._spec.name, self._alone().votes()))
+            engine.observers(Voted(self._spec.name, ask.alone().votes()))
         if queue is not None:
-            queue.search = None
+            queue.unanswered = None
         until, sent, voters = batch.valid_until, batch.started, batch.voters
         grant = Grant(
-            self._spec, self._owner, self._fence, batch.ttl, until, voters, sent, queue, now
+            ask.spec, ask.owner, ask.fence, self._options, until, voters, sent, queue, now
         )
         return self._hold(grant, now)
 
-    def _won(self, attempt: Attempt, queue: LocalQueue[Grant] | None, kept: float | None) -> Lease:
+    def _won(self, attempt: Attempt, queue: LocalQueue | None, kept: float | None) -> Lease:
         now = _clock.now()
         grant = Grant(
             attempt.spec,
             attempt.owner,
             attempt.ballot.fence,
-            self._options.ttl,
+            self._options,
             attempt.valid_until,
             attempt.ballot.claims,
             attempt.started,
@@ -212,24 +442,143 @@ class Acquire(LocalAcquire):
         engine.spread.won()
         if grant.queue is not None:
             grant.queue.grants.append(grant)
-        lease = engine.make_lease(grant, grant.fence, self._options, now)
+        lease = Lease(engine, grant, grant.fence, self._options, now)
         engine.renewals.add(grant, grant.asked_since)
         if engine.observers:
             self._announce(lease, votes=len(grant.voters), handed_over=False)
         return lease
 
+    # the turn among the tasks of this process
 
-async def _until_stopped(work: Work, loop: AcquireLoop, first: Attempt | None) -> Attempt:
-    """Run `loop` until it wins or `work` is stopped."""
+    def _queue(self) -> LocalQueue | None:
+        # try_acquire never waits in the queue. It fails at once if this process holds the name, and
+        # else asks the nodes. Its grant enters the queue unless another task asks or may go first.
+        spec, queues = self._spec, self._engine.queues
+        if spec.queue_key is None:
+            return None
+        queue = queues.get(spec.queue_key)
+        if queue is None:
+            turn = self._engine.settings.turn
+            queue = LocalQueue(spec.name, spec.queue_key, spec.permits, turn)
+            queues[spec.queue_key] = queue
+        elif self._once:
+            if queue.full:
+                raise refusals.held_here(self._engine, queue)
+            if queue.asking or queue.kept is not None:
+                return None
+        elif queue.asking and queue.asking + len(queue.grants) < queue.permits:
+            # Another task asks for a permit. A call that doesn't wait asks for one more beside it.
+            return None if self._left() == 0 else queue
+        return queue
+
+    def _join(self, queue: LocalQueue) -> Turn:
+        ours, task = 0, asyncio.current_task()
+        for grant in queue.grants:
+            ours += grant.inside(task)
+            if not grant.fences and grant.lease is not None:
+                reserve_ahead(self._engine, grant)
+        spec = self._spec
+        if ours == queue.permits or (spec.shared and self._engine.renewals.shares(spec, task)):
+            raise refusals.already_held(spec.name)
+        waiter = queue.join(self._options, self._started)
+        left = self._left()
+        if left is not None:
+            timer = waiter.get_loop().call_later(left, queue.give_up, waiter)
+            waiter.add_done_callback(lambda _: timer.cancel())
+        work = WORK.get()
+        if work is not None:
+            waiter.add_done_callback(work.goes_on)
+            work.waits(waiter, partial(queue.give_up, waiter))
+        return waiter
+
+    def _too_long(self, queue: LocalQueue) -> AsyncLockError:
+        if queue.unanswered is not None and not queue.grants:
+            # Nobody has it: the task that asks gets too few votes.
+            return refusals.outage(queue.unanswered)
+        return refusals.too_long_here(self._engine, queue)
+
+    def _leave(self, queue: LocalQueue, waiter: Turn) -> None:
+        # Cancelled or closed just after our turn came: pass the turn on, if the options match.
+        turn = queue.leave(waiter)
+        waiter.cancel()  # has no effect if a turn was given; otherwise it stops the timer
+        if turn is None:
+            return
+        if isinstance(turn, Grant):
+            if not queue.hand_on(turn, self._options, _clock.now()):
+                self._give_back(queue, turn)
+        elif not queue.let_ask(turn):
+            queue.asking -= 1
+            self._engine.next_in_line(queue)
+
+    def _give_back(self, queue: LocalQueue, grant: Grant) -> None:
+        self._engine.release(grant)
+        self._engine.next_in_line(queue)
+
+    async def _accept(self, queue: LocalQueue, grant: Grant) -> Lease | None:
+        """Take over a grant that needs a fence or an extension; if it can't, ask the nodes next."""
+        engine, lease = self._engine, None
+        try:
+            if engine.closed:
+                raise closed()
+            await self._prepare(grant)
+            lease = self._take_over(grant, 0.0)
+            if lease is None:
+                engine.release(grant)
+                if self._left() == 0:
+                    raise refusals.too_long_here(engine, queue)
+                queue.asking += 1
+        finally:
+            engine.clean_up(partial(engine.next_in_line, queue))
+        return lease
+
+    async def _prepare(self, grant: Grant) -> None:
+        engine, options = self._engine, self._options
+        try:
+            if not grant.fences or options.handoff == "strict":
+                reserved = reserve_now(engine, grant, options)
+                if reserved is not None:
+                    await asyncio.wait((reserved,), timeout=self._left())
+            if grant.valid_until - _clock.now() < grant.ttl / 2:
+                extended = engine.extend_now(grant)
+                await asyncio.wait((extended,), timeout=self._left())
+        except BaseException:
+            engine.clean_up(partial(engine.release, grant))
+            raise
+
+    def _left(self) -> float | None:
+        # Seconds until the deadline.
+        return None if self._deadline is None else max(0.0, self._deadline - _clock.now())
+
+    def _take_over(self, grant: Grant, least: float) -> Lease | None:
+        # Returns None if no fence is ready, or if at most `least` seconds of validity are left.
+        now = _clock.now()
+        if not grant.fences or grant.valid_until - now <= least:
+            return None
+        engine = self._engine
+        engine.counts.handovers += 1
+        lease = Lease(engine, grant, grant.take_fence(), self._options, now)
+        if engine.observers:
+            self._announce(lease, votes=0, handed_over=True)
+        return lease
+
+    def _announce(self, lease: Lease, *, votes: int, handed_over: bool) -> None:
+        waited = lease._acquired_at - self._started
+        self._engine.observers(
+            Acquired(lease.name, lease.owner, lease.fence, waited, votes, handed_over)
+        )
+
+
+async def _until_stopped(work: Work, seek: Seek, first: Attempt | None) -> Attempt:
+    """Run `seek` until it wins or `work` is stopped."""
     limit = asyncio.timeout(None)
     try:
         async with limit:
-            work.waits(loop, lambda: limit.reschedule(0.0))
+            work.waits(seek, lambda: limit.reschedule(0.0))
             try:
-                return await loop.run(first)
+                return await seek.run(first)
             finally:
-                work.goes_on(loop)
+                work.goes_on(seek)
     except AsyncLockError:  # AcquireTimeoutError is a TimeoutError, too
         raise
     except TimeoutError:
-        raise loop.out_of_time() from None
+        raise seek.out_of_time() from None

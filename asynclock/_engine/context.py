@@ -13,18 +13,20 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from .. import _clock
 from .._background import Background
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.voting import Readiness
+from .._nodes.replies import Failure
+from .._nodes.voting import Readiness, barred
 from .._rules.pace import Paces
 from .._rules.pacing import Spread
 from .._rules.validity import longest_outage
 from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Observers
 
+CUT = Failure("no answer before the caller's timeout")
 IDS = 32
 """Number of owner ids for which random bytes are read at once."""
 
@@ -61,23 +63,52 @@ class Counts:
     )
 
 
-class Asking(Protocol):
-    """A task that asks the nodes for a lock, again and again."""
+class Vote:
+    """The nodes that failed in one request, and what follows; a subclass counts the replies."""
+
+    __slots__ = ("_nodes", "_quorum", "failures", "name")
+    AIM: ClassVar[str]
+    """What too few answers don't allow, for messages."""
+    NEVER: ClassVar[str] = ""
+    """What never succeeds while permanent failures rule out a quorum, for messages."""
+
+    def __init__(self, name: str, nodes: Multiplexer) -> None:
+        self.name: str = name
+        """The name that the nodes are asked about."""
+        self.failures: dict[int, Failure] = {}
+        self._nodes = nodes.nodes
+        self._quorum = nodes.quorum
 
     @property
-    def name(self) -> str:
-        """The name of the lock."""
+    def cut(self) -> bool:
+        """Whether the caller's timeout ended before some node had given any answer."""
+        return CUT in self.failures.values()
 
     @property
-    def since(self) -> float:
-        """When the call began."""
+    def outage(self) -> bool:
+        """Whether too few nodes answered to be sure that rivals are the reason."""
+        return len(self._nodes) - len(self.failures) < self._quorum
 
     @property
-    def refused(self) -> bool:
-        """Whether the nodes replied that others have the lock."""
+    def hopeless(self) -> bool:
+        """Whether permanent failures rule out a quorum."""
+        never = sum(failure.permanent for failure in self.failures.values())
+        return len(self._nodes) - never < self._quorum
 
-    def leave(self) -> None:
-        """Give the place in the queue up."""
+    @property
+    def barred(self) -> float:
+        """Seconds until the guards let enough nodes for a quorum vote; 0 if they do now."""
+        known = [failure.votes_from for failure in self.failures.values()]
+        return barred(len(self._nodes), self._quorum, known, _clock.now())
+
+    def causes(self) -> dict[str, str]:
+        """Return the cause of each failure by the node's address."""
+        return {self._nodes[i].address: self.failures[i].cause for i in sorted(self.failures)}
+
+    def _unanswered(self, index: int) -> Failure:
+        # The node's last answer says more than that it has not answered yet.
+        lack = self._nodes[index].lack
+        return CUT if lack is None or lack.permanent else lack
 
 
 class Context:
@@ -106,15 +137,16 @@ class Context:
         self.ready: Callable[[], None] = multiplexer.ready
         """Called before each request. Raises ConfigurationError if no request can succeed, or if
         the manager is closed. This is the nodes' own method, to keep each acquire fast."""
-        self.loops: dict[Asking, None] = {}
-        """The tasks that are asking the nodes for a lock, in order, so that simulations repeat."""
+        self.seeking: dict[object, tuple[str, float] | None] = {}
+        """For each call that asks the nodes again and again: once others have the name, the name
+        and when the call began."""
         self.undos: dict[object, Callable[[], object]] = {}
         """For each call that may leave anything on the nodes: the function that takes all of it
         back, which `close` calls. A dict keeps their order, so that simulations repeat."""
         self.undoing: set[asyncio.Task[Any]] = set()
         """The work of such functions that takes several requests; `aclose` waits for it."""
         self.asking: int = 0
-        """Number of calls that wait for their batch; calls that ask again are in `loops`."""
+        """Number of calls that wait for their batch; calls that ask again are in `seeking`."""
         self.no_quorum_since: float = 0.0
         """When attempts began to get too few answers; 0 while a quorum answers."""
         self.complaints: set[str] = set()
@@ -212,3 +244,8 @@ def _refuse_inherited() -> None:
 
 def _refuse() -> None:
     raise ConfigurationError("this manager is closed")
+
+
+def closed() -> ConfigurationError:
+    """Return the error for a call that waited while the manager was closed."""
+    return ConfigurationError("the manager was closed while this call waited")

@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 from weakref import ReferenceType
 
 from .. import _clock, _forks
@@ -18,19 +19,13 @@ from .._forks import of_one_process
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
-from .batch import batch_release
-from .context import EngineSettings
-from .fences import SPARE_FENCES, reserve_ahead
-from .grant import Grant
-from .holder import Holder, LeaseReference
-from .keeper import Keeper
-from .lease import Lease
-from .left import Left
-from .local_queue import LocalQueue, Proceed
-from .options import LeaseOptions
-from .release import Release
+from .context import Context, EngineSettings
+from .ending import SPARE_FENCES, Release, reserve_ahead
+from .grant import Grant, LocalQueue, Proceed
+from .outbox import batch_release
 from .renewal import Renewals
-from .spec import LockSpec, QueueKey
+from .spec import LeaseOptions, LockSpec, QueueKey
+from .ticket import WakesNext
 
 _log = logging.getLogger("asynclock")
 
@@ -39,7 +34,7 @@ NAMES_LOGGED = 10
 
 
 @of_one_process
-class Engine(Keeper):
+class Engine(Context):
     """The leases of one manager: their renewals, their local queues and all that is done to them.
 
     It is the manager's context as well, so a primitive needs only one of the two.
@@ -53,34 +48,35 @@ class Engine(Keeper):
         observers: Observers,
     ) -> None:
         super().__init__(multiplexer, background, settings, observers)
-        self.queues: dict[QueueKey, LocalQueue[Grant]] = {}
+        self.queues: dict[QueueKey, LocalQueue] = {}
         self.renewals: Renewals = Renewals(
             multiplexer, self.retention, self.mark_lost, self._renewed
         )
         self._closing: asyncio.Task[None] | None = None
         _forks.tell_child(self)
-        self._on_drop: Callable[[LeaseReference], None] = self._dropped
+        self.on_drop: Callable[[ReferenceType[Any]], None] = self._dropped
         """Called with the reference to a lease that was garbage-collected without a release."""
         multiplexer.on_stood_still = self.renewals.shorten
 
-    # a lease begins
+    # a lease begins and goes on
 
-    def make_lease(self, grant: Grant, fence: int, options: LeaseOptions, now: float) -> Lease:
-        """Make the lease through which a task holds `grant` from `now` on."""
+    def hold(
+        self,
+        grant: Grant,
+        lease: ReferenceType[Any],
+        fence: int,
+        options: LeaseOptions,
+        now: float,
+    ) -> None:
+        """Let `lease` have `grant` from `now` on."""
         self.counts.acquired += 1
-        lease = Lease(self, grant, fence, options, now)
-        grant.handed_to(ReferenceType(lease, self._on_drop), fence, options, now)
+        grant.handed_to(lease, fence, options, now)
         queue = grant.queue
         if queue is not None and queue.waiters and len(grant.fences) < SPARE_FENCES:
-            reserve_ahead(self, grant, options)
-        return lease
+            reserve_ahead(self, grant)
 
-    # a lease goes on
-
-    def extend_now(
-        self, grant: Grant, ttl: float | None = None
-    ) -> asyncio.Future[dict[int, Failure] | None]:
-        """Ask all nodes to extend `grant` now, to the ttl that it has or to another one.
+    def extend_now(self, grant: Grant) -> asyncio.Future[dict[int, Failure] | None]:
+        """Ask all nodes to extend `grant` now, to its ttl.
 
         The future's result is None once a quorum has extended, otherwise the failures by node.
         """
@@ -90,7 +86,7 @@ class Engine(Keeper):
             if not done.done():
                 done.set_result(failures)
 
-        self.renewals.extend_one(grant, ttl, finish)
+        self.renewals.extend_one(grant, finish)
         return done
 
     def _renewed(self, grant: Grant) -> None:
@@ -101,10 +97,11 @@ class Engine(Keeper):
 
     # a lease ends
 
-    def end_lease(self, lease: Holder, grant: Grant, now: float) -> Release | None:
-        """End `lease`; return the release that was sent, if its replies may still show a loss.
+    def end_lease(self, grant: Grant, now: float, on_loss: Callable[[str], None]) -> Release | None:
+        """End the lease that has `grant`; return the release that was sent.
 
-        None if the next waiter took the grant over, or if the lease had run out: then it was lost.
+        Its replies may still show a loss, which is then told to `on_loss`. Returns None if the next
+        waiter took the grant over, or if the lease had run out: then it was lost.
         """
         if now >= grant.valid_until:
             self.mark_lost(grant, UNNOTICED)
@@ -112,37 +109,36 @@ class Engine(Keeper):
         if self.observers:
             held, left = now - grant.held_since, grant.valid_until - now
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
-        lease._ended(None)
         self.counts.released += 1
         queue = grant.queue
         if queue is None:
-            return self.release(grant, lease)
+            return self.release(grant, on_loss)
         if queue.waiters:
             grant.vacated()
-            if queue.hand_on(grant, lease._options, now):
+            if queue.hand_on(grant, grant.options, now):
                 return None
         kept = queue.keep(grant, now)
         if len(self.multiplexer.nodes) == 1:
             # It is better told at once: it wakes up while the next task prepares its acquire.
-            release = self.release(grant, lease, kept=kept)
+            release = self.release(grant, on_loss, kept=kept)
             self.next_in_line(queue)
             return release
         # Let the next task ask first: then its acquire goes into the same command as the release.
         # A second command for each of several nodes would cost more than an earlier start gains.
         queue.free(grant)
         self.next_in_line(queue)
-        return self.release(grant, lease, kept=kept)
+        return self.release(grant, on_loss, kept=kept)
 
     def release(
         self,
         grant: Grant,
-        lease: Holder | None = None,
+        on_loss: Callable[[str], None] | None = None,
         *,
         kept: bool = False,
     ) -> Release:
         """Send a release to all nodes, at the latest when this tick of the loop ends.
 
-        lease: the held lease that ends so; it is told if the replies show that it was lost.
+        on_loss: called with the reason if the replies show that the lease was lost before.
         kept: the nodes don't wake the next waiter yet, because this process may ask again.
         """
         grant.over()
@@ -150,7 +146,7 @@ class Engine(Keeper):
         queue, nodes = grant.queue, self.multiplexer
         if queue is not None:
             queue.free(grant)
-        release = Release(self, grant, _clock.now(), lease=lease, kept=kept)
+        release = Release(self, grant, _clock.now(), on_loss=on_loss, kept=kept)
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
         if grant.spec.batched and not kept:
@@ -161,13 +157,13 @@ class Engine(Keeper):
             nodes.write()
         return release
 
-    def _pass_on_soon(self, queue: LocalQueue[Grant], grant: Grant) -> None:
+    def _pass_on_soon(self, queue: LocalQueue, grant: Grant) -> None:
         # The nodes have answered a release that woke nobody. A task that must first be woken by
         # another asks within two rounds of the loop; after that the next process gets the name.
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._pass_on_unless_taken, queue, grant)
 
-    def _pass_on_unless_taken(self, queue: LocalQueue[Grant], grant: Grant) -> None:
+    def _pass_on_unless_taken(self, queue: LocalQueue, grant: Grant) -> None:
         if queue.kept is grant:
             queue.kept = None
             self.pass_on(grant.spec)
@@ -176,9 +172,9 @@ class Engine(Keeper):
     def pass_on(self, spec: LockSpec) -> None:
         """Wake the waiter that a release did not wake because this process might ask again."""
         nodes = self.multiplexer
-        nodes.broadcast(spec.pass_on(), Left(nodes.wakeups, spec))
+        nodes.broadcast(spec.pass_on(), WakesNext(nodes.wakeups, spec))
 
-    def next_in_line(self, queue: LocalQueue[Grant]) -> None:
+    def next_in_line(self, queue: LocalQueue) -> None:
         """Let the next waiter ask, unless a task asks or all is held; drop the queue if unused."""
         if queue.asking or len(queue.grants) >= queue.permits:
             return
@@ -191,10 +187,10 @@ class Engine(Keeper):
         """End `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
         if not grant.alarm:  # it has ended already
             return
-        lease, was_held, queue = grant.lease, grant.reference is not None, grant.queue
+        was_held, queue = grant.reference is not None, grant.queue
+        # The task that closes the manager ends its own lease, and goes on after that.
+        grant.lost(reason, asyncio.current_task() if self.closed else None)
         self.release(grant)  # for the nodes that still keep it for us
-        if lease is not None:
-            lease._ended(reason)
         if was_held:
             held = _clock.now() - grant.held_since
             loss = Lost(grant.spec.name, grant.owner, grant.fence, reason, held)
@@ -202,7 +198,7 @@ class Engine(Keeper):
             if queue is not None:
                 self.next_in_line(queue)
 
-    def _dropped(self, reference: LeaseReference) -> None:
+    def _dropped(self, reference: ReferenceType[Any]) -> None:
         for grant in self.renewals.grants():
             if grant.reference is reference and not self.closed:
                 # No release: the code that dropped the lease may still use what the lock protects.

@@ -1,40 +1,103 @@
-"""What the nodes granted to one owner, and each way in which that changes.
+"""What the nodes granted to this process, and the tasks of this process that want it.
 
-Inside a process a grant may pass from one lease to the next (see local_queue.py); on the nodes its
-owner stays the same. Other modules read a Grant but change it only through its methods.
+A grant is one owner's key on the nodes. Inside the process it may pass from one lease to the next:
+of the tasks that want one name only the first asks the nodes, and a released grant goes to the
+next one if that is fair and safe. It must still be valid, the options must be alike, and the
+process may not have used up the time that it may keep a name. Each lease gets a fence of its own
+(see ending.py). Other modules read a Grant but change it only through its methods.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+from weakref import ReferenceType
 
-from .holder import Holder, LeaseReference
-from .local_queue import LocalQueue
-from .options import LeaseOptions
-from .spec import LockSpec
+from .context import Vote
+from .spec import LeaseOptions, LockSpec, QueueKey
 
+ENDED_BY = asyncio.CancelledError, GeneratorExit
+"""What an interruption raises in a body: the latter in an async generator that is closed because
+its consumer was interrupted, who awaited something else than the generator."""
 FOREVER = float("inf")
-_NOWHERE: dict[int, float] = {}
-"""An empty, read-only dict that most grants share: no node forgot them, no call shortened them."""
+KEEP_TIME = 0.1
+"""Seconds that a process may keep a name while it knows of no other process that waits for it. When
+they are over, it asks the nodes again, and finds out."""
+_NO_NODE: dict[int, float] = {}
+"""An empty, read-only dict that most grants share: no node has forgotten them."""
 _NONE = range(0)
 
 
+class Interruption:
+    """Interrupts one body of an `async with`, which runs in the task that creates this object.
+
+    This works like `asyncio.timeout` without a clock (docs/decisions/0004): it cancels the task
+    once, and `uncancel` tells this cancellation from all others (see asyncio.Task.uncancel). An
+    anyio scope doesn't work here, because it must be left in the task that entered it.
+    """
+
+    __slots__ = ("_before", "_handle", "_interrupted", "task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a lease can only be entered inside a task")
+        self.task: asyncio.Task[Any] = task
+        """The task that runs the body."""
+        self._before = task.cancelling()
+        self._handle: asyncio.Handle | None = None
+        self._interrupted = False
+
+    def move(self) -> None:
+        """Note that the body continues in the calling task."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a lease can only be held inside a task")
+        self.task, self._before = task, task.cancelling()
+
+    def interrupt(self) -> None:
+        """Cancel what the body awaits, in the next round of the loop."""
+        # Not at once: the body itself may be running now, and may end before that.
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        self._interrupted = True
+        self.task.cancel()
+
+    def leave(self, kind: type[BaseException] | None) -> bool:
+        """Note that the body has ended with `kind`; return whether this interruption ended it."""
+        if self._handle is None:
+            return False
+        self._handle.cancel()
+        # A coroutine may also be closed in a thread without a loop, which has no current task.
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - unlike its public sister it never raises
+        here = loop is not None and asyncio.current_task() is self.task
+        if not self._interrupted or not here:
+            return False
+        others = self.task.uncancel() > self._before
+        return not others and kind is not None and issubclass(kind, ENDED_BY)
+
+
 class Grant:
-    """One owner's key on the nodes, which renewal keeps alive."""
+    """One owner's key on the nodes, which renewal keeps alive, and the lease that has it now."""
 
     __slots__ = (
         "alarm",
         "asked_since",
         "asked_until",
-        "asking",
+        "bodies",
         "contended",
-        "cut_short",
+        "ending",
         "fence",
         "fences",
         "held_since",
         "hold_until",
-        "lowered",
+        "lost_reason",
+        "options",
         "owner",
         "queue",
         "reference",
@@ -46,21 +109,25 @@ class Grant:
         "spec",
         "top",
         "ttl",
-        "ttl_from",
         "valid_until",
         "voters",
     )
 
     spec: LockSpec
     owner: str
+    options: LeaseOptions
+    """The options of the present lease."""
     fence: int
     ttl: float
+    """Seconds for which renewals ask."""
     valid_until: float
     voters: tuple[int, ...]
     """The nodes whose grants won the vote."""
     asked_since: float
     """When the nodes were first asked for the lock."""
-    queue: LocalQueue[Grant] | None
+    asked_until: float
+    """The latest end in any request that was sent."""
+    queue: LocalQueue | None
     since: float
     """When the nodes gave this process the name in the order of all who waited."""
     contended: bool
@@ -68,23 +135,19 @@ class Grant:
     held_since: float
     """When the present lease began."""
     alarm: float
-    """When renewal checks this next; 0 once renewal has dropped it."""
+    """When renewal checks this next; 0 once the grant is over."""
     renew_until: float
     """The latest moment until which renewal keeps this valid; 0 for no renewal."""
     hold_until: float
     """The latest moment until which `extend` keeps this valid."""
-    lowered: int
-    """The number of the last request for a shorter ttl: earlier ones no longer prolong it."""
-    ttl_from: int
-    """The number of the request that `ttl` comes from."""
-    asked_until: float
-    """The latest end in any request that may still be answered."""
-    asking: tuple[int, float] | None
-    """The last `extend` call until it is answered: its number and its ttl."""
-    cut_short: dict[int, float]
-    """For each node that may still execute a request for a shorter ttl: that ttl."""
-    reference: LeaseReference | None
+    reference: ReferenceType[Any] | None
     """A weak reference to the present lease; None between two leases. Only users keep it."""
+    bodies: tuple[Interruption, ...]
+    """The bodies that a loss interrupts."""
+    ending: asyncio.Future[None] | None
+    """Done when the present lease has ended; made for those who wait for that."""
+    lost_reason: str | None
+    """Why the grant was lost; None if it was not."""
     fences: range
     """The block of fences that is reserved for hand-overs."""
     top: int
@@ -101,20 +164,21 @@ class Grant:
         spec: LockSpec,
         owner: str,
         fence: int,
-        ttl: float,
+        options: LeaseOptions,
         valid_until: float,
         voters: Iterable[int],
         asked_since: float,
-        queue: LocalQueue[Grant] | None,
+        queue: LocalQueue | None,
         since: float = 0.0,
         *,
         contended: bool = False,
     ) -> None:
         self.spec = spec
         self.owner = owner
+        self.options = options
         self.fence = fence
-        self.ttl = ttl
-        self.valid_until = valid_until
+        self.ttl = options.ttl
+        self.valid_until = self.asked_until = valid_until
         self.voters = tuple(voters)
         self.asked_since = asked_since
         self.queue = queue
@@ -124,53 +188,82 @@ class Grant:
         self.alarm = 0.0
         self.renew_until = 0.0
         self.hold_until = FOREVER
-        self.lowered = 0
-        self.ttl_from = 0
-        self.asked_until = valid_until
-        self.asking = None
-        self.cut_short = _NOWHERE
         self.reference = None
+        self.bodies = ()
+        self.ending = None
+        self.lost_reason = None
         self.fences = _NONE
         self.top = fence
         self.reserving = None
-        self.restored = _NOWHERE
+        self.restored = _NO_NODE
         self.restore_at = FOREVER
 
     @property
-    def lease(self) -> Holder | None:
+    def lease(self) -> Any:
         """The present lease; None between two leases or if the lease was dropped."""
         return None if self.reference is None else self.reference()
 
-    @property
-    def wanted_ttl(self) -> float:
-        """The ttl to renew with: what an `extend` is asking for, or else the present one."""
-        return self.ttl if self.asking is None else self.asking[1]
-
-    @property
-    def dropped(self) -> bool:
-        """Whether the program has dropped the lease without releasing it."""
-        return self.reference is not None and self.reference() is None
+    def inside(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether `task` runs a body of the lease, so that it would wait for itself."""
+        return bool(self.bodies) and any(body.task is task for body in self.bodies)
 
     # leases
 
     def handed_to(
-        self, lease: LeaseReference, fence: int, options: LeaseOptions, now: float
+        self, lease: ReferenceType[Any], fence: int, options: LeaseOptions, now: float
     ) -> None:
         """Begin a lease with this fence."""
         self.reference = lease
+        self.options = options
         self.fence = fence
         self.held_since = now
         self.hold_until = FOREVER if options.max_hold is None else now + options.max_hold
         self.renew_until = self.hold_until if options.renew else 0.0
 
+    def guard(self, body: Interruption) -> None:
+        """Interrupt `body` if the grant is lost; `body` may need other grants too."""
+        self.bodies = (*self.bodies, body)
+
+    def unguard(self, body: Interruption) -> None:
+        """Stop interrupting `body`."""
+        self.bodies = tuple(other for other in self.bodies if other is not body)
+
+    def keep_here(self, options: LeaseOptions) -> None:
+        """Let the present lease have these options from now on."""
+        self.options = options
+
+    def ends(self) -> asyncio.Future[None]:
+        """Return the shared future that is done once the present lease has ended."""
+        if self.ending is None:
+            self.ending = asyncio.get_running_loop().create_future()
+        return self.ending
+
     def vacated(self) -> None:
         """End the present lease; the next one may take the grant over."""
-        self.reference = None
+        self.reference, self.bodies = None, ()
+        if self.ending is not None:
+            if not self.ending.done():
+                self.ending.set_result(None)
+            self.ending = None
 
     def over(self) -> None:
         """End the grant and its lease: it is neither valid nor renewed any more."""
-        self.reference = None
         self.valid_until = self.alarm = 0.0
+        self.vacated()
+
+    def lost(self, reason: str, closer: asyncio.Task[Any] | None = None) -> None:
+        """End the grant as lost and interrupt the bodies, but not that of the task `closer`."""
+        self.lost_reason, bodies = reason, self.bodies
+        self.over()
+        for body in bodies if self.options.interrupt else ():
+            if body.task is not closer:
+                body.interrupt()
+
+    def inherited(self, reason: str) -> None:
+        """In a forked child: end the grant as lost, without an event or a cancellation."""
+        self.lost_reason = reason
+        self.valid_until = self.alarm = 0.0
+        self.reference, self.bodies, self.ending = None, (), None
 
     # renewal
 
@@ -179,51 +272,24 @@ class Grant:
         self.alarm = at
 
     def stop_renewing(self) -> None:
-        """Let the grant end with its ttl."""
-        self.renew_until = 0.0
+        """Let the grant end with its ttl, because the program has dropped the lease."""
+        self.renew_until, self.bodies = 0.0, ()
 
     def end_sooner(self, by: float) -> None:
         """Shorten the validity, because our clock stood still for `by` seconds."""
         self.valid_until -= by
 
+    def wants(self, ttl: float) -> None:
+        """Let later renewals ask for this ttl."""
+        self.ttl = ttl
+
     def asked(self, until: float) -> None:
         """Note a request that may extend this until `until`."""
         self.asked_until = max(self.asked_until, until)
 
-    def wants(self, number: int, ttl: float) -> tuple[int, float]:
-        """Note an `extend` call to `ttl`; return what identifies it."""
-        self.asking = asking = number, ttl
-        return asking
-
-    def answered(self, asking: tuple[int, float]) -> None:
-        """Note that the nodes answered this `extend` call, unless there was a newer one."""
-        if self.asking == asking:
-            self.asking = None
-
-    def shortened(self, until: float, number: int, ttl: float) -> None:
-        """Count request `number` for a shorter ttl, which is about to be sent.
-
-        Nodes may execute it and their replies may get lost, so it counts at once.
-        """
-        self.valid_until = min(self.valid_until, until)
-        self.ttl, self.asked_until = ttl, until
-        self.lowered = self.ttl_from = number
-
-    def may_end_sooner(self, index: int, ttl: float) -> None:
-        """Note that node `index` may still execute a request for this shorter ttl."""
-        self.cut_short = {**self.cut_short, index: min(ttl, self.cut_short.get(index, ttl))}
-
-    def extended(self, until: float, number: int, ttl: float) -> None:
-        """Count an extension by a quorum, which request `number` asked for."""
-        if number < self.lowered:
-            return
-        if until < self.hold_until:
-            # A quorum may answer an older request after a newer one.
-            if number >= self.ttl_from:
-                self.ttl, self.ttl_from = ttl, number
-        else:  # the last renewal: its ttl was the rest of the time
-            until = max(self.hold_until, self.valid_until)
-        self.valid_until = max(until, self.valid_until)
+    def extended(self, until: float) -> None:
+        """Count an extension by a quorum; the last renewal before `hold_until` ends there."""
+        self.valid_until = max(min(until, self.hold_until), self.valid_until)
 
     # nodes that forgot the key
 
@@ -264,11 +330,149 @@ class Grant:
         """Replace the block of fences."""
         self.fences = fences
 
-    def drop_fences(self) -> None:
-        """Give the reserved fences up."""
-        self.fences = _NONE
-
     def reservation_ended(self, done: asyncio.Future[None]) -> None:
         """Note the end of a request for fences, unless a newer one is under way."""
         if self.reserving is done:
             self.reserving = None
+
+
+class Proceed(Enum):
+    """The right to ask the nodes."""
+
+    NOW = "now"
+
+
+Turn = asyncio.Future[Grant | Proceed | None]
+"""The wait of one task in a local queue. Its result is a live grant to take over, or the right to
+ask the nodes, or None if the wait ended before the task's turn came."""
+_NOBODY: OrderedDict[Any, tuple[LeaseOptions, float]] = OrderedDict()
+"""An empty queue that all names without waiters share; nothing may be put into it."""
+
+
+class LocalQueue:
+    """The tasks of this process that want one name: some hold, one asks, the rest wait in order."""
+
+    __slots__ = (
+        "asking",
+        "grants",
+        "kept",
+        "key",
+        "name",
+        "permits",
+        "turn",
+        "unanswered",
+        "waiters",
+    )
+
+    def __init__(self, name: str, key: QueueKey, permits: int, turn: float) -> None:
+        self.name: str = name
+        self.key: QueueKey = key
+        self.permits: int = permits
+        """Maximum number of tasks that may hold at once; the same for all with this key."""
+        self.turn: float = turn
+        """Seconds that this process may keep the name while other processes wait."""
+        self.grants: list[Grant] = []
+        self.asking: int = 0
+        """Number of tasks that are asking the nodes or have just been told to."""
+        self.kept: Grant | None = None
+        """The grant released last, while this process may take the name again first."""
+        self.unanswered: Vote | None = None
+        """The last attempt of the task that asks, if too few nodes voted; None otherwise."""
+        self.waiters: OrderedDict[Turn, tuple[LeaseOptions, float]] = _NOBODY
+        """For each waiter: its options, and when its call began."""
+
+    @property
+    def full(self) -> bool:
+        """Whether this process holds all permits of the name."""
+        return len(self.grants) >= self.permits
+
+    def join(self, options: LeaseOptions, since: float) -> Turn:
+        """Add a waiter at the end of the queue; the returned future gives it its turn.
+
+        `since`: when its call began.
+        """
+        waiter: Turn = asyncio.get_running_loop().create_future()
+        if self.waiters is _NOBODY:
+            self.waiters = OrderedDict()
+        self.waiters[waiter] = options, since
+        return waiter
+
+    def leave(self, waiter: Turn) -> Grant | Proceed | None:
+        """Remove a waiter. Return the turn that it has already got: the caller must pass it on."""
+        self.waiters.pop(waiter, None)
+        return waiter.result() if waiter.done() and not waiter.cancelled() else None
+
+    def give_up(self, waiter: Turn) -> None:
+        """End a waiter's wait without a turn, unless it has just got one."""
+        if self.waiters.pop(waiter, None) is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def used_up(self, grant: Grant, now: float) -> bool:
+        """Whether this process has had the name for so long that others must go first."""
+        return now - grant.since >= (self.turn if grant.contended else KEEP_TIME)
+
+    def free(self, grant: Grant) -> None:
+        """Note that this process holds `grant` no longer; a second call does nothing."""
+        if grant in self.grants:
+            self.grants.remove(grant)
+
+    def keep(self, grant: Grant, now: float) -> bool:
+        """Reserve the released name for this process until its turn ends; return whether it is.
+
+        That is needed only if other processes wait: nobody else would get the name.
+        """
+        if not grant.contended or self.permits > 1 or self.used_up(grant, now):
+            return False
+        self.kept = grant
+        return True
+
+    def take_kept(self, now: float) -> float | None:
+        """Stop keeping the name. Return when the turn began; None if the turn is over."""
+        kept, self.kept = self.kept, None
+        return kept.since if kept is not None and now - kept.since < self.turn else None
+
+    def hand_on(self, grant: Grant, given_up: LeaseOptions, now: float) -> bool:
+        """Give the grant to the next waiter; return False if nobody may take it over.
+
+        The grant must be valid, the process's turn not used up, and the waiter's options alike.
+        """
+        # `max_hold` limits what one lease may hold, so its grant is not passed on.
+        if not given_up.handoff or given_up.max_hold is not None:
+            return False
+        if now >= grant.valid_until or self.used_up(grant, now):
+            return False
+        queue = self.waiters
+        while queue:
+            waiter, entry = queue.popitem(last=False)
+            if waiter.done():  # it was cancelled, but its task has not run since
+                continue
+            options = entry[0]
+            if options.ttl == grant.ttl and (options is given_up or alike(options, given_up)):
+                waiter.set_result(grant)
+                return True
+            queue[waiter] = entry
+            queue.move_to_end(waiter, last=False)
+            return False
+        return False
+
+    def let_ask(self, turn: Proceed) -> bool:
+        """Let the next waiter ask the nodes; return False if nobody waits."""
+        while self.waiters:
+            waiter, _ = self.waiters.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(turn)
+                return True
+        return False
+
+
+def alike(options: LeaseOptions, given_up: LeaseOptions) -> bool:
+    """Return whether `options` equal `given_up`, apart from the ttl.
+
+    The caller compares the ttl with the grant's, which `extend` may have changed. `given_up` has
+    no max_hold, because a lease with max_hold is not handed over.
+    """
+    return (
+        options.handoff == given_up.handoff
+        and options.renew == given_up.renew
+        and options.max_hold is None
+    )

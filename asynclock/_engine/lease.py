@@ -1,26 +1,35 @@
 """The Lease through which one task holds a lock.
 
-Each lease ends once: it is released, handed over (see local_queue.py) or lost. The replies to its
-release may show that it was lost before.
+Each lease ends once: it is released, handed over (see grant.py) or lost. The replies to its release
+may show that it was lost before.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
+from typing import Any, ClassVar
+from weakref import ReferenceType
 
 from .. import _clock, _settings
 from .._forks import of_one_process
-from ..errors import QuorumUnavailableError
-from ..events import UNNOTICED
-from .check import still_ours
-from .interruption import Interruption
-from .lease_state import LeaseState
+from .._nodes.replies import Failure
+from .._rules import validity
+from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
+from ..events import NO_LONGER, UNNOTICED, Lost
+from . import refusals
+from .context import Vote
+from .engine import Engine
+from .grant import Grant, Interruption
+from .renewal import QUARANTINED
+from .said import done
+from .spec import LeaseOptions
 
 
 @of_one_process
-class Lease(LeaseState):
+class Lease:
     """One holding of a lock by one task: `acquire` returns it and `async with` enters it.
 
     Use the lease as a context manager or call `release`. Leaving the context releases it. If the
@@ -29,29 +38,118 @@ class Lease(LeaseState):
     awaits is cancelled, and the `async with` turns that cancellation into LeaseLostError.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "__weakref__",
+        "_acquired_at",
+        "_body",
+        "_engine",
+        "_grant",
+        "_lost",
+        "_options",
+        "_outcome",
+        "fence",
+        "name",
+        "owner",
+        "part",
+    )
+
+    def __init__(
+        self, engine: Engine, grant: Grant, fence: int, options: LeaseOptions, now: float
+    ) -> None:
+        self.name: str = grant.spec.name
+        """The name that is locked."""
+        self.part: str = grant.spec.part
+        """The part of the name that is held: a semaphore's slot, "read" or "write"; else ""."""
+        self.owner: str = grant.owner
+        """The random id stored in Redis, with the label of this process."""
+        self.fence: int = fence
+        """Fencing token; rises with every lease on this name. Pass it to the store, which must
+        reject lower ones."""
+        self._acquired_at: float = now
+        self._engine = engine
+        self._grant: Grant | None = grant
+        """What the nodes granted; None once this lease was released."""
+        self._options = options
+        self._body: Interruption | None = None
+        self._lost: str | None = None
+        """Why the lease was lost, if only the replies to its release showed that."""
+        self._outcome: bool | None = None
+        """What `release` returns; None until it was called."""
+        engine.hold(grant, ReferenceType(self, engine.on_drop), fence, options, now)
+
+    def __repr__(self) -> str:
+        state = "held" if self.held else (self.lost_reason or "released")
+        return f"<Lease {self.name!r} fence={self.fence} {state}>"
+
+    @property
+    def ttl(self) -> float:
+        """Seconds the lease lives without renewal."""
+        grant = self._grant  # read once: another thread may ask, too
+        return self._options.ttl if grant is None else grant.ttl
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that a loss interrupts; None while the lease is not entered."""
+        if self._body is not None:
+            return self._body.task
+        grant = self._grant
+        return grant.bodies[0].task if grant is not None and grant.bodies else None
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is held at this moment by our own clock, without asking the nodes."""
+        grant = self._grant
+        return grant is not None and _clock.now() < grant.valid_until
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the lease was lost; None if it was not."""
+        grant = self._grant
+        return self._lost if grant is None else grant.lost_reason
+
+    def remaining(self) -> float:
+        """Seconds until the lease ends if it is not renewed again; 0 once it has ended."""
+        grant = self._grant
+        return 0.0 if grant is None else max(0.0, grant.valid_until - _clock.now())
+
+    async def wait_lost(self) -> None:
+        """Wait until the lease has ended; after a release `lost_reason` is None."""
+        if not self._ended:
+            await asyncio.shield(self._ending())
 
     async def extend(self, ttl: float | None = None) -> None:
         """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl.
 
-        The range of `ttl` is that of `lock(ttl=)`; other values raise ConfigurationError. With
-        `max_hold`, this doesn't move the end past `max_hold` seconds after the acquire. A shorter
-        ttl counts at once, whatever the nodes reply. Raises LeaseLostError if the lease is no
-        longer held. Raises QuorumUnavailableError if too few nodes answered: the lease then ends
-        when it would have, or when the shorter ttl is over. If this call is cancelled, the nodes
-        may or may not have extended.
+        The range of `ttl` is that of `lock(ttl=)`; other values raise ConfigurationError, and so
+        does a ttl with which the lease would end earlier than it does now: release it instead. With
+        `max_hold`, this doesn't move the end past `max_hold` seconds after the acquire. Raises
+        LeaseLostError if the lease is no longer held. Raises QuorumUnavailableError if too few
+        nodes answered: the lease then ends when it would have. If this call is cancelled, the
+        nodes may or may not have extended.
         """
         if ttl is not None:
             settings = self._engine.settings
             timeout, longest = settings.node_timeout, settings.max_ttl
             ttl = _settings.ttl(ttl, node_timeout=timeout, max_ttl=longest)
-        if self._grant is None or not self.held:
+        grant = self._grant
+        if grant is None or not self.held:
             raise self._loss_error()
         self._check_loop()
-        failures = await self._engine.extend_now(self._grant, ttl)
+        before = grant.ttl
+        if ttl is not None:
+            sooner = validity.valid_until(_clock.now(), ttl) < grant.asked_until
+            if ttl < before and sooner:
+                raise ConfigurationError(
+                    f"extend(ttl={ttl:g}) would end the lease on {self.name!r} earlier than it "
+                    "ends now: release it instead, or wait"
+                )
+            grant.wants(ttl)
+        failures = await self._engine.extend_now(grant)
         if not self.held:
             raise self._loss_error()
         if failures is not None:
+            if grant.ttl == ttl:
+                grant.wants(before)
             nodes = self._engine.multiplexer.nodes
             raise QuorumUnavailableError(
                 f"too few nodes answered to extend {self.name!r}",
@@ -71,7 +169,7 @@ class Lease(LeaseState):
         self._check_loop()
         grant = self._grant
         return (
-            grant is not None and self.held and await still_ours(self._engine, grant) and self.held
+            grant is not None and self.held and await _still_ours(self._engine, grant) and self.held
         )
 
     async def release(self) -> bool:
@@ -92,7 +190,7 @@ class Lease(LeaseState):
         """Release; with `wait`, wait for the nodes also within a turn."""
         if self._outcome is None:
             engine, grant = self._engine, self._grant
-            if grant is None:
+            if grant is None or not grant.alarm:
                 self._outcome = False
             else:
                 if asyncio.get_running_loop() is not engine.multiplexer.loop:
@@ -102,31 +200,98 @@ class Lease(LeaseState):
                 # Not in `_let_go`: a lease that a failed call gives back was no hold of its caller.
                 if engine.paces and self._outcome:
                     engine.paces.held(grant.spec.pace_key, now - grant.held_since)
-                release = engine.end_lease(self, grant, now)
+                release = engine.end_lease(grant, now, self._was_lost)
+                self._leave(grant)
                 if release is not None and (wait or not release.kept):
                     await release.done()
         return self._outcome
 
+    def _let_go(self) -> None:
+        """Release now, without waiting for the nodes' replies."""
+        grant = self._grant
+        if self._outcome is None and grant is not None and grant.alarm:
+            now = _clock.now()
+            self._outcome = now < grant.valid_until
+            self._engine.end_lease(grant, now, self._was_lost)
+            self._leave(grant)
+
     def _release_soon(self) -> None:
-        """Release in the next round of the loop, for a coroutine that is being closed."""
+        """Release in the next round of the loop.
+
+        A coroutine may be closed in any thread, or after its loop: it must send nothing there.
+        """
         self._engine.soon(self._let_go)
 
-    def _soon(self, act: Callable[[], None]) -> None:
+    def _leave(self, grant: Grant) -> None:
+        # The grant may go on with another lease; what it tells of a loss was ours until now.
+        if grant.lost_reason is None:
+            self._grant = None
+
+    def _was_lost(self, reason: str) -> None:
+        # The replies to the release show it.
+        self._outcome, self._lost = False, reason
+        held = _clock.now() - self._acquired_at
+        self._engine.report_loss(Lost(self.name, self.owner, self.fence, reason, held))
+
+    def _soon(self, act: Callable[[], object]) -> None:
         """Call `act` in the manager's loop, from any thread, unless the manager is closed."""
         if not self._engine.closed:
             self._engine.soon(act)
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the lease was released, or lost as far as that was noticed."""
+        return self._grant is None or not self._grant.alarm
+
+    def _ending(self) -> asyncio.Future[None]:
+        """Return the shared future that is done once the lease has ended; don't cancel it."""
+        self._check_loop()
+        grant = self._grant
+        if grant is None or not grant.alarm:
+            done = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        return grant.ends()
+
+    def _guard(self, body: Interruption) -> None:
+        """Interrupt `body` when the lease is lost; `body` may need other leases too."""
+        if self._grant is not None:
+            self._grant.guard(body)
+
+    def _unguard(self, body: Interruption) -> None:
+        """Stop interrupting `body`."""
+        if self._grant is not None:
+            self._grant.unguard(body)
 
     def _abandon(self) -> None:
         """Stop the renewal of a dropped lease, so that it ends with its ttl."""
         if self._grant is not None:
             self._grant.stop_renewing()
 
-    def _let_go(self) -> None:
-        """Release now, without waiting for the nodes' replies."""
-        if self._outcome is None and self._grant is not None:
-            now = _clock.now()
-            self._outcome = now < self._grant.valid_until
-            self._engine.end_lease(self, self._grant, now)
+    def _keep_here(self) -> None:
+        """Let no waiting task of this process take the lock over."""
+        if self._grant is not None:
+            self._grant.keep_here(replace(self._options, handoff=False))
+
+    def _check_loop(self) -> None:
+        """Raise ConfigurationError in another event loop than the manager's."""
+        self._engine.multiplexer.check_loop()
+
+    def _loss_error(self) -> LeaseLostError:
+        """Return the error for code that uses a lease that is no longer held."""
+        reason = self.lost_reason or ("it was released" if self._outcome is not None else "expired")
+        return LeaseLostError(
+            f"the lease on {self.name!r} (fence {self.fence}) is no longer held: {reason}",
+            name=self.name,
+            reason=reason,
+            owner=self.owner,
+            fence=self.fence,
+        )
+
+    def _notice_end(self) -> None:
+        """Count the lease as lost if it has ended and nothing has noticed that yet."""
+        if self._grant is not None and not self.held:
+            self._engine.mark_lost(self._grant, UNNOTICED)
 
     # entered
 
@@ -137,7 +302,8 @@ class Lease(LeaseState):
         ConfigurationError in another event loop than the manager's.
         """
         self._notice_end()
-        if self._grant is None:
+        grant = self._grant
+        if grant is None or not grant.alarm:
             raise self._loss_error()
         if self._body is not None:
             raise RuntimeError("this lease has been entered already")
@@ -145,12 +311,8 @@ class Lease(LeaseState):
         if body.task.get_loop() is not self._engine.multiplexer.loop:
             self._check_loop()  # a loss could not end a body there
         self._body = body
+        grant.guard(body)
         return self
-
-    def _notice_end(self) -> None:
-        """Count the lease as lost if it has ended and nothing has noticed that yet."""
-        if self._grant is not None and not self.held:
-            self._engine.mark_lost(self._grant, UNNOTICED)
 
     def adopt(self) -> None:
         """Make the calling task the one that a loss interrupts.
@@ -178,9 +340,67 @@ class Lease(LeaseState):
         body, self._body = self._body, None
         interrupted = body is not None and body.leave(kind)
         if kind is GeneratorExit:
-            # The coroutine may be closed in any thread, or after its loop: send nothing here.
+            if body is not None:
+                self._unguard(body)
             self._release_soon()
         else:
             await self._release(wait=True)
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self._loss_error() from error
+
+
+async def _still_ours(engine: Engine, grant: Grant) -> bool:
+    """Return whether a quorum keeps `grant` for us; if too few do, the grant is lost.
+
+    Takes at most one node timeout. Raises QuorumUnavailableError if too few nodes answered.
+    """
+    engine.ready()
+    check = Check(engine, grant)
+    await check.decided
+    if check.kept >= engine.multiplexer.quorum:
+        return True
+    if not check.gone:
+        raise refusals.outage(check)
+    if grant.alarm:  # it was not released in the meantime
+        engine.mark_lost(grant, NO_LONGER)
+    return False
+
+
+class Check(Vote):
+    """Asks whether the nodes keep a grant; decided once a quorum keeps it or no quorum can."""
+
+    __slots__ = ("_grant", "_left", "_missing", "_multiplexer", "_sent", "decided", "kept")
+    AIM: ClassVar[str] = "check"
+
+    def __init__(self, engine: Engine, grant: Grant) -> None:
+        super().__init__(grant.spec.name, engine.multiplexer)
+        self._multiplexer = engine.multiplexer
+        self._grant = grant
+        self._sent = _clock.now()
+        self._left = len(self._nodes)
+        self._missing = 0
+        self.kept: int = 0
+        """Number of nodes that keep the grant for us, as far as their votes count."""
+        self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        engine.multiplexer.broadcast(grant.spec.check(grant.owner), self)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the nodes that lack the key leave no quorum that can have it."""
+        return len(self._nodes) - self._missing < self._quorum
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index`."""
+        said = done(reply)
+        if type(said) is Failure:
+            self.failures[index] = said
+        elif not said:
+            self._missing += 1
+        elif self._multiplexer.counts(index, self._sent, self._grant.voters):
+            self.kept += 1
+        else:
+            self.failures[index] = QUARANTINED
+        self._left -= 1
+        decided = self.kept >= self._quorum or self.gone or not self._left
+        if decided and not self.decided.done():
+            self.decided.set_result(None)

@@ -13,12 +13,10 @@ from ..errors import (
     QuorumUnavailableError,
     UnsupportedDeploymentError,
 )
-from .attempt import Attempt
-from .context import Context
-from .grant import Grant
-from .local_queue import LocalQueue
+from .ask import Attempt
+from .context import Context, Vote
+from .grant import LocalQueue
 from .spec import LockSpec
-from .vote import Vote
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
     NotAcquiredError: "refused",
@@ -33,7 +31,7 @@ SHOWN_CHARACTERS = 8
 
 
 def is_owner_id(owner: str | None) -> bool:
-    """Return whether this library has made the id of an owner, as far as its form shows."""
+    """Return whether an owner id has the form of this library's ids."""
     return owner is not None and owner[ID_DIGITS : ID_DIGITS + 1] == ":"
 
 
@@ -91,19 +89,19 @@ def out_of_time(context: Context, spec: LockSpec) -> NotAcquiredError:
     )
 
 
-def held_here(context: Context, queue: LocalQueue[Grant]) -> NotAcquiredError:
+def held_here(context: Context, queue: LocalQueue) -> NotAcquiredError:
     """Return the error for try_acquire when this process itself has the name."""
     return _in_this_process(NotAcquiredError, "is held by this process", context, queue)
 
 
-def too_long_here(context: Context, queue: LocalQueue[Grant]) -> NotAcquiredError:
+def too_long_here(context: Context, queue: LocalQueue) -> NotAcquiredError:
     """Return the error for a timeout in the local queue."""
     text = "was not free in time; other tasks of this process hold it or wait for it"
     return _in_this_process(AcquireTimeoutError, text, context, queue)
 
 
 def _in_this_process(
-    kind: type[NotAcquiredError], text: str, context: Context, queue: LocalQueue[Grant]
+    kind: type[NotAcquiredError], text: str, context: Context, queue: LocalQueue
 ) -> NotAcquiredError:
     now, owner, remaining, ahead = _clock.now(), None, None, len(queue.waiters)
     pace = context.paces.of(queue.key)
@@ -160,11 +158,6 @@ def outage(vote: Vote) -> QuorumUnavailableError:
         nodes=vote.causes(),
         retry_after=max(1.0, barred),
     )
-
-
-def closed() -> ConfigurationError:
-    """Return the error for a call that waited while the manager was closed."""
-    return ConfigurationError("the manager was closed while this call waited")
 
 
 def _listed(vote: Vote) -> str:

@@ -4,34 +4,102 @@ There is no task and no timer per lease, but a heap of the moments at which gran
 All grants of one batch share a moment. A renewal that does not reach a quorum is repeated until the
 lease's deadline. The deadline is in the heap as well, so an unresponsive network can't delay the
 report of a loss.
+
+A key that a node lacks is put back: the node was restarted empty or flushed, or had no vote when
+the others were asked. Without this, restarting nodes one after the other would lose every held
+lease if the nodes keep nothing on disk, though no two were ever down together. The request repeats
+the owner's acquire, with its highest fence as the floor: a node whose name is free stores the key
+and raises its counter; any other node refuses. The request is sent only when the node has its vote,
+and once for each loss of the vote, so a key that was deleted by hand stays deleted. Reasons:
+docs/decisions/0022; proof: tests/model, cases K and J.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from itertools import count
 from typing import Any
 
 from .. import _clock
+from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.replies import Failure
+from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import Command, Word
 from .._rules import validity
 from ..events import DROPPED, HELD_TOO_LONG, NO_LONGER, NOT_RENEWED, RAN_OUT, UNNOTICED
 from .grant import FOREVER, Grant
-from .moments import Moments
-from .restoring import Restores
-from .round import Done, Round
+from .said import Granted, acquired, extended
 from .spec import LockSpec, ms
 
+QUARANTINED = Failure("it is quarantined, and this lease was won without it")
 LEASE_INHERITED = "it belongs to the process that forked this one"
 """The reason of a loss in a forked child: its parent has the lease."""
 LATE = 0.25
 """Seconds by which a timer is later than its moment only if the event loop was busy."""
 RENEWAL_WINDOW = 0.01
 """Seconds within which due renewals are sent as one batch."""
+Done = Callable[[dict[int, Failure] | None], None]
+"""Called with None when a quorum has extended all leases, otherwise with the failures by node."""
+
+
+class Moments:
+    """The moments at which grants must be checked, as a heap, and the grants of each."""
+
+    __slots__ = ("_due", "_entries", "_heap")
+
+    def __init__(self) -> None:
+        self._due: dict[float, list[Grant]] = {}
+        """For each moment: the grants to check then, and some that have another moment by now."""
+        self._heap: list[float] = []
+        """The moments."""
+        self._entries = 0
+        """Number of grants in all lists."""
+
+    def add(self, grant: Grant, at: float) -> bool:
+        """Note to check `grant` at that moment; return whether the moment is a new one."""
+        self._entries += 1
+        grants = self._due.get(at)
+        if grants is not None:
+            grants.append(grant)
+            return False
+        self._due[at] = [grant]
+        heapq.heappush(self._heap, at)
+        return True
+
+    @property
+    def first(self) -> float | None:
+        """The earliest moment; None if nothing is due."""
+        return self._heap[0] if self._heap else None
+
+    def take(self, until: float) -> list[Grant]:
+        """Remove the moments up to `until`, and later ones without a grant; return the grants."""
+        due: dict[Grant, None] = {}  # a grant may be there twice with the same moment
+        heap = self._heap
+        while heap and (heap[0] <= until or not self._at(heap[0])):
+            at = heapq.heappop(heap)
+            due.update(dict.fromkeys(self._at(at)))
+            self._entries -= len(self._due.pop(at))
+        return list(due)
+
+    def tidy(self, alive: int) -> None:
+        """Drop what is left of grants that are over, if `alive` grants need much less room."""
+        if self._entries > 64 and self._entries > 4 * alive:
+            self._due = {at: live for at in self._heap if (live := self._at(at))}
+            self._entries = sum(map(len, self._due.values()))
+            self._heap = list(self._due)
+            heapq.heapify(self._heap)
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._heap.clear()
+        self._due.clear()
+        self._entries = 0
+
+    def _at(self, at: float) -> list[Grant]:
+        # Most grants are over by then, or have another moment.
+        return [grant for grant in self._due[at] if grant.alarm == at]
 
 
 class Renewals:
@@ -44,16 +112,16 @@ class Renewals:
         lose: Callable[[Grant, str], None],
         renewed: Callable[[Grant], None],
     ) -> None:
-        self._multiplexer = multiplexer
+        self.multiplexer: Multiplexer = multiplexer
         self._retention = retention
-        self.restores: Restores = Restores(multiplexer, retention, self._renew_at)
         self._lose = lose
         self._renewed = renewed
         self._moments = Moments()
-        self._number = count()
         self._errors: dict[int, Failure] = {}
         """The error with which each node answered its last renewal, if it did."""
         self._alive: dict[str, Grant] = {}
+        self._putting_back: set[tuple[str, int]] = set()
+        """The owner and the node of each request to put a key back that has no reply so far."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._context = Context()
@@ -75,9 +143,9 @@ class Renewals:
     def shares(self, spec: LockSpec, task: asyncio.Task[Any] | None) -> bool:
         """Return whether `task` shares (as a reader) the name that `spec` wants to have alone."""
         return any(
-            grant.spec.keys[0] == spec.shared and lease._inside(task)
+            grant.spec.keys[0] == spec.shared and grant.inside(task)
             for grant in self.grants()
-            if grant.owner not in spec.exempt and (lease := grant.lease) is not None
+            if grant.owner not in spec.exempt
         )
 
     def find(self, owner: str) -> Grant | None:
@@ -94,9 +162,7 @@ class Renewals:
     def forked(self) -> None:
         """In a forked child: drop all grants, which stay with the parent."""
         for grant in self._alive.values():
-            if (lease := grant.lease) is not None:
-                lease._forked(LEASE_INHERITED)
-            grant.over()
+            grant.inherited(LEASE_INHERITED)
         self._alive.clear()
         self.close()
 
@@ -106,66 +172,38 @@ class Renewals:
             grant.end_sooner(by)
             self._set(grant, max(_clock.now(), grant.alarm - by))
 
-    def extend(
-        self,
-        grants: Sequence[Grant],
-        ttl: float,
-        done: Done | None = None,
-    ) -> None:
+    def extend(self, grants: Sequence[Grant], ttl: float, done: Done | None = None) -> None:
         """Ask all nodes to extend these grants of one script to `ttl`, then call `done`."""
-        sent, number = _clock.now(), next(self._number)
+        sent = _clock.now()
         until = validity.valid_until(sent, ttl)
-        shortened = [one for one in grants if _shortens(one, ttl, until)]
         for grant in grants:
             grant.asked(until)
-        for grant in shortened:
-            self._shorten(grant, until, number, ttl)
         keys: list[str] = [key for grant in grants for key in grant.spec.keys]
         owners = [grant.owner for grant in grants]
         args: tuple[Word, ...] = ("extend", ms(ttl), self._retention, *owners)
         command = Command(grants[0].spec.script, keys, args)
-        size = len(self._multiplexer.nodes)
-        round_ = Round(self, grants, ttl, size, sent, number, shortened, done)
-        self._multiplexer.broadcast(command, round_)
+        self.multiplexer.broadcast(command, Round(self, grants, until, sent, done))
 
-    def extend_one(self, grant: Grant, ttl: float | None, done: Done) -> None:
-        """Extend one grant for an `extend` call, at most to its `hold_until`.
-
-        If `ttl` is None, use the grant's ttl, or that of an `extend` call without a reply so far.
-        """
-        ttl = grant.wanted_ttl if ttl is None else ttl
-        asking = grant.wants(next(self._number), ttl)
-
-        def finished(failures: dict[int, Failure] | None) -> None:
-            grant.answered(asking)
-            done(failures)
-
-        self.extend((grant,), _within(grant, ttl, grant.hold_until), finished)
-
-    def _shorten(self, grant: Grant, until: float, number: int, ttl: float) -> None:
-        grant.shortened(until, number, ttl)
-        if grant.alarm:
-            self._set(grant, min(grant.alarm, grant.valid_until))
+    def extend_one(self, grant: Grant, done: Done) -> None:
+        """Extend one grant for an `extend` call, at most to its `hold_until`."""
+        self.extend((grant,), _within(grant, grant.hold_until), done)
 
     # called by a round
 
-    def granted(
-        self, grant: Grant, sent: float, number: int, ttl: float, stood_still: float
-    ) -> None:
-        """Count an extension by a quorum: request `number`, sent when `stood_still` was that."""
+    def granted(self, grant: Grant, until: float, sent: float) -> None:
+        """Count an extension to `until` by a quorum, which was requested at `sent`."""
         if grant.alarm:
-            # If our clock stood still since then, the lease ends that much sooner.
-            missed = self.stood_still - stood_still
-            grant.extended(validity.valid_until(sent, ttl) - missed, number, ttl)
+            grant.extended(until)
             self._set(grant, self._next_look(grant, sent))
             self._renewed(grant)
 
     def answered(self, index: int, error: Failure | None) -> None:
         """Note for the health of node `index` that it answered with an error, such as NOREPLICAS.
 
-        A success ends only an error of a renewal: a server that is out of memory still renews.
+        A renewal that succeeds clears only errors of renewals: a server without memory refuses
+        acquires, but renews.
         """
-        node = self._multiplexer.nodes[index]
+        node = self.multiplexer.nodes[index]
         if error is None:
             past = self._errors.pop(index, None)
             if past is not None and node.lack is past:
@@ -179,29 +217,58 @@ class Renewals:
         if grant.alarm:
             self._lose(grant, NO_LONGER)
 
-    def missing(self, grant: Grant, index: int) -> None:
-        """Put the key back on node `index`, which replied that it lacks the key, if it forgot."""
-        self.restores.missing(grant, index)
-
     def undecided(self, grant: Grant) -> None:
         """Schedule a repetition soon, or the deadline if that is sooner: too few nodes answered."""
         if grant.alarm:
             again = validity.retry_at(_clock.now(), grant.ttl)
             self._set(grant, min(again, grant.valid_until))
 
-    def counts(self, index: int, sent: float, voters: Sequence[int]) -> bool:
-        """Return whether node `index`, asked at `sent`, may count for a lease won with `voters`."""
-        return self._multiplexer.counts(index, sent, voters)
+    # keys that a node lacks
 
-    @property
-    def stood_still(self) -> float:
-        """Seconds that our clock has stood still so far."""
-        return self._multiplexer.stood_still
+    def missing(self, grant: Grant, index: int) -> None:
+        """Put the key of `grant` back on node `index`, which replied that it lacks the key.
 
-    @property
-    def quorum(self) -> int:
-        """Number of nodes that must extend."""
-        return self._multiplexer.quorum
+        This does nothing unless the node forgot the key, or had no vote when the others were asked.
+        """
+        node, now = self.multiplexer.nodes[index], _clock.now()
+        since = max(node.trust.remembers_from, node.trust.votes_from)
+        if since <= max(grant.asked_since, grant.restored.get(index, 0.0)):
+            return
+        if not node.settings.restart_guard or (grant.owner, index) in self._putting_back:
+            return
+        if now < node.trust.votes_from:
+            self._renew_at(grant, node.trust.votes_from)
+        elif node.obstacle(now) is None:
+            self._put_back(grant, index, now)
+
+    def _put_back(self, grant: Grant, index: int, now: float) -> None:
+        node, nodes = self.multiplexer.nodes[index], self.multiplexer
+        until = min(grant.valid_until, now + LATE_TIMER_FACTOR * node.settings.node_timeout)
+        nodes.fence_floor(now)  # reads the clocks; the last acquire may be long ago
+        not_after = nodes.not_after(until)
+        if not not_after:
+            return  # too few clocks are known to say from when on the request is too late
+        request = grant.spec.restore(grant.owner, grant.ttl, grant.top, not_after, self._retention)
+        self._putting_back.add((grant.owner, index))
+        sink = PutBack(self, grant, now, voted=index in grant.voters)
+        # Until the reply comes, a key on the node may come from a late execution of this request.
+        grant.doubt(index)
+        node.ask(request, sink, index)
+
+    def put_back(self, one: PutBack, index: int, reply: Any) -> None:
+        """Handle the reply of node `index` to a request to put a key back."""
+        grant, node = one.grant, self.multiplexer.nodes[index]
+        self._putting_back.discard((grant.owner, index))
+        if not grant.alarm:
+            return  # the lease has ended; its release was sent after the request
+        said = acquired(reply)
+        if type(said) is not Granted or one.sent < node.trust.votes_from:
+            self._renew_at(grant, validity.retry_at(_clock.now(), grant.ttl))
+            return
+        if said.fence < grant.top:  # more were reserved, or the node ignored the floor
+            raised = grant.spec.write_back(grant.owner, grant.top, self._retention)
+            node.ask(raised, NOBODY, index)
+        grant.put_back(index, one.sent, said.fence, voted=one.voted)
 
     # the timer
 
@@ -244,49 +311,142 @@ class Renewals:
         batches: dict[tuple[Any, int, float], list[Grant]] = {}
         for grant in due:
             if now >= grant.valid_until:
-                self._lose(grant, self._why_late(grant, late=late))
-            elif grant.valid_until < grant.renew_until and not self._ends_next(grant, now):
+                self._lose(grant, _why_late(grant, late=late))
+            elif grant.valid_until < grant.renew_until and not _ends_next(grant, now):
                 grant.restore_asked()
                 # Until the round has its replies, the next check is at the deadline.
                 self._set(grant, grant.valid_until)
-                ttl = _within(grant, grant.wanted_ttl, grant.renew_until)
+                ttl = _within(grant, grant.renew_until)
                 key = (grant.spec.script, len(grant.spec.keys), ttl)
                 batches.setdefault(key, []).append(grant)
             else:
                 self._set(grant, grant.valid_until)
-        size = self._multiplexer.batch
+        size = self.multiplexer.batch
         for (_, _, ttl), batch in batches.items():
             for start in range(0, len(batch), size):
                 self.extend(batch[start : start + size], ttl)
 
-    @staticmethod
-    def _ends_next(grant: Grant, now: float) -> bool:
-        # A renewal this close to the deadline comes too late: only wait for the deadline.
-        return grant.valid_until - now <= RENEWAL_WINDOW
 
-    @staticmethod
-    def _why_late(grant: Grant, *, late: bool) -> str:
-        lease = grant.lease
-        abandoned = lease is not None and lease._options.renew and not grant.renew_until
-        if grant.dropped or abandoned:
-            return DROPPED
-        if not grant.renew_until:
-            return RAN_OUT
-        if grant.valid_until >= grant.renew_until:
-            return HELD_TOO_LONG
-        if late:
-            return UNNOTICED
-        return NOT_RENEWED
+class Round:
+    """One request to all nodes to extend a batch of grants, decided grant by grant."""
+
+    __slots__ = (
+        "_done",
+        "_failures",
+        "_grants",
+        "_left",
+        "_nodes",
+        "_renewals",
+        "_sent",
+        "_stood_still",
+        "_until",
+        "_votes",
+    )
+
+    def __init__(
+        self,
+        renewals: Renewals,
+        grants: Sequence[Grant],
+        until: float,
+        sent: float,
+        done: Done | None,
+    ) -> None:
+        self._nodes = renewals.multiplexer
+        self._renewals = renewals
+        self._grants = grants
+        self._until = until
+        self._sent = sent
+        self._done = done
+        self._left = len(self._nodes.nodes)
+        self._stood_still = self._nodes.stood_still
+        self._votes = [[0, 0] for _ in grants]
+        self._failures: dict[int, Failure] = {}
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index` for the whole batch."""
+        said = extended(reply, len(self._grants))
+        self._renewals.answered(index, said if type(said) is Failure else None)
+        if type(said) is Failure:
+            self._failures[index] = said
+        else:
+            self._count(index, said)
+        self._left -= 1
+        if not self._left:
+            for grant, votes in zip(self._grants, self._votes, strict=True):
+                if self._open(votes):
+                    self._renewals.undecided(grant)
+            self._tell()
+
+    def _open(self, votes: list[int]) -> bool:
+        quorum = self._nodes.quorum
+        return votes[0] < quorum and votes[1] <= len(self._nodes.nodes) - quorum
+
+    def _count(self, index: int, marks: list[bool]) -> None:
+        renewals, quorum = self._renewals, self._nodes.quorum
+        settled = 0
+        for grant, votes, mark in zip(self._grants, self._votes, marks, strict=True):
+            if mark and not self._nodes.counts(index, self._sent, grant.voters):
+                self._failures[index] = QUARANTINED
+            elif mark:
+                votes[0] += 1
+                if votes[0] == quorum:
+                    # If our clock stood still meanwhile, the lease ends that much sooner.
+                    missed = self._nodes.stood_still - self._stood_still
+                    renewals.granted(grant, self._until - missed, self._sent)
+            else:
+                votes[1] += 1
+                if votes[1] == len(self._nodes.nodes) - quorum + 1:
+                    renewals.gone(grant)
+                elif grant.alarm:
+                    renewals.missing(grant, index)
+            settled += not self._open(votes)
+        if settled == len(self._grants):
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._done is not None:
+            granted = all(votes[0] >= self._nodes.quorum for votes in self._votes)
+            self._done(None if granted else self._failures)
+            self._done = None
 
 
-def _shortens(grant: Grant, ttl: float, until: float) -> bool:
-    """Return whether the request may make the keys end sooner, even if it arrives late."""
-    asked_until = max(grant.valid_until, grant.asked_until)
-    return until < asked_until or (ttl < grant.ttl and until < grant.hold_until)
+class PutBack:
+    """One request to put a key back; takes the reply."""
+
+    __slots__ = ("_renewals", "grant", "sent", "voted")
+
+    def __init__(self, renewals: Renewals, grant: Grant, sent: float, *, voted: bool) -> None:
+        self._renewals = renewals
+        self.grant: Grant = grant
+        self.sent: float = sent
+        self.voted: bool = voted
+        """Whether the node's earlier grant counted; then no other request to it is pending."""
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Take the reply of node `index`."""
+        self._renewals.put_back(self, index, reply)
 
 
-def _within(grant: Grant, ttl: float, end: float) -> float:
-    """Return `ttl`, or a shorter one that ends at `end` or at the present end, if that is later."""
+def _ends_next(grant: Grant, now: float) -> bool:
+    # A renewal this close to the deadline comes too late: only wait for the deadline.
+    return grant.valid_until - now <= RENEWAL_WINDOW
+
+
+def _why_late(grant: Grant, *, late: bool) -> str:
+    dropped = grant.lease is None or (grant.options.renew and not grant.renew_until)
+    if grant.reference is not None and dropped:
+        return DROPPED
+    if not grant.renew_until:
+        return RAN_OUT
+    if grant.valid_until >= grant.renew_until:
+        return HELD_TOO_LONG
+    if late:
+        return UNNOTICED
+    return NOT_RENEWED
+
+
+def _within(grant: Grant, end: float) -> float:
+    """Return the grant's ttl, or less if that would end after `end` and after the present end."""
     if end == FOREVER:
-        return ttl
-    return min(ttl, validity.ttl_until(_clock.now(), max(end, grant.valid_until)))
+        return grant.ttl
+    return min(grant.ttl, validity.ttl_until(_clock.now(), max(end, grant.valid_until)))

@@ -8,17 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from .._keys import derived
 from .._nodes.script import Command, Script, Word
 
+HandOff = Literal["block", "strict"] | bool
 ChooseSlot = Callable[[Sequence[bytes], int, float], "LockSpec | None"]
 """Takes the slot votes of the refusing nodes, the number of refusals that a slot can have and still
 be won, and a random number in [0, 1). Returns the slot to try next, or None to wait."""
-
-
 QueueKey = str | tuple[str | int, ...]
 """Identifies a local queue: a key, or a tuple, which can't be mistaken for a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions:
+    """Options of a lease, validated where the lock is made; times in seconds."""
+
+    ttl: float
+    renew: bool = True
+    max_hold: float | None = None
+    interrupt: bool = True
+    handoff: HandOff = True
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from .. import _clock
 from .._access import node_access
-from .._engine.inspection import Inspection
-from .._engine.reports import NodeHealth
+from .._engine.inspection import Inspection, NodeHealth
 from .._nodes.info import parse_info
 from .._nodes.replies import Failure
 from .._nodes.script import Command

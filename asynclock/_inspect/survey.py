@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from .._engine.inspection import Inspection, NodeView
+from .._engine.inspection import Inspection, NodeView, Waiter, in_order
 from .._engine.said import places
-from .._engine.waiters import Waiter, in_order
 from .._keys import counter, lock_key
 from .._nodes.cluster.node import ClusterNode
 from .._nodes.node import Node

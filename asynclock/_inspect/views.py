@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .._engine.inspection import Inspection, NodeView
-from .._engine.waiters import MOST_WAITERS, Waiter
+from .._engine.inspection import MOST_WAITERS, Inspection, NodeView, Waiter
 
 _LABEL = re.compile(r"(?P<host>.+?):(?P<pid>\d+)(?::(?P<task>.*))?", re.DOTALL)
 

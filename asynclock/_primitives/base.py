@@ -9,12 +9,10 @@ from types import TracebackType
 from typing import Any, Final, Generic, Never, TypeVar
 
 from .. import _settings
-from .._engine.acquire import Acquire
-from .._engine.acquiring import AcquireContext, Enterable
+from .._engine.acquire import Acquire, AcquireContext, Enterable
 from .._engine.engine import Engine
 from .._engine.lease import Lease
-from .._engine.options import LeaseOptions
-from .._engine.spec import LockSpec
+from .._engine.spec import LeaseOptions, LockSpec
 from ..errors import NotAcquiredError
 
 L = TypeVar("L", bound=Enterable)

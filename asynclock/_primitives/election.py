@@ -13,15 +13,13 @@ from typing import Any, Self
 from weakref import ReferenceType
 
 from .. import _clock, _settings
-from .._engine.acquiring import AcquireContext, LazyAcquire
+from .._engine.acquire import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease
-from .._engine.lookout import Lookout
-from .._engine.options import LeaseOptions
 from .._engine.refusals import label
 from .._engine.said import done, led
-from .._engine.spec import ms
+from .._engine.spec import LeaseOptions, ms
 from .._forks import of_one_process
 from .._keys import derived, lock_key
 from .._nodes.replies import NOBODY, Failure
@@ -32,6 +30,7 @@ from .base import PRELUDE, UNSET, Timeout, limited
 from .kind import Held, Kind, Queue, from_json
 from .lock import SCRIPT as LOCK
 from .lock import Lock
+from .lookout import Lookout
 
 SCRIPT = Script.load(__package__, *PRELUDE, "election.lua")
 CANDIDATES = Queue(LOCK, "candidates")
@@ -177,7 +176,7 @@ class Election:
         lease = await self._lock.acquire(timeout=timeout)
         term = Term(self, lease, value)
         reference = ReferenceType(term)
-        lease._on_end(partial(_stop, reference))
+        lease._ending().add_done_callback(partial(_stop, reference))
         # When the tick ends: a term that is over by then needs no request, and a request now would
         # cut the batch of this tick short.
         term._timer = asyncio.get_running_loop().call_soon(self._tell, reference)
@@ -260,7 +259,7 @@ class Election:
         return await inspect(self._engine, self._spec, KIND.name)
 
 
-def _stop(reference: ReferenceType[Term]) -> None:
+def _stop(reference: ReferenceType[Term], _ended: object) -> None:
     # The term is over: stop publishing its value.
     term = reference()
     if term is not None and term._timer is not None:

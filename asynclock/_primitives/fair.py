@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
-from .._engine.options import LeaseOptions
+from .._engine.spec import LeaseOptions
 from .._keys import lock_key
 from .base import Lockable
 from .kind import Held, Kind, Queue

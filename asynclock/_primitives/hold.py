@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from .._engine.interruption import Interruption
+from .._engine.grant import Interruption
 from .._engine.lease import Lease
 from .._forks import of_one_process
 from ..errors import LeaseLostError
@@ -63,7 +63,7 @@ class Hold:
 
     async def wait_lost(self) -> None:
         """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
-        if any(lease._grant is None for lease in self._leases):
+        if any(lease._ended for lease in self._leases):
             return
         endings = [lease._ending() for lease in self._leases]
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)

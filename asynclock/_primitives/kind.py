@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from .._engine.inspection import NodeView
+from .._engine.inspection import NodeView, question
 from .._engine.said import holder
 from .._engine.spec import LockSpec
 from .._engine.ticket import PATIENCE
-from .._engine.waiters import question
 from .._keys import MARKER, counter, derived
 from .._nodes.replies import UNREADABLE, Failure
 from .._nodes.script import Command, Script

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from .. import _clock, _settings
-from .._engine.acquire import Acquire
-from .._engine.acquiring import AcquireContext, LazyAcquire
+from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease
-from .._engine.options import LeaseOptions
-from .._engine.spec import LockSpec
+from .._engine.spec import LeaseOptions, LockSpec
 from .._engine.ticket import PATIENCE
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script

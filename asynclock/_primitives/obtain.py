@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .._engine.acquire import Acquire
-from .._engine.acquiring import AcquireContext
+from .._engine.acquire import Acquire, AcquireContext
 from .._engine.lease import Lease
 from ..errors import LeaseLostError, NotAcquiredError
 from .hold import release_soon

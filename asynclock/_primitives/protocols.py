@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from .._engine.acquiring import AcquireContext
+from .._engine.acquire import AcquireContext
 
 
 class AnyLease(Protocol):

@@ -7,14 +7,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from .. import _settings
-from .._engine.acquiring import AcquireContext, LazyAcquire
+from .._engine.acquire import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
-from .._engine.inspection import Inspection, NodeView, ask_all, inspect, whole
+from .._engine.inspection import Inspection, NodeView, ask_all, inspect, question, whole
 from .._engine.lease import Lease
-from .._engine.options import LeaseOptions
 from .._engine.said import readers
-from .._engine.spec import LockSpec
-from .._engine.waiters import question
+from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import MARKER, derived, lock_key
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Script

@@ -12,12 +12,10 @@ from typing import Any, Self
 from weakref import ReferenceType
 
 from .. import _settings
-from .._engine.acquire import Acquire
-from .._engine.acquiring import AcquireContext, LazyAcquire
+from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
-from .._engine.options import LeaseOptions
-from .._engine.spec import LockSpec
+from .._engine.spec import LeaseOptions, LockSpec
 from .base import Acquirable
 from .hold import Hold
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, final
 
+from .._engine.context import Vote
 from .._engine.engine import Engine
-from .._engine.vote import TOO_LATE, Vote
+from .._engine.said import TOO_LATE
 from .._nodes.replies import Failure, reader
 from .._nodes.voting import quarantined
 from .._rules.memory import countable, surely_empty

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from .. import _clock, _settings
-from .._engine.acquire import Acquire
-from .._engine.acquiring import AcquireContext, LazyAcquire
+from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.options import LeaseOptions
-from .._engine.spec import ChooseSlot, LockSpec
+from .._engine.spec import ChooseSlot, LeaseOptions, LockSpec
 from .._keys import derived, lock_key
 from .base import Acquirable, Lockable
 from .kind import NUMBER, Held, Kind, Queue

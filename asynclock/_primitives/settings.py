@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from .. import _settings
-from .._engine.options import HandOff, LeaseOptions
+from .._engine.spec import HandOff, LeaseOptions
 from .._keys import MARKER
 from ..errors import ConfigurationError
 

@@ -12,12 +12,10 @@ from dataclasses import replace
 from functools import partial
 
 from .. import _clock
-from .._engine.acquire import Acquire
-from .._engine.acquiring import LazyAcquire
+from .._engine.acquire import Acquire, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
-from .._engine.options import LeaseOptions
-from .._engine.spec import LockSpec
+from .._engine.spec import LeaseOptions, LockSpec
 from ..errors import NotAcquiredError
 from .obtain import obtain_behind
 
@@ -77,7 +75,7 @@ async def downgrade(engine: Engine, writer: Lease, read: LockSpec, options: Leas
     reader = await Acquire(engine, beside, options, writer.remaining())
     try:
         # A waiting task of this process must not take the writer's key over: a reader is in.
-        writer._options = replace(writer._options, handoff=False)
+        writer._keep_here()
         ours = await writer._release(wait=True)
     except BaseException:
         engine.clean_up(reader._let_go)

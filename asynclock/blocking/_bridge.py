@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypedDict, TypeVar
 
-from .._engine.options import HandOff
+from .._engine.spec import HandOff
 from .._forks import of_one_process
 from ..errors import ConfigurationError
 from ..manager import LockManager as AsyncLockManager

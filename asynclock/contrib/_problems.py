@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .. import _settings
-from .._engine.reports import NodeHealth
-from .._engine.work import WORK
+from .._engine.acquire import WORK
+from .._engine.inspection import NodeHealth
 from .._primitives.settings import LockSettings
 from ..errors import (
     AcquireTimeoutError,

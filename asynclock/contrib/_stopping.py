@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from .._engine.acquire import Work
 from .._engine.lease import Lease
-from .._engine.work import Work
 from .._primitives.lock import Lock
 from ..errors import NotAcquiredError
 from ..manager import LockManager

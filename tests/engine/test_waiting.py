@@ -187,8 +187,8 @@ async def test_other_processes_get_their_share(on: Nodes) -> None:
         ({"max_hold": 60.0}, {}, None, 0),
         ({"max_hold": 60.0}, {"max_hold": 60.0}, None, 0),
         ({}, {"interrupt": False}, None, 1),
-        ({}, {"ttl": 5.0, "interrupt": False}, 5.0, 1),
-        ({}, {}, 5.0, 0),
+        ({"ttl": 5.0}, {"interrupt": False}, 10.0, 1),
+        ({"ttl": 5.0}, {"ttl": 5.0}, 10.0, 0),
     ],
 )
 @virtual

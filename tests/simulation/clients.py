@@ -312,9 +312,16 @@ async def _extend_to(
     run.found.counts["extended"] += 1
     before = process.now() + lease.remaining()
     run.records.extended(lease, ttl)
-    with contextlib.suppress(asynclock.QuorumUnavailableError):
+    try:
         await lease.extend(ttl)
-    run.records.extended(lease)
+    except asynclock.QuorumUnavailableError:
+        pass
+    except asynclock.ConfigurationError:  # it would have ended the lease sooner
+        if ttl >= lease.ttl:
+            run.accuse(f"{process.name}: extend({ttl:g}) was refused")
+        return
+    finally:
+        run.records.extended(lease)
     if until is None and lease.remaining() > ttl:
         run.accuse(f"{process.name}: extend({ttl:g}) left {lease.remaining():.3f} s")
     if until is not None and process.now() + lease.remaining() > max(until, before) + SLACK:

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asynclock._engine.acquire_loop import AcquireLoop
+from asynclock._engine.seek import Seek
 from asynclock._engine.ticket import Ticket
 from tests.simulation.clients import hold, obtain, operation, pass_through
 from tests.simulation.world import TTL, Process
@@ -72,8 +72,8 @@ class Order:
             wait.promised = there and not wait.lapsed
 
     def _acknowledged(self, process: Process) -> bool:
-        loops = [one for one in process.locks._engine.loops if isinstance(one, AcquireLoop)]
-        ticket = next((one._ticket for one in loops if one.name == NAME), None)
+        loops = [one for one in process.locks._engine.seeking if isinstance(one, Seek)]
+        ticket = next((one._ticket for one in loops if one._spec.name == NAME), None)
         if ticket is None or not ticket.number or ticket.unsettled:
             return False
         nodes = self._run.world.nodes

@@ -17,22 +17,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from asynclock import _clock, _settings
+from asynclock._engine import renewal
 from asynclock._engine.acquire import Acquire
-from asynclock._engine.acquire_loop import AcquireLoop
-from asynclock._engine.attempt import Attempt
-from asynclock._engine.batch import Batch
+from asynclock._engine.ask import Attempt, SentBatch
 from asynclock._engine.context import Context
+from asynclock._engine.ending import Release, Reservation
 from asynclock._engine.engine import Engine
-from asynclock._engine.fences import Reservation
-from asynclock._engine.grant import Grant
-from asynclock._engine.interruption import Interruption
-from asynclock._engine.lease_state import LeaseState
-from asynclock._engine.local_acquire import LocalAcquire
-from asynclock._engine.local_queue import LocalQueue
-from asynclock._engine.release import Release
-from asynclock._engine.renewal import Renewals
-from asynclock._engine.restoring import Restores
-from asynclock._engine.round import Round
+from asynclock._engine.grant import Grant, Interruption, LocalQueue
+from asynclock._engine.lease import Lease
+from asynclock._engine.outbox import Batch
+from asynclock._engine.renewal import Renewals, Round
+from asynclock._engine.seek import Seek
 from asynclock._nodes.error_replies import ErrorReplies
 from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
@@ -197,9 +192,8 @@ def counted(_: Any) -> Any:
     return lambda _size, *, sure, unsure, left: sure + unsure
 
 
-def _stamped_late(grant_round: Any, grant: Grant) -> tuple[Any, ...]:
-    grant_round._sent = _clock.now()
-    return (grant,)
+def _stamped_late(_: Any, grant: Grant, _until: float, sent: float) -> tuple[Any, ...]:
+    return grant, validity.valid_until(_clock.now(), grant.ttl), sent
 
 
 def _one_decides(reservation: Any) -> None:
@@ -233,7 +227,7 @@ def at_once(_: Any) -> Any:
 
 
 def _from_now(one: Any) -> float:
-    return validity.valid_until(_clock.now(), one.ttl if isinstance(one, Batch) else one._ttl)
+    return validity.valid_until(_clock.now(), one.ttl if isinstance(one, Batch) else one._ask.ttl)
 
 
 def counted_from_the_replies(_: Any) -> Any:
@@ -295,18 +289,11 @@ SABOTAGES = {
     "validity_from_the_end": under(
         "locks",
         swap(Attempt, "valid_until", counted_from_the_replies),
-        swap(Batch, "valid_until", counted_from_the_replies),
+        swap(SentBatch, "valid_until", counted_from_the_replies),
         faults=("freeze_process_in_an_attempt",),
     ),
-    "renewal_from_the_reply": under("answers", swap(Round, "_grant", changed(_stamped_late))),
-    "an_extension_in_flight_is_forgotten": under(
-        "stretches",
-        swap(Grant, "asked", nothing),
-        swap(Grant, "wanted_ttl", lambda _: property(lambda grant: grant.ttl)),
-    ),
-    "a_shorter_ttl_counts_when_it_is_answered": under(
-        "ttls", swap(Renewals, "_shorten", nothing), faults=("lose_replies",)
-    ),
+    "renewal_from_the_reply": under("answers", swap(Renewals, "granted", changed(_stamped_late))),
+    "an_extension_in_flight_is_forgotten": under("ttls", swap(Grant, "asked", nothing)),
     "extend_takes_any_ttl": under(
         "ttls", swap(_settings, "ttl", lambda _: lambda ttl, **_options: ttl)
     ),
@@ -316,7 +303,7 @@ SABOTAGES = {
     "a_node_that_forgot_has_a_say": under(
         "witnesses", swap(Trust, "remembers_from", always(-math.inf))
     ),
-    "no_key_is_put_back": under("rolling", swap(Restores, "missing", nothing)),
+    "no_key_is_put_back": under("rolling", swap(Renewals, "missing", nothing)),
     "no_margin": under(
         "drifting", swap(validity, "DRIFT", always(0.0)), swap(validity, "GRAIN", always(0.0))
     ),
@@ -324,7 +311,7 @@ SABOTAGES = {
     "wall_clock_for_validity": under("locks", trusts_wall_clocks=True, clock_guard=False),
     "hand_over_unchecked": under(
         "late hand-overs",
-        swap(LocalAcquire, "_take_over", changed(lambda _, grant, _least: (grant, -math.inf))),
+        swap(Acquire, "_take_over", changed(lambda _, grant, _least: (grant, -math.inf))),
         # A turn ends long before the lease does, so that is not looked at either.
         swap(
             LocalQueue, "hand_on", changed(lambda _, grant, given, _now: (grant, given, -math.inf))
@@ -337,8 +324,7 @@ SABOTAGES = {
     "a_stand_still_shortens_no_lease": under("pauses", swap(Renewals, "shorten", nothing)),
     "a_lease_does_not_end_sooner": under("pauses", swap(Grant, "end_sooner", nothing)),
     "all_leases_have_one_owner": under("locks", swap(Context, "new_owner", always("owner"))),
-    "a_shorter_ttl_does_not_count": under("ttls", swap(Grant, "shortened", nothing)),
-    "a_lease_is_held_after_its_end": under("locks", swap(LeaseState, "held", always(True))),
+    "a_lease_is_held_after_its_end": under("locks", swap(Lease, "held", always(True))),
     "no_lease_is_marked_as_lost": under("locks", swap(Engine, "mark_lost", nothing)),
     "a_reader_is_not_kept": under("shapes", lua(SIDES, "keep_reader", "return")),
     "a_silent_memory_is_empty": under("witnesses", swap(votes, "surely_empty", always(True))),
@@ -380,7 +366,7 @@ SABOTAGES = {
     "raises_are_not_counted": under("raises", swap(Attempt, "on_raise_reply", nothing)),
     "claims_never_agree": under("fences", swap(Ballot, "_agree", nothing)),
     "a_batch_is_not_sent": under("crowd", swap(Batch, "send", nothing)),
-    "a_cancelled_successor_keeps_all": under("crowd", swap(LocalAcquire, "_give_back", nothing)),
+    "a_cancelled_successor_keeps_all": under("crowd", swap(Acquire, "_give_back", nothing)),
     "a_waiter_that_left_has_its_turn": under("crowd", swap(LocalQueue, "give_up", nothing)),
     "a_freed_lease_fills_its_queue": under("crowd", swap(LocalQueue, "free", nothing)),
     "a_release_is_never_certain": under("locks", swap(Release, "_certain", always(False))),
@@ -404,7 +390,7 @@ SABOTAGES = {
     "an_extension_does_not_count": under("rolling", swap(Grant, "extended", nothing)),
     "extensions_are_not_counted": under("rolling", swap(Round, "_count", nothing)),
     "a_renewal_comes_too_late": under("rolling", swap(validity, "renew_at", at_the_end)),
-    "a_lease_is_never_renewed": under("rolling", swap(Renewals, "_ends_next", always(True))),
+    "a_lease_is_never_renewed": under("rolling", swap(renewal, "_ends_next", always(True))),
     "a_lease_is_never_checked": under("locks", swap(Grant, "check_at", nothing)),
     # clocks and guards
     "no_guard_takes_a_vote": under("locks", swap(Trust, "quarantine", always(0.0))),
@@ -420,7 +406,7 @@ SABOTAGES = {
     "a_flush_goes_unseen": under("locks", swap(Trust, "forgot", always(0.0))),
     # calls that end early
     "a_loss_interrupts_no_body": under("locks", swap(Interruption, "interrupt", nothing)),
-    "a_call_that_gave_up_waits_on": under("calm", swap(AcquireLoop, "leave", nothing)),
+    "a_call_that_gave_up_waits_on": under("calm", swap(Seek, "leave", nothing)),
     "a_call_that_gave_up_has_its_turn": under("locks", swap(Acquire, "_give_up", nothing)),
     "a_cancelled_attempt_keeps_the_name": under("brief", swap(Attempt, "abandon", nothing)),
     "a_call_cleans_nothing_up": under("locks", swap(Context, "clean_up", nothing)),

@@ -22,9 +22,9 @@ import pytest
 import asynclock
 from asynclock import _background, _clock
 from asynclock._engine import renewal
-from asynclock._engine.acquire_loop import AcquireLoop
-from asynclock._engine.attempt import Attempt
-from asynclock._engine.fences import Reservation
+from asynclock._engine.ask import Attempt
+from asynclock._engine.ending import Reservation
+from asynclock._engine.seek import Seek
 from asynclock._engine.spec import LockSpec
 from asynclock._nodes import link
 from asynclock._nodes.multiplexer import Multiplexer
@@ -283,16 +283,16 @@ def played_in(world: World) -> Iterator[None]:
         process = RUNNING.get(None)
         return EPOCH + loop.now if process is None else process.wall()  # type: ignore[attr-defined]
 
-    settle = AcquireLoop._settle
+    settle = Seek._settle
 
-    async def note_split(seeking: AcquireLoop, attempt: Attempt) -> LockSpec | None:
+    async def note_split(seeking: Seek, attempt: Attempt) -> LockSpec | None:
         spec, task = await settle(seeking, attempt), asyncio.current_task()
         if seeking._settled and task is not None:
             world.settled.add(task)
         return spec
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AcquireLoop, "_settle", note_split)
+        patch.setattr(Seek, "_settle", note_split)
         patch.setattr(_clock, "now", now)
         patch.setattr(_clock, "wall", wall)
         for module in (_background, link, renewal):

@@ -13,7 +13,7 @@ from unittest.mock import AsyncMock, patch
 import pytest
 
 from asynclock import LockManager, _clock
-from asynclock._engine import local_queue
+from asynclock._engine import grant as grants
 from asynclock._nodes.cluster import slots
 from asynclock._nodes.endpoint import TLS, Endpoint
 from asynclock._nodes.sentinel import SentinelNode, SentinelView
@@ -123,7 +123,7 @@ def chance(locks: LockManager, random: Callable[[], float]) -> None:
 
 def keeps_turns(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let a process hand a name on for this long, though others want it."""
-    patch.setattr(local_queue, "KEEP_TIME", seconds)
+    patch.setattr(grants, "KEEP_TIME", seconds)
 
 
 def named_by_watchers(patch: pytest.MonkeyPatch, host: str) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..._access import node_access
-from ..._engine.inspection import Inspection, NodeView
-from ..._engine.waiters import Waiter
+from ..._engine.inspection import Inspection, NodeView, Waiter
 from ..._inspect.doubts import lacking_rights
 from ..._inspect.states import SharedState
 from ..._inspect.survey import Survey, survey

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ... import _clock
-from ..._engine.waiters import Waiter
+from ..._engine.inspection import Waiter
 from ..._inspect.monitor import Monitor, SeenLease, SeenNode
 from ..._inspect.views import Agreement, number, title
 from .._text import ago, held_for, seconds

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._engine.waiters import Waiter
+from ..._engine.inspection import Waiter
 from ..._inspect.monitor import Ended, Monitor, SeenLease
 from ..._inspect.survey import in_slices
 from ..._inspect.views import MANY, origin, title

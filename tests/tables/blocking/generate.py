@@ -38,7 +38,7 @@ import asynclock
 
 from .. import _settings
 from .._engine.inspection import Inspection
-from .._engine.reports import NodeHealth, Statistics
+from .._engine.inspection import NodeHealth, Statistics
 from .._primitives.base import UNSET, Timeout
 from .._primitives.register import DEFAULT_KEEP
 from ..events import Observer

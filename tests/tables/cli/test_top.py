@@ -13,9 +13,7 @@ import pytest
 from rich.console import Console
 
 from asynclock import _clock
-from asynclock._engine.inspection import Inspection, NodeView
-from asynclock._engine.reports import NodeHealth
-from asynclock._engine.waiters import Waiter
+from asynclock._engine.inspection import Inspection, NodeHealth, NodeView, Waiter
 from asynclock._inspect.health import trouble
 from asynclock._inspect.monitor import Monitor, SeenLease, SeenNode
 from asynclock.cli._sources import Settings

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.inspection import Inspection, NodeView
-from asynclock._engine.waiters import Waiter
+from asynclock._engine.inspection import Inspection, NodeView, Waiter
 from asynclock._inspect.monitor import Ended, Monitor, SeenLease
 from asynclock._inspect.survey import SLICE, Survey
 from asynclock._inspect.views import MANY

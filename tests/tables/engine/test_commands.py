@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from asynclock._engine.message import RELEASED, Message, parts_of, plain
+from asynclock._engine.outbox import RELEASED, Batch, parts_of, plain
 from asynclock._engine.spec import LockSpec, ms
 from asynclock._engine.ticket import Ticket
+from asynclock._nodes.link import LATE_TIMER_FACTOR
 from asynclock._nodes.replies import UNREADABLE, Failure, ServerError
 from asynclock._nodes.script import GRANTED, Command
 from asynclock._primitives import lock
@@ -113,17 +115,26 @@ class Given:
 
 SPECS = [lock.spec("p:", name) for name in "abcd"]
 RELEASES: list[Any] = [Given(SPECS[0], "A"), Given(SPECS[1], "B")]
-ACQUIRES = [(SPECS[2], "C"), (SPECS[3], "D")]
+ACQUIRES: list[Any] = [Given(SPECS[2], "C"), Given(SPECS[3], "D")]
 
 
-def message(waits: tuple[int, ...] = (2000,), not_after: int = 8) -> Message:
-    return Message(lock.SCRIPT, 2.5, (7, not_after, 9), waits, 50.0)
+def message(
+    releases: list[Any], acquires: list[Any], waits: tuple[int, ...] = (2000,), not_after: int = 8
+) -> Command:
+    """Return what is sent for these names at the moment 48, with node timeouts of a second."""
+    nodes = SimpleNamespace(unsent=[], fence_floor=lambda _: 7, not_after=lambda _: not_after)
+    settings = SimpleNamespace(node_timeout=2 / LATE_TIMER_FACTOR)
+    context: Any = SimpleNamespace(multiplexer=nodes, settings=settings, retention=9)
+    batch = Batch(context, SPECS[0])
+    batch.ttl, batch.waits, batch.started = 2.5, waits, 48.0
+    batch.releases, batch.asks = releases, acquires
+    return batch._command()
 
 
 def test_a_batch_groups_its_keys_by_kind_and_its_owners_by_operation() -> None:
     """As batch.lua reads them: by their places."""
     (a, fa, qa), (b, fb, qb), (c, fc, qc), (d, fd, qd) = (spec.all_keys for spec in SPECS)
-    both, silent = message().command(RELEASES, ACQUIRES), message(()).command([], ACQUIRES)
+    both, silent = message(RELEASES, ACQUIRES), message([], ACQUIRES, ())
     limits = [2500, 7, 8, 9]
     keys = [a, b, c, d, qa, qb, qc, qd, fc, fd]
     assert words(both) == (keys, ["batch", 2, *limits, 2000, "A", "B", "C", "D"])
@@ -140,8 +151,8 @@ def test_a_batch_groups_its_keys_by_kind_and_its_owners_by_operation() -> None:
 
 
 def test_a_message_for_one_name_is_its_own_command() -> None:
-    assert words(message().command(RELEASES[:1], []))[1] == ["release", "A"]
-    single = words(message().command([], ACQUIRES[:1]))
+    assert words(message(RELEASES[:1], []))[1] == ["release", "A"]
+    single = words(message([], ACQUIRES[:1]))
     assert single == (list(SPECS[2].all_keys), ["acquire", "C", 2500, 7, 8, 9, 2000])
 
 
@@ -149,8 +160,8 @@ def test_a_message_for_one_name_is_its_own_command() -> None:
 def test_a_command_with_no_common_limit_gets_one_by_the_clock_of_each_node(
     not_after: int, give_up_at: float
 ) -> None:
-    single = message(not_after=not_after).command([], ACQUIRES[:1])
-    several = message(not_after=not_after).command([], ACQUIRES)
+    single = message([], ACQUIRES[:1], not_after=not_after)
+    several = message([], ACQUIRES, not_after=not_after)
     assert [one.give_up_at for one in (single, several, *several.parts)] == [give_up_at] * 4
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.fences import BLOCK, Reservation, reserve_now
+from asynclock._engine.ending import BLOCK, Reservation, reserve_now
 from asynclock._engine.grant import Grant
-from asynclock._engine.options import LeaseOptions
+from asynclock._engine.spec import LeaseOptions
 from asynclock._nodes.replies import Failure
 from asynclock._primitives import lock
 from tests.engine.virtual_nodes import KEY, TTL, VALID, Nodes, seconds_until, start, virtual
@@ -264,7 +264,7 @@ async def test_a_late_reply_to_a_reservation_counts_for_no_newer_one() -> None:
     nodes = SimpleNamespace(quorum=2, nodes=(None,) * 3, broadcast=lambda *_: None)
     nodes.counts = lambda *_: True
     context: Any = SimpleNamespace(multiplexer=nodes, retention=1000)
-    grant = Grant(lock.spec("p:", "a"), "me", 10, 1.0, 1.0, (0, 1), 0.0, None)
+    grant = Grant(lock.spec("p:", "a"), "me", 10, LeaseOptions(1.0), 1.0, (0, 1), 0.0, None)
     first, second = Reservation(context, grant, 5), Reservation(context, grant, 5)
     for index in (0, 1):
         first.on_reply(index, [1, 10, 0])
@@ -288,12 +288,12 @@ async def test_a_key_that_is_being_put_back_is_not_the_first_grants(on: Nodes) -
     assert sorted(grant.voters) == [0, 1, 2] or len(grant.voters) == 2
     grant.voters = (0, 1, 2)
     on.nodes[0].flush()
-    restores = on.locks._engine.renewals.restores
+    renewals = on.locks._engine.renewals
     await asyncio.sleep(TTL)
     on.ways[0].seconds = 0.2
-    await until(lambda: restores.under_way)
+    await until(lambda: renewals._putting_back)
     assert 0 not in grant.voters
-    await until(lambda: not restores.under_way)
+    await until(lambda: not renewals._putting_back)
     assert 0 in grant.voters
 
 
@@ -340,7 +340,7 @@ async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
     nodes = SimpleNamespace(quorum=2, nodes=(None,) * 3, broadcast=lambda *_: None)
     nodes.counts = lambda *_: True
     context: Any = SimpleNamespace(multiplexer=nodes, retention=1000)
-    grant = Grant(lock.spec("p:", "a"), "me", 10, 1.0, 1.0, (0, 1), 0.0, None)
+    grant = Grant(lock.spec("p:", "a"), "me", 10, LeaseOptions(1.0), 1.0, (0, 1), 0.0, None)
     lost, again = Reservation(context, grant, 1), Reservation(context, grant, 1)
     for index in range(3):
         lost.on_reply(index, Failure("lost"))

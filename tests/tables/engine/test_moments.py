@@ -7,12 +7,16 @@ import random
 import pytest
 
 from asynclock._engine.grant import Grant
-from asynclock._engine.moments import Moments
+from asynclock._engine.renewal import Moments
+from asynclock._engine.spec import LeaseOptions
+from asynclock._primitives import lock
+
+SPEC = lock.spec("p:", "a")
 
 
 def noted(moments: Moments, at: float, grant: Grant | None = None) -> Grant:
     """Let a grant, or else a new one, be looked at then."""
-    made = grant or Grant(None, "me", 10, 10.0, 110.0, (0, 1), 100.0, None)  # type: ignore[arg-type]
+    made = grant or Grant(SPEC, "me", 10, LeaseOptions(10.0), 110.0, (0, 1), 100.0, None)
     made.check_at(at)
     moments.add(made, at)
     return made

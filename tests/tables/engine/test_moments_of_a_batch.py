@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine import batch
-from asynclock._engine.batch import ALONE, MOST_KEYS, Batch
+from asynclock._engine import outbox as batch
+from asynclock._engine.ask import Ask
 from asynclock._engine.context import Context
-from asynclock._engine.message import Message
-from asynclock._engine.request import Request
+from asynclock._engine.outbox import ALONE, MOST_KEYS, Batch
 from asynclock._nodes.link import Link
 from asynclock._nodes.requests import ServerRequests
 from tests.engine.batches import NAMES, free, lease_of
@@ -45,12 +44,12 @@ def close_engine(on: Nodes, _calls: list[Any], _tasks: list[asyncio.Task[Any]]) 
 @pytest.mark.parametrize(
     ("act", "place", "moment"),
     [
-        (close_calls, Message, "command"),
+        (close_calls, Batch, "_command"),
         (close_calls, Context, "new_owner"),
         (close_calls, batch, "_with_room"),
         (close_calls, Batch, "_decide"),
-        (close_calls, Request, "_abandon"),
-        (cancel_one, Message, "command"),
+        (close_calls, Ask, "withdraw"),
+        (cancel_one, Batch, "_command"),
         (cancel_one, Batch, "_decide"),
         (close_engine, Batch, "_decide"),
     ],
@@ -103,14 +102,14 @@ async def test_nothing_is_left(
 async def test_calls_that_are_collected_while_the_manager_is_closed_give_their_names_up(
     on: Nodes, rounds: int
 ) -> None:
-    abandon, calls = Request._abandon, list[Any]()
+    withdraw, calls = Ask.withdraw, list[Any]()
 
-    def collecting(request: Request) -> None:
+    def collecting(ask: Ask) -> None:
         close_calls(on, calls, [])
-        abandon(request)
+        withdraw(ask)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Request, "_abandon", collecting)
+        patch.setattr(Ask, "withdraw", collecting)
         async with on.connect() as locks, asyncio.timeout(TTL / 2):
             calls += [locks.lock(name).acquire() for name in NAMES]
             for call in calls:
@@ -157,7 +156,7 @@ async def test_a_deadline_that_ends_before_its_tick_leaves_no_key(on: Nodes) -> 
     engine = on.locks._engine
     asked = [asyncio.create_task(on.locks.lock(name).acquire(timeout=5.0)) for name in NAMES]
     await until(lambda: engine.multiplexer.unsent, every=0)
-    next(one for one in engine.undos if one._name == "a")._expire()
+    next(one for one in engine.undos if isinstance(one, Ask) and one.spec.name == "a").expire()
     leases = await asyncio.gather(*asked)
     assert all(lease.held for lease in leases)
     await asyncio.gather(*(lease.release() for lease in leases))

@@ -9,14 +9,21 @@ from typing import Any, cast
 import pytest
 
 import asynclock
-from asynclock._engine import refusals
-from asynclock._engine.grant import Grant
-from asynclock._engine.inspection import Inspection, NodeView, whole
-from asynclock._engine.local_queue import LocalQueue
+from asynclock._engine import context, refusals
+from asynclock._engine.context import Vote
+from asynclock._engine.grant import Grant, LocalQueue
+from asynclock._engine.inspection import (
+    MOST_WAITERS,
+    Inspection,
+    NodeView,
+    Waiter,
+    in_order,
+    question,
+    whole,
+)
 from asynclock._engine.refusals import OUTCOMES, is_owner_id, label
+from asynclock._engine.spec import LeaseOptions
 from asynclock._engine.ticket import WOKEN
-from asynclock._engine.vote import Vote
-from asynclock._engine.waiters import MOST_WAITERS, Waiter, in_order, question
 from asynclock._nodes.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure
 from asynclock._primitives import lock
@@ -35,7 +42,7 @@ class Failed(Vote):
     AIM, NEVER, name = "decide on", "be locked", "a"
 
     def __init__(self, *failures: Failure) -> None:
-        self._nodes = [cast("Any", SimpleNamespace(address=f"n{at}")) for at in range(3)]
+        self._nodes = tuple(cast("Any", SimpleNamespace(address=f"n{at}")) for at in range(3))
         self._quorum = 2
         self.failures = dict(enumerate(failures))
 
@@ -76,8 +83,8 @@ def test_a_refusal_by_others_carries_all_that_the_nodes_said(
 
 @in_virtual_time
 async def test_a_refusal_by_this_process_carries_how_long_its_lease_lasts() -> None:
-    queue = LocalQueue[Grant]("a", "p:a", 1, 0.0)
-    grant = Grant(lock.spec("p:", "a"), OWNER, 1, 10.0, 0.0, (0,), 0.0, None)
+    queue = LocalQueue("a", "p:a", 1, 0.0)
+    grant = Grant(lock.spec("p:", "a"), OWNER, 1, LeaseOptions(10.0), 0.0, (0,), 0.0, None)
     known: dict[str, Any] = {}
     queue.grants.append(grant)
     for left, remaining, pause in ((4.0, 4.0, 1.5), (-1.0, 0.0, 0.0)):
@@ -91,7 +98,7 @@ async def test_a_refusal_by_this_process_carries_how_long_its_lease_lasts() -> N
         )
         assert str(here) == "'a' is held by this process"
         assert carried(here) == carried(late) == known
-    nobody = LocalQueue[Grant]("a", "p:a", 1, 0.0)
+    nobody = LocalQueue("a", "p:a", 1, 0.0)
     context: Any = SimpleNamespace(paces=Paces(), random=lambda: 0.5)
     facts = {"name": "a", "votes": {}, "retry_after": 1.5}  # a hold of 1 s, and one that asks
     found = carried(refusals.too_long_here(context, nobody))
@@ -109,7 +116,7 @@ def test_a_timeout_before_any_answer_and_a_wait_for_oneself_name_the_lock() -> N
         "(reentrant_lock may be nested)"
     )
     assert (late.name, own.name) == ("a", "a")
-    assert str(refusals.closed()) == "the manager was closed while this call waited"
+    assert str(context.closed()) == "the manager was closed while this call waited"
 
 
 @in_virtual_time

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.attempt import Attempt
+from asynclock._engine.ask import Ask
+from asynclock._engine.seek import _decided
 from asynclock._nodes.replies import NOBODY
 from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Command
@@ -74,15 +75,18 @@ async def test_a_turn_that_is_lost_to_others_gives_no_place_before_them(on: Node
     on.nodes[2].kill()
     await until(lambda: on.locks.nodes()[2].state == "down")
     engine, name = on.locks._engine, spec("asynclock:", "a")
-    turn = Attempt(engine, name, TTL, None, name.waits)
-    turn.barge()
-    assert not await turn.decide(armed=False, limit=None)
+    ask = Ask(engine, name, TTL, name.waits)
+    ask.barge()
+    await _decided(ask, None, armed=False)
+    turn = ask.alone()
+    assert not turn.conclude()
     assert turn.ticket is not None
     assert turn.ticket.unsettled
-    after = Attempt(engine, name, TTL, turn.ticket, name.waits)
-    assert not await after.decide(armed=False, limit=None)
+    after = Ask(engine, name, TTL, name.waits, turn.ticket)
+    await _decided(after, None, armed=False)
+    assert not after.alone().conclude()
     assert turn.ticket.number > later
-    after.abandon()
+    after.withdraw()
 
 
 @virtual_single

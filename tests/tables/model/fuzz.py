@@ -20,7 +20,7 @@ from typing import Any
 
 from hiredis import Reader, pack_command
 
-from asynclock._engine.message import parts_of, plain
+from asynclock._engine.outbox import parts_of, plain
 from asynclock._keys import FENCE, derived
 from asynclock._nodes.replies import Failure, ServerError
 from asynclock._nodes.script import Script

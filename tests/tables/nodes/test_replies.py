@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock._engine.message import plain
+from asynclock._engine.outbox import plain
 from asynclock._nodes.cluster.shards import ClusterTrust
 from asynclock._nodes.cluster.slots import (
     SLOTS,

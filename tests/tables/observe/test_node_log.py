@@ -113,10 +113,10 @@ async def test_silence_makes_no_event(
             assert await locks.lock("a").try_acquire() is None
 
     async with asynclock.connect(*urls, **SETTINGS) as locks:
-        from asynclock._engine import acquire_loop, engine, local_acquire
+        from asynclock._engine import acquire, engine, seek
 
         with monkeypatch.context() as without_events:
-            for module in (engine, acquire_loop, local_acquire):
+            for module in (engine, seek, acquire):
                 for name in ("Acquired", "Released", "Renewed", "Contended", "Voted", "Lost"):
                     if hasattr(module, name):
                         without_events.setattr(module, name, fail)

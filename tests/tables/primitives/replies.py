@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import pytest
 
-from asynclock._engine import waiters
+from asynclock._engine import inspection as waiters
 from asynclock._nodes.script import Script
 from asynclock._primitives import election, lock, multi, readwrite, register
 from asynclock.testing import LocalServer, ServerReplyError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from asynclock._engine import waiters
-from asynclock._engine.waiters import Waiter, in_order
+from asynclock._engine import inspection as waiters
+from asynclock._engine.inspection import Waiter, in_order
 from asynclock._nodes.replies import Failure
 from tests.engine.test_queue import line_up
 from tests.engine.virtual_nodes import Nodes, virtual_single

@@ -15,7 +15,7 @@ import pytest
 import asynclock
 from asynclock import ConfigurationError, _access, _settings
 from asynclock._engine.context import EngineSettings
-from asynclock._engine.options import LeaseOptions
+from asynclock._engine.spec import LeaseOptions
 from asynclock._keys import lock_key, split
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.record import RECORD_KEY

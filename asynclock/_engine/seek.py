@@ -8,6 +8,9 @@ bounded by the holder's remaining ttl, by pacing and by the caller's deadline.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from types import coroutine
+from typing import Any
 
 from .. import _clock
 from .._nodes.script import Command
@@ -17,23 +20,23 @@ from .._rules.settling import SETTLING, Owners
 from ..errors import AsyncLockError
 from ..events import Contended, SplitVote, Voted
 from . import refusals
-from .attempt import Attempt
+from .ask import Ask, Attempt
+from .context import Context, closed
 from .engine import Engine
-from .grant import FOREVER
-from .left import leave
-from .pauses import Pauses
+from .grant import FOREVER, LocalQueue
+from .outbox import decide
 from .spec import LockSpec
-from .ticket import PATIENCE, Armed, Ticket
+from .ticket import PATIENCE, Armed, Ticket, leave
 
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
-WHOLE = 3
+LONGEST_ATTEMPT = 3
 """Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
 for the request, and one to write the fence back."""
 
 
-class AcquireLoop:
+class Seek:
     """Asks the nodes for one task; call `run` once."""
 
     __slots__ = (
@@ -46,6 +49,7 @@ class AcquireLoop:
         "_outage_since",
         "_owners",
         "_pauses",
+        "_queue",
         "_settled",
         "_spec",
         "_ticket",
@@ -54,7 +58,6 @@ class AcquireLoop:
         "_waits",
         "_watch",
         "contended",
-        "unanswered",
     )
 
     def __init__(
@@ -67,6 +70,7 @@ class AcquireLoop:
         once: bool,
         asked: float,
         barge: bool,
+        queue: LocalQueue | None,
     ) -> None:
         self._engine = engine
         self._spec = spec
@@ -94,23 +98,8 @@ class AcquireLoop:
         self._outage_since: float | None = None
         self.contended: Attempt | None = None
         """The last attempt that was lost to other holders."""
-        self.unanswered: Attempt | None = None
-        """The last attempt, if too few nodes voted: possibly of the task that asked before."""
-
-    @property
-    def name(self) -> str:
-        """The name of the lock."""
-        return self._spec.name
-
-    @property
-    def since(self) -> float:
-        """When the call began."""
-        return self._asked
-
-    @property
-    def refused(self) -> bool:
-        """Whether the nodes replied that others have the lock."""
-        return self.contended is not None
+        self._queue: LocalQueue = queue or LocalQueue(spec.name, "", 1, 0.0)
+        """Keeps the last attempt if too few nodes voted, also for the tasks that wait there."""
 
     async def run(self, first: Attempt | None = None) -> Attempt:
         """Return the attempt that was won, or raise the error that the caller is to get.
@@ -118,7 +107,7 @@ class AcquireLoop:
         `first`: the attempt that a batch has made already, if there was one.
         """
         engine, spec = self._engine, self._spec
-        engine.loops[self] = None
+        engine.seeking[self] = None
         engine.undos[self] = self.leave
         try:
             while not engine.closed:
@@ -126,7 +115,7 @@ class AcquireLoop:
                 if engine.observers:
                     engine.observers(Voted(self._spec.name, attempt.votes()))
                 if attempt.won:
-                    self._ticket = self.unanswered = None
+                    self._ticket = self._queue.unanswered = None
                     return attempt
                 first, self._ticket = None, attempt.ticket or self._ticket
                 if engine.closed:
@@ -140,32 +129,31 @@ class AcquireLoop:
                         raise refusals.outage(attempt)
                 else:
                     spec = await self._wait_for_others(attempt)
-            raise refusals.closed()
+            raise closed()
         finally:
             engine.clean_up(self._end)
 
     def _end(self) -> None:
-        self._engine.loops.pop(self, None)
+        self._engine.seeking.pop(self, None)
         self._engine.undos.pop(self, None)
         self.leave()
 
     async def _attempt(self, spec: LockSpec) -> Attempt:
-        engine = self._engine
+        engine, limit = self._engine, self._limit(_clock.now())
         if self._counts_as_dead():
             self._leave_minority()
-            attempt = Attempt(engine, spec, self._ttl)
+            ask = Ask(engine, spec, self._ttl)
         else:
-            attempt = Attempt(engine, spec, self._ttl, self._ticket, self._waits)
+            ask = Ask(engine, spec, self._ttl, self._waits, self._ticket)
         if self._barge:
-            attempt.barge()
+            ask.barge()
             self._barge = False
-        engine.counts.attempts += 1
-        limit = self._limit(attempt.started)
         watch = self._watch
         if watch is not None:
             watch.reset()
-        armed = watch is not None and not spec.queue
-        await attempt.decide(armed=armed, limit=limit)
+        await _decided(ask, limit, armed=watch is not None and not spec.queue)
+        attempt = ask.alone()
+        attempt.conclude()
         return attempt
 
     def _counts_as_dead(self) -> bool:
@@ -183,9 +171,9 @@ class AcquireLoop:
     def _limit(self, now: float) -> float | None:
         # An attempt needs a limit only near the deadline; otherwise it ends by itself before. The
         # first one of a try_acquire has none: the links know better whether our loop was busy.
-        if self._deadline is None and not (self._once and self.refused):
+        if self._deadline is None and not (self._once and self.contended):
             return None
-        whole, left = WHOLE * self._engine.settings.node_timeout, self._answer_by() - now
+        whole, left = LONGEST_ATTEMPT * self._engine.settings.node_timeout, self._answer_by() - now
         if left < whole and self.contended is not None and not self._yields(self.contended):
             left = self._answer_by(settling=True) - now
         if left <= 0:
@@ -197,7 +185,8 @@ class AcquireLoop:
     async def _wait_for_others(self, attempt: Attempt) -> LockSpec:
         """Wait until it is time for the next attempt and return the spec to ask for."""
         engine = self._engine
-        self._outage_since, self.contended, self.unanswered = None, attempt, None
+        engine.seeking[self] = self._spec.name, self._asked
+        self._outage_since, self.contended, self._queue.unanswered = None, attempt, None
         ends = self._once or self._late()
         if ends or not self._waits:
             spec = await self._settle(attempt)
@@ -298,11 +287,9 @@ class AcquireLoop:
         # The local queue doesn't know of conflicts between reader and writer or of several names,
         # so check whether the reported holder is our own task.
         engine, task = self._engine, asyncio.current_task()
-        ours = engine.renewals.find(attempt.holder or "")
-        lease = None if ours is None or ours.spec.permits > 1 else ours.lease
-        spec = self._spec
+        ours, spec = engine.renewals.find(attempt.holder or ""), self._spec
         alone = not (spec.shared and engine.renewals.shares(spec, task))
-        if not alone or (lease is not None and lease._inside(task)):
+        if not alone or (ours is not None and ours.spec.permits == 1 and ours.inside(task)):
             raise refusals.already_held(spec.name)
 
     def _yields(self, attempt: Attempt) -> bool:
@@ -335,7 +322,7 @@ class AcquireLoop:
                 raise refusals.too_long(self.contended)
             if attempt.cut and self._outage_since is None and took < 0.9 * settings.node_timeout:
                 raise self.out_of_time()
-        self.unanswered = attempt
+        self._queue.unanswered = attempt
         if attempt.hopeless:
             raise refusals.hopeless(attempt)
         if self._outage_since is None:
@@ -352,8 +339,8 @@ class AcquireLoop:
 
     def out_of_time(self) -> AsyncLockError:
         """Return the error for a call whose time ended during or between attempts."""
-        if self.unanswered is not None:
-            return refusals.outage(self.unanswered)
+        if self._queue.unanswered is not None:
+            return refusals.outage(self._queue.unanswered)
         if self.contended is not None:
             return (refusals.refused if self._once else refusals.too_long)(self.contended)
         return refusals.out_of_time(self._engine, self._spec)
@@ -377,3 +364,70 @@ class AcquireLoop:
         if ticket is not None:
             nodes = self._engine.multiplexer
             leave(nodes, self._spec, ticket.id, ticket.since, ticket.asked)
+
+
+@coroutine
+def _decided(ask: Ask, limit: float | None, *, armed: bool) -> Generator[Any, Any, None]:
+    yield from decide(ask, limit, armed=armed)
+
+
+class Pauses:
+    """How long one call waits: until a push, until the holder's ttl is over, or by pacing."""
+
+    __slots__ = ("_deadline", "_engine", "_in_vain", "_made", "_spec", "_until")
+
+    def __init__(
+        self, engine: Context, spec: LockSpec, deadline: float | None, until: float
+    ) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._deadline = deadline
+        self._until = until
+        self._made = self._in_vain = 0
+
+    @property
+    def expecting(self) -> bool:
+        """Whether pushes are worth asking for: not too many have come in vain."""
+        return self._in_vain < pacing.IN_VAIN
+
+    async def wait(self, attempt: Attempt, watch: Watch | None, rank: int) -> None:
+        """Wait until it is time for the next attempt; `rank` waiters go before this one."""
+        engine = self._engine
+        listening = watch is not None and not attempt.outage and engine.multiplexer.tracks()
+        expecting = listening and self.expecting
+        pause = self._length(attempt, rank, listening=expecting)
+        self._made += 1
+        if not listening or watch is None:
+            await asyncio.sleep(pause)
+            self._woke("pacing")
+        elif await watch.wait(pause):
+            self._woke("push")
+            self._in_vain += watch.called  # if this attempt wins, nobody looks at it again
+            if not self._spec.queue and len(engine.multiplexer.nodes) > 1:
+                # The same release woke our rivals: a random pause prevents a split vote.
+                await self.sleep(engine.spread.width * engine.random())
+        else:
+            self._woke("expiry" if expecting else "pacing")
+            self._in_vain = max(0, self._in_vain - 1)
+
+    def _woke(self, cause: str) -> None:
+        if self._deadline is None or _clock.now() < self._deadline:
+            self._engine.counts.wakeups[cause] += 1
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, but not beyond the deadline."""
+        if self._deadline is not None:
+            seconds = min(seconds, max(0.0, self._deadline - _clock.now()))
+        await asyncio.sleep(seconds)
+
+    def _length(self, attempt: Attempt, rank: int, *, listening: bool) -> float:
+        random = self._engine.random()
+        remaining = None if attempt.outage else attempt.remaining
+        if listening:
+            pause = pacing.until_expiry(remaining, random)
+        else:
+            pause = pacing.without_push(self._made, remaining, random, rank=rank)
+        if self._spec.ticket_ttl:
+            pause = min(pause, self._spec.ticket_ttl * (0.3 + random / 10))
+        end = self._until if self._deadline is None else self._deadline
+        return min(pause, max(0.0, end - _clock.now()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
+from .._engine.engine import Engine
 from .._rules import pacing
-from .engine import Engine
 
 
 class Lookout:

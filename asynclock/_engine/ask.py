@@ -1,0 +1,503 @@
+"""One owner's request for one name, and the vote of all nodes on it.
+
+Most requests travel in a batch (outbox.py) and are decided with it, because all nodes reply alike.
+Only a request whose nodes differ, or one that travels alone, needs an Attempt, which counts reply
+by reply. The verdict resolves one future at the first moment it is certain. Requests without a
+reply by then are not cancelled: their replies no longer change it, but they still wake waiters and
+show where a ticket must be removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from .. import _clock
+from .._nodes.link import LATE_TIMER_FACTOR
+from .._nodes.replies import Failure
+from .._nodes.script import FAILED, Word
+from .._nodes.voting import quarantined
+from .._rules import pace, validity
+from .._rules.pacing import free_in
+from .._rules.quorum import Ballot, Verdict
+from .context import Context, Vote
+from .said import TOO_LATE, Granted, Refused, acquired, raised
+from .spec import LockSpec
+from .ticket import Ticket, WakesNext, leave
+
+VOTE_OPEN, VOTE_WON = Verdict.OPEN, Verdict.WON
+
+
+class SentBatch:
+    """The requests that travel in one command, and what the nodes replied to all of them alike."""
+
+    __slots__ = (
+        "absent",
+        "agreeing",
+        "asks",
+        "numbers",
+        "sending",
+        "sent",
+        "sent_to",
+        "started",
+        "valid_until",
+        "voters",
+    )
+
+    def __init__(self) -> None:
+        self.asks: list[Ask] = []
+        self.sent = self.sending = False
+        self.sent_to: list[int] = []
+        """The nodes that the command was sent to; none if single commands were sent."""
+        self.absent: dict[int, Failure] = {}
+        """Why the other nodes were not asked."""
+        self.started = self.valid_until = 0.0
+        self.agreeing: list[int] = []
+        """The nodes that have replied like the first one; none is added once a node differs."""
+        self.numbers: list[int] = []
+        """Their reply for each name: releases first, then acquires."""
+        self.voters: tuple[int, ...] = ()
+        """The nodes that decided the batch."""
+
+    def claims(self, ask: Ask) -> dict[int, int]:
+        """Return the fences that `ask` got from the nodes that replied like the first one."""
+        if ask.fence:
+            return dict.fromkeys(self.voters, ask.fence)
+        if not self.agreeing:
+            return {}
+        fence = self.numbers[self.asks.index(ask) - len(self.asks)]
+        return dict.fromkeys(self.agreeing, fence)
+
+
+class Ask:
+    """One owner's request for one name; `outbox.decide` sends it and waits for the verdict."""
+
+    __slots__ = (
+        "attempt",
+        "batch",
+        "context",
+        "fence",
+        "future",
+        "owner",
+        "spec",
+        "ticket",
+        "ttl",
+        "waits",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        spec: LockSpec,
+        ttl: float,
+        waits: tuple[Word, ...] = (),
+        ticket: Ticket | None = None,
+    ) -> None:
+        self.context = context
+        self.spec = spec
+        self.ttl = ttl
+        self.waits = waits
+        """Arguments of an acquire that waits if it is refused; () if this one doesn't."""
+        self.ticket = ticket
+        """The caller's place in the queue; None if it has none."""
+        self.owner: str = context.new_owner()
+        self.fence: int = 0
+        """The fence, once the whole batch was won; 0 before, and if `attempt` decides."""
+        self.attempt: Attempt | None = None
+        """The vote on this request alone; None while the batch may be decided as a whole."""
+        self.batch: SentBatch | None = None
+        self.future: asyncio.Future[None] = asyncio.Future(loop=context.multiplexer.loop)
+        """Done once the verdict is certain."""
+
+    def barge(self) -> None:
+        """Ask ahead of all waiters, because the turn of this process isn't over."""
+        if self.waits:
+            self.waits = (*self.waits, self.owner, 0, 1)
+
+    def alone(self) -> Attempt:
+        """Return the vote on this request alone, with what the nodes have replied so far.
+
+        Call this only after the batch was sent: the attempt copies the list of the nodes asked.
+        """
+        if self.attempt is None:
+            self.attempt = Attempt(self)
+        return self.attempt
+
+    def expire(self) -> None:
+        """Count all nodes that have not replied as failed: the caller's time is over."""
+        if self.batch is not None and not self.batch.sent:
+            self.context.multiplexer.flush()  # uvloop runs timers before the tick has ended
+        if not self.future.done():
+            self.alone().expire()
+
+    def withdraw(self) -> None:
+        """Undo the request: the caller was cancelled, or the manager is being closed."""
+        batch = self.batch
+        if batch is not None and not batch.sent:
+            batch.asks.remove(self)  # no node will know of it
+            if not self.future.done():
+                self.future.set_result(None)
+        elif batch is not None and batch.sending:
+            # A garbage collection closed the call: its release follows the batch.
+            self.context.soon(self.withdraw)
+        else:
+            attempt = self.alone()
+            attempt.abandon()
+            attempt.leave_queue()
+
+
+class Attempt(Vote):
+    """A vote on one request: grants in the ballot, and the refusals with all they tell."""
+
+    __slots__ = (
+        "_ask",
+        "_asked",
+        "_context",
+        "_open",
+        "_raising",
+        "_rank",
+        "_refusers",
+        "_told",
+        "ballot",
+        "others",
+        "owner",
+        "refusals",
+        "reserved",
+        "slot_votes",
+        "spec",
+        "started",
+        "ticket",
+        "valid_until",
+        "won",
+    )
+    AIM: ClassVar[str] = "decide on"
+    NEVER: ClassVar[str] = "be locked"
+
+    def __init__(self, ask: Ask) -> None:
+        context, batch = ask.context, ask.batch
+        super().__init__(ask.spec.name, context.multiplexer)
+        self.spec: LockSpec = ask.spec
+        self.owner: str = ask.owner
+        self.ticket: Ticket | None = ask.ticket
+        """The caller's place in the queue; None if it has none."""
+        self.started: float = _clock.now() if batch is None else batch.started
+        self.valid_until: float = validity.valid_until(self.started, ask.ttl)
+        self.won: bool = False
+        """Whether the lease was won, and in time."""
+        self.others: bool = False
+        """Whether a node that granted knows of others who wait."""
+        self.refusals: list[tuple[float | None, str]] = []
+        """For each refusing node: the seconds that the holder has left, or None, and its owner."""
+        self.reserved: list[str] = []
+        """For each node where the name is free: the ticket that goes first there."""
+        self.slot_votes: tuple[bytes, ...] = ()
+        """What refusing nodes reported about the other slots of the name."""
+        self.ballot: Ballot = Ballot(len(self._nodes), self._quorum)
+        self._ask = ask
+        self._context = context
+        self._told: dict[int, int] = {}
+        """For each node where our ticket waits: its number there."""
+        self._rank = 0
+        # Sets of nodes, one bit per node: without a reply; that refused; and those that were told
+        # a fence and have not replied.
+        self._open = self._refusers = self._raising = 0
+        self._asked: list[int] = [] if batch is None else [*batch.sent_to]
+        if batch is not None:
+            claims = batch.claims(ask)
+            for index, lack in batch.absent.items():
+                self._failed(index, lack)
+            self._open = sum(1 << index for index in self._asked if index not in claims)
+            for index, fence in claims.items():
+                self.ballot.granted(index, fence)
+
+    # sending
+
+    def ask(self, *, armed: bool = False) -> None:
+        """Send the request to every node that may vote; `armed`: each is to tell of changes."""
+        context, nodes, ask = self._context, self._context.multiplexer, self._ask
+        nodes.flush()
+        until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
+        floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
+        words = ask.waits if self.ticket is None else self.ticket.words()
+        command = self.spec.acquire(self.owner, ask.ttl, floor, not_after, context.retention, words)
+        if not not_after:  # too few clocks are known: each node reports its own in the handshake
+            command.give_up_at = until
+        asked = self._asked
+        for index, node in enumerate(self._nodes):
+            obstacle = node.obstacle(self.started)
+            if obstacle is None:
+                asked.append(index)
+            else:
+                self._failed(index, obstacle)
+        if self.ballot.verdict is not VOTE_OPEN:
+            asked.clear()
+            self._settle()
+            return
+        if self.ticket is not None:
+            self.ticket.asked.update(asked)
+        for index in asked:
+            self._open |= 1 << index
+            self._nodes[index].ask(command, self, index, arm=armed)
+        # `undos` has an entry for each call that asks again, and one for each request.
+        if len(context.undos) - len(context.seeking) == 1:  # nobody else could share the write
+            nodes.write()
+
+    def _write_back(self) -> None:
+        context = self._context
+        context.counts.write_backs += 1
+        command = self.spec.write_back(self.owner, self.ballot.fence, context.retention)
+        sink = WriteBack(self)
+        for index in self.ballot.take_behind():
+            self._raising |= 1 << index
+            self._nodes[index].ask(command, sink, index)
+
+    def _take_back(self, indices: Iterable[int]) -> None:
+        # The vote is won. Remove our ticket where it still waits: it would keep others out there.
+        ticket, granted = self.ticket, self.ballot.claims
+        if ticket is None and not self._ask.waits:
+            return
+        may_have = self._asked if ticket is None else ticket.asked
+        ident, since = self.owner, self.started
+        if ticket is not None:
+            ident, since = ticket.id, ticket.since
+        answered = (index for index in indices if not self._open >> index & 1)
+        still = [index for index in answered if index in may_have and index not in granted]
+        leave(self._context.multiplexer, self.spec, ident, since, still)
+
+    def leave_queue(self) -> None:
+        """Remove the ticket that refusing nodes may keep; the caller removes one of its own."""
+        if self.ticket is None and self._ask.waits:
+            leave(self._context.multiplexer, self.spec, self.owner, self.started, self._asked)
+
+    def abandon(self, ticket: Ticket | None = None) -> None:
+        """Send a release, after the request, to each node that may have granted.
+
+        `ticket` goes on waiting there, in its old place.
+        """
+        maybe = [index for index in self._asked if not self._refusers >> index & 1]
+        if maybe:
+            nodes, until = self._context.multiplexer, _clock.now() + self._ask.ttl
+            more = (FAILED,) if ticket is None else ticket.place()
+            command = self.spec.release(self.owner, self.started, until, more)
+            ours = None if ticket is None else ticket.key
+            nodes.deliver(command, WakesNext(nodes.wakeups, self.spec, ours), maybe)
+
+    # replies
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index` to the acquire."""
+        bit, node, said = 1 << index, self._nodes[index], acquired(reply)
+        answer = said if type(said) is Failure and said is not TOO_LATE else None
+        if node.lack is not answer and (answer is None or answer.code):
+            node.note(answer)
+        if not self._open & bit:
+            return  # it was counted as failed before; a release was sent after the request
+        ballot = self.ballot
+        if type(said) is Granted:
+            if self.started < node.trust.votes_from:
+                self._failed(index, quarantined(node))
+            else:
+                if self.spec.queue and said.first:
+                    self.others = True
+                    if self.spec.choose_slot:  # a lock with one slot is taken now, so wake nobody
+                        self._wake(index, said.first)
+                ballot.granted(index, said.fence)
+                if ballot.behind:
+                    self._write_back()
+        elif type(said) is Refused:
+            self._refused(index, said)
+        else:
+            self._failed(index, said)
+        self._open ^= bit
+        if ballot.verdict is VOTE_WON:
+            self._settle()
+            if index not in ballot.claims:
+                self._take_back((index,))
+        elif ballot.verdict is not VOTE_OPEN and not self.incomplete:
+            self._settle()
+
+    def _refused(self, index: int, said: Refused) -> None:
+        self.refusals.append((said.left, said.holder))
+        if said.number:
+            self._rank = min(said.rank, self._rank) if self._told else said.rank
+            self._told[index] = said.number
+        if said.free:
+            self.reserved.append(said.holder)
+            self._wake(index, said.holder.encode())
+        for ticket in said.woken:
+            self._wake(index, ticket)
+        self.slot_votes += said.slots
+        self._refusers |= 1 << index
+        self.ballot.refuse()
+
+    def _failed(self, index: int, failure: Failure) -> None:
+        self.failures[index] = failure
+        self.ballot.abstain()
+
+    def _wake(self, index: int, ticket: bytes) -> None:
+        # The node woke this waiter. It may be ours: servers send no push for our own changes.
+        key = self.spec.ticket_key(ticket.decode("utf-8", "replace"))
+        self._context.multiplexer.wakeups.wake(key, index)
+
+    def on_raise_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index` to the write-back of the fence."""
+        ballot, bit = self.ballot, 1 << index
+        if not self._raising & bit:
+            return  # it was counted as failed before
+        said = raised(reply)
+        if type(said) is Failure:
+            self._failed(index, said)
+        elif not said.done:
+            ballot.refuse()
+        elif self.started < self._nodes[index].trust.votes_from:
+            self._failed(index, quarantined(self._nodes[index]))
+        else:
+            ballot.raised(index)
+        self._raising ^= bit
+        if ballot.verdict is not VOTE_OPEN:
+            self._settle()
+
+    def expire(self) -> None:
+        """Count all nodes that have not replied as failed: the caller's time is over."""
+        for index in self._asked:
+            known = self._unanswered(index)
+            self.on_reply(index, known)
+            self.on_raise_reply(index, known)
+
+    # the verdict
+
+    def _settle(self) -> None:
+        future = self._ask.future
+        if not future.done():
+            future.set_result(None)
+
+    def conclude(self) -> bool:
+        """Clean up once the verdict is certain, and return whether the lease was won in time."""
+        context = self._context
+        if not self.outage:
+            context.no_quorum_since = 0.0
+        elif not self.cut and not context.no_quorum_since:
+            context.no_quorum_since = self.started
+        if self.ballot.verdict is VOTE_WON and _clock.now() < self.valid_until:
+            if self._refusers or self.failures:
+                self._take_back(context.multiplexer.everyone)
+            self.won = True
+            return True
+        waits, first = self._ask.waits, self.ticket is None
+        if self.ticket is None and waits:
+            self.ticket = Ticket(self.spec, self.owner, self.started)
+            self.ticket.asked.update(self._asked)
+        if self.ticket is not None:
+            # A node that granted the name ahead of waiters gave us no number: ask for one.
+            untold = first and len(waits) > 1 and bool(self.ballot.claims)
+            enough = self.missing <= 0 and not untold
+            self.ticket.settle(list(self._told.values()), self._rank, enough=enough)
+            self.ticket.unsettled |= untold
+        if self.refusals:
+            self._remember()
+        self.abandon(self.ticket)
+        return False
+
+    def _remember(self) -> None:
+        """Note what the refusals tell about how long the name is held."""
+        now, spec, ticket = _clock.now(), self.spec, self.ticket
+        known = self._context.paces.of(spec.pace_key)
+        if spec.queue and spec.permits == 1 and not spec.phased:
+            known.seen(self.holder, now - pace.age(self.remaining, self._ask.ttl), now)
+        else:
+            known.seen_many(now)
+        if ticket is not None:
+            known.waits(ticket.id, ticket.rank, now)
+
+    def retry_after(self) -> float:
+        """Return the seconds after which another try makes sense, for a vote lost to others."""
+        known, random = self._context.paces.of(self.spec.pace_key), self._context.random()
+        ahead = 0 if self.ticket is None else self.ticket.rank
+        return known.pause(ahead, random, permits=self.spec.permits, remaining=self.remaining)
+
+    @property
+    def missing(self) -> int:
+        """How many nodes must still grant or refuse for a quorum of such replies.
+
+        Then each quorum has a node that did, and all owners that have the name can be known.
+        """
+        ballot = self.ballot
+        return ballot.quorum - len(ballot.claims) - ballot.refused
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether too few nodes have granted or refused so far, and others may still do so.
+
+        Where just a quorum of the nodes is up, the first refusal loses the vote. The attempt waits
+        for the other replies all the same: a ticket needs a quorum's numbers, and fewer refusals
+        do not show that somebody has the name.
+        """
+        return 0 < self.missing <= self._open.bit_count()
+
+    def queued(self, index: int) -> bool:
+        """Whether node `index` refused this attempt and keeps its ticket."""
+        return index in self._told
+
+    @property
+    def split(self) -> bool:
+        """Whether rivals kept each other from a quorum, so that no owner has one.
+
+        Always False for holders that share the name, such as readers: they compete only with
+        writers, so an extra back-off would only slow them down.
+        """
+        spec = self.spec
+        if spec.queue_key is None and (spec.phased or not spec.queue):
+            return False
+        return len(self.ballot.claims) > 0 and not self.held
+
+    @property
+    def held(self) -> bool:
+        """Whether one owner has a quorum, as far as the nodes have said."""
+        owners = self.owners
+        return max(map(owners.count, owners), default=0) >= self.ballot.quorum
+
+    @property
+    def owners(self) -> list[str]:
+        """For each node that refused because the name is taken: the owner that it named."""
+        owners = [owner for _, owner in self.refusals]
+        for ticket in self.reserved:
+            owners.remove(ticket)
+        return owners
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until enough refusing nodes are free to win, if nobody renews."""
+        needed = self.ballot.quorum - len(self.ballot.claims) - self._open.bit_count()
+        return free_in([left for left, _ in self.refusals], max(1, needed))
+
+    @property
+    def holder(self) -> str | None:
+        """The owner that most refusing nodes named; None if no node refused."""
+        owners = [owner for _, owner in self.refusals]
+        return max(owners, key=owners.count) if owners else None
+
+    def votes(self) -> dict[str, str]:
+        """Return the vote of each node so far, by address: see `events.Voted`."""
+        found = {}
+        for index, node in enumerate(self._nodes):
+            if index in self.ballot.claims:
+                found[node.address] = "granted"
+            elif self._refusers >> index & 1:
+                found[node.address] = "refused"
+            else:
+                found[node.address] = "failed" if index in self.failures else "open"
+        return found
+
+
+class WriteBack:
+    """Passes the replies to a write-back of the fence on to its attempt."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index`."""
+        self._attempt.on_raise_reply(index, reply)

@@ -1,0 +1,375 @@
+"""The tick's outbox: its acquires and releases as one command for each node, decided together.
+
+Nearly always all nodes reply alike: then a quorum of equal replies decides every name at once. The
+first different reply, or a failure, turns the batch into one `Attempt` per name, which takes over
+the replies so far: only an `Attempt` decides what a single reply means. A batch leaves out nodes
+that are down or in quarantine. If any other node can't take batches, as a Cluster never can, each
+name goes to all nodes in a command of its own, and so does a request that has a ticket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+from .. import _clock
+from .._nodes.link import LATE_TIMER_FACTOR
+from .._nodes.multiplexer import Multiplexer, UnsentBatch
+from .._nodes.replies import NO_RIGHT, UNREADABLE, Failure, ServerError, failure
+from .._nodes.script import BATCH, GRANTED, BatchCommand, Command, Word
+from .._rules import validity
+from .ask import Ask, SentBatch
+from .context import Context, closed
+from .ending import Release
+from .said import FENCES
+from .spec import LockSpec, ms
+
+MOST_KEYS: Final = 192
+"""Maximum number of keys in one command, as 64 mutexes have. A server needs 0.3 ms for these, or
+1 ms if all are held."""
+ALONE: Final = 8
+"""Number of batches in a row with one name after which one task seems to be alone."""
+Alike = tuple[float, tuple[Word, ...]]
+"""What all acquires of a batch have in common: their ttl, and the arguments if they wait."""
+MOST_UNSENT: Final = 4
+"""Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
+INTEGERS: Final = {int}
+"""The types of the numbers in a reply to a batch."""
+RELEASED: Final = (GRANTED, b"", 0)
+"""The reply to a release by its owner, while nobody waits."""
+
+
+def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[Any, Any, None]:
+    """Send `ask`, together with all others of this tick, and wait for the verdict.
+
+    If this is cancelled or closed, a release is sent to every node that may have granted; its
+    replies are not awaited. Raises ConfigurationError if the manager is closed meanwhile.
+
+    Args:
+        ask: the request.
+        limit: seconds after which the nodes that have not replied count as failed; None: no limit.
+        armed: whether each node is to tell of changes of the name.
+    """
+    context, timer = ask.context, None
+    context.counts.attempts += 1
+    if ask.spec.batched and ask.ticket is None and len(ask.waits) < 2 and not armed:
+        _put(ask)
+    else:
+        context.undos[ask] = ask.withdraw
+        ask.alone().ask(armed=armed)
+    if limit is not None:
+        timer = ask.future.get_loop().call_later(max(0.0, limit), ask.expire)
+    try:
+        if ask.future.done():
+            yield  # a request that fails at once must not starve the loop
+        yield from ask.future
+    except BaseException:
+        # Before the batch is sent, no node knows of the request.
+        unsent = ask.batch is not None and not ask.batch.sent
+        if unsent and asyncio._get_running_loop() is context.multiplexer.loop:  # noqa: SLF001
+            _withdraw(ask)
+        else:
+            context.clean_up(partial(_withdraw, ask))
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    if context.undos.pop(ask, None) is None:
+        raise closed()
+
+
+def _withdraw(ask: Ask) -> None:
+    if ask.context.undos.pop(ask, None) is not None:
+        ask.withdraw()
+
+
+class Batch(SentBatch):
+    """What one loop tick sends to all nodes as one command, and the replies to it."""
+
+    __slots__ = (
+        "_give_up_at",
+        "_limits",
+        "_missing",
+        "_nodes",
+        "_split",
+        "context",
+        "names",
+        "releases",
+        "spec",
+        "ttl",
+        "waits",
+    )
+    _limits: tuple[int, int, int]
+    """The fence floor, the time after which no node may acquire, and the fences' retention."""
+
+    def __init__(self, context: Context, spec: LockSpec) -> None:
+        super().__init__()
+        self.context = context
+        self.spec = spec
+        """The first name; all others have the same script, and as many keys."""
+        self.ttl: float = 0.0
+        """Seconds for which the names are requested."""
+        self.waits: tuple[Word, ...] = ()
+        """Arguments of an acquire that waits if it is refused; () if none of these waits."""
+        self.releases: list[Release] = []
+        self._split = False
+        self._nodes = context.multiplexer
+        self._limits = 0, 0, context.retention
+        self._give_up_at = 0.0
+        self._missing = 0
+        self.names = 1
+        """Number of names that were ever put in: a name that is taken out makes no room."""
+        self._nodes.unsent.append(self)
+
+    def send(self, *, now: bool) -> None:
+        """Send the batch; with `now`, write it and all commands that are queued."""
+        if self.sent:  # a garbage collection closed a call, and its release sent all batches
+            return
+        self.sent = self.sending = True
+        try:
+            if self.asks or self.releases:
+                self._send(now=now)
+        finally:
+            self.sending = False
+
+    def _send(self, *, now: bool) -> None:
+        nodes, asks = self._nodes, self.asks
+        self.started = started = _clock.now()
+        if asks:
+            self.valid_until = validity.valid_until(started, self.ttl)
+        for index, node in enumerate(nodes.nodes):
+            takes = node.takes_batches
+            lack = None if takes else node.silence
+            if lack is None and asks:
+                lack = node.obstacle(started)
+            if lack is not None:
+                self.absent[index] = lack
+            elif takes:
+                self.sent_to.append(index)
+            else:
+                self._send_singly()
+                return
+        if len(self.sent_to) < nodes.quorum:
+            self._send_singly()
+            return
+        command, self._missing = self._command(), len(self.sent_to)
+        nodes.undecided += 1
+        nodes.singles = nodes.singles + 1 if self.names == 1 else 0
+        for index in self.sent_to:
+            nodes.nodes[index].send_batch(command, self, index, now=now)
+        for release in self.releases if self.absent else ():
+            nodes.deliver(release.command(), release, tuple(self.absent))
+
+    def _send_singly(self) -> None:
+        self._split = True
+        self.sent_to, self.absent = [], {}
+        for release in self.releases:
+            self._nodes.deliver(release.command(), release, self._nodes.everyone)
+        for ask in self.asks:
+            ask.alone().ask()
+        self.asks, self.releases = [], []
+
+    def _command(self) -> Command:
+        """Build the command for all names; for one name its own, which takes a node less time."""
+        nodes, asks, releases = self._nodes, self.asks, self.releases
+        if asks:
+            patience = LATE_TIMER_FACTOR * self.context.settings.node_timeout
+            until = self.started + patience
+            floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
+            self._limits = floor, not_after, self.context.retention
+            # If too few clocks are known for a common limit, each node gets one by its own clock.
+            self._give_up_at = 0.0 if not_after else until
+        if len(releases) + len(asks) == 1:
+            return self._acquire(asks[0]) if asks else releases[0].command()
+        names = [release.spec.all_keys for release in releases]
+        names += [ask.spec.all_keys for ask in asks]
+        locks, counters, *others = zip(*names, strict=True)
+        keys = [*locks, *chain(*others), *counters[len(releases) :]]
+        wait = self.waits[0] if self.waits else 0
+        args: list[Word] = [BATCH, len(releases), ms(self.ttl), *self._limits, wait]
+        args += [release.owner for release in releases]
+        args += [ask.owner for ask in asks]
+        command = BatchCommand(self.spec.script, keys, args, partial(self._singles, releases, asks))
+        command.unlimited = bool(releases)
+        command.wakes = [key for release in releases for key in release.spec.watched]
+        command.give_up_at = self._give_up_at
+        return command
+
+    def _singles(self, releases: list[Release], asks: list[Ask]) -> list[Command]:
+        return [*(release.command() for release in releases), *map(self._acquire, asks)]
+
+    def _acquire(self, ask: Ask) -> Command:
+        """Build the command for this name alone."""
+        command = ask.spec.acquire(ask.owner, self.ttl, *self._limits, self.waits)
+        command.give_up_at = self._give_up_at
+        return command
+
+    # replies
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of node `index`; a quorum of equal ones decides the batch."""
+        node, asks, releases = self._nodes.nodes[index], self.asks, self.releases
+        replies = plain(reply, len(releases), len(asks), self.numbers)
+        if asks and self.started < node.trust.votes_from:
+            replies = None
+        if not self._split and replies is not None:
+            if asks and node.lack is not None:
+                node.note(None)
+            self.numbers = replies
+            self.agreeing.append(index)
+            if len(self.agreeing) == self._nodes.quorum:
+                self._decide()
+        elif type(reply) is Failure and reply.code == NO_RIGHT and len(releases + asks) > 1:
+            self._ask_singly(index, reply)
+        else:
+            self._count(index, reply)
+        self._missing -= 1
+        if not self._missing:  # end the circle of asks and batch, which only a collector frees
+            self.asks, self.releases = [], []
+
+    def _ask_singly(self, index: int, denied: Failure) -> None:
+        """Ask node `index` for each name alone: the user may lack the right to one of them only."""
+        self._split_up()
+        for release in self.releases:
+            self._nodes.nodes[index].deliver(release.command(), release, index)
+        for ask in self.asks:
+            attempt = ask.alone()
+            if ask in self.context.undos and not ask.future.done():
+                self._nodes.nodes[index].ask(self._acquire(ask), attempt, index)
+            else:  # the call is over, and its release may have been sent
+                attempt.on_reply(index, denied)
+
+    def _decide(self) -> None:
+        self.voters = tuple(self.agreeing)
+        self._nodes.undecided -= 1
+        for release in self.releases:
+            release.agreed(len(self.voters))
+        fences = self.numbers[len(self.releases) :]
+        for ask, fence in zip(self.asks, fences, strict=True):
+            if ask.attempt is None:
+                ask.fence = fence
+            if not ask.future.done():  # otherwise its task is being cancelled
+                ask.future.set_result(None)
+
+    def _count(self, index: int, reply: Any) -> None:
+        """Count a reply for each name alone."""
+        self._split_up()
+        parts = parts_of(reply, len(self.releases), len(self.asks))
+        for release, part in zip(self.releases, parts, strict=False):
+            release.on_reply(index, part)
+        for ask, part in zip(self.asks, parts[len(self.releases) :], strict=True):
+            ask.alone().on_reply(index, part)
+
+    def _split_up(self) -> None:
+        """Decide each name alone from now on; releases count the replies so far."""
+        if not self._split:
+            self._split = True
+            if self.voters:
+                return
+            self._nodes.undecided -= 1
+            for release in self.releases:
+                for agreed in self.agreeing:
+                    release.on_reply(agreed, RELEASED)
+
+
+def batch_release(context: Context, one: Release, *, joined: bool) -> None:
+    """Put one release into the first batch of this tick that has room.
+
+    joined: a task of this process asks for the name now, so its acquire may join the batch.
+    """
+    spec, nodes = one.spec, context.multiplexer
+    batch = (nodes.unsent and _with_room(nodes.unsent, spec, None)) or Batch(context, spec)
+    batch.releases.append(one)
+    _send_soon(nodes, batch, wait=joined)
+
+
+def _put(ask: Ask) -> None:
+    """Put one acquire into the first batch of this tick that has room and asks alike.
+
+    An earlier release of the same name is in this batch or in one before it: any batch that has
+    room for an acquire has room for a release.
+    """
+    # All objects exist by now. Creating one may start a garbage collection, which may close another
+    # call, and the release of that call sends all batches.
+    context, spec, alike = ask.context, ask.spec, (ask.ttl, ask.waits)
+    unsent = context.multiplexer.unsent
+    batch = (unsent and _with_room(unsent, spec, alike)) or Batch(context, spec)
+    batch.ttl, batch.waits = alike
+    ask.batch = batch
+    batch.asks.append(ask)
+    context.undos[ask] = ask.withdraw
+    _send_soon(context.multiplexer, batch, wait=False)
+
+
+def _with_room(unsent: list[UnsentBatch], spec: LockSpec, alike: Alike | None) -> Batch | None:
+    """Return a batch that a release (None), or an acquire with these terms, may join."""
+    for batch in unsent[-MOST_UNSENT:]:
+        if type(batch) is not Batch or batch.spec.script is not spec.script or batch.sent:
+            continue
+        if len(batch.spec.all_keys) != len(spec.all_keys):
+            continue
+        if alike is None or not batch.asks or alike == (batch.ttl, batch.waits):
+            batch.names += 1
+            return batch
+    return None
+
+
+def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
+    """Send the batch when the tick ends, or now if it is full or one task seems to be alone.
+
+    wait: another name will be put in before the tick ends, so the task is not alone.
+    """
+    another = (batch.names + 1) * len(batch.spec.all_keys)
+    if another > MOST_KEYS or (not wait and _alone(nodes)):
+        nodes.flush(ends=True)
+    elif not nodes.flush_due:
+        nodes.flush_soon()
+
+
+def _alone(nodes: Multiplexer) -> bool:
+    # Whether waiting for the end of the tick gains nothing: many batches in a row had one name, and
+    # all have their verdicts. Compare Nagle's rule, RFC 896.
+    return not nodes.undecided and nodes.singles >= ALONE
+
+
+def plain(reply: Any, releases: int, acquires: int, like: Sequence[int] = ()) -> list[int] | None:
+    """Return a number per name if the node did everything and nobody waits; otherwise None.
+
+    `like`: what another node has replied; then the numbers must be the same.
+    """
+    if type(reply) is not list or len(reply) < 3:
+        return None
+    if releases + acquires == 1:
+        number = reply[1] if acquires else GRANTED
+        if reply[0] != GRANTED or reply[-2] or type(number) is not int or number not in FENCES:
+            return None
+        return [number] if not like or like[0] == number else None
+    numbers = reply[1]
+    if reply[0] or type(numbers) is not list or len(numbers) != releases + acquires:
+        return None
+    if like:
+        return numbers if numbers == like else None
+    sound = set(map(type, numbers)) == INTEGERS and min(numbers) > 0
+    return numbers if sound and max(numbers) in FENCES else None
+
+
+def parts_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
+    """Return for each name what the node would have replied to its own command."""
+    names = releases + acquires
+    if type(reply) is Failure or names == 1:
+        return [reply] * names
+    match reply:
+        case [0 | 1, list(found), int(clock)] if len(found) == names:
+            return [_part(one, clock, release=n < releases) for n, one in enumerate(found)]
+    return [UNREADABLE] * names
+
+
+def _part(one: Any, clock: int, *, release: bool) -> Any:
+    if type(one) is ServerError:
+        return failure(ServerError(str(one).removesuffix(".")))  # as in a single command
+    if type(one) is int:
+        return RELEASED if release else (GRANTED, one, b"", clock)
+    return one
