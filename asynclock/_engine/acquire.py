@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 from .. import _clock
+from .._rules.pacing import Spread
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed, Voted
 from . import refusals
@@ -439,7 +440,8 @@ class Acquire(AcquireContext[Lease]):
 
     def _hold(self, grant: Grant, now: float) -> Lease:
         engine = self._engine
-        engine.spread.won()
+        if engine.spread.width > Spread.NARROW:
+            engine.spread.won()
         if grant.queue is not None:
             grant.queue.grants.append(grant)
         lease = Lease(engine, grant, grant.fence, self._options, now)

@@ -45,20 +45,22 @@ class SentBatch:
         "voters",
     )
 
-    def __init__(self) -> None:
-        self.asks: list[Ask] = []
-        self.sent = self.sending = False
-        self.sent_to: list[int] = []
-        """The nodes that the command was sent to; none if single commands were sent."""
-        self.absent: dict[int, Failure] = {}
-        """Why the other nodes were not asked."""
-        self.started = self.valid_until = 0.0
-        self.agreeing: list[int] = []
-        """The nodes that have replied like the first one; none is added once a node differs."""
-        self.numbers: list[int] = []
-        """Their reply for each name: releases first, then acquires."""
-        self.voters: tuple[int, ...] = ()
-        """The nodes that decided the batch."""
+    asks: list[Ask]
+    sent: bool
+    sending: bool
+    """Whether the command is being sent just now."""
+    sent_to: list[int]
+    """The nodes that the command was sent to; none if single commands were sent."""
+    absent: dict[int, Failure]
+    """Why the other nodes were not asked."""
+    started: float
+    valid_until: float
+    agreeing: list[int]
+    """The nodes that have replied like the first one; none is added once a node differs."""
+    numbers: list[int]
+    """Their reply for each name: releases first, then acquires."""
+    voters: tuple[int, ...]
+    """The nodes that decided the batch."""
 
     def claims(self, ask: Ask) -> dict[int, int]:
         """Return the fences that `ask` got from the nodes that replied like the first one."""

@@ -20,11 +20,11 @@ from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .context import Context, EngineSettings
-from .ending import SPARE_FENCES, Release, reserve_ahead
+from .ending import Release
 from .grant import Grant, LocalQueue, Proceed
 from .outbox import batch_release
 from .renewal import Renewals
-from .spec import LeaseOptions, LockSpec, QueueKey
+from .spec import LockSpec, QueueKey
 from .ticket import WakesNext
 
 _log = logging.getLogger("asynclock")
@@ -58,22 +58,7 @@ class Engine(Context):
         """Called with the reference to a lease that was garbage-collected without a release."""
         multiplexer.on_stood_still = self.renewals.shorten
 
-    # a lease begins and goes on
-
-    def hold(
-        self,
-        grant: Grant,
-        lease: ReferenceType[Any],
-        fence: int,
-        options: LeaseOptions,
-        now: float,
-    ) -> None:
-        """Let `lease` have `grant` from `now` on."""
-        self.counts.acquired += 1
-        grant.handed_to(lease, fence, options, now)
-        queue = grant.queue
-        if queue is not None and queue.waiters and len(grant.fences) < SPARE_FENCES:
-            reserve_ahead(self, grant)
+    # a lease goes on
 
     def extend_now(self, grant: Grant) -> asyncio.Future[dict[int, Failure] | None]:
         """Ask all nodes to extend `grant` now, to its ttl.

@@ -21,6 +21,7 @@ from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
 from . import refusals
 from .context import Vote
+from .ending import SPARE_FENCES, reserve_ahead
 from .engine import Engine
 from .grant import Grant, Interruption
 from .renewal import QUARANTINED
@@ -75,7 +76,11 @@ class Lease:
         """Why the lease was lost, if only the replies to its release showed that."""
         self._outcome: bool | None = None
         """What `release` returns; None until it was called."""
-        engine.hold(grant, ReferenceType(self, engine.on_drop), fence, options, now)
+        engine.counts.acquired += 1
+        grant.handed_to(ReferenceType(self, engine.on_drop), fence, options, now)
+        queue = grant.queue
+        if queue is not None and queue.waiters and len(grant.fences) < SPARE_FENCES:
+            reserve_ahead(engine, grant)
 
     def __repr__(self) -> str:
         state = "held" if self.held else (self.lost_reason or "released")

@@ -106,7 +106,14 @@ class Batch(SentBatch):
     """The fence floor, the time after which no node may acquire, and the fences' retention."""
 
     def __init__(self, context: Context, spec: LockSpec) -> None:
-        super().__init__()
+        self.asks = []
+        self.sent = self.sending = False
+        self.sent_to = []
+        self.absent = {}
+        self.started = self.valid_until = 0.0
+        self.agreeing = []
+        self.numbers = []
+        self.voters = ()
         self.context = context
         self.spec = spec
         """The first name; all others have the same script, and as many keys."""
@@ -128,40 +135,38 @@ class Batch(SentBatch):
         """Send the batch; with `now`, write it and all commands that are queued."""
         if self.sent:  # a garbage collection closed a call, and its release sent all batches
             return
-        self.sent = self.sending = True
+        self.sent, nodes, asks = True, self._nodes, self.asks
+        if not asks and not self.releases:
+            return
+        self.sending = True
         try:
-            if self.asks or self.releases:
-                self._send(now=now)
-        finally:
-            self.sending = False
-
-    def _send(self, *, now: bool) -> None:
-        nodes, asks = self._nodes, self.asks
-        self.started = started = _clock.now()
-        if asks:
-            self.valid_until = validity.valid_until(started, self.ttl)
-        for index, node in enumerate(nodes.nodes):
-            takes = node.takes_batches
-            lack = None if takes else node.silence
-            if lack is None and asks:
-                lack = node.obstacle(started)
-            if lack is not None:
-                self.absent[index] = lack
-            elif takes:
-                self.sent_to.append(index)
-            else:
+            self.started = started = _clock.now()
+            if asks:
+                self.valid_until = validity.valid_until(started, self.ttl)
+            for index, node in enumerate(nodes.nodes):
+                takes = node.takes_batches
+                lack = None if takes else node.silence
+                if lack is None and asks:
+                    lack = node.obstacle(started)
+                if lack is not None:
+                    self.absent[index] = lack
+                elif takes:
+                    self.sent_to.append(index)
+                else:
+                    self._send_singly()
+                    return
+            if len(self.sent_to) < nodes.quorum:
                 self._send_singly()
                 return
-        if len(self.sent_to) < nodes.quorum:
-            self._send_singly()
-            return
-        command, self._missing = self._command(), len(self.sent_to)
-        nodes.undecided += 1
-        nodes.singles = nodes.singles + 1 if self.names == 1 else 0
-        for index in self.sent_to:
-            nodes.nodes[index].send_batch(command, self, index, now=now)
-        for release in self.releases if self.absent else ():
-            nodes.deliver(release.command(), release, tuple(self.absent))
+            command, self._missing = self._command(), len(self.sent_to)
+            nodes.undecided += 1
+            nodes.singles = nodes.singles + 1 if self.names == 1 else 0
+            for index in self.sent_to:
+                nodes.nodes[index].send_batch(command, self, index, now=now)
+            for release in self.releases if self.absent else ():
+                nodes.deliver(release.command(), release, tuple(self.absent))
+        finally:
+            self.sending = False
 
     def _send_singly(self) -> None:
         self._split = True
@@ -323,16 +328,13 @@ def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
     wait: another name will be put in before the tick ends, so the task is not alone.
     """
     another = (batch.names + 1) * len(batch.spec.all_keys)
-    if another > MOST_KEYS or (not wait and _alone(nodes)):
+    # To wait for the end of the tick gains nothing if many batches in a row had one name, and all
+    # have their verdicts. Compare Nagle's rule, RFC 896.
+    alone = not wait and not nodes.undecided and nodes.singles >= ALONE
+    if alone or another > MOST_KEYS:
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()
-
-
-def _alone(nodes: Multiplexer) -> bool:
-    # Whether waiting for the end of the tick gains nothing: many batches in a row had one name, and
-    # all have their verdicts. Compare Nagle's rule, RFC 896.
-    return not nodes.undecided and nodes.singles >= ALONE
 
 
 def plain(reply: Any, releases: int, acquires: int, like: Sequence[int] = ()) -> list[int] | None:

@@ -40,6 +40,8 @@ LATE = 0.25
 """Seconds by which a timer is later than its moment only if the event loop was busy."""
 RENEWAL_WINDOW = 0.01
 """Seconds within which due renewals are sent as one batch."""
+CROWDED = 64
+"""Number of entries up to which no grants that are over are looked for."""
 Done = Callable[[dict[int, Failure] | None], None]
 """Called with None when a quorum has extended all leases, otherwise with the failures by node."""
 
@@ -47,19 +49,19 @@ Done = Callable[[dict[int, Failure] | None], None]
 class Moments:
     """The moments at which grants must be checked, as a heap, and the grants of each."""
 
-    __slots__ = ("_due", "_entries", "_heap")
+    __slots__ = ("_due", "_heap", "entries")
 
     def __init__(self) -> None:
         self._due: dict[float, list[Grant]] = {}
         """For each moment: the grants to check then, and some that have another moment by now."""
         self._heap: list[float] = []
         """The moments."""
-        self._entries = 0
+        self.entries: int = 0
         """Number of grants in all lists."""
 
     def add(self, grant: Grant, at: float) -> bool:
         """Note to check `grant` at that moment; return whether the moment is a new one."""
-        self._entries += 1
+        self.entries += 1
         grants = self._due.get(at)
         if grants is not None:
             grants.append(grant)
@@ -80,14 +82,14 @@ class Moments:
         while heap and (heap[0] <= until or not self._at(heap[0])):
             at = heapq.heappop(heap)
             due.update(dict.fromkeys(self._at(at)))
-            self._entries -= len(self._due.pop(at))
+            self.entries -= len(self._due.pop(at))
         return list(due)
 
     def tidy(self, alive: int) -> None:
         """Drop what is left of grants that are over, if `alive` grants need much less room."""
-        if self._entries > 64 and self._entries > 4 * alive:
+        if self.entries > CROWDED and self.entries > 4 * alive:
             self._due = {at: live for at in self._heap if (live := self._at(at))}
-            self._entries = sum(map(len, self._due.values()))
+            self.entries = sum(map(len, self._due.values()))
             self._heap = list(self._due)
             heapq.heapify(self._heap)
 
@@ -95,7 +97,7 @@ class Moments:
         """Drop all."""
         self._heap.clear()
         self._due.clear()
-        self._entries = 0
+        self.entries = 0
 
     def _at(self, at: float) -> list[Grant]:
         # Most grants are over by then, or have another moment.
@@ -286,7 +288,8 @@ class Renewals:
     def _set(self, grant: Grant, at: float) -> None:
         grant.check_at(at)
         if self._moments.add(grant, at):
-            self._moments.tidy(len(self._alive))
+            if self._moments.entries > CROWDED:
+                self._moments.tidy(len(self._alive))
             if self._timer is None or at < self._timer_at:
                 self._arm(at)
 

@@ -24,7 +24,7 @@ elseif op == 'extend' then
     marks[i] = has(first, last, owner) and '1' or '0'
     if marks[i] == '1' then
       prolong(first, last, owner)
-      for k = first + 1, last, 2 do keep_counter(KEYS[k], ARGV[3]) end
+      for k = first + 1, last, 2 do keep_for(KEYS[k], ARGV[3]) end
     end
   end
   return {table.concat(marks), now}

@@ -123,5 +123,5 @@ local function has(first, last, owner)
   return true
 end
 local function prolong(first, last)
-  for i = first, last, 2 do redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
+  for i = first, last, 2 do keep_for(KEYS[i], ARGV[2]) end
 end

@@ -8,4 +8,4 @@ if op == 'inspect' then
 end
 local shared = false
 local function has(lock, _, owner) return redis.call('GET', KEYS[lock]) == owner end
-local function prolong(lock) redis.call('PEXPIRE', KEYS[lock], ARGV[2]) end
+local function prolong(lock) keep_for(KEYS[lock], ARGV[2]) end

@@ -21,9 +21,10 @@ local function keep_fence(key, fence, retention)
   redis.call('SET', key, string.format('%.0f', fence), 'PX', time_to_keep(fence, retention))
 end
 
--- The counter of a lease that goes on; never shortens the time for which it is kept.
-local function keep_counter(key, retention)
-  if redis.call('PTTL', key) < tonumber(retention) then redis.call('PEXPIRE', key, retention) end
+-- Lets a key live for so many milliseconds from now, or for longer if it does already: a request that
+-- is late, after one for longer, shortens nothing.
+local function keep_for(key, ms)
+  if redis.call('PTTL', key) < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
 end
 
 -- The least value that a counter gets: its number, its text, and the milliseconds to keep it. A client

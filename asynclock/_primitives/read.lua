@@ -22,8 +22,8 @@ local function reads(key, owner)
 end
 
 local function keep_reader(key, owner, ttl)
-  redis.call('ZADD', key, ms + ttl, owner)
-  if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
+  redis.call('ZADD', key, 'GT', ms + ttl, owner)
+  keep_for(key, ttl)
 end
 
 local function wait(queue, ticket, patience)

@@ -11,7 +11,7 @@ async def test_the_calls_of_a_cycle_are_counted() -> None:
     acquire, release = await measure(1)
     assert sys.getprofile() is None
     assert "_engine/acquire.py" in acquire.files
-    assert "_engine/release.py" in release.files
+    assert "_engine/ending.py" in release.files
     for profile in (acquire, release):
         assert profile.total() >= len(profile.files) > 1
         assert profile.depth > 0

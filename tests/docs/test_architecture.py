@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import pytest
 
@@ -34,24 +35,41 @@ def test_it_exists(file: str, name: str) -> None:
     assert not name or name in set(names(ast.parse(path.read_text("utf-8")).body))
 
 
-def test_eight_steps_in_five_files() -> None:
+def test_the_way_has_eight_steps() -> None:
     way = PAGE.partition("## The way of an acquire")[2].partition("\n## ")[0]
     assert re.findall(r"^(\d)\. ", way, re.MULTILINE) == [str(n) for n in range(1, 9)]
     assert len(PLACES) > 25
 
 
-async def test_the_five_files_run_where_nobody_else_wants_the_name() -> None:
-    """And those that are needed where others want it do nothing there but begin the call."""
+async def test_as_many_files_and_functions_run_as_the_page_says() -> None:
+    """And of those that are needed where others want it, only the request itself."""
     way = PAGE.partition("## The way of an acquire")[2].partition("\n1. ")[0]
-    five, others = (re.findall(r"`([\w/]+\.py)`", half) for half in way.split("Where others want"))
+    first, others = (re.findall(r"`([\w/]+\.py)`", half) for half in way.split("Where others want"))
     acquire, _ = await measure(1)
-    assert len(five) == 5
-    assert set(five) <= acquire.files
+    assert re.findall(r"\d+", way.split("runs")[1])[:2] == [
+        str(acquire.total()),
+        str(len(acquire.files)),
+    ]
+    assert set(first) <= acquire.files
     ran = {name for name in acquire.calls if name.partition(":")[0] in others}
-    assert ran <= {
-        "_engine/local_acquire.py:LocalAcquire.__init__",
-        "_engine/local_acquire.py:LocalAcquire._queue",
-    }
+    assert ran == {"_engine/ask.py:Ask.__init__"}
+
+
+def test_the_engine_has_as_many_files_and_floors_as_the_page_says() -> None:
+    below: dict[str, set[str]] = {}
+    for path in (ROOT / "asynclock" / "_engine").glob("[a-z]*.py"):
+        found = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if _beside(n)]
+        below[path.stem] = {n.module or one.name for n in found for one in n.names}
+
+    def floor(name: str) -> int:
+        return 1 + max(map(floor, below[name]), default=0)
+
+    files, floors = len(below), max(map(floor, below))
+    assert f"The engine has {files} files on {floors} floors" in PAGE
+
+
+def _beside(node: ast.AST) -> TypeGuard[ast.ImportFrom]:
+    return isinstance(node, ast.ImportFrom) and node.level == 1
 
 
 def test_newcomers_are_sent_there_first() -> None:

@@ -15,7 +15,7 @@ import pytest
 import asynclock
 from asynclock import AcquireTimeoutError, LockManager
 from tests.engine.virtual_nodes import Nodes, start, virtual
-from tests.tables.inside import now
+from tests.tables.inside import chance, now
 from tests.waiting import until
 
 KINDS: dict[str, Callable[[LockManager], Any]] = {
@@ -116,6 +116,7 @@ async def test_the_rank_in_the_queue_counts(on: Nodes) -> None:
                 await others.enter_async_context(looping(locks.lock("a"), 0.3))
             await asyncio.sleep(0.1)
             started = now()
+            chance(on.locks, lambda: 0.5)
             pause = await advice(on.locks.lock("a"), 1.5)
             assert now() == pytest.approx(started + 1.5, abs=0.01)
     # Of the eight before us, three or four are left at the last look, and each needs 0.3 s.

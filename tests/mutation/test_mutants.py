@@ -115,7 +115,7 @@ def test_texts_for_people_types_and_docstrings_stay() -> None:
 
 
 def test_almost_all_mutants_of_the_library_compile() -> None:
-    file = "asynclock/_engine/attempt.py"
+    file = "asynclock/_engine/ask.py"
     found = population.mutants(file)
     assert len(found) > 100
     assert sum(population.compiles(one) for one in found[::10]) > 0.9 * len(found[::10])

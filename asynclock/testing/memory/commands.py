@@ -186,10 +186,13 @@ def _with_scores(value: SortedSet, members: list[bytes], options: Words) -> list
 
 @_command("ZADD")
 def _zadd(space: Keyspace, words: Words) -> int:
-    value = _sorted_set(space, words[0])
-    scores = {member: float(score) for score, member in zip(words[1::2], words[2::2], strict=True)}
+    value, only_up = _sorted_set(space, words[0]), words[1].upper() == b"GT"
+    pairs = words[2:] if only_up else words[1:]
+    scores = {member: float(score) for score, member in zip(pairs[::2], pairs[1::2], strict=True)}
     if not scores:
         raise ValueError
+    if only_up:
+        scores = {one: max(score, value.get(one, score)) for one, score in scores.items()}
     new = len(scores.keys() - value.keys())
     value.update(scores)
     space.put(words[0], value, space.expiries.get(words[0]))

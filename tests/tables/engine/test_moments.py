@@ -44,7 +44,7 @@ def test_each_grant_is_due_once_at_its_last_moment(seed: int, most: int) -> None
             for grant in due:
                 noted(moments, now + 5, grant)
         moments.tidy(len(alive))
-        assert moments._entries == sum(map(len, moments._due.values())) <= max(64, 4 * len(alive))
+        assert moments.entries == sum(map(len, moments._due.values())) <= max(64, 4 * len(alive))
         if step == 200:
             moments.clear()
             assert moments.first is None
@@ -62,5 +62,5 @@ def test_grants_come_and_go_at_a_steady_cost(live: int) -> None:
         noted(moments, live + float(step), grants[step % live])
         moments.tidy(live)
         rebuilt += moments._heap is not heap
-        assert moments._entries <= max(64, 4 * live)
+        assert moments.entries <= max(64, 4 * live)
     assert rebuilt <= 5, "each time for three times as many entries as there are grants"

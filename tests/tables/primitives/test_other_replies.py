@@ -102,6 +102,11 @@ def raised(script: str) -> str:
       {half} raise me now+864000000000 -> 1 *
       PTTL c -> DAY+DAY
 
+    {script}: a renewal that comes late shortens nothing
+      {mine} acquire me
+      {half} extend me ttl=5000 -> 1
+      PTTL {first},c -> TTL DAY
+
     {script}: a renewal is for those that are ours
       {mine} acquire me
       {other} acquire other

@@ -42,6 +42,12 @@ test_readers_in_memory, test_readers = played("""
       read(r c) extend hasty ttl=5000 -> 1
       PTTL r -> TTL
 
+    a renewal of a reader that comes late shortens nothing
+      still
+      read acquire me
+      read(r c) extend me ttl=5000 -> 1
+      read inspect -> [me ms+TTL] *
+
     a reader removes those that died
       ZADD r 1 dead
       read acquire me
