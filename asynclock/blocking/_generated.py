@@ -11,7 +11,8 @@ from typing import Never, Unpack
 import asynclock
 
 from .. import _settings
-from .._engine.inspection import Inspection, NodeHealth, Statistics
+from .._engine.inspection import Inspection
+from .._engine.inspection import NodeHealth, Statistics
 from .._primitives.base import UNSET, Timeout
 from .._primitives.register import DEFAULT_KEEP
 from ..events import Observer
@@ -68,11 +69,6 @@ class Lease(Holding):
         return self._inner.fence
 
     @property
-    def lost_reason(self) -> str | None:
-        """Why the lease was lost; None if it was not."""
-        return self._inner.lost_reason
-
-    @property
     def ttl(self) -> float:
         """Seconds the lease lives without renewal."""
         return self._inner.ttl
@@ -82,6 +78,11 @@ class Lease(Holding):
         """Whether the lease is held at this moment by our own clock, without asking the nodes."""
         return self._inner.held
 
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the lease was lost; None if it was not."""
+        return self._inner.lost_reason
+
     def remaining(self) -> float:
         """Seconds until the lease ends if it is not renewed again; 0 once it has ended."""
         return self._inner.remaining()
@@ -89,12 +90,12 @@ class Lease(Holding):
     def extend(self, ttl: float | None = None) -> None:
         """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl.
 
-        The range of `ttl` is that of `lock(ttl=)`; other values raise ConfigurationError. With
-        `max_hold`, this doesn't move the end past `max_hold` seconds after the acquire. A shorter
-        ttl counts at once, whatever the nodes reply. Raises LeaseLostError if the lease is no
-        longer held. Raises QuorumUnavailableError if too few nodes answered: the lease then ends
-        when it would have, or when the shorter ttl is over. If this call is interrupted, the nodes
-        may or may not have extended.
+        The range of `ttl` is that of `lock(ttl=)`; other values raise ConfigurationError, and so
+        does a ttl with which the lease would end earlier than it does now: release it instead. With
+        `max_hold`, this doesn't move the end past `max_hold` seconds after the acquire. Raises
+        LeaseLostError if the lease is no longer held. Raises QuorumUnavailableError if too few
+        nodes answered: the lease then ends when it would have. If this call is interrupted, the
+        nodes may or may not have extended.
         """
         self._manager.call(lambda: self._inner.extend(ttl))
 
