@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: list, install, run, bars, workers, report, chart, instructions."""
+"""``python -m benchmarks``: list, install, run, bars, workers, capacity, report, chart and more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import bars, bars_workers, install, kinds, quick, results
+from . import bars, bars_workers, capacity, install, kinds, quick, results
 from .matrix import SCENARIOS
 from .nodes import local_nodes
 from .results import Results
@@ -58,6 +58,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         drawn.add_argument("json", nargs="?", type=Path)
     looping = commands.add_parser("workers", help="looping workers in some processes, quickly")
     quick.add_arguments(looping)
+    capacity.add_arguments(commands.add_parser("capacity", help="what locks cost, for planning"))
     count = commands.add_parser("instructions", help="instructions of a cycle against the record")
     count.add_argument("--record", action="store_true", help="make this figure the record")
     return parser.parse_args(argv)
@@ -149,6 +150,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _draw(arguments)
         case "workers":
             return quick.main(arguments)
+        case "capacity":
+            return capacity.main(arguments)
         case "instructions":
             from .instructions import check
 
