@@ -197,9 +197,9 @@ function charts(picture) {
   ];
   if (picture.own) {
     const known = points.filter((point) => point.p99 !== null).pop();
-    made.push(chart("Waits of this process", known ? duration(known.p50) + " · " + duration(known.p99) : "–",
-      "p50 · p99; " + plural(picture.own.acquired, "lease"), points, ["p50", "p99"], duration),
-    chart("Lost by this process", picture.own.lost.toLocaleString(), "since it began", points, ["lost"], String));
+    made.push(chart("Waits here (p99)", known ? duration(known.p99) : "–",
+      (known ? "p50 " + duration(known.p50) + ", " : "") + plural(picture.own.acquired, "lease"), points, ["p50", "p99"], duration),
+    chart("Lost here", picture.own.lost.toLocaleString(), "by this process", points, ["lost"], String));
   }
   show("charts", made);
 }
