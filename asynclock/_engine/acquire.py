@@ -415,7 +415,7 @@ class Acquire(AcquireContext[Lease]):
         if engine.observers:
             engine.observers(Voted(self._spec.name, ask.alone().votes()))
         if queue is not None:
-            queue.unanswered = None
+            queue.unanswered = queue.holder = None
         until, sent, voters = batch.valid_until, batch.started, batch.voters
         grant = Grant(
             ask.spec, ask.owner, ask.fence, self._options, until, voters, sent, queue, now
@@ -497,7 +497,11 @@ class Acquire(AcquireContext[Lease]):
         if queue.unanswered is not None and not queue.grants:
             # Nobody has it: the task that asks gets too few votes.
             return refusals.outage(queue.unanswered)
-        return refusals.too_long_here(self._engine, queue)
+        return self._too_long_here(queue)
+
+    def _too_long_here(self, queue: LocalQueue) -> AsyncLockError:
+        timeout = 0.0 if self._deadline is None else self._deadline - self._started
+        return refusals.too_long_here(self._engine, queue, timeout)
 
     def _leave(self, queue: LocalQueue, waiter: Turn) -> None:
         # Cancelled or closed just after our turn came: pass the turn on, if the options match.
@@ -527,7 +531,7 @@ class Acquire(AcquireContext[Lease]):
             if lease is None:
                 engine.release(grant)
                 if self._left() == 0:
-                    raise refusals.too_long_here(engine, queue)
+                    raise self._too_long_here(queue)
                 queue.asking += 1
         finally:
             engine.clean_up(partial(engine.next_in_line, queue))

@@ -355,6 +355,7 @@ class LocalQueue:
     __slots__ = (
         "asking",
         "grants",
+        "holder",
         "kept",
         "key",
         "name",
@@ -376,6 +377,8 @@ class LocalQueue:
         """Number of tasks that are asking the nodes or have just been told to."""
         self.kept: Grant | None = None
         """The grant released last, while this process may take the name again first."""
+        self.holder: str | None = None
+        """The owner that the task that asks has met last; None without one."""
         self.unanswered: Vote | None = None
         """The last attempt of the task that asks, if too few nodes voted; None otherwise."""
         self.waiters: OrderedDict[Turn, tuple[LeaseOptions, float]] = _NOBODY

@@ -6,6 +6,7 @@ Nothing here is for decisions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,13 @@ from .._nodes.gather import Gather
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
 from .._rules.quorum import majority
+from ..errors import AcquireTimeoutError
 from .context import Context
 from .engine import Engine
 from .refusals import is_owner_id, label
 from .said import holder, places
 from .spec import LockSpec
-from .ticket import WOKEN
+from .ticket import WOKEN, Ticket
 
 SCRIPT = Script.load(__package__, "waiters.lua")
 LATER: Final = 4e15
@@ -32,6 +34,10 @@ MILLISECONDS: Final = range(10**12, 10**15)
 """Numbers of the waiters of a read-write lock, in ms since 1970."""
 MOST_WAITERS: Final = 1000
 """Maximum number of waiters that are read of one queue: at most about a millisecond of a server."""
+NAMED: Final = 3
+"""Maximum number of waiters that the error of a timeout names."""
+NAMING_TIME: Final = 0.1
+"""Maximum seconds that it takes to ask for them after a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,36 @@ async def _waiters(context: Context, queues: Sequence[Command]) -> tuple[Waiter,
     return tuple(waiter for replies in found for waiter in in_order(replies.values()))
 
 
+async def explain(
+    error: AcquireTimeoutError,
+    context: Context,
+    spec: LockSpec,
+    ticket: Ticket | None,
+    timeout: float,
+) -> None:
+    """Add to the error of a timeout how long it was, and the call's place in the queue."""
+    text = f"{error}; the timeout was {timeout:g} s"
+    if ticket is not None and spec.queue:
+        text += f", and the call was number {ticket.rank + 1} in the queue"
+        if ticket.rank:
+            text += await _behind(context, spec.queue, ticket)
+    error.args = (text,)
+
+
+async def _behind(context: Context, queue: str, ticket: Ticket) -> str:
+    """Name the waiters before a ticket; "" if no quorum answers soon."""
+    found: tuple[Waiter, ...] = ()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(NAMING_TIME):
+            command = question(queue, most=NAMED + 1)
+            replies = await ask_all(context, command, enough=context.multiplexer.quorum)
+            found = in_order(replies.values())
+    others = [repr(one.label) for one in found if one.ticket != ticket.id]
+    first = others[: min(ticket.rank, NAMED)]
+    more = [f"{ticket.rank - len(first)} more"] if ticket.rank > len(first) else []
+    return f", behind {', '.join(first + more)}" if first else ""
+
+
 async def ask_all(
     context: Context, command: Command, *, enough: int | None = None, arm: bool = False
 ) -> dict[int, Any]:
@@ -230,9 +266,9 @@ def _view(address: str, reply: Any) -> NodeView:
     return NodeView(address, said.owner, said.left, said.fence)
 
 
-def question(*keys: str) -> Command:
+def question(*keys: str, most: int = MOST_WAITERS) -> Command:
     """Return the command that asks a node for the waiters in a queue; waiters.lua has the keys."""
-    return Command(SCRIPT, keys, ("inspect", MOST_WAITERS))
+    return Command(SCRIPT, keys, ("inspect", most))
 
 
 def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:

@@ -94,9 +94,12 @@ def held_here(context: Context, queue: LocalQueue) -> NotAcquiredError:
     return _in_this_process(NotAcquiredError, "is held by this process", context, queue)
 
 
-def too_long_here(context: Context, queue: LocalQueue) -> NotAcquiredError:
+def too_long_here(context: Context, queue: LocalQueue, timeout: float) -> NotAcquiredError:
     """Return the error for a timeout in the local queue."""
-    text = "was not free in time; other tasks of this process hold it or wait for it"
+    has = "other tasks of this process hold it or wait for it"
+    if queue.holder is not None and not queue.grants:
+        has = f"it is held by {label(queue.holder)!r}, and other tasks of this process wait for it"
+    text = f"was not free in time; {has}; the timeout was {timeout:g} s"
     return _in_this_process(AcquireTimeoutError, text, context, queue)
 
 
@@ -113,7 +116,7 @@ def _in_this_process(
         else:
             pace.seen_many(now)
     else:
-        ahead += pace.rank + 1  # a task of this process asks the nodes
+        owner, ahead = queue.holder, ahead + pace.rank + 1  # a task of this process asks the nodes
     return kind(
         f"{queue.name!r} {text}",
         name=queue.name,

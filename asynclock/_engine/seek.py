@@ -17,13 +17,14 @@ from .._nodes.script import Command
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
 from .._rules.settling import SETTLING, Owners
-from ..errors import AsyncLockError
+from ..errors import AcquireTimeoutError, AsyncLockError
 from ..events import Contended, SplitVote, Voted
 from . import refusals
 from .ask import Ask, Attempt
 from .context import Context, closed
 from .engine import Engine
 from .grant import FOREVER, LocalQueue
+from .inspection import explain
 from .outbox import decide
 from .spec import LockSpec
 from .ticket import PATIENCE, Armed, Ticket, leave
@@ -115,7 +116,7 @@ class Seek:
                 if engine.observers:
                     engine.observers(Voted(self._spec.name, attempt.votes()))
                 if attempt.won:
-                    self._ticket = self._queue.unanswered = None
+                    self._ticket = self._queue.unanswered = self._queue.holder = None
                     return attempt
                 first, self._ticket = None, attempt.ticket or self._ticket
                 if engine.closed:
@@ -130,6 +131,11 @@ class Seek:
                 else:
                     spec = await self._wait_for_others(attempt)
             raise closed()
+        except AcquireTimeoutError as error:
+            if self._deadline is not None and self._deadline > self._asked:
+                timeout = self._deadline - self._asked
+                await explain(error, engine, self._spec, self._ticket, timeout)
+            raise
         finally:
             engine.clean_up(self._end)
 
@@ -187,6 +193,7 @@ class Seek:
         engine = self._engine
         engine.seeking[self] = self._spec.name, self._asked
         self._outage_since, self.contended, self._queue.unanswered = None, attempt, None
+        self._queue.holder = attempt.holder
         ends = self._once or self._late()
         if ends or not self._waits:
             spec = await self._settle(attempt)

@@ -94,6 +94,7 @@ async def test_a_program_without_the_lock_says_who_has_it(
             waited = await program.finish(waiting)
             assert waited.status == 75
             assert waited.err.count("waiting for 'job'") == 1
+            assert "timeout was 1 s, and the call was number 1 in the queue\n" in waited.err
             assert "\x1b" not in waited.err
 
 

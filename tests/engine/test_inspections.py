@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -92,6 +93,55 @@ async def test_a_refusal_says_who_holds_it_and_for_how_long(on: Nodes) -> None:
         assert partly.value.votes is not None
         assert partly.value.votes["refused"] == 2
         on.nodes[0].thaw()
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+@virtual
+async def test_a_timeout_says_its_place_in_the_queue_and_who_was_before_it(
+    on: Nodes, silent: int
+) -> None:
+    """A silent node delays the error by no more than the others need."""
+    waiting, said = [], list[tuple[str, float]]()
+    async with contextlib.AsyncExitStack() as stack:
+        theirs = [await stack.enter_async_context(on.connect(label=f"w{at}")) for at in range(6)]
+        lease = await theirs[0].lock("a").acquire()
+        for at, locks in enumerate(theirs[1:], 1):
+            waiting.append(start(locks.lock("a").acquire(timeout=10)))
+            await asyncio.sleep(0.05)
+            if silent and at == 1:
+                on.nodes[0].freeze()
+            began = now()
+            with pytest.raises(asynclock.AcquireTimeoutError) as late:
+                await on.locks.lock("a").acquire(timeout=0.5)
+            said.append((str(late.value), now() - began))
+        on.nodes[0].thaw()
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert lease.held
+    texts = [text for text, _ in said]
+    begin = "'a' was not free in time; it is held by 'w0'; the timeout was 0.5 s, and the call was "
+    assert texts[0] == f"{begin}number 2 in the queue, behind 'w1'"
+    assert texts[2] == f"{begin}number 4 in the queue, behind 'w1', 'w2', 'w3'"
+    assert texts[4] == f"{begin}number 6 in the queue, behind 'w1', 'w2', 'w3', 2 more"
+    assert max(took for _, took in said) < 0.5 + 0.3
+
+
+@virtual
+async def test_tasks_of_one_process_say_who_has_the_name_that_one_of_them_waits_for(
+    on: Nodes,
+) -> None:
+    async with on.connect(label="theirs") as theirs:
+        assert await theirs.lock("a").acquire()
+        calls = [start(on.locks.lock("a").acquire(timeout=0.5)) for _ in range(2)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+    begin = "'a' was not free in time; it is held by 'theirs'"
+    assert str(found[0]) == (
+        f"{begin}; the timeout was 0.5 s, and the call was number 1 in the queue"
+    )
+    assert str(found[1]) == (
+        f"{begin}, and other tasks of this process wait for it; the timeout was 0.5 s"
+    )
 
 
 @virtual
