@@ -1,6 +1,6 @@
 -- Several releases and acquires of one loop tick in one call: releases first, then acquires.
--- KEYS: the locks of all names, then their queues, then their neighbours (the first of each name, the
--- second …), then the counters of the acquires
+-- KEYS: the locks of all names, then what follows the counter in the keys of one name (the first key of
+-- each name, the second …: queue and neighbours), then the counters of the acquires
 -- batch releases ttl floor not_after retention ms owner...
 --   {odd, {reply...}, now}: a reply is 1 (released) or a fence (acquired) where nobody waits, otherwise
 --   what `release` or `acquire` alone would reply, or that name's error; odd is 1 if any is not a number
@@ -15,17 +15,19 @@ end
 -- and `release` take the keys and the arguments of their operation.
 local function each(acquire, release, replies, rest)
   local releases, names, odd = tonumber(ARGV[2]), #ARGV - 7, rest and 1 or 0
-  local counters = #KEYS - names
+  local counters, keys = #KEYS - names, {}
+  local release_args = {'release', ''}
+  local acquire_args = {'acquire', '', ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]}
   for n = 1, rest and #rest or names do
     local i, reply = rest and rest[n] or n, nil
-    local keys = {KEYS[i], '', KEYS[names + i]}
-    for k = 2 * names + i, counters + releases, names do keys[#keys + 1] = KEYS[k] end
+    keys[1], keys[2] = KEYS[i], i > releases and KEYS[counters + i] or ''
+    for k = 1, (counters + releases) / names - 1 do keys[k + 2] = KEYS[k * names + i] end
     if i <= releases then
-      reply = safely(release, keys, {'release', ARGV[7 + i]})
+      release_args[2] = ARGV[7 + i]
+      reply = safely(release, keys, release_args)
     else
-      keys[2] = KEYS[counters + i]
-      reply = safely(acquire, keys,
-        {'acquire', ARGV[7 + i], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]})
+      acquire_args[2] = ARGV[7 + i]
+      reply = safely(acquire, keys, acquire_args)
     end
     local woken = reply[#reply - 1]
     if not rest and reply[1] == 1 and (woken == '' or type(woken) == 'table' and not woken[1]) then

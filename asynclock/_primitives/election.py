@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
 from weakref import ReferenceType
@@ -19,7 +19,7 @@ from .._engine.inspection import Inspection, ask_all, inspect
 from .._engine.lease import Lease
 from .._engine.refusals import label
 from .._engine.said import done, led
-from .._engine.spec import LeaseOptions, ms
+from .._engine.spec import LeaseOptions, LockSpec, ms
 from .._forks import of_one_process
 from .._keys import derived, lock_key
 from .._nodes.replies import NOBODY, Failure
@@ -131,6 +131,12 @@ class Term:
         await self.lease.__aexit__(kind, error, trace)
 
 
+@lru_cache(maxsize=1024)
+def spec(prefix: str, name: str) -> LockSpec:
+    """Return the spec of the lock that a leader has."""
+    return LEADER.spec(name, lock_key(prefix, name), part=LEADER.suffix)
+
+
 @_settings.made_by("connect(...).election(name)")
 class Election:
     """At most one leader at a time for its name, whatever fails, on every deployment.
@@ -145,12 +151,11 @@ class Election:
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        key = lock_key(prefix, _settings.name(name, "an election's name"))
+        self._spec = spec(prefix, _settings.name(name, "an election's name"))
         self._engine = engine
         self._options = options
         self._timeout = timeout
-        self._value_key = derived(key, VALUE)
-        self._spec = LEADER.spec(name, key, part=LEADER.suffix)
+        self._value_key = derived(lock_key(prefix, name), VALUE)
         self._lock = Lock(engine, self._spec, options, timeout)
 
     def __repr__(self) -> str:

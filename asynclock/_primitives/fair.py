@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from .. import _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
-from .._engine.spec import LeaseOptions
+from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import lock_key
 from .base import Lockable
 from .kind import Held, Kind, Queue
@@ -14,6 +16,12 @@ from .lock import SCRIPT
 WAITERS = Queue(SCRIPT, "waiters")
 MUTEX = Held(SCRIPT, "fair", queue=WAITERS.suffix)
 KIND = Kind("fair", (SCRIPT,), (MUTEX, WAITERS))
+
+
+@lru_cache(maxsize=1024)
+def spec(prefix: str, name: str) -> LockSpec:
+    """Return the spec of a fair lock on `name`."""
+    return MUTEX.spec(name, lock_key(prefix, name), queue_key=None)
 
 
 @_settings.made_by("connect(...).fair_lock(name)")
@@ -31,8 +39,7 @@ class FairLock(Lockable):
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        key = lock_key(prefix, _settings.name(name))
-        super().__init__(engine, MUTEX.spec(name, key, queue_key=None), options, timeout)
+        super().__init__(engine, spec(prefix, _settings.name(name)), options, timeout)
 
     async def inspect(self) -> Inspection:
         """Return which owner has the lock, node by node; takes at most one node timeout."""

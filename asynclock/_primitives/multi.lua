@@ -4,14 +4,14 @@
 -- rivals take whose votes were split, it must be the first in the queue of each name.
 -- KEYS: lock, counter for each name
 -- acquire owner ttl floor not_after retention [ms ticket number]
---   {1, fence, now} | {-1, now} | {0, left, holder, number, 0, free, woken, now}
+--   {1, fence, '', now} | {-1, now} | {0, left, holder, number, 0, free, woken, now}
 --         left: of the lock that is taken for longest; holder: of the first name that is taken. If
 --         free is 1 none is taken, and these are those of a ticket that goes before ours
 --         number: of our ticket (0: it doesn't wait here); woken: the keys of tickets that were woken
 -- release owner [keep [ticket ms number]]       {1 | 0, woken, now}: 1 = the owner had all
 --         with a ticket: the attempt failed, but its ticket goes on waiting
 -- leave   ticket                                {1, woken, now}: the ticket waits no more
-local function holders(first, last)
+local function holders(KEYS, first, last)
   local locks = {}
   for i = first, last, 2 do locks[#locks + 1] = KEYS[i] end
   return redis.call('MGET', unpack(locks))
@@ -19,7 +19,7 @@ end
 
 -- Does one thing with the queue of each name, and returns the keys of the tickets that it woke. Stops
 -- at a queue of another type, and returns the error.
-local function each_queue(act)
+local function each_queue(KEYS, act)
   local woken = {}
   for i = 1, #KEYS, 2 do
     local queue = derived(KEYS[i], 'queue')
@@ -33,15 +33,15 @@ end
 
 -- Puts the ticket into all queues, with the same number: then two calls that want several names have
 -- the same order wherever they meet.
-local function join_all(ticket, ms, number, floor)
+local function join_all(KEYS, ticket, ms, number, floor)
   if number <= 0 then
-    each_queue(function(queue)
+    each_queue(KEYS, function(queue)
       local stored = tonumber(redis.call('ZSCORE', queue, ticket))
       local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
       number = math.max(number, floor, stored or (last or 0) + 1)
     end)
   end
-  each_queue(function(queue) join(queue, ticket, ms, number, floor) end)
+  each_queue(KEYS, function(queue) join(queue, ticket, ms, number, floor) end)
   return number
 end
 
@@ -50,10 +50,10 @@ local function wake_if_free(queue, lock)
   return redis.call('PTTL', lock) == -2 and wake(queue)
 end
 
-if op == 'acquire' then
+local function acquire(KEYS, ARGV)
   if too_late() then return {-1, now} end
   local owner, holder, left, free = ARGV[2], nil, -1, 0
-  local before = holders(1, #KEYS)
+  local before = holders(KEYS, 1, #KEYS)
   for i, other in ipairs(before) do
     if other and other ~= owner then
       holder, left = holder or other, math.max(left, redis.call('PTTL', KEYS[2 * i - 1]))
@@ -63,8 +63,8 @@ if op == 'acquire' then
   local woken = {}
   if ms > 0 then
     local floor = tonumber(ARGV[4])
-    number = join_all(ticket, ms, number, floor < 0 and now or floor)
-    woken = each_queue(function(queue, lock)
+    number = join_all(KEYS, ticket, ms, number, floor < 0 and now or floor)
+    woken = each_queue(KEYS, function(queue, lock)
       local head = first(queue)
       if head == ticket then return end
       if not holder then holder, left, free = head, redis.call('PTTL', derived(queue, head)), 1 end
@@ -73,7 +73,7 @@ if op == 'acquire' then
     if woken.err then return woken end
   end
   if holder then return {0, left, holder, number, 0, free, woken, now} end
-  if ms > 0 then each_queue(function(queue) leave(queue, ticket) end) end
+  if ms > 0 then each_queue(KEYS, function(queue) leave(queue, ticket) end) end
   local fence, fences = 0, {}
   for i = 1, #KEYS, 2 do
     -- MGET also returns nil for a key of another type, which must not be overwritten: then SET NX
@@ -90,34 +90,50 @@ if op == 'acquire' then
   for i = 1, #KEYS, 2 do
     if fences[i] < fence then keep_fence(KEYS[i + 1], fence, ARGV[6]) end
   end
-  return {1, fence, now}
-elseif op == 'leave' then
-  local woken = each_queue(function(queue, lock)
-    leave(queue, ARGV[2])
-    return wake_if_free(queue, lock)
-  end)
-  return woken.err and woken or {1, woken, now}
-elseif op == 'release' then -- delete the keys that the owner still has, even if others have expired
-  local locks, ours = {}, {}
-  for i = 1, #KEYS, 2 do locks[#locks + 1] = KEYS[i] end
+  return granted(fence, '')
+end
+
+-- Deletes the keys that the owner still has, even if others have expired.
+local function release(KEYS, ARGV)
+  local locks, queues, ours = {}, {}, {}
+  for i = 1, #KEYS, 2 do
+    locks[#locks + 1] = KEYS[i]
+    queues[#queues + 1] = derived(KEYS[i], 'queue')
+  end
   for i, holder in ipairs(redis.call('MGET', unpack(locks))) do
     if holder == ARGV[2] then ours[#ours + 1] = locks[i] end
   end
   if #ours > 0 then redis.call('DEL', unpack(ours)) end
-  if ARGV[4] and #ours > 0 then join_all(ARGV[4], ARGV[5], tonumber(ARGV[6]), now) end
+  if ARGV[4] and #ours > 0 then join_all(KEYS, ARGV[4], ARGV[5], tonumber(ARGV[6]), now) end
   local woken, failure = {}, nil
-  for _, lock in ipairs(ours) do
-    local queue = derived(lock, 'queue')
-    local wrong = mistyped(queue)
-    local ticket = wrong and '' or wake(queue)
-    if ticket ~= '' then woken[#woken + 1] = derived(queue, ticket) end
-    failure = failure or wrong
+  if redis.call('EXISTS', unpack(queues)) > 0 then
+    for _, lock in ipairs(ours) do
+      local queue = derived(lock, 'queue')
+      local wrong = mistyped(queue)
+      local ticket = wrong and '' or wake(queue)
+      if ticket ~= '' then woken[#woken + 1] = derived(queue, ticket) end
+      failure = failure or wrong
+    end
   end
   return failure or {#ours == #locks and 1 or 0, woken, now}
 end
+
+if op == 'acquire' then
+  return acquire(KEYS, ARGV)
+elseif op == 'release' then
+  return release(KEYS, ARGV)
+elseif op == 'batch' then
+  return each(acquire, release, {})
+elseif op == 'leave' then
+  local woken = each_queue(KEYS, function(queue, lock)
+    leave(queue, ARGV[2])
+    return wake_if_free(queue, lock)
+  end)
+  return woken.err and woken or {1, woken, now}
+end
 local shared = false
 local function has(first, last, owner)
-  for _, holder in ipairs(holders(first, last)) do
+  for _, holder in ipairs(holders(KEYS, first, last)) do
     if holder ~= owner then return false end
   end
   return true

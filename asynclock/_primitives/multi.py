@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
@@ -15,13 +15,13 @@ from .._engine.ticket import PATIENCE
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script
 from ..errors import ConfigurationError
-from .base import PRELUDE, Acquirable
+from .base import BATCH, PRELUDE, Acquirable
 from .hold import Hold
 from .kind import Kind
 from .lock import MUTEX, spec
 from .obtain import obtain
 
-SCRIPT = Script.load(__package__, *PRELUDE, "queue.lua", "multi.lua", "holding.lua")
+SCRIPT = Script.load(__package__, *PRELUDE, BATCH, "queue.lua", "multi.lua", "holding.lua")
 KIND = Kind("multi_lock", (SCRIPT,))
 """The keys are those of mutexes."""
 
@@ -62,6 +62,20 @@ class MultiLease(Hold):
         return self._leases
 
 
+@lru_cache(maxsize=1024)
+def spec_of_all(prefix: str, names: tuple[str, ...]) -> LockSpec:
+    """Return the spec of a lock on all these names at once."""
+    keys = [lock_key(prefix, name) for name in names]
+    return LockSpec(
+        ", ".join(names),
+        SCRIPT,
+        tuple(one for key in keys for one in MUTEX.keys(key)),
+        queue_key=tuple(keys),
+        watched=tuple(keys),
+        ticket_ttl=PATIENCE,
+    )
+
+
 @_settings.made_by("connect(...).multi_lock(*names)")
 class MultiLock(Acquirable[MultiLease]):
     """Locks all of several names or none; each name is the mutex of `lock(name)`.
@@ -77,7 +91,7 @@ class MultiLock(Acquirable[MultiLease]):
     order, which can't deadlock either, and each name has its own lease and fence.
     """
 
-    __slots__ = ("_parts", "_specs", "names")
+    __slots__ = ("_prefix", "names")
 
     def __init__(
         self,
@@ -97,18 +111,9 @@ class MultiLock(Acquirable[MultiLease]):
             )
         self.names: tuple[str, ...] = tuple(sorted({_settings.name(name) for name in names}))
         """The names, sorted and without duplicates."""
-        self._parts = [spec(prefix, name) for name in self.names]
-        keys = [lock_key(prefix, name) for name in self.names]
-        whole = LockSpec(
-            ", ".join(self.names),
-            SCRIPT,
-            tuple(one for key in keys for one in MUTEX.keys(key)),
-            queue_key=tuple(keys),
-            watched=tuple(keys),
-            ticket_ttl=PATIENCE,
-        )
+        whole = spec_of_all(prefix, self.names)
         super().__init__(engine, whole, options, timeout)
-        self._specs = self._parts if prefix.endswith(HASH_TAG) else [whole]
+        self._prefix = prefix
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
         return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
@@ -116,13 +121,17 @@ class MultiLock(Acquirable[MultiLease]):
     async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
         """Do the work of `acquire` when it is awaited."""
         asked = _clock.now()
+        apart = self._prefix.endswith(HASH_TAG)
         calls = [
             partial(Acquire, self._engine, one, self._options, timeout, once=once, since=asked)
-            for one in self._specs
+            for one in (self._parts() if apart else (self._spec,))
         ]
         leases = await obtain(calls)
         return MultiLease(self.name, self.names, leases)
 
+    def _parts(self) -> list[LockSpec]:
+        return [spec(self._prefix, name) for name in self.names]
+
     async def inspect(self) -> Inspection:
         """Return which owner has each name, node by node (`parts`)."""
-        return await inspect_parts(self._engine, KIND.name, self._parts)
+        return await inspect_parts(self._engine, KIND.name, self._parts())

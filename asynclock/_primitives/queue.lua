@@ -6,6 +6,9 @@
 local asked = op == 'batch' and (#KEYS + ARGV[2]) / (#ARGV - 7) or #KEYS
 local WAITS, GO = tostring(math.max(1, asked - 2)), 'go'
 
+-- Whether no name of the batch has a queue: then none need be looked at.
+local nobody = false
+
 local function derived(key, kind)
   return key .. ':#' .. kind
 end
@@ -19,10 +22,13 @@ local function mistyped(queue)
   end
 end
 
--- Returns the first ticket whose waiter lives, and its value; removes dead ones before it.
+-- Returns the first ticket whose waiter lives, and its value; removes dead ones before it. Returns nil
+-- and an error if the queue's key has the wrong type.
 local function first(queue)
-  while true do
-    local ticket = redis.call('ZRANGE', queue, 0, 0)[1]
+  while not nobody do
+    local found = redis.pcall('ZRANGE', queue, 0, 0)
+    if found.err then return nil, mistyped(queue) or redis.call('ZRANGE', queue, 0, 0) end
+    local ticket = found[1]
     if not ticket then return nil end
     local value = redis.call('GET', derived(queue, ticket))
     if value then return ticket, value end
@@ -43,6 +49,7 @@ end
 -- the one that the waiter has settled on, and replaces what we gave. Otherwise a new ticket gets
 -- the floor, which all nodes were sent alike, or a higher number if others have that already.
 local function join(queue, ticket, ms, number, floor)
+  nobody = false
   local stored = tonumber(redis.call('ZSCORE', queue, ticket))
   if number <= 0 then
     number = stored

@@ -21,9 +21,12 @@ local function reads(key, owner)
   return expiry and tonumber(expiry) > ms
 end
 
+-- Returns how long the key would have lived, -2 without readers.
 local function keep_reader(key, owner, ttl)
+  local left = redis.call('PTTL', key)
   redis.call('ZADD', key, 'GT', ms + ttl, owner)
-  keep_for(key, ttl)
+  if left < ttl then redis.call('PEXPIRE', key, ttl) end
+  return left
 end
 
 local function wait(queue, ticket, patience)
@@ -32,13 +35,13 @@ local function wait(queue, ticket, patience)
 end
 
 local function acquire(KEYS, ARGV)
-  local queue, lock = KEYS[3], KEYS[4]
-  local failure = mistyped(queue)
-  if failure then return failure end
   if too_late() then return {-1, now} end
+  local queue, lock = KEYS[3], KEYS[4]
+  local head, failure = first(queue)
+  if failure and not head then return failure end
   local ticket, patience = ARGV[8] or ARGV[2], tonumber(ARGV[7] or 0)
   local barge, exempt = ARGV[10] == '1', ARGV[11]
-  local writer, head, left = redis.call('GET', lock), first(queue), nil
+  local writer, left = not nobody and redis.call('GET', lock), nil
   local holder = writer ~= exempt and writer
   if holder then
     left = redis.call('PTTL', lock)
@@ -49,8 +52,9 @@ local function acquire(KEYS, ARGV)
   end
   if not holder then
     if head then leave(queue, ticket) end
-    redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms)
-    keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3]))
+    if keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3])) ~= -2 then
+      redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms)
+    end
     return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), '')
   end
   if patience > 0 then wait(queue, ticket, patience) end
@@ -63,9 +67,10 @@ local function release(KEYS, ARGV)
   local queue = KEYS[3]
   local alive = reads(KEYS[1], ARGV[2])
   redis.call('ZREM', KEYS[1], ARGV[2])
-  local failure = mistyped(queue)
-  if failure then return failure end
+  local head, failure = first(queue)
+  if failure and not head then return failure end
   if not alive then return {0, {}, now} end
+  if not head and not ARGV[4] then return {1, {}, now} end
   if ARGV[4] then wait(queue, ARGV[4], ARGV[5]) end
   return {1, wake_next(KEYS[4], queue, KEYS[1]), now}
 end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from .. import _settings
@@ -60,6 +60,17 @@ UPGRADE = Held(LOCK, "upgrade", "upgrade", queue=UPGRADERS.suffix)
 KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, WAITERS, UPGRADE, UPGRADERS))
 
 
+@lru_cache(maxsize=1024)
+def specs(prefix: str, name: str) -> tuple[str, LockSpec, LockSpec, LockSpec]:
+    """Return the key of a read-write lock, and the specs of a reader, a writer and an upgrade."""
+    key = lock_key(prefix, name)
+    lock, readers = WRITER.keys(key)[0], READERS.keys(key)[0]
+    side: dict[str, Any] = {"phased": True, "watched": ()}
+    read = READERS.spec(name, key, neighbours=(lock,), queue_key=None, **side)
+    write = WRITER.spec(name, key, neighbours=(readers,), shared=readers, **side)
+    return key, read, write, UPGRADE.spec(name, key, queue_key=None)
+
+
 @_settings.made_by("connect(...).rwlock(name).read()")
 class ReadLock(Lockable):
     """The side of a reader: shared with other readers, excludes writers."""
@@ -91,21 +102,15 @@ class ReadWriteLock:
     A reader that must write calls `upgrade`, and a writer that only reads from now on `downgrade`.
     """
 
-    __slots__ = ("_engine", "_gate", "_options", "_queues", "_read", "_timeout", "_write")
+    __slots__ = ("_engine", "_gate", "_key", "_options", "_read", "_timeout", "_write")
 
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        key = lock_key(prefix, _settings.name(name))
-        lock, readers = WRITER.keys(key)[0], READERS.keys(key)[0]
         self._engine = engine
         self._options = options
         self._timeout = timeout
-        self._queues = KIND.queues(key)
-        side: dict[str, Any] = {"phased": True, "watched": ()}
-        self._write = WRITER.spec(name, key, neighbours=(readers,), shared=readers, **side)
-        self._read = READERS.spec(name, key, neighbours=(lock,), queue_key=None, **side)
-        self._gate = UPGRADE.spec(name, key, queue_key=None)
+        self._key, self._read, self._write, self._gate = specs(prefix, _settings.name(name))
 
     def __repr__(self) -> str:
         return f"<ReadWriteLock {self.name!r} ttl={self._options.ttl:g}>"
@@ -172,7 +177,7 @@ class ReadWriteLock:
 
     async def inspect(self) -> Inspection:
         """Return the writer and every reader, node by node (`parts`)."""
-        writer = await inspect(self._engine, self._write, KIND.name, self._queues)
+        writer = await inspect(self._engine, self._write, KIND.name, KIND.queues(self._key))
         replies = await ask_all(self._engine, self._read.inspect())
         readers = [_readers(view.node, replies[i]) for i, view in enumerate(writer.nodes)]
         parts = [writer]

@@ -11,13 +11,13 @@ whatever k is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.spec import ChooseSlot, LeaseOptions, LockSpec
+from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import derived, lock_key
 from .base import Acquirable, Lockable
 from .kind import NUMBER, Held, Kind, Queue
@@ -35,6 +35,35 @@ MOST_PERMITS = 256
 """Maximum number of permits: four windows, so that an attempt and its hops see every slot."""
 WINDOW = 64
 """Number of slots that a refusal reports on; a larger one would make every request longer."""
+
+
+@lru_cache(maxsize=1024)
+def slot(key: str, name: str, permits: int, number: int, windows: int | None = None) -> LockSpec:
+    """Return the spec of one slot; a refused caller looks at `windows` more (None: at all)."""
+    left = (permits - 1) // WINDOW if windows is None else windows
+    others = [(number + i) % permits for i in range(1, min(permits, WINDOW))]
+    neighbours = tuple(derived(key, str(other)) for other in others)
+
+    def choose(slot_votes: Sequence[bytes], spare: int, random: float) -> LockSpec | None:
+        taken = [sum(votes[i : i + 1] == b"1" for votes in slot_votes) for i in range(len(others))]
+        least = min(taken, default=spare + 1)
+        if least <= spare:
+            best = [other for other, votes in zip(others, taken, strict=True) if votes == least]
+            return slot(key, name, permits, best[int(random * len(best))], left)
+        if left:
+            return slot(key, name, permits, (number + WINDOW) % permits, left - 1)
+        return None
+
+    return SLOT.spec(
+        name,
+        key,
+        str(number),
+        queue_key=(key, permits),
+        permits=permits,
+        watched=(derived(key, str(number)), *neighbours),
+        neighbours=neighbours,
+        choose_slot=choose,
+    )
 
 
 @_settings.made_by("connect(...).semaphore(name, permits)")
@@ -65,7 +94,7 @@ class Semaphore(Lockable):
         self.permits: int = _settings.count(permits, "permits", MOST_PERMITS)
         """Maximum number of leases at a time."""
         self._key = lock_key(prefix, _settings.name(name, "a semaphore's name"))
-        super().__init__(engine, self._slot(name, 0), options, timeout)
+        super().__init__(engine, slot(self._key, name, permits, 0), options, timeout)
 
     def several(self, permits: int) -> SemaphorePermits:
         """Return a lock on `permits` of the permits at once, all or none, used like any lock.
@@ -83,47 +112,18 @@ class Semaphore(Lockable):
     ) -> Acquire:
         # A random slot that this process doesn't hold: rivals that start apart seldom collide.
         queue = self._engine.queues.get(self._spec.queue_key or "")
-        ours = {grant.spec.part for grant in queue.grants} if queue is not None else ()
-        free = [slot for slot in range(self.permits) if str(slot) not in ours]
-        slots = free or range(self.permits)
-        slot = self._slot(self.name, slots[int(self._engine.random() * len(slots))])
-        return Acquire(self._engine, slot, self._options, timeout, once=once, since=since)
-
-    def _slot(self, name: str, slot: int, windows: int | None = None) -> LockSpec:
-        key, permits = self._key, self.permits
-        if windows is None:
-            windows = (permits - 1) // WINDOW
-        others = [(slot + i) % permits for i in range(1, min(permits, WINDOW))]
-        neighbours = tuple(derived(key, str(other)) for other in others)
-        return SLOT.spec(
-            name,
-            key,
-            str(slot),
-            queue_key=(key, permits),
-            permits=permits,
-            watched=(derived(key, str(slot)), *neighbours),
-            neighbours=neighbours,
-            choose_slot=self._choice(name, slot, others, windows),
-        )
-
-    def _choice(self, name: str, slot: int, others: Sequence[int], windows: int) -> ChooseSlot:
-        def choose(slot_votes: Sequence[bytes], spare: int, random: float) -> LockSpec | None:
-            taken = [
-                sum(votes[i : i + 1] == b"1" for votes in slot_votes) for i in range(len(others))
-            ]
-            least = min(taken, default=spare + 1)
-            if least <= spare:
-                best = [other for other, votes in zip(others, taken, strict=True) if votes == least]
-                return self._slot(name, best[int(random * len(best))], windows)
-            if windows:
-                return self._slot(name, (slot + WINDOW) % self.permits, windows - 1)
-            return None
-
-        return choose
+        free: Sequence[int] = range(self.permits)
+        if queue is not None and queue.grants and not queue.full:
+            ours = {grant.spec.part for grant in queue.grants}
+            free = [number for number in free if str(number) not in ours]
+        one = free[int(self._engine.random() * len(free))]
+        spec = slot(self._key, self.name, self.permits, one)
+        return Acquire(self._engine, spec, self._options, timeout, once=once, since=since)
 
     async def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
-        slots = [self._slot(self.name, slot) for slot in range(self.permits)]
+        one = partial(slot, self._key, self.name, self.permits)
+        slots = [one(number) for number in range(self.permits)]
         return await inspect_parts(self._engine, KIND.name, slots, KIND.queues(self._key))
 
 

@@ -30,13 +30,13 @@ local function numbered(queue, ticket, number, floor)
 end
 
 local function acquire(KEYS, ARGV)
-  local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
-  local failure = mistyped(queue)
-  if failure then return failure end
   if too_late() then return {-1, now} end
+  local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
+  local head, failure = first(queue)
+  if failure and not head then return failure end
   local owner, ms = ARGV[2], tonumber(ARGV[7] or 0)
   local ticket, number, barge, reader = ARGV[8] or owner, tonumber(ARGV[9] or 0), ARGV[10], ARGV[11]
-  local floor, head = tonumber(ARGV[4]), first(queue)
+  local floor = tonumber(ARGV[4])
   if floor < 0 then floor = now end
   if head and number > 0 and ms > 0 then
     -- We may be the first, on a node that forgot us or gave us another number; or no longer.
@@ -52,8 +52,11 @@ local function acquire(KEYS, ARGV)
     left = redis.call('PTTL', lock)
   else
     -- Name the reader that expires first: nearly always all nodes know the same one.
-    redis.call('ZREMRANGEBYSCORE', readers, '-inf', math.floor(now / 1000))
-    local known = redis.call('ZRANGE', readers, 0, 1)
+    local known = nobody and {} or redis.call('ZRANGE', readers, 0, 1)
+    if known[1] then
+      redis.call('ZREMRANGEBYSCORE', readers, '-inf', math.floor(now / 1000))
+      known = redis.call('ZRANGE', readers, 0, 1)
+    end
     holder = known[known[1] == reader and 2 or 1]
     if holder then
       left = math.ceil(redis.call('ZREVRANGE', readers, 0, 0, 'WITHSCORES')[2] - now / 1000)
@@ -82,8 +85,10 @@ local function release(KEYS, ARGV)
   local lock, queue, readers = KEYS[1], KEYS[3], KEYS[4]
   if redis.call('GET', lock) ~= ARGV[2] then return {0, {}, now} end
   redis.call('DEL', lock)
-  local failure, ticket = mistyped(queue), ARGV[4]
-  if failure then return failure end
+  local head, failure = first(queue)
+  local ticket = ARGV[4]
+  if failure and not head then return failure end
+  if not head and not ticket then return {1, {}, now} end
   if ticket then
     join(queue, ticket, ARGV[5], numbered(queue, ticket, tonumber(ARGV[6]), now), now)
   elseif ARGV[3] ~= '2' then

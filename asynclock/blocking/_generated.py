@@ -11,8 +11,7 @@ from typing import Never, Unpack
 import asynclock
 
 from .. import _settings
-from .._engine.inspection import Inspection
-from .._engine.inspection import NodeHealth, Statistics
+from .._engine.inspection import Inspection, NodeHealth, Statistics
 from .._primitives.base import UNSET, Timeout
 from .._primitives.register import DEFAULT_KEEP
 from ..events import Observer

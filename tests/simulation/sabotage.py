@@ -40,6 +40,7 @@ from asynclock._rules import trust, validity
 from asynclock._rules.quorum import Ballot
 from asynclock._rules.standstill import StandStill
 from asynclock._rules.trust import Trust
+from tests.tables.inside import forget_specs
 
 Break = Callable[[pytest.MonkeyPatch], None]
 LOCK = (lock.SCRIPT,)
@@ -429,9 +430,9 @@ def sabotaged(name: str) -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         for break_it in breaks:
             break_it(patch)
-        lock.spec.cache_clear()  # what is kept has the good script, or afterwards the bad one
+        forget_specs()  # what is kept has the good script, or afterwards the bad one
         try:
             yield {"plan": plan, **options}
         finally:
-            lock.spec.cache_clear()
+            forget_specs()
             gc.collect()  # managers that a broken library could not close

@@ -133,7 +133,7 @@ async def test_a_naive_ballot_is_caught(run: Run, ballot: type[Ballot]) -> None:
         ("SET', counter, text, 'PX', keep,", "SET', counter, text,"),
         ("keep = least(ARGV[4], ARGV[6])", "keep = tonumber(ARGV[4]), ARGV[4], ARGV[6]"),
         ("reply then\n      rest[#rest + 1] = i", "reply then\n      table.insert(rest, 1, i)"),
-        ("ARGV[5], ARGV[6], ARGV[7]})", "ARGV[5], ARGV[6]})"),
+        ("ARGV[5], ARGV[6], ARGV[7]}", "ARGV[5], ARGV[6]}"),
     ],
 )
 async def test_a_script_that_lacks_a_guard_is_caught(run: Run, correct: str, wrong: str) -> None:

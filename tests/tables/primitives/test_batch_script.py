@@ -17,11 +17,16 @@ import redis
 from asynclock._nodes.replies import ServerError, failure
 from asynclock._nodes.script import Script
 from asynclock._primitives.lock import SCRIPT
+from asynclock._primitives.multi import SCRIPT as SEVERAL
 from asynclock._primitives.readwrite import READ, WRITE
 from asynclock.testing import LocalServer
 
 TTL, WAIT, KEPT = 600_000, 300_000, 6_000_000
-PEERS = {"reader": ("reader", "writer"), "writer": ("reader", "writer")}
+PEERS = {
+    "reader": ("reader", "writer"),
+    "writer": ("reader", "writer"),
+    "several": ("several", "mutex"),
+}
 """The kinds that share a name."""
 NAMES = 8
 OWNERS = ("a:1", "b:2", "c:3")
@@ -31,6 +36,7 @@ KINDS = {
     "slot": (SCRIPT, (*ENDS, ":#1", ":#2")),
     "reader": (READ, (":#readers", *ENDS[1:], "")),
     "writer": (WRITE, (*ENDS, ":#readers")),
+    "several": (SEVERAL, (*ENDS[:2], "+", "+:#fence")),
 }
 """Each script, and the ends of the keys that it takes."""
 
@@ -77,6 +83,7 @@ class Side:
     def acquire(
         self, number: int, owner: str, floor: int, not_after: int, wait: int, kind: str = ""
     ) -> Any:
+        wait = 0 if (kind or self.kind) == "several" else wait  # it has no ticket at first
         words = ("acquire", owner, TTL, floor, not_after, KEPT, wait)
         return self.single(number, *words, kind=kind)
 
@@ -117,16 +124,21 @@ class Side:
         return {one: 0 if moments or number > 4e15 else number for one, number in found.items()}
 
 
+def _named_alike(said: Any) -> Any:
+    """The keys of tickets without the set of names that they belong to."""
+    return [key.replace(b":t", b":s", 1) for key in said] if isinstance(said, list) else said
+
+
 def comparable(reply: Any) -> Any:
     """A reply without clocks and remaining times; an error without its place in the script."""
     if isinstance(reply, Exception):
         text = str(reply)  # redis-py drops the ERR before it
         return failure(ServerError(f"ERR {text}" if text.startswith("Error ") else text)).cause
     if isinstance(reply, list) and reply[0] == 1:
-        return [one or b"" for one in reply[:-1]]
+        return [_named_alike(one) or b"" for one in reply[:-1]]
     if isinstance(reply, list) and reply[0] == 0 and len(reply) > 4:
         return [0, *reply[2:-1]]
-    return reply[:-1] if isinstance(reply, list) else reply
+    return [_named_alike(one) for one in reply[:-1]] if isinstance(reply, list) else reply
 
 
 def spread(reply: Any, *, release: bool) -> Any:
@@ -158,6 +170,7 @@ def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int, kind:
 
     owners = [owner for _, owner in (*releases, *acquires)]
     names = [[keys("t", number, ends) for number, _ in some] for some in (releases, acquires)]
+    terms = (*terms[:2], 0) if kind == "several" else terms
     odd, replies, now = batch(server, *names, *terms, *owners, script=script)
 
     assert now > 10**15

@@ -14,7 +14,8 @@ WAYS = {
     "batch of slots": ("lock(l q n c) batch 0 me", "0 [{}]", "1 [[-1 *]]", "l,c,q"),
     "batch of readers": ("read(r q w c) batch 0 me", "0 [{}]", "1 [[-1 *]]", "r,c,q"),
     "batch of writers": ("write(w q r c) batch 0 me", "0 [{}]", "1 [[-1 *]]", "w,c,q"),
-    "multi": ("multi(l c) acquire me", "1 {}", "-1", "l,c"),
+    "multi": ("multi(l c) acquire me", "1 {} ''", "-1", "l,c"),
+    "batch of several": ("multi(l c) batch 0 me", "0 [{}]", "1 [[-1 *]]", "l,c"),
     "read": ("read wait me", "1 {} ''", "-1", "r,c,q"),
     "write": ("write wait me", "1 {} ''", "-1", "w,c,q"),
 }
@@ -157,10 +158,10 @@ test_several_in_memory, test_several = played("""
     several names have one fence, and each is asked for again
       still
       SET ac now+7 PX TTL
-      multi acquire me floor=now -> 1 now+8
+      multi acquire me floor=now -> 1 now+8 ''
       PTTL ac,bc -> DAY+1 DAY+1
       PEXPIRE b 5000
-      multi acquire me floor=now -> 1 now+9
+      multi acquire me floor=now -> 1 now+9 ''
       GET ac,bc -> now+9 now+9
       PTTL a,b -> TTL TTL
       multi raise me now+12 -> 1 now+9
@@ -222,7 +223,7 @@ test_several_in_memory, test_several = played("""
       DEL b
       multi wait mine TTL 71 -> 0 TTL t1 71 0 1 [b:#queue:#t1]
       GET b:#queue:#t1 -> go
-      multi wait mine TTL 40 -> 1 *
+      multi wait mine TTL 40 -> 1 * ''
       EXISTS a:#queue -> 0
       ZRANGE b:#queue 0 -1 -> t1
       multi release MINE 0 mine TTL 99 -> 1 [a:#queue:#mine b:#queue:#t1]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import asynclock
+from asynclock._primitives.semaphore import slot
 
-LOCKS = asynclock.connect("memory://a")
 FULL = b"1" * 63
 
 
@@ -24,7 +23,7 @@ def test_any_slot_is_asked_for_that_enough_nodes_have_free(
     votes: tuple[bytes, ...], spare: int, asked: set[str]
 ) -> None:
     """Clients that are refused at the same moment don't all ask for the same one."""
-    choose = LOCKS.semaphore("a", 5)._slot("a", 2).choose_slot
+    choose = slot("a", "a", 5, 2).choose_slot
     assert choose is not None
     found = (choose([*votes], spare, chance / 10) for chance in range(10))
     assert {spec.part for spec in found if spec is not None} == asked
@@ -45,7 +44,7 @@ def test_any_slot_is_asked_for_that_enough_nodes_have_free(
 def test_a_refusal_in_one_window_leads_to_the_next_until_all_were_seen(
     permits: int, votes: list[bytes], asked: list[int]
 ) -> None:
-    spec, found, seen = LOCKS.semaphore("a", permits)._slot("a", 3), [3], set[str]()
+    spec, found, seen = slot("a", "a", permits, 3), [3], set[str]()
     for vote in votes:
         seen |= {*spec.watched}
         assert len(spec.neighbours) == 63
