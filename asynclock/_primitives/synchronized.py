@@ -16,33 +16,52 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
+"""Returns the name to lock for the arguments of a call."""
+
+
 def synchronized(
     lock: Callable[[str], Lock], template: str, lease: str | None
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Wrap a coroutine function: see `LockManager.synchronized`."""
-    check_template(template)
 
-    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    def wrap(function: Callable[..., Awaitable[R]], name: Name) -> Callable[..., Any]:
         if not inspect.iscoroutinefunction(function):
             raise ConfigurationError(
                 f"synchronized needs an async function; {_name(function)} is not one"
             )
-        check_function(function, template, lease)
-        shown = shown_signature(function, lease)
 
-        @functools.wraps(function)
-        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = shown.bind(*args, **kwargs)
-            bound.apply_defaults()
-            async with lock(fill_in(template, bound.arguments)) as held:
+        async def wrapper(*args: Any, **kwargs: Any) -> R:
+            async with lock(name(args, kwargs)) as held:
                 if lease is not None:
                     kwargs[lease] = held
                 return await function(*args, **kwargs)
 
+        return wrapper
+
+    return decorator(template, lease, wrap)
+
+
+def decorator(
+    template: str, lease: str | None, wrap: Callable[[Callable[..., Any], Name], Callable[..., Any]]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that wraps a function by `wrap`, and looks like the function."""
+    check_template(template)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+            bound = shown.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return fill_in(template, bound.arguments)
+
+        wrapper: Any = functools.wraps(function)(wrap(function, name))
+        check_function(function, template, lease)
+        shown = shown_signature(function, lease)
         if lease is not None:
             # A web framework that reads the signature must not ask its users for a lease.
-            wrapper.__signature__ = shown  # type: ignore[attr-defined]  # functions have it, their type doesn't say
-        return wrapper
+            wrapper.__signature__ = shown
+        found: Callable[..., Any] = wrapper
+        return found
 
     return decorate
 

@@ -15,13 +15,14 @@ to `lease.on_lost`, and expect LeaseLostError from `extend` and at the end of `w
 
 from __future__ import annotations
 
-from ._bridge import LockSettings
 from ._generated import (
     Barrier,
     FairLock,
     Latch,
     Lease,
     Lock,
+    LockManager,
+    LockSettings,
     MultiLease,
     MultiLock,
     ReadWriteLock,
@@ -30,8 +31,8 @@ from ._generated import (
     Semaphore,
     SemaphorePermits,
     SharedEvent,
+    connect,
 )
-from ._manager import LockManager, connect
 
 __all__ = [
     "Barrier",

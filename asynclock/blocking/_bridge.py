@@ -2,42 +2,80 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypedDict, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
-from .._engine.spec import HandOff
 from .._forks import of_one_process
-from ..errors import ConfigurationError
+from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager as AsyncLockManager
 from . import _loop
 
 T = TypeVar("T")
 
+# ---- the end of a `with` whose thread is interrupted ---------------------------------------------
+#
+# What the block has taken ends all the same. Python runs signal handlers between two steps of the
+# main thread, also before the first line of an `__exit__`, where no `try` of ours can catch what a
+# handler raises. But `with` looks `__exit__` up before it enters, and drops what it has found when
+# it is over, however that comes. So a `with` that has dropped it before the block was left has been
+# interrupted.
 
-class WaitSettings(TypedDict, total=False):
-    """The settings of `asynclock.LockManager.fair_lock` that make sense for a thread."""
-
-    ttl: float | None
-    timeout: float | None
-    renew: bool
-    max_hold: float | None
+_looked_up = threading.local()
 
 
-class LockSettings(WaitSettings, total=False):
-    """The settings of `asynclock.LockManager.lock` that make sense for a thread; in seconds."""
+class Exit:
+    """An `__exit__` that remembers which object the thread has got by its last look-up."""
 
-    handoff: HandOff
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __get__(self, instance: object, owner: object = None) -> Callable[..., None]:
+        bound = () if instance is None else (instance,)  # an exit stack asks the class
+        found = partial(self._function, *bound)
+        _looked_up.exit = weakref.ref(found)
+        return found
+
+
+class Block:
+    """The block of a `with` that this thread is about to enter."""
+
+    def __init__(self, entered: object) -> None:
+        found = vars(_looked_up).pop("exit", lambda: None)()
+        ours = found is not None and all(one is entered for one in found.args)
+        self._exit = found if ours else None
+
+    def watch(self, end: Callable[[], None]) -> weakref.ref[Any] | None:
+        """Call `end` when the `with` is over, unless the result has been dropped until then."""
+        return None if self._exit is None else weakref.ref(self._exit, lambda _: end())
+
+
+# ---- the manager ---------------------------------------------------------------------------------
 
 
 @of_one_process
 class Bridge:
-    """The part of a manager through which its locks and leases reach the event loop."""
+    """A manager, as far as its locks and leases need it to reach the event loop."""
 
-    def __init__(self, locks: AsyncLockManager) -> None:
+    def __init__(self, *, locks: AsyncLockManager) -> None:
         self._locks = locks
         self._pid = os.getpid()
         self._used = False
+        self._with: object = None
+        """Set while a `with` is to be watched."""
+        _managers.add(self)
+
+    if not TYPE_CHECKING:  # or type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> Never:
+            text = f"blocking locks have no {name!r}"
+            if hasattr(AsyncLockManager, name) and not name.startswith("_"):
+                text += f": write locks.run(lambda locks: locks.{name}(...)...)"
+            raise AttributeError(text, name=name, obj=self)
 
     def asynchronous(self) -> AsyncLockManager:
         """Return the asynchronous manager; use it only in the event loop, as `run` does.
@@ -45,7 +83,7 @@ class Bridge:
         Raises ConfigurationError in a child that was forked after the first use.
         """
         if self._pid != os.getpid():
-            if self.inherited:
+            if self._used:
                 raise ConfigurationError(
                     f"these locks were used by process {self._pid}, from which this one was "
                     "forked: its connections and leases are not ours. Call connect() in the child "
@@ -66,43 +104,19 @@ class Bridge:
         return self._used and self._pid != os.getpid()
 
     def call(
-        self,
-        work: Callable[[], Awaitable[T]],
-        undo: Callable[[T], Awaitable[object]] | None = None,
-        *,
-        ends: bool = False,
+        self, work: _loop.Work[T], undo: _loop.Undo[T] | None = None, *, ends: bool = False
     ) -> T:
-        """Run `work` in the event loop for the calling thread; for the leases and locks.
-
-        Args:
-            work: makes the awaitable, in the event loop.
-            undo: undoes a result that comes after the thread was interrupted (KeyboardInterrupt).
-            ends: whether `work` ends something. Once the loop has such a call, that runs to its end
-                before this raises what interrupted the thread.
-        """
+        """Run `work` in the event loop for the calling thread; see `BackgroundLoop.call`."""
         self.asynchronous()
         self._used = True
         return _loop.background().call(work, undo, ends=ends)
 
-    def ask(self, function: Callable[[], T]) -> T:
-        """Return what a plain function of the asynchronous manager returns in the event loop."""
-
-        async def work() -> T:
-            return function()
-
-        return self.call(work)
-
     def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start `work` in the event loop without waiting for it.
-
-        Args:
-            work: an async function.
-            args: its arguments.
-        """
+        """Start `work(*args)` in the event loop without waiting for it."""
         self.asynchronous()
         _loop.background().start(work, *args)
 
-    def finish(self, work: Callable[[], Awaitable[object]]) -> None:
+    def finish(self, work: _loop.Work[object]) -> None:
         """Run `work`, which ends what this thread had when it was interrupted, and may be repeated.
 
         Waits for a bounded time. Does nothing in a child that was forked after the first use.
@@ -123,16 +137,66 @@ class Bridge:
         The function must not block the event loop: all leases of the process are renewed there.
         Raises what the function raises, also CancelledError and SystemExit.
         """
-        return self.call(lambda: _awaitable(function(self.asynchronous())))
+
+        def work() -> Awaitable[T]:
+            made = function(self._locks)
+            if not isinstance(made, Awaitable):
+                raise ConfigurationError(
+                    "pass `run` a function that returns an awaitable, such as "
+                    f"`lambda locks: locks.inspect('a')`; this one returned {type(made).__name__}"
+                )
+            return made
+
+        return self.call(work)
+
+    def close(self) -> None:
+        """Release all leases and end all connections; a second call does nothing.
+
+        At the exit of the process all managers are closed; later calls do nothing either.
+        """
+        try:
+            ended = _loop.current is not None and _loop.current.ends
+            if self.used_here and not ended:
+                self.call(self._locks.aclose, ends=True)
+        except BaseException:
+            self._finish()
+            raise
+
+    def _finish(self) -> None:
+        """Close for a thread that was interrupted."""
+        self._with = None
+        self.finish(self._locks.aclose)
+
+    def __enter__(self) -> Self:
+        block = Block(self)
+        try:
+            self.call(self._locks.__aenter__)
+            self._with = block.watch(self._finish)
+        except AsyncLockError:
+            raise
+        except BaseException:  # interrupted
+            self.close()
+            raise
+        return self
+
+    @Exit
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._with = None
 
 
-def _awaitable(made: Awaitable[T]) -> Awaitable[T]:
-    if not isinstance(made, Awaitable):
-        raise ConfigurationError(
-            "pass `run` a function that returns an awaitable, such as "
-            f"`lambda locks: locks.inspect('a')`; this one returned {type(made).__name__}"
-        )
-    return made
+_managers: weakref.WeakSet[Bridge] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    if _loop.current is not None:
+        _loop.current.stop(manager._locks.aclose for manager in _managers if manager.used_here)
+
+
+async def answer(function: Callable[[], T]) -> T:
+    """Return what a plain function returns; for `call`, which runs it in the event loop."""
+    return function()
 
 
 async def listed(found: AsyncIterator[T]) -> list[T]:

@@ -7,21 +7,23 @@ asynchronous object as they are.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import anyio.to_thread
 
 from .._forks import of_one_process
-from ..errors import AsyncLockError
-from ._bridge import Bridge
-from ._endings import Block, noticed
+from .._primitives.synchronized import Name, P, R, decorator
+from ..errors import AsyncLockError, ConfigurationError
+from ._bridge import Block, Bridge, Exit
 
 _log = logging.getLogger("asynclock")
+
+# ---- leases --------------------------------------------------------------------------------------
 
 
 class Face:
@@ -52,7 +54,7 @@ def behind(lease: Any) -> Any:
 class Holding(Face):
     """A lease, with what ends it. Any thread of the process may use it."""
 
-    __slots__ = ("__weakref__", "_ended", "_with")
+    __slots__ = ("__weakref__", "_ended", "_thread", "_with")
 
     def __init__(self, manager: Bridge, *, inner: Any) -> None:
         super().__init__(manager, inner=inner)
@@ -60,6 +62,7 @@ class Holding(Face):
         """Whether the lease has been released, so that any thread may drop it."""
         self._with: object = None
         """Set while a `with` is to be watched."""
+        self._thread = threading.get_ident()
 
     def __repr__(self) -> str:
         return f"<blocking {self._inner!r}>"
@@ -109,16 +112,12 @@ class Holding(Face):
         self._with = None
         self._manager.finish(self._inner.release)
 
-    def _begin(self, block: Block, end: Callable[[], None]) -> None:
-        """Begin the body; call `end` if the `with` is over without the end of its body."""
-        self._with = block.watch(end)
-
     def __enter__(self) -> Self:
         try:
             block = Block(self)
             refusal = self._manager.call(self._enter)
             if refusal is None:
-                self._begin(block, self._finish)
+                self._with = block.watch(self._finish)
                 return self
         except AsyncLockError:
             raise
@@ -134,17 +133,12 @@ class Holding(Face):
             return error
         return None
 
-    @noticed
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None and self._manager.inherited:
+    @Exit
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None and self._manager.inherited:
             return  # in a forked child: don't replace the exception that ends the body's copy
         try:
-            self._manager.call(lambda: self._inner.__aexit__(kind, error, trace), ends=True)
+            self._manager.call(lambda: self._inner.__aexit__(*error), ends=True)
             self._with = None
         except BaseException:
             self._finish()
@@ -159,11 +153,13 @@ class Holding(Face):
             self._manager.drop(last)
 
 
+# ---- locks ---------------------------------------------------------------------------------------
+
 L = TypeVar("L", bound=Holding)
 
 
-class Obtains(Face, Generic[L]):
-    """Something that gives leases of one class."""
+class Enterable(Face, Generic[L]):
+    """Something that `with` acquires; it gives leases of one class."""
 
     __slots__ = ("_entered",)
 
@@ -171,47 +167,39 @@ class Obtains(Face, Generic[L]):
 
     def __init__(self, manager: Bridge, *, inner: Any) -> None:
         super().__init__(manager, inner=inner)
-        self._entered: list[tuple[int, L]] = []
-        """The leases that `with` on this object has entered, each with its thread."""
+        self._entered: list[Any] = []
+        """The leases that `with` on this object has entered."""
 
     def _obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> L:
         # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
         block = Block(self)
-        lease, entry = None, None
+        lease, found = None, None
         try:
             lease = self._manager.call(work, undo=_release)
             found = cast("L", lease and self._lease(self._manager, inner=lease))
             if enter:
-                entry = threading.get_ident(), found
-                self._entered.append(entry)
-                found._begin(block, partial(self._cut, entry))
+                self._entered.append(found)
+                found._with = block.watch(partial(self._cut, found))
             return found  # noqa: TRY300 - still inside: an interruption here must release it
         except BaseException:
             if lease is not None:
-                with contextlib.suppress(ValueError):
-                    self._entered.remove(entry)  # type: ignore[arg-type]  # None is not in it
+                self._forget(found)
                 with contextlib.suppress(Exception):
                     self._manager.call(lease.release, ends=True)
             raise
 
-    def _cut(self, entry: tuple[int, L]) -> None:
+    def _cut(self, lease: L) -> None:
         """End a block whose thread was interrupted at its end, unless it has ended."""
-        self._forget(entry)
-        entry[1]._finish()
+        self._forget(lease)
+        lease._finish()
 
-    def _forget(self, entry: tuple[int, L]) -> bool:
+    def _forget(self, lease: L | None) -> bool:
         """Count a block as left; return False if that has been done, by another thread."""
         try:
-            self._entered.remove(entry)
+            self._entered.remove(lease)
         except ValueError:
             return False
         return True
-
-
-class Enterable(Obtains[L]):
-    """Something that `with` acquires."""
-
-    __slots__ = ()
 
     def __enter__(self) -> L:
         return self._obtain(self._entering, enter=True)
@@ -219,35 +207,52 @@ class Enterable(Obtains[L]):
     async def _entering(self) -> Any:
         return await (await self._inner.acquire()).__aenter__()
 
-    @noticed
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        entry = None
+    @Exit
+    def __exit__(self, *error: object) -> None:
+        lease = None
         try:
-            for entry in self._innermost_first():
-                if self._forget(entry):
+            for lease in self._innermost_first():
+                if self._forget(lease):
                     break
             else:
                 raise RuntimeError(f"{self!r} is not entered")  # noqa: TRY301 - nothing is held
-            entry[1].__exit__(kind, error, trace)
+            lease.__exit__(*error)
         except BaseException:
-            for left in [entry] if entry else self._innermost_first()[:1]:
+            for left in [lease] if lease else self._innermost_first()[:1]:
                 self._cut(left)
             raise
 
-    def _innermost_first(self) -> list[tuple[int, L]]:
+    def _innermost_first(self) -> list[L]:
         """Return what this thread entered, the last first, and then what others did.
 
         A generator that was entered in another thread has only the latter.
         """
         thread, entered = threading.get_ident(), list(self._entered)
-        return [one for one in reversed(entered) if one[0] == thread] + entered
+        return [one for one in reversed(entered) if one._thread == thread] + entered
 
 
 async def _release(lease: Any) -> None:
     if lease is not None:
         await lease.release()
+
+
+def synchronized(
+    lock: Callable[[str], Enterable[Any]], template: str, lease: str | None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Wrap a function: see `LockManager.synchronized`."""
+
+    def wrap(function: Callable[..., R], name: Name) -> Callable[..., R]:
+        if inspect.iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"{function!r} is async: decorate it with asynclock.LockManager.synchronized"
+            )
+
+        def wrapper(*args: Any, **kwargs: Any) -> R:
+            with lock(name(args, kwargs)) as held:
+                if lease is not None:
+                    kwargs[lease] = held
+                return function(*args, **kwargs)
+
+        return wrapper
+
+    return decorator(template, lease, wrap)

@@ -1,49 +1,148 @@
-"""The event loop that works for the threads of this process, with one task per thread."""
+"""The event loop that works for the threads of this process, with one task per thread.
+
+The asynchronous locks identify a holder by its task. So a thread that acquires a lock which it
+holds gets AlreadyHeldError, and can nest a reentrant one.
+"""
 
 from __future__ import annotations
 
 import _thread
 import asyncio
-import atexit
 import contextlib
+import contextvars
 import logging
 import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
 from .._background import Background
 from ..errors import ConfigurationError
-from ._calls import EXIT_LIMIT, Call, Caller, Outcome
 
 T = TypeVar("T")
+Work = Callable[[], Awaitable[T]]
+Undo = Callable[[T], Coroutine[Any, Any, object]]
+
+EXIT_LIMIT = 5.0
+"""Maximum seconds that the exit of the process, or an interrupted call, waits for the loop."""
 
 _log = logging.getLogger("asynclock")
+
+
+class Call(Generic[T]):
+    """One call of a thread, which waits for the end with a plain lock.
+
+    A Future waits with a Condition. An exception of a signal handler can leave that locked, and
+    then the loop stands still when it has the result. Or it leaves it unlocked, and RuntimeError
+    ("cannot release un-acquired lock") takes the place of the exception.
+    """
+
+    def __init__(self, work: Work[T], undo: Undo[T] | None = None, *, ends: bool = False) -> None:
+        self._work = work
+        self._undo = undo
+        self.ends = ends
+        self.begun = False
+        """Whether a task has the call; used only in the loop."""
+        self.done = False
+        self.error: BaseException | None = None
+        self._value: T | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._abandoned = False
+        self._context = contextvars.copy_context()
+        self._lock = threading.Lock()
+        """Free once this is done."""
+        self._lock.acquire()
+
+    async def run(self) -> None:
+        """Do the work, with the context variables of the thread."""
+        # Not in a new task with its own context, because the thread's task identifies its holds.
+        if self._abandoned:
+            return
+        tokens = [(variable, variable.set(value)) for variable, value in self._context.items()]
+        self._task = asyncio.current_task()
+        try:
+            value = await self._work()
+            if self._abandoned and self._undo is not None:
+                await self._undo(value)
+            self.end(value)
+        except BaseException as error:  # also an exit or a cancellation: the caller's task goes on
+            self.end(None, error)
+        finally:
+            for variable, token in tokens:
+                variable.reset(token)
+
+    def end(self, value: T | None, error: BaseException | None = None) -> None:
+        """End with a value or an error, unless this has ended. Runs in the thread of the loop."""
+        if not self.done:
+            self._value, self.error, self.done = value, error, True
+            self._lock.release()
+
+    def abandon(self, tasks: Background) -> None:
+        """Cancel the call, or undo its result: its thread no longer waits. Runs in the loop."""
+        self._abandoned = True
+        if self.done:
+            if self._undo is not None and self.error is None:
+                tasks.spawn(self._undo(self.result()), "asynclock: undo a call")
+        elif self._task is not None:
+            self._task.cancel()
+        else:
+            self.end(None, ConfigurationError("the call was abandoned"))
+
+    def wait(self, limit: float = -1) -> None:
+        """Wait for the end, at most `limit` seconds. Runs in the calling thread."""
+        if not self.done:
+            self._lock.acquire(timeout=limit)
+
+    def result(self) -> T:
+        """Wait for the end, and return the value or raise the error."""
+        self.wait()
+        if self.error is not None:
+            raise self.error
+        return cast("T", self._value)
+
+
+class Caller:
+    """A thread's end of its task in the loop; the task ends when the thread drops this."""
+
+    def __init__(self, soon: Callable[..., object]) -> None:
+        self._soon = soon
+        self._pid = os.getpid()
+        self.calls: asyncio.Queue[Call[Any] | None] = asyncio.Queue()
+        """What the task is to run; None ends it."""
+        self.calling = False
+        """Whether the thread waits for a call."""
+
+    def __del__(self) -> None:
+        if self._pid != os.getpid():
+            return  # a forked child drops the copies of other threads' objects
+        with contextlib.suppress(ConfigurationError):  # the loop has ended already
+            self._soon(self.calls.put_nowait, None)
 
 
 class BackgroundLoop:
     """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
-        self._started: Outcome[None] = Outcome()
+        self._started: Call[None] = Call(_import_anyio)
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self._callers = threading.local()
         self.ends = False
         """Whether the process ends: the leases have been released, or that can't be done."""
         self.over = False
         """Whether nothing is served any more."""
-        self._waiting: set[Outcome[Any]] = set()
+        self._waiting: set[Call[Any]] = set()
         self.tasks = Background()
-        self._stop = asyncio.Event()
+        self._stopped = False
         self._todo: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._awake, self._waker = socket.socketpair()
         self._awake.setblocking(False)
         self._waker.setblocking(False)
-        # In another thread, because `start` waits with a Condition (see Outcome).
+        # In another thread, because `start` waits with a Condition (see Call).
         _thread.start_new_thread(self._start, ())
         self._started.result()
 
@@ -51,23 +150,25 @@ class BackgroundLoop:
         try:
             self._thread.start()
         except BaseException as error:
-            self._started.fail(error)
+            self._started.end(None, error)
 
     def _run(self) -> None:
         try:
             with asyncio.Runner() as runner:
-                runner.get_loop().add_reader(self._awake, self._do)
+                loop = runner.get_loop()
+                loop.add_reader(self._awake, self._do)
+                loop.run_until_complete(_import_anyio())
+                loop.call_soon(self._started.end, None)
                 try:
-                    self._run_on(runner.get_loop())
+                    self._serve(loop)
                 finally:
                     self.over = True
-                    runner.get_loop().remove_reader(self._awake)
-                    self._stop.set()
-                    for outcome in tuple(self._waiting):
-                        outcome.fail(_ended())
+                    loop.remove_reader(self._awake)
+                    for call in tuple(self._waiting):
+                        call.end(None, _ended())
         except BaseException as error:
             if not self._started.done:
-                self._started.fail(error)
+                self._started.end(None, error)
             elif not (self.ends and isinstance(error, RuntimeError)):
                 raise
             # Else the process ends, and since Python 3.12 it starts no thread then. An event loop
@@ -76,29 +177,17 @@ class BackgroundLoop:
             self._awake.close()
             self._waker.close()
 
-    def _run_on(self, loop: asyncio.AbstractEventLoop) -> Any:
-        """Run the loop until `stop`, also after one of its tasks has called `sys.exit`.
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop until `stop`, also after a task has called `sys.exit` or stopped the loop.
 
         asyncio passes SystemExit and KeyboardInterrupt through the loop to the thread, for which
         they mean nothing here: the loop has the leases of all other threads.
         """
-        work: Any = self._serve()
-        while True:
+        while not self._stopped:
             try:
-                return loop.run_until_complete(work)
+                loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
                 _log.exception("the event loop of the blocking locks goes on after an exit")
-                work = self._main
-
-    async def _serve(self) -> None:
-        self._main = asyncio.current_task()
-        with anyio.CancelScope():  # anyio imports its parts now, where no fork can come between
-            await asyncio.sleep(0)
-        self._started.succeed(None)
-        while not self._stop.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._stop.wait()
-            _forget_cancellation()
 
     def soon(self, work: Callable[..., object], *args: Any) -> None:
         """Call `work`, which must not raise, in the loop; any thread and finalizer may call this.
@@ -121,13 +210,7 @@ class BackgroundLoop:
             work, args = self._todo.popleft()
             work(*args)
 
-    def call(
-        self,
-        work: Callable[[], Awaitable[T]],
-        undo: Callable[[T], Awaitable[object]] | None = None,
-        *,
-        ends: bool = False,
-    ) -> T:
+    def call(self, work: Work[T], undo: Undo[T] | None = None, *, ends: bool = False) -> T:
         """Run `work` in the task of the calling thread and return its result.
 
         An interrupted call (KeyboardInterrupt) is cancelled; if it has a result, `undo` gets it.
@@ -138,7 +221,7 @@ class BackgroundLoop:
             raise ConfigurationError(
                 "this is the thread of the event loop (an observer?), where no call may block"
             )
-        if not ends and _loop_runs_here():
+        if not ends and asyncio._get_running_loop() is not None:  # noqa: SLF001 - raises nothing
             raise ConfigurationError(
                 "this call would block the event loop that runs in this thread, and every task in "
                 "it. In async code use asynclock.connect() and `async with`, or call the blocking "
@@ -158,17 +241,17 @@ class BackgroundLoop:
         try:
             try:
                 caller.calling = True
-                self._waiting.add(call.outcome)
+                self._waiting.add(call)
                 self._check()  # after the addition: the loop ends in the other order
                 self.soon(self._begin, call, begin)
-                return call.outcome.result()
+                return call.result()
             finally:
                 caller.calling = inside
-                self._waiting.discard(call.outcome)
+                self._waiting.discard(call)
         except BaseException as error:
-            if error is not call.outcome.error and not self.over:  # this thread was interrupted
+            if error is not call.error and not self.over:  # this thread was interrupted
                 self.soon(self._interrupted, call, begin)
-                call.outcome.wait(EXIT_LIMIT)
+                call.wait(EXIT_LIMIT)
             raise
 
     def _caller(self) -> Caller:
@@ -177,7 +260,8 @@ class BackgroundLoop:
         except AttributeError:
             self._check()
             caller = Caller(self.soon)
-            self.soon(self._serve_calls, caller.calls)
+            served = partial(self._serve_caller, caller.calls)
+            self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
             self._callers.caller = caller
         return caller
 
@@ -194,9 +278,6 @@ class BackgroundLoop:
 
     def _spawn(self, call: Call[Any]) -> None:
         self.tasks.spawn(call.run(), "asynclock: a call of a thread")
-
-    def _serve_calls(self, calls: asyncio.Queue[Call[Any] | None]) -> None:
-        self.tasks.spawn(self._serve_caller(calls), "asynclock: the calls of a thread")
 
     async def _serve_caller(self, calls: asyncio.Queue[Call[Any] | None]) -> None:
         # A cancellation ends the call that it reaches, and between two calls nothing. It comes from
@@ -216,23 +297,29 @@ class BackgroundLoop:
         self._check()
         self.soon(self._spawn, Call(lambda: work(*args)))
 
-    def finish(self, work: Callable[[], Awaitable[object]]) -> None:
+    def finish(self, work: Work[object]) -> None:
         """Run `work`, which ends what an interrupted thread had; wait at most `EXIT_LIMIT` s."""
         call = Call(work, ends=True)
         with contextlib.suppress(ConfigurationError):  # the loop has ended already
             self.soon(self._spawn, call)
             if threading.current_thread() is not self._thread:
-                call.outcome.wait(EXIT_LIMIT)
+                call.wait(EXIT_LIMIT)
 
     def _check(self) -> None:
         if self.over:
             raise _ended()
 
-    def stop(self, last: Iterable[Callable[[], Awaitable[object]]] = ()) -> None:
+    def stop(self, last: Iterable[Work[object]] = ()) -> None:
         """End the loop and its thread after all of `last`; wait at most `EXIT_LIMIT` seconds."""
         self.ends = self.over = True
+
+        async def end() -> None:
+            await asyncio.gather(*(work() for work in last), return_exceptions=True)
+            self._stopped = True
+            asyncio.get_running_loop().stop()
+
         with contextlib.suppress(ConfigurationError):  # the loop has ended already
-            self.soon(self._begin_end, tuple(last))
+            self.soon(self._spawn, Call(end))
         try:
             self._thread.join(EXIT_LIMIT)
         except BaseException:  # interrupted
@@ -245,19 +332,17 @@ class BackgroundLoop:
                 EXIT_LIMIT,
             )
 
-    def _begin_end(self, last: Iterable[Callable[[], Awaitable[object]]]) -> None:
-        self.tasks.spawn(self._end(last), "asynclock: exit")
-
-    async def _end(self, last: Iterable[Callable[[], Awaitable[object]]]) -> None:
-        await asyncio.gather(*(work() for work in last), return_exceptions=True)
-        self._stop.set()
-
 
 def _ended() -> ConfigurationError:
     return ConfigurationError(
         "the event loop of the blocking locks has ended, and nothing renews their leases: the "
-        "process ends, or something has stopped or broken the loop"
+        "process ends, or something has broken the loop"
     )
+
+
+async def _import_anyio() -> None:
+    with anyio.CancelScope():  # anyio imports its parts now, where no fork can come between
+        await asyncio.sleep(0)
 
 
 def _forget_cancellation() -> None:
@@ -266,72 +351,46 @@ def _forget_cancellation() -> None:
         pass
 
 
-def _loop_runs_here() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 # ---- one per process -----------------------------------------------------------------------------
 
 _guard = threading.RLock()
-_current: BackgroundLoop | None = None
+current: BackgroundLoop | None = None
 _starting = False
 _inherited: list[BackgroundLoop | None] = []
 """Loops of the process that this one was forked from. They are kept, because ending them would
 close the sockets of that process."""
-_at_end: list[Callable[[], Awaitable[object]]] = []
 
 
 def background() -> BackgroundLoop:
     """Return the loop of this process; the first call starts it."""
-    global _current, _starting
+    global current, _starting
     with _guard:
-        if _current is None:
+        if current is None:
             if _starting:
                 raise ConfigurationError(
                     "a signal handler can't use locks while it interrupts the very first call"
                 )
             try:
                 _starting = True
-                _current = BackgroundLoop()
+                current = BackgroundLoop()
             finally:
                 _starting = False
-        return _current
+        return current
 
 
 def soon(work: Callable[[], object]) -> None:
     """Call `work` in the loop, if there is one; may be called from any thread or finalizer."""
-    if _current is not None:
+    if current is not None:
         with contextlib.suppress(ConfigurationError):  # the loop has ended already
-            _current.soon(work)
-
-
-def at_end(work: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
-    """Run `work` in the loop at the exit of the process, before the loop ends."""
-    _at_end.append(work)
-    return work
-
-
-def process_ends() -> bool:
-    """Return whether the loop has ended because the process does."""
-    return _current is not None and _current.ends
-
-
-@atexit.register
-def _end() -> None:
-    if _current is not None:
-        _current.stop(_at_end)
+            current.soon(work)
 
 
 def _after_fork() -> None:
     # The thread of the loop exists only in the parent.
-    global _current, _guard
+    global current, _guard
     _guard = threading.RLock()
-    _inherited.append(_current)
-    _current = None
+    _inherited.append(current)
+    current = None
 
 
 # A fork waits while a loop is being started: otherwise the child would inherit unfinished imports.

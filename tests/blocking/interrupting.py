@@ -145,13 +145,13 @@ def change_sides(locks: blocking.LockManager, start: Callable[[], None]) -> None
 
 
 EARLY: dict[Any, str] = {
-    enter_a_lease: "c_return Handler.start|.* _Exit.__get__|call Holding.__enter__",
-    upgrade: ".* _Exit.__get__|call Holding.__enter__",
+    enter_a_lease: "c_return Handler.start|.* Exit.__get__|call Holding.__enter__",
+    upgrade: ".* Exit.__get__|call Holding.__enter__",
     acquire: "call Holding.release",
     try_acquire: "call Holding.release",
     release: "c_return Handler.start|call Holding.release",
-    close: "c_return Handler.start|call LockManager.close",
-    change_sides: ".* _Exit.__get__|call Holding.__enter__",
+    close: "c_return Handler.start|call Bridge.close",
+    change_sides: ".* Exit.__get__|call Holding.__enter__",
     leave_a_stack: ".*ExitStack|call Enterable.__exit__",
     leave_a_stack_with_a_lease: ".*ExitStack|call Holding.__exit__",
 }

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from asynclock import blocking
-from asynclock.blocking import _calls, _loop
+from asynclock.blocking import _bridge, _loop
 from asynclock.errors import ConfigurationError
 from tests.blocking.threads import in_thread, started
 from tests.waiting import until_in_thread as until
@@ -28,7 +28,7 @@ PATIENCE = 15.0
 def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[_loop.BackgroundLoop]:
     """A loop that no other test needs."""
     background = _loop.BackgroundLoop()
-    monkeypatch.setattr(_loop, "_current", background)
+    monkeypatch.setattr(_loop, "current", background)
     yield background
     background.stop()
 
@@ -44,14 +44,14 @@ def locks(background: _loop.BackgroundLoop) -> Iterator[blocking.LockManager]:
 
 
 def interrupt_after(wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt the next call once `wait` has ended, a function of the call's outcome."""
+    """Interrupt the next call once `wait` has ended, a function of the call."""
 
-    def interrupted(outcome: _calls.Outcome[Any]) -> Any:
+    def interrupted(call: _loop.Call[Any]) -> Any:
         monkeypatch.undo()
-        wait(outcome)
+        wait(call)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_calls.Outcome, "result", interrupted)
+    monkeypatch.setattr(_loop.Call, "result", interrupted)
 
 
 def test_an_interrupted_try_that_got_nothing_has_nothing_to_undo(
@@ -61,7 +61,7 @@ def test_an_interrupted_try_that_got_nothing_has_nothing_to_undo(
     with blocking.connect("memory://") as locks, blocking.connect("memory://") as others:
         with others.lock("a") as lease:
             locks.statistics()
-            interrupt_after(lambda outcome: outcome.wait(PATIENCE), monkeypatch)
+            interrupt_after(lambda call: call.wait(PATIENCE), monkeypatch)
             with pytest.raises(KeyboardInterrupt):
                 locks.lock("a").try_acquire()
             assert locks.lock("a").try_acquire() is None
@@ -156,20 +156,20 @@ def test_an_exit_right_after_the_start_ends_what_it_has_to(
 ) -> None:
     """The thread that has started the loop may end it before the loop waits for that."""
     served, ending = [], threading.Event()
-    succeed, join = _loop.Outcome.succeed, threading.Thread.join
+    succeed, join = _loop.Call.end, threading.Thread.join
 
     async def work() -> None:
         served.append("served")
 
-    def succeed_slowly(outcome: Any, result: Any) -> None:
-        succeed(outcome, result)
+    def succeed_slowly(call: Any, result: Any) -> None:
+        succeed(call, result)
         assert ending.wait(PATIENCE)
 
     def noted(thread: threading.Thread, timeout: float | None = None) -> None:
         ending.set()
         join(thread, timeout)
 
-    monkeypatch.setattr(_loop.Outcome, "succeed", succeed_slowly)
+    monkeypatch.setattr(_loop.Call, "end", succeed_slowly)
     monkeypatch.setattr(threading.Thread, "join", noted)
     _loop.BackgroundLoop().stop([work])
     assert served
@@ -203,6 +203,7 @@ def test_a_dropped_lease_ends_in_the_loop(
     """Its end changes objects that belong to the loop, however quick the loop is."""
     ended: list[str] = []
     soon = _loop.soon
+    gc.collect()  # the loop itself may find what other tests left, and must not wait for itself
 
     def wait_for(work: Callable[[], object]) -> None:
         done = threading.Event()
@@ -232,7 +233,7 @@ def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> Non
             await asyncio.sleep(0)
         return int(calls.qsize())
 
-    ours, inherited = (_calls.Caller(background.soon) for _ in range(2))
+    ours, inherited = (_loop.Caller(background.soon) for _ in range(2))
     inherited._pid = -1
     left = [ours], [inherited]
     del ours, inherited
@@ -249,7 +250,7 @@ def test_a_signal_handler_in_the_very_first_call_is_refused(
         def __init__(self) -> None:
             _loop.background()
 
-    monkeypatch.setattr(_loop, "_current", None)
+    monkeypatch.setattr(_loop, "current", None)
     monkeypatch.setattr(_loop, "BackgroundLoop", Interrupted)
     for _ in range(2):  # the failure of the first is not the state of the second
         with pytest.raises(ConfigurationError, match="interrupts the very first call"):
@@ -267,7 +268,7 @@ def test_two_threads_that_come_first_get_one_loop(monkeypatch: pytest.MonkeyPatc
             inside.set()
             time.sleep(0.05)
 
-    monkeypatch.setattr(_loop, "_current", None)
+    monkeypatch.setattr(_loop, "current", None)
     monkeypatch.setattr(_loop, "BackgroundLoop", Slow)
     found: list[Any] = []
     threads = [threading.Thread(target=lambda: found.append(_loop.background())) for _ in range(2)]
@@ -281,7 +282,7 @@ def test_two_threads_that_come_first_get_one_loop(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_loop_a_finalizer_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_loop, "_current", None)
+    monkeypatch.setattr(_loop, "current", None)
     called: list[int] = []
     _loop.soon(lambda: called.append(1))
     assert not called
@@ -310,9 +311,9 @@ def test_a_loop_that_breaks_is_told_of_except_at_the_exit(
     seen: list[Any] = []
 
     class Broken(_loop.BackgroundLoop):
-        async def _serve(self) -> None:
+        def _serve(self, _: Any) -> None:
             self.ends = ends
-            self._started.succeed(None)
+            self._started.end(None)
             raise error
 
     monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_value))
@@ -336,7 +337,16 @@ def test_the_loop_outlives_a_function_that_cancels_every_task(
     assert not background._thread.is_alive()
 
 
-def test_a_loop_that_is_stopped_lets_no_call_wait(
+def test_a_loop_that_a_function_stops_goes_on(background: _loop.BackgroundLoop) -> None:
+    async def stop() -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return "served"
+
+    assert in_thread(lambda: background.call(stop)) == "served"
+
+
+def test_a_loop_that_is_broken_lets_no_call_wait(
     background: _loop.BackgroundLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
@@ -347,14 +357,15 @@ def test_a_loop_that_is_stopped_lets_no_call_wait(
         begun.set()
         await asyncio.sleep(PATIENCE)
 
-    async def stop() -> None:
-        asyncio.get_running_loop().stop()
+    async def destroy() -> None:
+        selector: Any = asyncio.get_running_loop()._selector
+        monkeypatch.setattr(selector, "select", lambda _: 1 / 0)
         await asyncio.sleep(PATIENCE)
 
     waits = started(lambda: background.call(wait))
     assert begun.wait(PATIENCE)
-    stops = started(lambda: background.call(stop))
-    for call in (stops, waits):
+    broken = started(lambda: background.call(destroy))
+    for call in (broken, waits):
         with pytest.raises(ConfigurationError, match="has ended"):
             call.result(PATIENCE / 2)
     background._thread.join(PATIENCE)
@@ -365,7 +376,7 @@ def test_a_loop_that_is_stopped_lets_no_call_wait(
 
 
 def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
-    background: _loop.BackgroundLoop, monkeypatch: pytest.MonkeyPatch
+    background: _loop.BackgroundLoop,
 ) -> None:
     served: list[str] = []
 
@@ -376,12 +387,11 @@ def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
     async def fails() -> None:
         raise ValueError("wrong")
 
-    monkeypatch.setattr(_loop, "_at_end", [fails, work])
-    in_thread(_loop._end)
+    in_thread(lambda: background.stop([fails, work]))
     assert served == ["served"]
     assert background.over
     assert not background._thread.is_alive()
-    in_thread(_loop._end)  # nothing is left to end
+    in_thread(_bridge._end)  # nothing is left to end
 
 
 def test_the_exit_releases_the_leases_of_every_manager(
@@ -389,7 +399,7 @@ def test_the_exit_releases_the_leases_of_every_manager(
 ) -> None:
     managers = [blocking.connect("memory://"), blocking.connect("memory://other")]
     leases = [in_thread(locks.lock("a").acquire) for locks in managers]
-    in_thread(_loop._end)
+    in_thread(_bridge._end)
     assert [lease.lost_reason for lease in leases] == ["the manager was closed"] * 2
     assert not background._thread.is_alive()
     for locks in managers:
@@ -414,7 +424,7 @@ def test_a_loop_that_stands_still_does_not_keep_the_process(
 
     background.start(blocks)
     try:
-        in_thread(_loop._end)
+        in_thread(_bridge._end)
         assert not goes_on.is_set()
         assert "has not ended in 0.2 s" in caplog.text
     finally:
@@ -445,7 +455,7 @@ def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
     background: _loop.BackgroundLoop,
 ) -> None:
     """The last leases and threads of a process are dropped in any order."""
-    caller = _calls.Caller(background.soon)
+    caller = _loop.Caller(background.soon)
     background.stop()
     with pytest.raises(ConfigurationError, match="has ended"):
         background.soon(print)
