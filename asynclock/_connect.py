@@ -10,10 +10,10 @@ from . import _settings
 from ._background import Background
 from ._engine.context import EngineSettings
 from ._engine.engine import Engine
-from ._nodes.acks import Acks
 from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
+from ._nodes.replicated.acks import Acks
 from ._primitives.kinds import SCRIPTS
 from ._primitives.settings import Defaults
 from ._rules import retention

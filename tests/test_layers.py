@@ -33,11 +33,14 @@ LAYERS = [
     ),
     (0, ("asynclock._keys", "asynclock._settings")),
     (1, ("asynclock._rules",)),
+    (5, ("asynclock._nodes.deployment",)),
+    (4, ("asynclock._nodes.cluster",)),
+    (3, ("asynclock._nodes.replicated",)),
     (2, ("asynclock._nodes",)),
-    (3, ("asynclock._engine",)),
-    (4, ("asynclock._primitives",)),
+    (6, ("asynclock._engine",)),
+    (7, ("asynclock._primitives",)),
     (
-        5,
+        8,
         (
             "asynclock._inspect.access",
             "asynclock._inspect.layout",
@@ -45,9 +48,9 @@ LAYERS = [
             "asynclock._inspect.survey",
         ),
     ),
-    (6, ("asynclock.manager", "asynclock._connect")),
-    (7, ("asynclock._access", "asynclock._inspect", "asynclock.fleet")),
-    (8, ("asynclock",)),
+    (9, ("asynclock.manager", "asynclock._connect")),
+    (10, ("asynclock._access", "asynclock._inspect", "asynclock.fleet")),
+    (11, ("asynclock",)),
 ]
 
 # Parts of the standard library and of our dependencies that only some modules may import.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import _clock
-from .._nodes.acks import UNSUPPORTED
+from .._nodes.replicated.acks import UNSUPPORTED
 from ..errors import (
     AcquireTimeoutError,
     AlreadyHeldError,

@@ -10,16 +10,16 @@ from .._keys import HASH_TAG
 from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
-from .acks import Acks, KnownReplicas
 from .endpoint import Endpoint, Seeds
 from .handshake import dial
 from .link import Link
-from .mark import MARK_KEY, leave_mark
 from .node import Node, NodeLink, NodeSettings
-from .primary import PrimaryDialer
 from .record import RECORD_KEY
+from .replicated.acks import Acks, KnownReplicas
+from .replicated.mark import MARK_KEY, leave_mark
+from .replicated.primary import PrimaryDialer
+from .replicated.sentinel import SentinelNode, Service
 from .script import Script
-from .sentinel import SentinelNode, Service
 from .server import ServerNode
 from .spelling import check_arguments, spelled
 from .witness import WITNESS_KEY

@@ -16,7 +16,7 @@ from asynclock import LockManager, _clock
 from asynclock._engine import grant as grants
 from asynclock._nodes.cluster import slots
 from asynclock._nodes.endpoint import TLS, Endpoint
-from asynclock._nodes.sentinel import SentinelNode, SentinelView
+from asynclock._nodes.replicated.sentinel import SentinelNode, SentinelView
 from asynclock._primitives import election, fair, kind, lock, multi, readwrite, semaphore
 from tests.waiting import until
 

@@ -18,11 +18,11 @@ from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import why_unready
 from ..node import Node
-from ..primary import PrimaryDialer
+from ..replicated.primary import PrimaryDialer
+from ..replicated.watched import POLL, WatchedNode
 from ..replies import NOBODY, Failure, Sink
 from ..script import Command, Word
 from ..server import ServerNode
-from ..watched import POLL, WatchedNode
 from .kept import KeptNodes
 from .parked import ParkedCommands
 from .route import NEVER, RoutedCommand

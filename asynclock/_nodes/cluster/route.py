@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from ... import _clock
-from ..acks import UNSUPPORTED
 from ..node import NodeSettings
+from ..replicated.acks import UNSUPPORTED
 from ..replies import REDIRECTS, Failure, Sink, told_by
 from ..script import ASKING, CACHING, GRANTED, Command, Word
 from ..server import ServerNode

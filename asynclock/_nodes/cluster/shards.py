@@ -11,14 +11,14 @@ from ..._rules.quorum import majority
 from ..._rules.standstill import StandStill
 from ..._rules.trust import Facts, Trust
 from ...events import Observers
-from ..acks import AckedLink, KnownReplicas
 from ..endpoint import Endpoint
 from ..handshake import HandshakeError
 from ..node import Node, NodeLink
-from ..primary import PrimaryDialer
+from ..replicated.acks import AckedLink, KnownReplicas
+from ..replicated.primary import PrimaryDialer
+from ..replicated.watched import WatchedNode
 from ..replies import REDIRECTS, Failure
 from ..server import ServerNode
-from ..watched import WatchedNode
 from .kept import KeptNodes
 from .slots import Address, Shard, View, confirmations, mark_key
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
 from ..info import number, parse_info
-from ..poll import SILENT
+from ..replicated.poll import SILENT
 from ..replies import Failure
 from ..script import Command
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..endpoint import Endpoint
 from ..node import NodeSettings
-from ..poll import poll, source_node
+from ..replicated.poll import poll, source_node
+from ..replicated.watched import poll_patience
 from ..replies import Failure
 from ..server import ServerNode
-from ..watched import poll_patience
 from .kept import KeptNodes
 from .slots import QUESTIONS, Address, View, read_views
 

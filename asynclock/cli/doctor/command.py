@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ..._nodes.acks import Acks
 from ..._nodes.redaction import redacted
+from ..._nodes.replicated.acks import Acks
 from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, duration
 from .._output import console, print_json, print_table
 from .._sources import Settings, load, split

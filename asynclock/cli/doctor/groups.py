@@ -10,9 +10,9 @@ from typing import Any
 from ..._nodes.endpoint import Endpoint, Seeds
 from ..._nodes.handshake import HandshakeError, greet
 from ..._nodes.redaction import redacted
+from ..._nodes.replicated.sentinel import Service
 from ..._nodes.replies import Failure
 from ..._nodes.script import Command
-from ..._nodes.sentinel import Service
 from .findings import Call, Finding, Found, finding
 from .probe import REPLY_TIMEOUT, NullListener
 

@@ -24,7 +24,7 @@ from asynclock._engine.inspection import (
 from asynclock._engine.refusals import OUTCOMES, is_owner_id, label
 from asynclock._engine.spec import LeaseOptions
 from asynclock._engine.ticket import WOKEN
-from asynclock._nodes.acks import UNSUPPORTED
+from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure
 from asynclock._primitives import lock
 from asynclock._rules.pace import Paces

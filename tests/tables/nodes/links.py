@@ -16,8 +16,8 @@ import hiredis
 
 from asynclock import _clock
 from asynclock._nodes import record
-from asynclock._nodes.acks import AckedLink, Acks
 from asynclock._nodes.link import Link
+from asynclock._nodes.replicated.acks import AckedLink, Acks
 from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import BATCH, CACHING, UNDOES, BatchCommand, Command
 from asynclock._primitives.lock import SCRIPT

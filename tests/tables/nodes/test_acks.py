@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from asynclock._nodes.acks import UNSUPPORTED, Acks, KnownReplicas
+from asynclock._nodes.replicated.acks import UNSUPPORTED, Acks, KnownReplicas
+from asynclock._nodes.replicated.roster import Term
 from asynclock._nodes.replies import Failure
-from asynclock._nodes.roster import Term
 from tests.tables.nodes.links import CLOCK, Dialogue
 from tests.waiting import in_virtual_time
 

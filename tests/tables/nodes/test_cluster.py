@@ -10,10 +10,10 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._nodes.acks import UNSUPPORTED
 from asynclock._nodes.cluster.parked import ParkedCommands
 from asynclock._nodes.cluster.route import RoutedCommand
 from asynclock._nodes.node import NodeSettings
+from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import SCRIPT

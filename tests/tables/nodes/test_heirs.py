@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock._nodes import mark as marks
-from asynclock._nodes import primary as primaries
-from asynclock._nodes import roster
-from asynclock._nodes.acks import Acks
 from asynclock._nodes.node import NodeSettings
+from asynclock._nodes.replicated import mark as marks
+from asynclock._nodes.replicated import primary as primaries
+from asynclock._nodes.replicated import roster
+from asynclock._nodes.replicated.acks import Acks
+from asynclock._nodes.replicated.roster import Around, Heirs, Term
 from asynclock._nodes.replies import NO_ACKS, Failure, Sink
-from asynclock._nodes.roster import Around, Heirs, Term
 from asynclock._rules.trust import Facts
 from asynclock.testing.memory import MemoryNode
 from tests.waiting import in_virtual_time

@@ -25,13 +25,13 @@ from asynclock._nodes.cluster.slots import (
 from asynclock._nodes.gather import Gather
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.info import parse_info, read_facts
-from asynclock._nodes.mark import leave_mark
 from asynclock._nodes.patience import NEEDED_CHECKS, Patience
-from asynclock._nodes.poll import SILENT, poll
-from asynclock._nodes.primary import older
+from asynclock._nodes.replicated.mark import leave_mark
+from asynclock._nodes.replicated.poll import SILENT, poll
+from asynclock._nodes.replicated.primary import older
+from asynclock._nodes.replicated.sentinel import SentinelView, agreed_primary
 from asynclock._nodes.replies import Failure, ServerError, failure
 from asynclock._nodes.script import FAILED, GRANTED, BatchCommand, Command
-from asynclock._nodes.sentinel import SentinelView, agreed_primary
 from asynclock._nodes.voting import barred, quarantined
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules.trust import Facts

@@ -15,7 +15,7 @@ import asynclock
 from asynclock._keys import PRIMARY, SEEN, counter, derived, lock_key, split
 from asynclock._nodes.cluster import slots as cluster_slots
 from asynclock._nodes.cluster.slots import mark_key
-from asynclock._nodes.mark import MARK_KEY
+from asynclock._nodes.replicated.mark import MARK_KEY
 
 # Pieces that meet in every way: the marker and its halves, kinds, braces, and plain letters.
 PIECES = (":", "#", ":#", "{", "}", "a", "0", "fence", "seen", "write", "event", "primary")

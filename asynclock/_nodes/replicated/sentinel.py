@@ -17,22 +17,22 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .. import _clock
-from .._background import Background
-from .._rules.quorum import majority
-from .._rules.trust import Facts
-from ..errors import ConfigurationError
-from ..events import Observers
+from ... import _clock
+from ..._background import Background
+from ..._rules.quorum import majority
+from ..._rules.trust import Facts
+from ...errors import ConfigurationError
+from ...events import Observers
+from ..endpoint import Endpoint, Seeds
+from ..handshake import HandshakeError, why_unready
+from ..node import NodeLink
+from ..replies import Failure, told_by
+from ..script import Command
+from ..server import ServerNode
 from .acks import AckedLink, KnownReplicas
-from .endpoint import Endpoint, Seeds
-from .handshake import HandshakeError, why_unready
-from .node import NodeLink
 from .poll import poll, source_node
 from .primary import PrimaryDialer
-from .replies import Failure, told_by
 from .roster import MARGIN, Heirs, Term
-from .script import Command
-from .server import ServerNode
 from .watched import POLL, WatchedNode, poll_patience
 
 if TYPE_CHECKING:

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from .._rules.heirs import Roster
-from .._rules.trust import Facts
+from ..._rules.heirs import Roster
+from ..._rules.trust import Facts
+from ..endpoint import Endpoint
+from ..handshake import HandshakeError, dial
+from ..info import major_minor
+from ..link import Link, LinkListener
+from ..node import NodeLink, NodeSettings
+from ..replies import READONLY, Failure
+from ..script import Script
 from .acks import UNSUPPORTED, AckedLink, Acks, KnownReplicas
-from .endpoint import Endpoint
-from .handshake import HandshakeError, dial
-from .info import major_minor
-from .link import Link, LinkListener
 from .mark import leave_mark
-from .node import NodeLink, NodeSettings
-from .replies import READONLY, Failure
 from .roster import Term
-from .script import Script
 
 _log = logging.getLogger("asynclock.nodes")
 

@@ -13,14 +13,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from .. import _clock
-from .._rules.quorum import majority
-from ..errors import ConfigurationError
-from .info import number, parse_info
-from .link import Link
-from .replies import NO_ACKS, NOBODY, Failure, Sink, reader
+from ... import _clock
+from ..._rules.quorum import majority
+from ...errors import ConfigurationError
+from ..info import number, parse_info
+from ..link import Link
+from ..replies import NO_ACKS, NOBODY, Failure, Sink, reader
+from ..script import GRANTED, GRANTED_MARK, WRITES, Command
 from .roster import REPLICATION, Around, Term
-from .script import GRANTED, GRANTED_MARK, WRITES, Command
 
 RECOUNT = 1.0
 """Seconds between counts of the replicas, for "majority" and "all"."""

@@ -11,17 +11,17 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from .._rules.quorum import majority
-from .._rules.trust import Facts
-from ..events import Observers
-from .endpoint import Endpoint
-from .gather import Gather
-from .handshake import greet
-from .link import Link
-from .node import Node, NodeSettings
-from .replies import Failure, told_by
-from .script import Command
-from .server import ServerNode
+from ..._rules.quorum import majority
+from ..._rules.trust import Facts
+from ...events import Observers
+from ..endpoint import Endpoint
+from ..gather import Gather
+from ..handshake import greet
+from ..link import Link
+from ..node import Node, NodeSettings
+from ..replies import Failure, told_by
+from ..script import Command
+from ..server import ServerNode
 
 SILENT = Failure("no answer yet")
 

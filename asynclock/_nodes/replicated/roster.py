@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .. import _clock
-from .._rules.heirs import Look, Looks, Roster
-from .._rules.trust import Facts
-from .info import number, parse_info
+from ... import _clock
+from ..._rules.heirs import Look, Looks, Roster
+from ..._rules.trust import Facts
+from ..info import number, parse_info
+from ..node import NodeLink
+from ..replies import NO_ACKS, NOBODY, Failure
+from ..script import Command, Script
 from .mark import MARK_RETENTION_MS
-from .node import NodeLink
-from .replies import NO_ACKS, NOBODY, Failure
-from .script import Command, Script
 
 REPLICATION = Command.plain("INFO", "replication")
 SCRIPT = Script.load(__package__, "roster.lua")

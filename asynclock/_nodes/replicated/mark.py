@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .._keys import MARKER, PRIMARY
-from .handshake import HandshakeError
-from .link import Link
-from .replies import REDIRECTS, Failure, reader
-from .script import Command, Script
+from ..._keys import MARKER, PRIMARY
+from ..handshake import HandshakeError
+from ..link import Link
+from ..replies import REDIRECTS, Failure, reader
+from ..script import Command, Script
 
 SCRIPT = Script.load(__package__, "mark.lua")
 MARK_KEY: Final = MARKER + PRIMARY

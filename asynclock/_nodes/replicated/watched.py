@@ -15,14 +15,14 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from .. import _clock
-from .._rules.trust import Facts
-from ..events import Observers
-from .handshake import HandshakeError
-from .node import NodeLink, NodeSettings
-from .replies import Failure, Sink
-from .script import Command
-from .server import Dial, ServerNode
+from ... import _clock
+from ..._rules.trust import Facts
+from ...events import Observers
+from ..handshake import HandshakeError
+from ..node import NodeLink, NodeSettings
+from ..replies import Failure, Sink
+from ..script import Command
+from ..server import Dial, ServerNode
 
 POLL: Final = 1.0
 """Maximum seconds between two requests to the watchers while they confirm the primary."""
