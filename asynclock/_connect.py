@@ -28,6 +28,7 @@ def connect(
     max_ttl: float | None = None,
     node_timeout: float = 0.25,
     turn: float = 0.01,
+    ticket_ttl: float | None = None,
     fence_retention: float | None = None,
     acks: int | Literal["majority", "all"] = 0,
     durable: bool = False,
@@ -53,6 +54,9 @@ def connect(
             10), for which the guards wait.
         node_timeout: seconds in which each node must answer.
         turn: seconds that a process may keep a name, or take it again, while others wait.
+        ticket_ttl: seconds that nodes keep the place of a waiter that doesn't ask again: a waiter
+            that crashed delays those behind it for so long (default: the larger of 2 and two
+            `node_timeout`, which is also the least).
         fence_retention: seconds that nodes keep the fence counter of an unused name; the same in
             the whole fleet (default: 1060 s and `max_ttl`; docs/tuning.md has the sum).
         acks: number of replicas that must have a grant before it counts.
@@ -90,6 +94,7 @@ def connect(
         longest,
         retention.checked(fence_retention, longest),
         _settings.seconds(turn, "turn", zero=True),
+        _settings.ticket_ttl(ticket_ttl, defaults.node_timeout),
         _settings.label(label),
     )
 

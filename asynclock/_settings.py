@@ -48,6 +48,9 @@ class ConnectSettings(TypedDict, total=False):
     """Seconds in which each node must answer (default: 0.25)."""
     turn: float
     """Seconds that a process may keep a name while other processes wait (default: 0.01)."""
+    ticket_ttl: float | None
+    """Seconds that nodes keep the place of a waiter that doesn't ask again (default: the larger of
+    2 and two node timeouts)."""
     fence_retention: float | None
     """Seconds that nodes keep the fence counter of an unused name (default: 1060 s + max_ttl)."""
     acks: int | Literal["majority", "all"]
@@ -145,6 +148,18 @@ def label(value: object) -> str | None:
     if "\0" in value:  # no environment variable can hold it, and `asynclock run` sets the owner
         raise ConfigurationError(f"label must not contain the character NUL: {value!r}")
     return name(value, "label") if value else ""
+
+
+def ticket_ttl(value: object, node_timeout: float) -> float:
+    """Return the checked seconds that a ticket lives; None stands for the default."""
+    least = 2 * node_timeout
+    checked = optional_seconds(value, "ticket_ttl")
+    if checked is not None and checked < least:
+        raise ConfigurationError(
+            f"ticket_ttl={checked:g} must be at least two node timeouts ({least:g}): a waiter that "
+            "asks again must be able to do so in time"
+        )
+    return max(2.0, least) if checked is None else checked
 
 
 def restart_guard(value: object) -> RestartGuard:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ._connect import connect as connect
 from ._engine.acquire import AcquireContext as AcquireContext
+from ._engine.engine import NodeHealth as NodeHealth
+from ._engine.engine import Statistics as Statistics
 from ._engine.inspection import Inspection as Inspection
-from ._engine.inspection import NodeHealth as NodeHealth
 from ._engine.inspection import NodeView as NodeView
-from ._engine.inspection import Statistics as Statistics
 from ._engine.inspection import Waiter as Waiter
 from ._engine.lease import Lease as Lease
 from ._primitives.barrier import Barrier as Barrier

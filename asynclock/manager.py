@@ -8,16 +8,8 @@ from functools import partial
 from typing import Any, Never, Unpack
 
 from . import _settings
-from ._engine.engine import Engine
-from ._engine.inspection import (
-    Inspection,
-    NodeHealth,
-    Statistics,
-    health,
-    inspect,
-    statistics,
-    waits,
-)
+from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
+from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.spec import HandOff
 from ._inspect.access import NodeAccess

@@ -349,8 +349,8 @@ class Acquire(AcquireContext[Lease]):
                 latest = max(self._deadline, self._started + engine.settings.node_timeout)
                 left = latest - _clock.now()
             if kept is None and (left is None or left > 0) and not engine.closed:
-                no_ticket = self._once or engine.no_quorum_since
-                waits = () if no_ticket else self._spec.waits
+                no_ticket = self._once or engine.no_quorum_since or not self._spec.queue
+                waits = () if no_ticket else engine.waits
                 ask = Ask(engine, self._spec, self._options.ttl, waits)
                 if left is not None and left >= LONGEST_ATTEMPT * engine.settings.node_timeout:
                     left = None

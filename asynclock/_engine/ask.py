@@ -259,18 +259,23 @@ class Attempt(Vote):
         ticket, granted = self.ticket, self.ballot.claims
         if ticket is None and not self._ask.waits:
             return
-        may_have = self._asked if ticket is None else ticket.asked
-        ident, since = self.owner, self.started
-        if ticket is not None:
-            ident, since = ticket.id, ticket.since
+        if ticket is None:
+            ticket = self._new_ticket()
         answered = (index for index in indices if not self._open >> index & 1)
-        still = [index for index in answered if index in may_have and index not in granted]
-        leave(self._context.multiplexer, self.spec, ident, since, still)
+        still = [index for index in answered if index in ticket.asked and index not in granted]
+        leave(self._context.multiplexer, self.spec, ticket, still)
+
+    def _new_ticket(self) -> Ticket:
+        """Return the ticket that nodes which refuse the request keep of its caller."""
+        ttl = self._context.settings.ticket_ttl
+        ticket = Ticket(self.spec, self.owner, self.started, ttl)
+        ticket.asked.update(self._asked)
+        return ticket
 
     def leave_queue(self) -> None:
         """Remove the ticket that refusing nodes may keep; the caller removes one of its own."""
         if self.ticket is None and self._ask.waits:
-            leave(self._context.multiplexer, self.spec, self.owner, self.started, self._asked)
+            leave(self._context.multiplexer, self.spec, self._new_ticket(), self._asked)
 
     def abandon(self, ticket: Ticket | None = None) -> None:
         """Send a release, after the request, to each node that may have granted.
@@ -388,8 +393,7 @@ class Attempt(Vote):
             return True
         waits, first = self._ask.waits, self.ticket is None
         if self.ticket is None and waits:
-            self.ticket = Ticket(self.spec, self.owner, self.started)
-            self.ticket.asked.update(self._asked)
+            self.ticket = self._new_ticket()
         if self.ticket is not None:
             # A node that granted the name ahead of waiters gave us no number: ask for one.
             untold = first and len(waits) > 1 and bool(self.ballot.claims)

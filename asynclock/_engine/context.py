@@ -41,6 +41,8 @@ class EngineSettings:
     """Seconds that a fence counter outlives its last use."""
     turn: float
     """Seconds that a process may keep a name, or take it again, while other processes wait."""
+    ticket_ttl: float
+    """Seconds that the nodes keep the place of a waiter which doesn't ask again."""
     label: str | None
     """The readable part of owner ids; None stands for the host name and the process id."""
 
@@ -133,6 +135,8 @@ class Context:
         self.random: Callable[[], float] = self._generator.random
         self.entropy: Callable[[int], bytes] = os.urandom
         self.retention: int = int(settings.fence_retention * 1000)
+        self.waits: tuple[int, ...] = (round(settings.ticket_ttl * 1000),)
+        """Arguments of a first acquire whose caller waits if it is refused."""
         self.closed: bool = False
         self.ready: Callable[[], None] = multiplexer.ready
         """Called before each request. Raises ConfigurationError if no request can succeed, or if

@@ -27,7 +27,7 @@ from .grant import FOREVER, LocalQueue
 from .inspection import explain
 from .outbox import decide
 from .spec import LockSpec
-from .ticket import PATIENCE, Armed, Ticket, leave
+from .ticket import Armed, Ticket, leave
 
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
@@ -91,7 +91,7 @@ class Seek:
         self._owners: Owners = Owners(engine.multiplexer.quorum, engine.settings.node_timeout)
         self._settled = 0
         """Number of attempts with a ticket that neither won nor met a holder."""
-        self._waits = () if once else spec.waits
+        self._waits = engine.waits if spec.queue and not once else ()
         self._barge = barge
         self._watch: Watch | None = None
         self._hops = 0
@@ -164,14 +164,14 @@ class Seek:
 
     def _counts_as_dead(self) -> bool:
         since = self._engine.no_quorum_since
-        return bool(since) and _clock.now() - since >= PATIENCE
+        return bool(since) and _clock.now() - since >= self._engine.settings.ticket_ttl
 
     def _leave_minority(self) -> None:
         # A place that only a minority knows would keep the name from clients that reach a quorum.
         # The ticket keeps its number, with which it takes its old place again.
         ticket = self._ticket
         if ticket is not None and ticket.asked:
-            leave(self._engine.multiplexer, self._spec, ticket.id, ticket.since, ticket.asked)
+            leave(self._engine.multiplexer, self._spec, ticket, ticket.asked)
             ticket.asked, ticket.unsettled = set(), True
 
     def _limit(self, now: float) -> float | None:
@@ -280,7 +280,8 @@ class Seek:
         if yields or left <= 0:
             return None
         if self._ticket is None:
-            self._ticket = Ticket(self._spec, self._engine.new_owner(), now)
+            ttl = self._engine.settings.ticket_ttl
+            self._ticket = Ticket(self._spec, self._engine.new_owner(), now, ttl)
         self._ticket.stay()
         # The first attempts with a ticket tell the nodes our number; later ones win only once
         # others have given way.
@@ -370,7 +371,7 @@ class Seek:
         self._owners.forget()
         if ticket is not None:
             nodes = self._engine.multiplexer
-            leave(nodes, self._spec, ticket.id, ticket.since, ticket.asked)
+            leave(nodes, self._spec, ticket, ticket.asked)
 
 
 @coroutine
@@ -434,7 +435,6 @@ class Pauses:
             pause = pacing.until_expiry(remaining, random)
         else:
             pause = pacing.without_push(self._made, remaining, random, rank=rank)
-        if self._spec.ticket_ttl:
-            pause = min(pause, self._spec.ticket_ttl * (0.3 + random / 10))
+        pause = min(pause, self._engine.settings.ticket_ttl * (0.3 + random / 10))
         end = self._until if self._deadline is None else self._deadline
         return min(pause, max(0.0, end - _clock.now()))

@@ -56,10 +56,6 @@ class LockSpec:
     """Keys that acquire reads besides its own."""
     choose_slot: ChooseSlot | None = None
     """Called after a refusal to choose another slot of the name to try at once."""
-    ticket_ttl: float = 0.0
-    """Seconds the nodes remember a refused waiter's ticket. The waiter asks again within half of
-    that and removes the ticket when it stops."""
-
     shared: str = ""
     """First key of the holders that share the name; such a holder may not wait to have it alone."""
     phased: bool = False
@@ -71,8 +67,6 @@ class LockSpec:
     """Whether acquires and releases of several names may go to a node as one command."""
     all_keys: tuple[str, ...] = field(init=False)
     """The keys of an acquire."""
-    waits: tuple[Word, ...] = field(init=False)
-    """Arguments of a first acquire whose caller waits if it is refused."""
 
     @property
     def pace_key(self) -> QueueKey:
@@ -83,7 +77,6 @@ class LockSpec:
         queue = (self.queue,) if self.queue else ()
         self.batched = self.script.batches and not self.exempt
         self.all_keys = (*self.keys, *queue, *self.neighbours)
-        self.waits = (ms(self.ticket_ttl),) if queue else ()
 
     def acquire(
         self,

@@ -19,8 +19,6 @@ from .._nodes.wakeup import Wakeups, Watch
 from .said import Released, released, values
 from .spec import LockSpec, ms
 
-PATIENCE = 2.0
-"""Seconds after which a silent waiter counts as dead, so that the next one may go."""
 STAYING = -1
 """The number of a ticket that has none yet and waits even if another slot is free."""
 WOKEN = b"go"
@@ -30,9 +28,9 @@ WOKEN = b"go"
 class Ticket:
     """The ticket of one task that waits. Its id is the owner of the task's first attempt."""
 
-    __slots__ = ("_live", "_spec", "asked", "id", "number", "rank", "since", "unsettled")
+    __slots__ = ("_spec", "asked", "id", "number", "rank", "since", "ttl", "unsettled")
 
-    def __init__(self, spec: LockSpec, ident: str, since: float) -> None:
+    def __init__(self, spec: LockSpec, ident: str, since: float, ttl: float) -> None:
         self.id: str = ident
         self.since: float = since
         """The moment before which no node had it."""
@@ -44,8 +42,9 @@ class Ticket:
         """Whether a node has another number than ours."""
         self.asked: set[int] = set()
         """The nodes that may have the ticket."""
+        self.ttl: float = ttl
+        """Seconds that the nodes keep it. The waiter asks again within half of that."""
         self._spec = spec
-        self._live = ms(spec.ticket_ttl)
 
     def stay(self) -> None:
         """Wait even if another slot is free."""
@@ -53,11 +52,11 @@ class Ticket:
 
     def words(self) -> tuple[Word, ...]:
         """Return the arguments for an acquire."""
-        return self._live, self.id, self.number
+        return ms(self.ttl), self.id, self.number
 
     def place(self) -> tuple[Word, ...]:
         """Return the arguments for a release that leaves the ticket in the queue."""
-        return 0, self.id, self._live, self.number
+        return 0, self.id, ms(self.ttl), self.number
 
     @property
     def key(self) -> str:
@@ -132,14 +131,12 @@ class WakesNext:
                 self._wakeups.wake(ticket, index)
 
 
-def leave(
-    nodes: Multiplexer, spec: LockSpec, ticket: str, since: float, indices: Iterable[int]
-) -> None:
-    """Remove a ticket from these nodes, which may have it since the moment `since`.
+def leave(nodes: Multiplexer, spec: LockSpec, ticket: Ticket, indices: Iterable[int]) -> None:
+    """Remove a ticket from these nodes.
 
     Like a release, this is sent again after a disconnect, until the ticket has died by itself.
     """
-    command, sink = spec.leave(ticket), WakesNext(nodes.wakeups, spec)
-    command.asked_since, command.retry_until = since, _clock.now() + spec.ticket_ttl
+    command, sink = spec.leave(ticket.id), WakesNext(nodes.wakeups, spec)
+    command.asked_since, command.retry_until = ticket.since, _clock.now() + ticket.ttl
     command.unlimited = True
     nodes.deliver(command, sink, tuple(indices))

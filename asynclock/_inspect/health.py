@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._engine.inspection import NodeHealth
+from .._engine.engine import NodeHealth
 from .._rules.quorum import majority
 
 

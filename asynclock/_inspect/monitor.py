@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from .. import _clock
 from .._access import node_access
-from .._engine.inspection import Inspection, NodeHealth
+from .._engine.engine import NodeHealth
+from .._engine.inspection import Inspection
 from .._nodes.info import parse_info
 from .._nodes.replies import Failure
 from .._nodes.script import Command

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final, NamedTuple
 from .._engine.inspection import NodeView, question
 from .._engine.said import holder
 from .._engine.spec import LockSpec
-from .._engine.ticket import PATIENCE
 from .._keys import MARKER, counter, derived
 from .._nodes.replies import UNREADABLE, Failure
 from .._nodes.script import Command, Script
@@ -76,7 +75,7 @@ class Held(Part):
         keys = self.keys(whole, suffix)
         usual = {"queue_key": keys[0], "watched": keys[:1], "part": suffix or self.shown}
         queue = derived(whole, self.queue)
-        return LockSpec(name, self.script, keys, queue=queue, ticket_ttl=PATIENCE, **(usual | more))
+        return LockSpec(name, self.script, keys, queue=queue, **(usual | more))
 
     def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
         """Return the owner that `node` names in its reply, if there is one."""

@@ -11,7 +11,6 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec
-from .._engine.ticket import PATIENCE
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script
 from ..errors import ConfigurationError
@@ -72,7 +71,6 @@ def spec_of_all(prefix: str, names: tuple[str, ...]) -> LockSpec:
         tuple(one for key in keys for one in MUTEX.keys(key)),
         queue_key=tuple(keys),
         watched=tuple(keys),
-        ticket_ttl=PATIENCE,
     )
 
 

@@ -14,7 +14,8 @@ import asynclock
 
 from .. import _settings
 from .._connect import connect as connect_asynchronously
-from .._engine.inspection import Inspection, NodeHealth, Statistics
+from .._engine.engine import NodeHealth, Statistics
+from .._engine.inspection import Inspection
 from .._engine.spec import HandOff
 from .._nodes.deployment import NodeAddress
 from .._primitives.base import UNSET, Timeout
@@ -746,6 +747,7 @@ def connect(
     max_ttl: float | None = None,
     node_timeout: float = 0.25,
     turn: float = 0.01,
+    ticket_ttl: float | None = None,
     fence_retention: float | None = None,
     acks: int | Literal["majority", "all"] = 0,
     durable: bool = False,
@@ -773,6 +775,9 @@ def connect(
             10), for which the guards wait.
         node_timeout: seconds in which each node must answer.
         turn: seconds that a process may keep a name, or take it again, while others wait.
+        ticket_ttl: seconds that nodes keep the place of a waiter that doesn't ask again: a waiter
+            that crashed delays those behind it for so long (default: the larger of 2 and two
+            `node_timeout`, which is also the least).
         fence_retention: seconds that nodes keep the fence counter of an unused name; the same in
             the whole fleet (default: 1060 s and `max_ttl`; docs/tuning.md has the sum).
         acks: number of replicas that must have a grant before it counts.
@@ -795,6 +800,7 @@ def connect(
             max_ttl=max_ttl,
             node_timeout=node_timeout,
             turn=turn,
+            ticket_ttl=ticket_ttl,
             fence_retention=fence_retention,
             acks=acks,
             durable=durable,

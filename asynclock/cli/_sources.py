@@ -26,6 +26,7 @@ _KEYS: Mapping[str, type | tuple[type, ...]] = {
     "max_ttl": (int, float),
     "node_timeout": (int, float),
     "turn": (int, float),
+    "ticket_ttl": (int, float),
     "fence_retention": (int, float),
     "acks": (int, str),
     "durable": bool,

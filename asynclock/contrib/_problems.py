@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from .. import _settings
 from .._engine.acquire import WORK
-from .._engine.inspection import NodeHealth
+from .._engine.engine import NodeHealth
 from .._primitives.settings import LockSettings
 from ..errors import (
     AcquireTimeoutError,

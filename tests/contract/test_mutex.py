@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tests.contract.conftest import Connect
 from tests.contract.faces import Face
 from tests.contract.kinds import Kind
 from tests.patient import LASTING
-from tests.tables.inside import renew_now, tickets_live
+from tests.tables.inside import renew_now
 from tests.waiting import PATIENCE, refused, until, waits
 
 
@@ -194,16 +193,8 @@ async def test_extend(face: Face, connect: Connect, of: Kind) -> None:
     assert await lease.release() is False
 
 
-@pytest.fixture
-def lasting_tickets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let no ticket go by expiring."""
-    with tickets_live(monkeypatch, 2 * PATIENCE):
-        yield
-
-
-@pytest.mark.usefixtures("lasting_tickets")
 async def test_cancelled_waiting_leaves_nothing(face: Face, connect: Connect, of: Kind) -> None:
-    here, there = connect(), connect()
+    here, there = connect(), connect(ticket_ttl=2 * PATIENCE)  # no ticket goes by expiring
     async with of(here):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_hold(of(there))) for _ in range(5)]

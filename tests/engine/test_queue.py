@@ -336,6 +336,20 @@ async def test_a_dead_waiter_is_passed_over(on: Nodes) -> None:
 
 
 @virtual
+async def test_a_client_says_how_long_the_nodes_keep_its_place(on: Nodes) -> None:
+    async with on.connect(ticket_ttl=5.0) as other:
+        holder = await on.locks.lock("a").acquire()
+        waiting = await line_up(other.lock("a"), other)
+        for seconds in (0.0, 6.0):
+            await asyncio.sleep(seconds)
+            for node in on.nodes:
+                (ticket,) = await node.command("ZRANGE", QUEUE, 0, -1)
+                assert 2500 < await node.command("PTTL", QUEUE + b":#" + ticket.encode()) <= 5000
+        await holder.release()
+        await (await waiting).release()
+
+
+@virtual
 async def test_a_dead_holder_is_followed_at_the_end_of_its_ttl(on: Nodes) -> None:
     await on.ghost(ttl=4.0)
     async with on.connect() as other:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from asynclock._engine import ticket as tickets
 from asynclock._rules.settling import SETTLING
 from asynclock.testing.memory import MemoryNode
+from tests.engine.virtual_nodes import PATIENCE
 from tests.simulation import faults, shapes, states, tasks  # noqa: F401  # they fill OPERATIONS
 from tests.simulation.clients import OPERATIONS
 from tests.simulation.coincidences import COINCIDENCES
@@ -221,7 +221,7 @@ class Run:
             await asyncio.sleep(max(self.set_back.values(), default=0.0) + 2 * TTL)
         elif self.world.lock_keys():
             # A waiter whose last request was lost is in the queue until its ticket has expired.
-            await asyncio.sleep(tickets.PATIENCE)
+            await asyncio.sleep(PATIENCE)
         if left := self.world.lock_keys():
             self.accuse(f"keys are left: {left}")
 

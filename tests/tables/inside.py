@@ -17,7 +17,7 @@ from asynclock._engine import grant as grants
 from asynclock._nodes.cluster import slots
 from asynclock._nodes.endpoint import TLS, Endpoint
 from asynclock._nodes.replicated.sentinel import SentinelNode, SentinelView
-from asynclock._primitives import election, fair, kind, lock, multi, readwrite, semaphore
+from asynclock._primitives import election, fair, lock, multi, readwrite, semaphore
 from tests.waiting import until
 
 
@@ -106,16 +106,6 @@ def forget_specs() -> None:
     kept = (lock.spec, fair.spec, election.spec, multi.spec_of_all, readwrite.specs, semaphore.slot)
     for made in kept:
         made.cache_clear()
-
-
-@contextlib.contextmanager
-def tickets_live(patch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
-    """Let the ticket of a waiter that is never refreshed live this long, of each kind of lock."""
-    with patch.context() as now:
-        now.setattr(kind, "PATIENCE", seconds)
-        forget_specs()
-        yield
-    forget_specs()
 
 
 def undecided(locks: LockManager) -> int:

@@ -226,6 +226,7 @@ DEFAULTS = {
     "max_ttl": None,
     "node_timeout": 0.25,
     "turn": 0.01,
+    "ticket_ttl": None,
     "fence_retention": None,
     "acks": 0,
     "durable": False,

@@ -40,7 +40,8 @@ import asynclock
 
 from .. import _settings
 from .._connect import connect as connect_asynchronously
-from .._engine.inspection import Inspection, NodeHealth, Statistics
+from .._engine.engine import NodeHealth, Statistics
+from .._engine.inspection import Inspection
 from .._engine.spec import HandOff
 from .._nodes.deployment import NodeAddress
 from .._primitives.base import UNSET, Timeout

@@ -11,7 +11,8 @@ import pytest
 
 import asynclock
 from asynclock._access import node_access
-from asynclock._engine.inspection import Inspection, NodeHealth, NodeView
+from asynclock._engine.engine import NodeHealth
+from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._inspect.fleet_state import clients_of
 from asynclock._inspect.layout import PARTS, KeyRef
 from asynclock._inspect.monitor import Monitor, _seen_node

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.inspection import NodeHealth
+from asynclock._engine.engine import NodeHealth
 from asynclock.cli._sources import Settings
 from asynclock.cli._status import Status
 from asynclock.cli.run import job

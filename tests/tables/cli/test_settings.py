@@ -24,6 +24,7 @@ VALUES = {
     "max_ttl": "30",
     "node_timeout": "0.05",
     "turn": "1.5",
+    "ticket_ttl": "2.5",
     "fence_retention": "3600.5",
     "acks": '"majority"',
     "durable": "true",

@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from asynclock import _clock
-from asynclock._engine.inspection import Inspection, NodeHealth, NodeView, Waiter
+from asynclock._engine.engine import NodeHealth
+from asynclock._engine.inspection import Inspection, NodeView, Waiter
 from asynclock._inspect.health import trouble
 from asynclock._inspect.monitor import Monitor, SeenLease, SeenNode
 from asynclock.cli._sources import Settings

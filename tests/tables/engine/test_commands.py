@@ -33,7 +33,7 @@ def words(command: Command) -> tuple[list[str], list[Any]]:
 
 
 def settled() -> Ticket:
-    ticket = Ticket(SPEC, "mine", 0.0)
+    ticket = Ticket(SPEC, "mine", 0.0, 2.0)
     ticket.settle([7, 9], 3, enough=True)
     return ticket
 
@@ -70,8 +70,7 @@ def test_each_command_has_the_keys_and_the_words_that_its_script_reads(
 
 
 def test_what_a_waiter_tells_the_nodes() -> None:
-    new, later = Ticket(SPEC, "mine", 0.0), settled()
-    assert (SPEC.waits, PLAIN.waits) == ((2000,), ())
+    new, later = Ticket(SPEC, "mine", 0.0, 2.0), settled()
     assert (new.words(), new.place()) == ((2000, "mine", 0), (0, "mine", 2000, 0))
     assert (later.words(), later.place()) == ((2000, "mine", 9), (0, "mine", 2000, 9))
     assert (later.rank, later.key) == (3, f"{QUEUE}:#mine")

@@ -33,12 +33,15 @@ class Watched:
         return self.called
 
 
-def manager(*, tracks: bool = True, nodes: int = 1, random: float = 0.5) -> Any:
+def manager(
+    *, tracks: bool = True, nodes: int = 1, random: float = 0.5, ticket_ttl: float = NEVER
+) -> Any:
     return SimpleNamespace(
         multiplexer=SimpleNamespace(
             tracks=lambda: tracks, nodes=[None] * nodes, wakeups=Wakeups(1, 1)
         ),
         counts=SimpleNamespace(wakeups=Counter()),
+        settings=SimpleNamespace(ticket_ttl=ticket_ttl),
         spread=SimpleNamespace(width=WIDTH),
         random=lambda: random,
     )
@@ -52,11 +55,10 @@ def pausing(
     engine: Any,
     *,
     queue: bool = True,
-    ticket_ttl: float = 0.0,
     deadline: float | None = None,
     until: float = NEVER,
 ) -> Pauses:
-    spec: Any = SimpleNamespace(queue=queue, ticket_ttl=ticket_ttl)
+    spec: Any = SimpleNamespace(queue=queue)
     return Pauses(engine, spec, deadline, until)
 
 
@@ -137,7 +139,7 @@ async def test_a_ticket_is_refreshed_well_before_it_dies() -> None:
     asked = []
     for random in (0.0, 0.999):
         watch = Watched(called=False)
-        pauses = pausing(manager(random=random), ticket_ttl=2.0)
+        pauses = pausing(manager(random=random, ticket_ttl=2.0))
         await pauses.wait(attempt(60.0), watch, 0)  # type: ignore[arg-type]
         asked += watch.asked
     assert 0.5 <= asked[0] < asked[1] <= 0.9

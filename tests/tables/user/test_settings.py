@@ -177,20 +177,25 @@ def settings_of(locks: asynclock.LockManager) -> tuple[EngineSettings, NodeSetti
 def test_what_a_manager_goes_by_if_nothing_is_said() -> None:
     """docs/tuning.md has these figures."""
     assert settings_of(asynclock.connect(*URLS)) == (
-        EngineSettings(0.25, 10.0, pytest.approx(1070.102), 0.01, None),
+        EngineSettings(0.25, 10.0, pytest.approx(1070.102), 0.01, 2.0, None),
         NodeSettings(0.25, 10.0, True, True, True, False, "asynclock::#set"),
     )
     assert settings_of(asynclock.connect(URLS[0]))[1].guard_first is False
+    slow = asynclock.connect(*URLS, node_timeout=2.5)
+    assert settings_of(slow)[0].ticket_ttl == 5.0
+    with pytest.raises(ConfigurationError, match=r"ticket_ttl=0.4 must be at least .* \(0.5\)"):
+        asynclock.connect(*URLS, ticket_ttl=0.4)
     lock = asynclock.connect(URLS[0]).lock("a")
     assert lock._options == LeaseOptions(10.0, True, None, True, True)
 
 
 def test_what_a_manager_goes_by_if_all_is_said() -> None:
     given: dict[str, Any] = {"ttl": 4, "max_ttl": 20, "node_timeout": 0.5, "turn": 0.2}
+    given |= {"ticket_ttl": 7}
     given |= {"fence_retention": 3000, "prefix": "shop:", "label": "web", "restart_guard": "disk"}
     locks = asynclock.connect(*URLS, **given, clock_guard=False, set_guard=False)
     assert settings_of(locks) == (
-        EngineSettings(0.5, 20.0, 3000.0, 0.2, "web"),
+        EngineSettings(0.5, 20.0, 3000.0, 0.2, 7.0, "web"),
         NodeSettings(0.5, 20.0, True, True, False, True, ""),
     )
     assert locks.lock("a")._options.ttl == 4.0
