@@ -67,7 +67,7 @@ MAIN = next(version for version, python in PYTHONS.items() if python)
 
 # ------------------------------------------------------------------ the shared environments
 
-EXTRAS = ["aiohttp", "cli", "dashboard", "embedded", "fastapi", "otel"]
+EXTRAS = ["aiohttp", "cli", "containers", "dashboard", "embedded", "fastapi", "otel"]
 GROUPS = ["bench", "docs", "lint", "oldest-server", "package", "recipes", "tests", "types"]
 # Whatever runs on one Python only is not installed for the others.
 GROUPS_ELSEWHERE = ["oldest-server", "recipes", "tests"]

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Makes container tests possible where there is no engine or no image registry, and prints the name
-# of the image to use:
+# Makes container tests possible where there is no engine or no image registry, and prints the
+# settings to use:
 #
-#     ASYNCLOCK_TEST_IMAGE=$(tests/containers/prepare.sh) nox -s containers
+#     env $(tests/containers/prepare.sh) nox -s containers
 #
 # No engine answers: dockerd is started (root only), with a storage driver that needs no kernel
 # support; it stays until `prepare.sh stop`. The image cannot be had: one is made of the machine's
-# own redis-server and the libraries it is linked with.
+# own redis-server and the libraries it is linked with, and the image that testcontainers cleans up
+# with cannot be had either.
 set -eu
 
 run=${TMPDIR:-/tmp}/asynclock-dockerd
@@ -70,5 +71,5 @@ fi
 start_engine
 docker image inspect "$image" >/dev/null 2>&1 ||
     timeout 120 docker pull --quiet "$image" >&2 ||
-    import_local
-echo "$image"
+    { import_local && echo TESTCONTAINERS_RYUK_DISABLED=true; }
+echo "ASYNCLOCK_TEST_IMAGE=$image"

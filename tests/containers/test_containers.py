@@ -18,27 +18,12 @@ from asynclock.testing import (
     container_image,
     local_servers,
     make_certificates,
-    why_no_containers,
 )
 from tests import patient
+from tests.containers.conftest import containers
+from tests.docs.blocks import ROOT, python_blocks
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(scope="module")
-def image():
-    if reason := why_no_containers():
-        pytest.skip(reason)
-    return container_image()
-
-
-def containers(folder: Path) -> str:
-    return subprocess.run(
-        ["docker", "ps", "--all", "--quiet", "--filter", f"name={folder.parent.name}-"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
 
 
 async def test_every_switch(image):
@@ -63,7 +48,7 @@ async def test_every_switch(image):
         await server.kill()
         assert not server.alive
         folder = server.folder
-    assert containers(folder) == ""
+    assert not containers(name=folder.parent.name)
     assert not folder.exists()
 
 
@@ -122,14 +107,26 @@ asyncio.run(main())
 
 
 def test_a_container_ends_with_the_process_that_started_it(image):
-    root = Path(__file__).parents[2]
     command = [sys.executable, "-c", ORPHAN]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as parent:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
         assert parent.stdout
         folder = Path(parent.stdout.readline().strip())
-        assert containers(folder)
+        assert containers(name=folder.parent.name)
         parent.kill()
     deadline = time.monotonic() + 60
-    while containers(folder):
+    while containers(name=folder.parent.name):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_the_page_about_containers(image, tmp_path):
+    """The block as it is printed, with the image that is here."""
+    page = ROOT / "docs" / "testing.md"
+    (block,) = [one for one in python_blocks(page) if "test_containers" in str(one.shown_by)]
+    (tmp_path / "test_page.py").write_text(block.text.replace("redis:7.2", str(image.path)))
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -8,13 +8,13 @@ import pytest
 import pytest_asyncio
 
 from asynclock.testing import (
+    ContainerImage,
     Quorum,
     RedisCluster,
     Replicated,
     SentinelGroup,
     Single,
     container_image,
-    why_no_containers,
 )
 from asynclock.testing.plugin import StartServers
 from tests.contract.conftest import connect, locks, of  # noqa: F401  # fixtures of the contract
@@ -41,9 +41,7 @@ def _ended() -> Iterator[None]:
 
 @pytest_asyncio.fixture(params=list(FACES))
 async def face(
-    request: pytest.FixtureRequest, asynclock_servers: StartServers
+    request: pytest.FixtureRequest, asynclock_servers: StartServers, image: ContainerImage
 ) -> AsyncIterator[Face]:
-    if reason := why_no_containers():
-        pytest.skip(reason)
     async with FACES[request.param](asynclock_servers) as made:
         yield made

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from testcontainers.compose import DockerCompose
 
 import asynclock
-from asynclock.testing import LocalServer, container_image, local_servers, why_no_containers
+from asynclock.testing import ContainerImage, LocalServer, local_servers
 from asynclock.testing.plugin import StartServers
 from asynclock.testing.servers.binaries import find_server
 from asynclock.testing.servers.ports import ReservedPort
+from tests.containers.conftest import containers
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = DEPLOY / "compose.yaml"
@@ -168,76 +170,43 @@ def test_systemd_takes_the_units(unit: Path, tmp_path: Path) -> None:
     assert unit.name not in done.stderr, done.stderr
 
 
-def compose_command() -> list[str] | None:
-    """`docker compose` or the older docker-compose; None where neither is installed."""
-    for command in (["docker", "compose"], ["docker-compose"]):
-        if shutil.which(command[0]):
-            asked = subprocess.run([*command, "version"], capture_output=True)
-            if asked.returncode == 0:
-                return command
-    return None
-
-
-class Project:
-    """The services of compose.yaml under a name of their own."""
-
-    def __init__(self, command: list[str], image: str, name: str) -> None:
-        self._command = [*command, "--project-name", name, "--file", str(COMPOSE)]
-        self._env = {**os.environ, "LOCK_NODE_IMAGE": image}
-        services = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"].values()
-        self.urls = [f"redis://{one['ports'][0].rpartition(':')[0]}" for one in services]
-
-    def run(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [*self._command, *arguments],
-            capture_output=True,
-            text=True,
-            env=self._env,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def ids(self) -> list[str]:
-        return self.run("ps", "-q").split()
-
-    async def healthy(self) -> None:
-        """Wait until the engine says that each node is healthy, as `up --wait` does."""
-        while True:
-            words = ["docker", "inspect", "--format", "{{.State.Health.Status}}", *self.ids()]
-            found = await asyncio.to_thread(subprocess.check_output, words, text=True)
-            if found.split() == ["healthy"] * 3:
-                return
-            await asyncio.sleep(0.1)
-
-
 @pytest.fixture
-def project(worker_id: str) -> Iterator[Project]:
-    if reason := why_no_containers():
-        pytest.skip(reason)
-    command = compose_command()
-    if command is None:
-        pytest.skip("containers need docker compose")
-    image = str(container_image().path)
-    made = Project(command, image, f"asynclock-test-{worker_id}-{os.getpid()}")
-    try:
-        made.run("up", "--detach")
+def project(
+    image: ContainerImage, worker_id: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DockerCompose]:
+    """The services of compose.yaml under a name of their own."""
+    monkeypatch.setenv("LOCK_NODE_IMAGE", str(image.path))
+    monkeypatch.setenv("COMPOSE_PROJECT_NAME", f"asynclock-test-{worker_id}-{os.getpid()}")
+    command = str(Path(__file__).with_name("compose"))
+    # The older docker-compose has no `up --wait`.
+    with DockerCompose(DEPLOY, COMPOSE.name, wait=False, docker_command_path=command) as made:
         yield made
-    finally:
-        made.run("down", "--volumes", "--timeout", "1")
+
+
+def services() -> list[Any]:
+    return containers(label=f"com.docker.compose.project={os.environ['COMPOSE_PROJECT_NAME']}")
+
+
+async def healthy() -> None:
+    """Wait until the engine says that each node is healthy, as `up --wait` does."""
+    while [one.health for one in await asyncio.to_thread(services)] != ["healthy"] * 3:
+        await asyncio.sleep(0.1)
 
 
 @pytest.mark.containers
 @pytest.mark.timeout(240)
-async def test_compose_grants_at_once_and_forgets_no_lease(project: Project) -> None:
+async def test_compose_grants_at_once_and_forgets_no_lease(project: DockerCompose) -> None:
     usual: dict[str, Any] = {"restart_guard": "disk", "node_timeout": 1, "max_ttl": 120}
-    await project.healthy()
-    async with asynclock.connect(*project.urls, **usual) as locks:
+    await healthy()
+    ports = [one.ports["6379/tcp"][0] for one in services()]
+    urls = [f"redis://{port['HostIp']}:{port['HostPort']}" for port in ports]
+    async with asynclock.connect(*urls, **usual) as locks:
         lease = await locks.lock("a", ttl=120, renew=False).acquire(timeout=5)
-        project.run("kill")
-        project.run("up", "--detach")
-        await project.healthy()
-        async with asynclock.connect(*project.urls, **usual) as strangers:
+        for service in services():
+            service.kill()
+        project.start()
+        await healthy()
+        async with asynclock.connect(*urls, **usual) as strangers:
             await strangers.ready(voting=True, timeout=5)  # a quarantine would be two minutes
             assert await strangers.lock("a").try_acquire() is None
             assert await strangers.lock("b").try_acquire()
@@ -246,11 +215,9 @@ async def test_compose_grants_at_once_and_forgets_no_lease(project: Project) -> 
 
 @pytest.mark.containers
 @pytest.mark.timeout(240)
-async def test_the_config_of_kubernetes_starts_in_a_container() -> None:
-    if reason := why_no_containers():
-        pytest.skip(reason)
+async def test_the_config_of_kubernetes_starts_in_a_container(image: ContainerImage) -> None:
     settings = without(kubernetes_settings(), "--dir")
-    async with local_servers(3, binary=container_image(), args=settings) as servers:
+    async with local_servers(3, binary=image, args=settings) as servers:
         server: LocalServer
         for server in servers:
             assert "always" in await server.command("CONFIG", "GET", "appendfsync")

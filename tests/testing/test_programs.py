@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -181,61 +184,51 @@ def test_any_compiler_on_the_path_will_do(script: Script, monkeypatch: pytest.Mo
 # ---- containers ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def engine(script: Script, tmp_path: Path) -> Callable[..., None]:
-    """Return a function that makes the docker of the machine one that answers like this."""
+class Engine(BaseHTTPRequestHandler):
+    """Says what it runs on, and has no image."""
 
-    def answers(version: str, run: str = "") -> None:
-        log = tmp_path / "asked"
-        script(
-            "bin/docker", f'echo "$@" >>{log}\ncase "$1" in version) {version};; *) {run};; esac'
-        )
+    system = "linux"
+    answer = {"ApiVersion": "1.44", "message": "no image"}
 
-    return answers
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path.endswith("/version") else 500)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.answer | {"Os": self.system}).encode())
 
-
-def test_why_there_are_no_containers(engine: Callable[..., None]) -> None:
-    assert containers.why_no_containers() == "containers need a docker command on PATH"
-    with pytest.raises(ConfigurationError, match="docker command"):
-        containers.container_image()
-    for version, why in (
-        ("echo ' no daemon ' >&2; exit 1", "no container engine answers: no daemon"),
-        ("echo windows", "containers need a Linux engine"),
-        ("echo linux", None),
-    ):
-        engine(version)
-        assert containers.why_no_containers() == why
+    do_POST = do_GET  # noqa: N815
 
 
-def test_an_image_is_asked_for_its_version(
-    engine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("ASYNCLOCK_TEST_IMAGE", raising=False)
-    engine("echo linux", "echo 'Valkey server v=8.0.2 sha=0'")
-    assert str(containers.container_image("some/image:1")) == "valkey 8.0.2 (some/image:1)"
-    assert str(containers.container_image()) == "valkey 8.0.2 (redis:7.2)"
-    monkeypatch.setenv("ASYNCLOCK_TEST_IMAGE", "other:2")
-    assert containers.container_image().path == Path("other:2")
-    assert containers.container_image().tls, "official images are built with TLS"
-    assert containers.container_image("given:3").path == Path("given:3")
-    last = (tmp_path / "asked").read_text().splitlines()[-1]
-    assert last == "run --rm --network=none --entrypoint=redis-server given:3 -v"
+def test_why_there_are_no_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def said() -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            containers.container_image("x")
+        return str(caught.value)
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    assert said() == containers.why_no_containers()
+    assert said().startswith("no container engine answers: ")
+    with HTTPServer(("127.0.0.1", 0), Engine) as server:
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
+        assert containers.why_no_containers() is None
+        assert said().startswith("no server can be started from image 'x': 500 Server Error")
+        monkeypatch.setattr(Engine, "system", "windows")
+        assert said() == containers.why_no_containers() == "containers need a Linux engine"
+        server.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("run", "said"),
-    [("echo 'no such image' >&2; exit 125", "no such image"), ("echo hello", "it says 'hello")],
-)
-def test_an_image_without_a_server_says_why(
-    engine: Callable[..., None], run: str, said: str
-) -> None:
-    engine("echo linux", run)
-    why = f"no server can be started from image 'x': {said}"
-    with pytest.raises(ConfigurationError, match=why):
-        containers.container_image("x")
-    engine("exit 1")
-    with pytest.raises(ConfigurationError, match="no container engine answers"):
-        containers.container_image("x")
+def test_without_the_extra_one_line_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['testcontainers'] = None\n"
+        "from asynclock.testing import container_image"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: servers in containers need an extra; "
+        "install it with pip install 'asynclock[containers]'"
+    )
 
 
 def test_a_clock_can_not_jump_in_a_container(tmp_path: Path) -> None:

