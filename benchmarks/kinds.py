@@ -57,6 +57,22 @@ def no_more(case: Case, peers: Sequence[str], factor: float, metric: str = "cycl
     return Bar(f"{case}: {metric}", f"≤ {factor:.3g}× that of {against}", judge)
 
 
+def of_case(case: Case, reference: Case, factor: float, metric: str = "cycles_per_s") -> Bar:
+    """Compare a figure of ours with ours in another case: a pace at least, a cost at most."""
+    pace = metric == "cycles_per_s"
+
+    def judge(results: Results) -> Verdict:
+        ours = results.median(case, OURS, metric)
+        other = results.median(reference, OURS, metric)
+        ratio = ours / other if other else math.inf
+        met = ours >= factor * other if pace else ours <= factor * other
+        return f"{ratio:.3g}× ({ours:,.4g} against {other:,.4g})", met
+
+    return Bar(
+        f"{case}: {metric}", f"{'≥' if pace else '≤'} {factor:g}× that of {reference}", judge
+    )
+
+
 def client_cpu(case: Case, limit: float, factor: float = 2.2) -> Bar:
     """Limit our client's CPU per cycle: to `limit` µs, or to `factor` times that of the floor."""
 

@@ -10,8 +10,10 @@ from .costs import far, names, start
 from .results import Sample
 from .rounds import Round
 from .scenarios import (
+    acked,
     cold,
     cycle,
+    cycle4,
     frozen,
     handover,
     hot,
@@ -23,7 +25,9 @@ from .scenarios import (
     paced,
     renewal,
     restarting,
+    sharded,
     slow,
+    threads,
     waiters,
 )
 from .systems import ON_ONE_NAME, System
@@ -86,6 +90,10 @@ BOTH = ("asyncio", "uvloop")
 SCENARIOS = {
     "cycle": Scenario(cycle, "cycles_per_s", (1, 3, 5), (1, 10, 100, 1000), loops=BOTH),
     "new": Scenario(new, "cycles_per_s", (1, 5), (100,)),
+    "threads": Scenario(threads, "cycles_per_s", (1, 5), (1, 32), kinds=("thread",)),
+    "cycle4": Scenario(cycle4, "server_us", (1, 5), (100,)),
+    "acked": Scenario(acked, "cycles_per_s", (1,), (100,), systems=("asynclock",)),
+    "sharded": Scenario(sharded, "cycles_per_s", (1,), (100,), systems=("asynclock",)),
     "guards": Scenario(
         cycle, "cycles_per_s", (1, 5), (100,), systems=("asynclock", "asynclock-unguarded")
     ),
@@ -131,6 +139,10 @@ TELLS = {
     "cycle": "How long a free lock takes, and how many locks one process takes a second.",
     "new": "What a lock costs whose name comes once, such as a request's id, and how much memory of"
     " each node its name uses afterwards.",
+    "threads": "What a free lock takes in code that blocks, and how many threads take a second.",
+    "cycle4": "Whether servers need more CPU if four processes share the load of one.",
+    "acked": "What it costs to wait for a replica.",
+    "sharded": "How many locks one process takes a second from a Cluster.",
     "guards": "What the guards against restarts and clock jumps cost.",
     "observers": "What an observer costs: logs and metrics are observers.",
     "hot": "How fast the tasks of one process share one name. asynclock passes its lease from task"

@@ -122,14 +122,16 @@ async def under_load(
     folder: Path | None = None,
     *,
     ever_new: bool = False,
+    threads: bool = False,
 ) -> Sample:
     """Warm up, then load all workers at once and count both sides; cycles go into `folder`."""
     seconds, warmup = round_.settings.seconds, round_.settings.warmup
     # Warm without contention: a poller that is interrupted may leave its lock for a whole ttl.
     warm = [[f"{round_.name}:warm:{w}:{i}" for i in range(len(n))] for w, n in enumerate(names)]
-    await load_all(workers, warm, warmup)
+    await load_all(workers, warm, warmup, threads=threads)
     before = await round_.nodes.counters()
-    replies = await load_all(workers, names, seconds, folder, ever_new=ever_new)
+    kind = {"ever_new": ever_new, "threads": threads}
+    replies = await load_all(workers, names, seconds, folder, **kind)
     used = await round_.nodes.counters() - before
     sample = load_sample(replies)
     count = max(sum(reply["finished"] for reply in replies), 1)
@@ -149,6 +151,7 @@ async def load_all(
     folder: Path | None = None,
     *,
     ever_new: bool = False,
+    threads: bool = False,
 ) -> list[dict[str, Any]]:
     patience = seconds + 20
     asks = (
@@ -159,6 +162,7 @@ async def load_all(
             seconds=seconds,
             record=None if folder is None else str(folder / str(number)),
             ever_new=ever_new,
+            threads=threads,
         )
         for number, (worker, own) in enumerate(zip(workers, names, strict=True))
     )

@@ -6,12 +6,15 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from asynclock.testing import FaultProxy
+from asynclock.testing import FaultProxy, RedisCluster, Replicated, Topology
 from asynclock.testing.history.load import quantile
 
 from . import judged
+from .nodes import Nodes
 from .remote import Remote
 from .results import Sample
 from .rounds import Round, distinct, load_all, load_sample, under_load
@@ -26,6 +29,38 @@ async def new(round_: Round) -> Sample:
     """Uncontended, and every cycle takes a name that was never used before."""
     workers = await round_.workers(1)
     return await under_load(round_, [distinct(round_)], workers, ever_new=True)
+
+
+async def threads(round_: Round) -> Sample:
+    """Code that blocks: every thread of one process has a name of its own."""
+    return await under_load(round_, [distinct(round_)], await round_.workers(1), threads=True)
+
+
+async def cycle4(round_: Round) -> Sample:
+    """Uncontended: the names and tasks of `cycle`, shared by four processes."""
+    names = distinct(round_)
+    each = [names[first::4] for first in range(4)]
+    return await under_load(round_, each, await round_.workers(4))
+
+
+async def acked(round_: Round) -> Sample:
+    """The load of `cycle` on a primary with two replicas, one of which must acknowledge."""
+    async with Replicated(2) as group:
+        return await _on(round_, group, acks=1)
+
+
+async def sharded(round_: Round) -> Sample:
+    """The load of `cycle` on a Cluster of three primaries."""
+    async with RedisCluster(3, 0) as group:
+        return await _on(round_, group)
+
+
+async def _on(round_: Round, group: Topology, **options: Any) -> Sample:
+    # With the guard on, these young servers would not vote yet.
+    own = {"restart_guard": False, "node_timeout": 2.0, **options}
+    there = replace(round_, nodes=Nodes(group.servers, {}))
+    workers = await there.workers(1, group.addresses, [own])
+    return await under_load(there, [distinct(round_)], workers)
 
 
 async def hot(round_: Round) -> Sample:

@@ -16,6 +16,7 @@ import os
 import platform
 import resource
 import sys
+import threading
 import time
 from array import array
 from collections import Counter, deque
@@ -93,6 +94,8 @@ class Worker:
         self.adapter: Adapter
         self.adapters: list[Adapter] = []
         """All managers of this process; a scenario that says nothing has one."""
+        self.threaded: Any = None
+        """What takes and releases names in threads, once a scenario has asked for it."""
         self.lease: Any = None
         self.leases: list[Any] = []
         self.waiting: list[asyncio.Task[Any]] = []
@@ -113,8 +116,15 @@ class Worker:
         return {"import": imported - begin, "connect": time.perf_counter() - imported}
 
     async def load(
-        self, names: list[str], seconds: float, record: str | None = None, ever_new: bool = False
+        self,
+        names: list[str],
+        seconds: float,
+        record: str | None = None,
+        ever_new: bool = False,
+        threads: bool = False,
     ) -> dict[str, Any]:
+        if threads:
+            return await asyncio.to_thread(self.load_threads, names, seconds)
         subject = wrappers().EverNew(self.adapter) if ever_new else self.adapter
         seen = await load.run_load(subject, names, seconds, record=record is not None)
         if record is not None:
@@ -131,6 +141,40 @@ class Worker:
             "unfinished": seen.unfinished,
             "errors": seen.errors,
         }
+
+    def load_threads(self, names: list[str], seconds: float) -> dict[str, Any]:
+        """Run one thread per name, each of which takes and releases it as fast as it can."""
+        if self.threaded is None:
+            self.threaded = self.adapter.blocking()
+        take, give = self.threaded
+        waits: list[float] = []
+        cycles: list[float] = []
+        errors: Counter[str] = Counter()
+        clock = time.perf_counter
+        begin, cpu = clock(), load.processor_seconds()
+        until = begin + seconds
+
+        def work(name: str) -> None:
+            while (started := clock()) < until:
+                try:
+                    lease = take(name)
+                    entered = clock()
+                    give(lease)
+                except Exception as error:
+                    errors[type(error).__name__] += 1
+                    continue
+                waits.append(entered - started)
+                cycles.append(clock() - started)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        passed, used = clock() - begin, load.processor_seconds() - cpu
+        seen = {"count": len(cycles), "finished": len(cycles), "seconds": passed, "cpu": used}
+        seen |= {"gap": 0.0, "overlaps": 0, "unfinished": 0}
+        return {**seen, "waits": thin(waits), "cycles": thin(cycles), "errors": errors}
 
     async def warm(self, name: str) -> dict[str, Any]:
         for number, adapter in enumerate(self.adapters):

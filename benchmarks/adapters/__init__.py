@@ -7,7 +7,7 @@ few tries is set to continue, because every scenario measures the time until the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -42,6 +42,13 @@ class Adapter(ABC):
     def entered(self, name: str) -> AbstractAsyncContextManager[Any]:
         """Return the lock as users enter it with ``async with``. Only some systems are asked."""
         raise TypeError(f"{type(self).__name__}: {name!r} cannot be entered")
+
+    def blocking(self) -> tuple[Callable[[str], Any], Callable[[Any], object]]:
+        """Return what takes and releases a name in code that blocks. Only some systems are asked.
+
+        It uses clients of its own, which end with the process.
+        """
+        raise TypeError(f"{type(self).__name__}: nothing for code that blocks")
 
     @abstractmethod
     async def release(self, lease: Any) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import asynclock
+from asynclock import blocking
 
 from . import PERMITS, Adapter
 
@@ -51,6 +53,11 @@ class Asynclock(Adapter):
 
     def entered(self, name: str) -> AbstractAsyncContextManager[Any]:
         return self.locks.lock(name)
+
+    def blocking(self) -> tuple[Callable[[str], Any], Callable[[Any], object]]:
+        options = {name: self.options[name] for name in self.options if name == "max_ttl"}
+        locks = blocking.connect(*self.urls, ttl=self.ttl, **options)
+        return lambda name: locks.lock(name).acquire(), lambda lease: lease.release()
 
     async def release(self, lease: Any) -> None:
         await lease.release()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from pottery import AIORedlock
+import redis
+from pottery import AIORedlock, Redlock
 from redis.asyncio import Redis
 
 from . import Adapter
@@ -32,6 +34,16 @@ class Pottery(Adapter):
     async def try_acquire(self, name: str) -> Any:
         lock = self.lock(name)
         return lock if await lock.acquire(blocking=False) else None
+
+    def blocking(self) -> tuple[Callable[[str], Any], Callable[[Any], object]]:
+        masters = {redis.Redis.from_url(url) for url in self.urls}
+
+        def take(name: str) -> Redlock:
+            lock = Redlock(key=name, masters=masters, auto_release_time=self.ttl)
+            lock.acquire()
+            return lock
+
+        return take, lambda lock: lock.release()
 
     async def release(self, lease: Any) -> None:
         await lease.release()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import redis
 from redis.asyncio import Redis
 from redis.asyncio.lock import Lock
 
@@ -29,6 +31,16 @@ class RedisPy(Adapter):
     async def acquire_within(self, name: str, seconds: float) -> Lock | None:
         lock = self.entered(name)
         return lock if await lock.acquire(blocking_timeout=seconds) else None
+
+    def blocking(self) -> tuple[Callable[[str], Any], Callable[[Any], object]]:
+        client = redis.Redis.from_url(self.urls[0])
+
+        def take(name: str) -> Any:
+            lock = client.lock(name, timeout=self.ttl)
+            lock.acquire()
+            return lock
+
+        return take, lambda lock: lock.release()
 
     async def release(self, lease: Any) -> None:
         await lease.release()

@@ -17,6 +17,8 @@ def test_bars_judge_by_their_factor() -> None:
     results.add(bars.WIDE, "asynclock", ours)
     results.add(bars.WIDE, "pottery", {"cycles_per_s": 100.0})
     results.add(bars.WIDE, "aioredlock", {"cycles_per_s": 99.0})
+    results.add(bars.ACKED, "asynclock", {"cycles_per_s": 1401.0})
+    results.add(bars.SPREAD, "asynclock", {"server_us": 20.7})
     floor = {"cycles_per_s": 4001.0, "client_us": 28.0, "server_us": 10.0}
     results.add(bars.WIDE, FLOOR, floor)
 
@@ -31,8 +33,10 @@ def test_bars_judge_by_their_factor() -> None:
             kinds.client_cpu(bars.WIDE, 25, factor=2.2),  # 2.18 times the floor's
             kinds.reported(bars.WIDE, "cold_trips", "round trips"),
             kinds.trips(bars.WIDE, "cold_trips", 3),
+            kinds.of_case(bars.ACKED, bars.WIDE, 0.7),
+            kinds.of_case(bars.SPREAD, bars.WIDE, 1.3, "server_us"),
         )
-        == [True] * 6
+        == [True] * 8
     )
     assert (
         verdicts(
@@ -42,8 +46,10 @@ def test_bars_judge_by_their_factor() -> None:
             kinds.at_most(bars.WIDE, "client_us", 60, "µs"),
             kinds.reported(bars.WIDE, "node_bytes_per_name", "bytes"),
             kinds.trips(bars.WIDE, "cold_trips", 2),
+            kinds.of_case(bars.ACKED, bars.WIDE, 0.71),
+            kinds.of_case(bars.SPREAD, bars.WIDE, 1.29, "server_us"),
         )
-        == [False] * 6
+        == [False] * 8
     )
 
 

@@ -59,6 +59,25 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert measured.median(frozen, "asynclock", "wait_p50_ms") > 0
 
 
+@pytest.mark.parametrize(
+    ("scenarios", "systems"),
+    [(("threads", "cycle4"), ("asynclock", "redis-py")), (("acked", "sharded"), ("asynclock",))],
+)
+def test_threads_processes_replicas_and_shards(
+    tmp_path: Path, scenarios: tuple[str, ...], systems: tuple[str, ...]
+) -> None:
+    """The scenarios beside `cycle`: code that blocks, four processes, and other servers."""
+    out = tmp_path / "2000-01-01"
+    chosen = ["--nodes=1", "--tasks=4", *(f"--system={one}" for one in systems)]
+    settings = [*TINY, "--ttl=8", "--max-ttl=8"]
+    assert main(["run", *scenarios, *chosen, *settings, f"--out={out}"]) == 0
+    measured = Results.from_json(out.with_suffix(".json").read_text())
+    assert measured.problems == {}
+    for scenario in scenarios:
+        for system in systems:
+            check_cycles(measured, Case(scenario, 1, 4), system)
+
+
 def check_cycles(measured: Results, case: Case, system: str) -> None:
     assert measured.median(case, system, "cycles_per_s") > 0
     assert measured.median(case, system, "errors") == 0
