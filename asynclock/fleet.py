@@ -22,6 +22,7 @@ from ._nodes.endpoint import Endpoint
 from ._nodes.heartbeat import HALF_OPEN
 from ._nodes.node import Node
 from ._nodes.record import RECORD_KEY, kept, reading, telling
+from ._nodes.redaction import as_options
 from ._nodes.spelling import spelled
 from ._rules.nodeset import OPEN, SETTLED, NodeSet
 from ._rules.trust import Trust
@@ -34,7 +35,6 @@ __all__ = ["Client", "Fleet", "FleetState", "NodeState"]
 
 READING_TIME = 1.0
 """Seconds in which a connected client reads a change and names its connections anew."""
-NO_RECORD = "the nodes keep no record of their set: write it with `asynclock nodes record`"
 
 
 class Fleet:
@@ -60,6 +60,8 @@ class Fleet:
         self._settings: ConnectSettings = {**settings, "set_guard": False}
         self._locks: LockManager = connect(*nodes, **self._settings)
         self._progress = progress
+        given = {"--prefix": settings.get("prefix"), "--max-ttl": settings.get("max_ttl")}
+        self._options: str = as_options(nodes, given)
 
     async def __aenter__(self) -> Self:
         await self._locks.__aenter__()
@@ -100,21 +102,21 @@ class Fleet:
         async with connect(url, **settings) as locks:
             (node,) = node_access(locks).nodes
             await self._fit(node)
-            state = await self._change(lambda found: _recorded(found).adding(node.address))
+            state = await self._change(lambda found: self._recorded(found).adding(node.address))
             await ask(node, telling(self._key, state.newest, node.address))
         return await self.show()
 
     async def remove(self, name: str) -> FleetState:
         """Open the step that removes a node, given by name or URL; it may be dead."""
         gone = _name(name)
-        return await self._change(lambda found: _recorded(found).removing(gone))
+        return await self._change(lambda found: self._recorded(found).removing(gone))
 
     async def replace(self, name: str, url: str) -> FleetState:
         """Open the next of two steps: add the node at `url`, then remove the node `name`.
 
         Call this again once the first step is finished.
         """
-        record = _recorded((await self.show()).record)
+        record = self._recorded((await self.show()).record)
         added = _name(url) in (record.nodes if record.phase == SETTLED else ())
         return await (self.remove(name) if added or record.removes(_name(name)) else self.add(url))
 
@@ -162,8 +164,8 @@ class Fleet:
         record = (await self.show()).record
         if record is not None and record.phase == OPEN:
             await self._nobody_uses((leaving,), force=force)
-        state = await self._change(lambda found: step(_recorded(found)))
-        closing = _recorded(state.record)
+        state = await self._change(lambda found: step(self._recorded(found)))
+        closing = self._recorded(state.record)
 
         def settle(found: NodeSet | None) -> NodeSet:
             if found is None or found.epoch != closing.epoch:
@@ -226,15 +228,17 @@ class Fleet:
             self._progress(f"waiting {seconds:.0f} s until {new.address} can vote")
             await asyncio.sleep(seconds)
 
+    def _recorded(self, found: NodeSet | None) -> NodeSet:
+        if found is None:
+            raise ConfigurationError(
+                "the nodes keep no record of their set: write it with `asynclock nodes record "
+                f"{self._options}`"
+            )
+        return found
+
     @property
     def _key(self) -> str:
         return node_access(self._locks).prefix + RECORD_KEY
-
-
-def _recorded(found: NodeSet | None) -> NodeSet:
-    if found is None:
-        raise ConfigurationError(NO_RECORD)
-    return found
 
 
 def _name(node: str) -> str:

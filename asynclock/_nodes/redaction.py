@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
 _HOST_AND_PORT = r"(?:[A-Za-z0-9_.%-]+|\[[0-9A-Fa-f:.]+\])?(?::\d{0,5})?"
 _SHAPE = re.compile(
@@ -33,6 +34,19 @@ def redacted(url: str) -> str:
         login = "***@" if match["password"] is None else f"{match['user']}:***@"
     query = "" if match["query"] is None else f"?{_without_values(match['query'])}"
     return repr(f"{match['scheme']}{login}{match['hosts']}{match['path'] or ''}{query}")
+
+
+def as_options(urls: Iterable[str], given: Mapping[str, object]) -> str:
+    """Return the options of a command about the nodes at `urls`, without passwords.
+
+    `given`: the value of each further option; None for those that were not given.
+    """
+    words = [word for url in urls for word in ("--node", redacted(url).strip("'"))]
+    for option, value in given.items():
+        words += (
+            [] if value is None else [option, f"{value:g}" if type(value) is float else str(value)]
+        )
+    return shlex.join(words)
 
 
 def _without_values(query: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .._connect import connect
+from .._nodes.redaction import as_options
 from ..errors import ConfigurationError
 from ..manager import LockManager
 
@@ -103,6 +104,14 @@ def split(text: str) -> tuple[str, ...]:
     """Split URLs at commas, except at a comma inside a URL, which no scheme follows."""
     parts = re.split(r"\s*,\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", text.strip().strip(","))
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def repeated(
+    node: Sequence[str] | None, config: Path | None, prefix: str | None, max_ttl: float | None
+) -> str:
+    """Return the options that were given, as another command needs them; without passwords."""
+    urls = [url for one in node or () for url in split(one)]
+    return as_options(urls, {"--config": config, "--prefix": prefix, "--max-ttl": max_ttl})
 
 
 def _called(wanted: type | tuple[type, ...]) -> str:

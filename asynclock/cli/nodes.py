@@ -15,7 +15,7 @@ from ..errors import ConfigurationError
 from ..fleet import Fleet, FleetState
 from ._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption, duration
 from ._output import print_json, print_table
-from ._sources import Settings, load
+from ._sources import Settings, load, repeated
 from ._status import Status
 from ._text import log_to_stderr, say
 from .look.held import NODE_TIMEOUT, say_causes
@@ -86,7 +86,7 @@ def nodes(
     if json:
         print_json(_as_json(state))
     else:
-        _print(state)
+        _print(state, repeated(node, config, prefix, max_ttl))
         say_causes({one.node: one.cause for one in state.nodes if one.cause}, settings.prefix)
     return 0 if _answered(state) else Status.UNREACHABLE
 
@@ -127,11 +127,11 @@ def _answered(state: FleetState) -> bool:
     return 2 * sum(node.cause is None for node in state.nodes) > len(state.nodes)
 
 
-def _print(state: FleetState) -> None:
+def _print(state: FleetState, options: str) -> None:
     if state.record is None and not _answered(state):
         print("the record is unknown: too few nodes answered")
     else:
-        say_record(state.record)
+        say_record(state.record, options)
     rows = [
         (node.node, node.name, "" if node.epoch is None else str(node.epoch), _keeps(state, node))
         for node in state.nodes
@@ -151,19 +151,23 @@ def _keeps(state: FleetState, node: Any) -> str:
     return "an older record" if node.number else "no record"
 
 
-def say_record(record: NodeSet | None) -> None:
-    """Print the record, and what can be done next."""
+def say_record(record: NodeSet | None, options: str) -> None:
+    """Print the record, and the command that can be given next, with its options."""
+
+    def command(action: str) -> str:
+        return f"asynclock nodes {action} {options}".rstrip()
+
     if record is None:
-        print("no record: write it with `asynclock nodes record`")
+        print(f"no record; this command writes it:\n  {command('record')}")
         return
     print(f"epoch {record.epoch}: {shown(record.nodes)}")
     if not record.epoch:
-        print("clients that differ are only warned: `asynclock nodes record` refuses them")
+        print(f"clients that differ are only warned; this refuses them:\n  {command('record')}")
     elif record.phase == OPEN:
         print(f"open step to {shown(record.other)}: start all clients with it, then")
-        print("`asynclock nodes finish`; or `asynclock nodes back`")
+        print(f"  {command('finish')}\nor take the step back:\n  {command('back')}")
     elif record.phase == CLOSING:
-        print(f"closing step from {shown(record.other)}: `asynclock nodes finish` goes on")
+        print(f"closing step from {shown(record.other)}; this goes on:\n  {command('finish')}")
 
 
 def _as_json(state: FleetState) -> dict[str, Any]:

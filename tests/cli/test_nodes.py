@@ -159,6 +159,10 @@ class Scene:
             match step:
                 case "record":
                     await one.record()
+                case "begin to record":
+                    recording = asyncio.ensure_future(one.record())
+                    await asyncio.sleep(0.5)  # half of the time that clients get to read it
+                    recording.cancel()
                 case "add":
                     await one.add("memory://d")
                 case "add while b is away":
@@ -187,9 +191,18 @@ def nodes(here: Here, scene: Any, *words: str, urls: Sequence[str] = OLD) -> Out
 
 
 NOBODY = ReplyError("NOPERM this user has no permissions")
-ADDED = f"epoch 2: {THREE}\nopen step to {FOUR}: start all clients with it, then\n`asynclock nodes"
+GIVEN = " ".join(f"--node {url}" for url in OLD) + " --max-ttl 4\n"
+ADDED = (
+    f"epoch 2: {THREE}\nopen step to {FOUR}: start all clients with it, then\n"
+    f"  asynclock nodes finish {GIVEN}or take the step back:\n  asynclock nodes back {GIVEN}"
+)
 CASES: dict[str, tuple[Scene, str, int, str]] = {
-    "no record": (Scene(), "show", 0, "no record: write it with `asynclock nodes record`\n"),
+    "no record": (
+        Scene(),
+        "show",
+        0,
+        f"no record; this command writes it:\n  asynclock nodes record {GIVEN}",
+    ),
     "a first record": (Scene(), "record", 0, f"epoch 1: {THREE}\nnode"),
     "a record": (Scene("record"), "show", 0, f"epoch 1: {THREE}\nnode"),
     "no clients that are listed": (Scene().lists(NOBODY), "record --force", 0, "epoch 1: "),
@@ -204,10 +217,28 @@ CASES: dict[str, tuple[Scene, str, int, str]] = {
         Scene("record", "add", "begin to finish"),
         "show",
         0,
-        f"epoch 3: {FOUR}\nclosing step from {THREE}: `asynclock nodes finish` goes on\n",
+        (
+            f"epoch 3: {FOUR}\nclosing step from {THREE}; this goes on:\n"
+            f"  asynclock nodes finish {GIVEN}"
+        ),
     ),
     "one is dead": (Scene("record", dead="c"), "show", 0, f"epoch 1: {THREE}\n"),
     "most are dead": (Scene("record", dead="bc"), "show", 69, f"epoch 1: {THREE}\n"),
+    "only warned": (
+        Scene("begin to record"),
+        "show",
+        0,
+        (
+            f"epoch 0: {THREE}\nclients that differ are only warned; this refuses them:\n"
+            f"  asynclock nodes record {GIVEN}"
+        ),
+    ),
+    "no record to change": (
+        Scene(),
+        "back",
+        64,
+        f"write it with `asynclock nodes record {GIVEN[:-1]}`",
+    ),
     "half are dead": (Scene(dead="bc"), "show", 69, "the record is unknown: too few"),
     # What can't be done.
     **{

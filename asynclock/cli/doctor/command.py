@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from itertools import repeat
@@ -14,11 +13,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ..._nodes.redaction import redacted
 from ..._nodes.replicated.acks import Acks
 from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, duration
 from .._output import console, print_json, print_table
-from .._sources import Settings, load, split
+from .._sources import Settings, load, repeated
 from .._text import clean
 from .checkup import examine
 from .findings import Finding, Severity
@@ -59,11 +57,8 @@ def doctor(
         ASYNCLOCK_NODES=redis://a,redis://b,redis://c asynclock doctor --json
     """
     settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
-    urls = [redacted(url).strip("'") for one in node or () for url in split(one)]
-    again = [word for url in urls for word in ("--node", url)]
-    given = {"--config": config, "--prefix": prefix, "--max-ttl": max_ttl}
-    again += [str(word) for pair in given.items() if pair[1] is not None for word in pair]
-    servers, findings = asyncio.run(_examine(settings, watch, max_ttl, shlex.join(again)))
+    again = repeated(node, config, prefix, max_ttl)
+    servers, findings = asyncio.run(_examine(settings, watch, max_ttl, again))
     if json:
         print_json(_as_json(servers, findings))
     else:
