@@ -83,10 +83,9 @@ class Armed:
     def on_reply(self, index: int, reply: Any) -> None:
         """Count node `index` as changed if the ticket that it has was woken, or is gone.
 
-        A node that did not refuse the last attempt has left the name to us, if it has the ticket at
-        all. That is no reason to ask before other nodes have changed. If another key is gone the
-        name is free, but nobody has woken us: a client without a queue had it, or its holder
-        crashed.
+        A node that granted our last attempt keeps the name for our ticket. That alone does not free
+        the name on the others, so it is no reason to ask. If another key is gone the name is free,
+        but nobody has woken us: a client without a queue had it, or its holder crashed.
         """
         said = values(reply)
         if type(said) is Failure:

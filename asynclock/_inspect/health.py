@@ -20,7 +20,7 @@ class Trouble:
 
 
 def trouble(nodes: Sequence[NodeHealth]) -> Trouble | None:
-    """Return what it means that some nodes have no vote; None if all have one."""
+    """Describe the effect of the nodes without a vote; None if every node votes."""
     lost = Counter(node.state for node in nodes if node.state != "up")
     if not lost:
         return None

@@ -31,7 +31,7 @@ _log = logging.getLogger("asynclock.fleet")
 FLEET: Final = 3
 """Minimum number of nodes of a client that mentions that its nodes keep no record."""
 NAMED: Final = "asynclock:"
-"""What the name of a connection begins with; the set that its client uses and a label follow."""
+"""Start of a connection's name. The digest of the client's nodes and its label follow."""
 UNRECORDED: Final = (
     "the nodes keep no record of their set, so nothing notices a client with other nodes: "
     "`asynclock nodes record` writes one"

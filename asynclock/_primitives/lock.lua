@@ -27,8 +27,8 @@ local function slots(KEYS)
   return table.concat(taken), free, left
 end
 
--- Whether the first waiter, whose ticket has this value, may find a slot free where we find none: it
--- asks about others than we do, or there are more than one request has room for.
+-- Returns whether the first waiter, whose ticket has this value, may see a free slot although we see
+-- none: it asks about other slots, or there are more slots than one request covers.
 local WINDOW = 64
 local function may_find(value)
   return value and value ~= GO and (value ~= WAITS or tonumber(WAITS) >= WINDOW)

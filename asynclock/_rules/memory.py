@@ -14,7 +14,7 @@ SLACK = 1_000_000
 
 
 def surely_empty(since: float, newest: int) -> bool:
-    """Return whether a node whose memory reaches back to `since` must know every newer value.
+    """Return whether a node that has forgotten nothing since `since` would know the newest value.
 
     `since` is in microseconds. `newest` is the number of the newest value that other nodes hold:
     the time of its writing in microseconds, or a little more.

@@ -237,7 +237,7 @@ class Trust:
     def sample(self, node_time: float, sent: float, received: float) -> float:
         """Take in a reading of the node's clock; return the seconds by which it jumped, or 0.
 
-        The result is never smaller than the jump, and larger by two round trips at most.
+        The result is the jump, or up to two round trips more.
 
         The node read `node_time` between `sent` and `received`, so the difference (its clock - our
         clock) lies in an interval. The intervals of a steady clock overlap.

@@ -26,8 +26,8 @@ REFRESH: Final = 3600.0
 UNKNOWN: Final = 1 << 63
 """Offset that no replica reaches, for a primary that does not tell its own."""
 MARGIN: Final = 8.0
-"""Seconds for which a look counts beyond the silence that Sentinels take for death: the look's age,
-the election, and the seconds for which others may use the old primary (`watched.CONFIRMED`)."""
+"""Added to `down-after-milliseconds`: the age of the look, the election, and the seconds for which
+others may still use the old primary (`watched.CONFIRMED`)."""
 
 
 @dataclass(frozen=True, slots=True)

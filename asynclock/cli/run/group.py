@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SCANS = 10
-"""Maximum number of scans in a row that processes which start meanwhile make worthless."""
+"""Maximum number of scans in a row that are repeated because new processes started meanwhile."""
 _PROC = Path("/proc")
 _ENDED = ("Z", "X", "x")
 """States of a process in /proc/PID/stat (proc_pid_stat(5)): a zombie, or dead."""
