@@ -81,7 +81,7 @@ class Telemetry(Watcher):
     Args:
         tracer_provider: makes the tracer (default: the global one).
         meter_provider: makes the meter (default: the global one).
-        patterns: patterns of names such as "orders:*", with the wildcards of the shell. Metrics of
+        patterns: patterns of names such as `orders:*`, with the wildcards of the shell. Metrics of
             waits have the first that fits a name as an attribute, or "other".
     """
 
