@@ -260,9 +260,9 @@ def _view(address: str, reply: Any) -> NodeView:
     return NodeView(address, said.owner, said.left, said.fence)
 
 
-def question(*keys: str, most: int = MOST_WAITERS) -> Command:
+def question(*keys: str, most: int | None = None) -> Command:
     """Return the command that asks a node for the waiters in a queue; waiters.lua has the keys."""
-    return Command(SCRIPT, keys, ("inspect", most))
+    return Command(SCRIPT, keys, ("inspect", MOST_WAITERS if most is None else most))
 
 
 def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:

@@ -4,8 +4,8 @@ A primary's mark keeps a roster: the names of the replicas that must acknowledge
 look at it about once a second. A client trusts a promoted replica only if this client saw, at the
 old primary, that the replica had every grant. A name leaves the roster in two steps that are
 further apart than a look counts, so nothing is granted without a replica that somebody may still
-trust. docs/decisions/0029 has the reasons; tests/model (cases F9 to F15, G12 to G24) takes each part
-away, and finds two holders.
+trust. docs/decisions/0029 has the reasons; tests/model (cases F9 to F15, G12 to G24) takes each
+part away, and finds two holders.
 """
 
 from __future__ import annotations
