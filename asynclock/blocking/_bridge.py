@@ -54,9 +54,6 @@ class Block:
         return None if self._exit is None else weakref.ref(self._exit, lambda _: end())
 
 
-# ---- the manager ---------------------------------------------------------------------------------
-
-
 @of_one_process
 class Bridge:
     """A manager, as far as its locks and leases need it to reach the event loop."""
@@ -97,11 +94,6 @@ class Bridge:
     def used_here(self) -> bool:
         """Whether this process has used the manager."""
         return self._used and self._pid == os.getpid()
-
-    @property
-    def inherited(self) -> bool:
-        """Whether this process was forked after the first use."""
-        return self._used and self._pid != os.getpid()
 
     def call(
         self, work: _loop.Work[T], undo: _loop.Undo[T] | None = None, *, ends: bool = False

@@ -23,8 +23,6 @@ from ._bridge import Block, Bridge, Exit
 
 _log = logging.getLogger("asynclock")
 
-# ---- leases --------------------------------------------------------------------------------------
-
 
 class Face:
     """An object that threads use; the asynchronous one behind it does the work in the loop."""
@@ -41,8 +39,7 @@ class Face:
     @property
     def name(self) -> str:
         """The name that is locked or shared, without the manager's prefix."""
-        name: str = self._inner.name
-        return name
+        return cast("str", self._inner.name)
 
 
 def behind(lease: Any) -> Any:
@@ -135,7 +132,7 @@ class Holding(Face):
 
     @Exit
     def __exit__(self, *error: object) -> None:
-        if error[0] is not None and self._manager.inherited:
+        if error[0] is not None and not self._manager.used_here:
             return  # in a forked child: don't replace the exception that ends the body's copy
         try:
             self._manager.call(lambda: self._inner.__aexit__(*error), ends=True)
@@ -152,8 +149,6 @@ class Holding(Face):
             del self._inner
             self._manager.drop(last)
 
-
-# ---- locks ---------------------------------------------------------------------------------------
 
 L = TypeVar("L", bound=Holding)
 
@@ -223,10 +218,7 @@ class Enterable(Face, Generic[L]):
             raise
 
     def _innermost_first(self) -> list[L]:
-        """Return what this thread entered, the last first, and then what others did.
-
-        A generator that was entered in another thread has only the latter.
-        """
+        """Return what this thread entered, the last first, and then what other threads did."""
         thread, entered = threading.get_ident(), list(self._entered)
         return [one for one in reversed(entered) if one._thread == thread] + entered
 

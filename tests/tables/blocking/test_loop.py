@@ -289,7 +289,7 @@ def test_without_a_loop_a_finalizer_has_nothing_to_do(monkeypatch: pytest.Monkey
 
 
 def test_a_loop_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_loop(*_: Any) -> None:
+    def no_loop(**_: Any) -> None:
         raise OSError("too many open files")
 
     monkeypatch.setattr(_loop.asyncio, "Runner", no_loop)
