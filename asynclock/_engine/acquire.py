@@ -357,8 +357,10 @@ class Acquire(AcquireContext[Lease]):
                 engine.asking += 1
                 try:
                     yield from decide(ask, left)
-                finally:
-                    engine.asking -= 1
+                except BaseException:
+                    engine.clean_up(engine.asks_less)
+                    raise
+                engine.asking -= 1
                 lease = self._won_in_batch(ask, queue)
                 if lease is None:
                     first = ask.alone()

@@ -209,6 +209,10 @@ class Context:
         else:
             act()
 
+    def asks_less(self) -> None:
+        """Note that a call no longer waits for its batch."""
+        self.asking -= 1
+
     def undo(self, work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[Any]:
         """Start `work`, which takes back what a call has left on the nodes."""
         task = self.background.spawn(work, name)

@@ -70,18 +70,19 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
         # Before the batch is sent, no node knows of the request.
         unsent = ask.batch is not None and not ask.batch.sent
         if unsent and asyncio._get_running_loop() is context.multiplexer.loop:  # noqa: SLF001
-            _withdraw(ask)
+            _withdraw(ask, timer)
         else:
-            context.clean_up(partial(_withdraw, ask))
+            context.clean_up(partial(_withdraw, ask, timer))
         raise
-    finally:
-        if timer is not None:
-            timer.cancel()
+    if timer is not None:
+        timer.cancel()
     if context.undos.pop(ask, None) is None:
         raise closed()
 
 
-def _withdraw(ask: Ask) -> None:
+def _withdraw(ask: Ask, timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
     if ask.context.undos.pop(ask, None) is not None:
         ask.withdraw()
 
