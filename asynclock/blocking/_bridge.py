@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
@@ -17,13 +17,11 @@ from . import _loop
 
 T = TypeVar("T")
 
-# ---- the end of a `with` whose thread is interrupted ---------------------------------------------
-#
-# What the block has taken ends all the same. Python runs signal handlers between two steps of the
-# main thread, also before the first line of an `__exit__`, where no `try` of ours can catch what a
-# handler raises. But `with` looks `__exit__` up before it enters, and drops what it has found when
-# it is over, however that comes. So a `with` that has dropped it before the block was left has been
-# interrupted.
+# What a `with` has taken ends also if its thread is interrupted. Python runs signal handlers
+# between two steps of the main thread, also before the first line of an `__exit__`, where no `try`
+# of ours can catch what a handler raises. But `with` looks `__exit__` up before it enters, and
+# drops what it has found when it is over, however that comes. So a `with` that has dropped it
+# before the block was left has been interrupted.
 
 _looked_up = threading.local()
 
@@ -183,14 +181,4 @@ _managers: weakref.WeakSet[Bridge] = weakref.WeakSet()
 @atexit.register
 def _end() -> None:
     if _loop.current is not None:
-        _loop.current.stop(manager._locks.aclose for manager in _managers if manager.used_here)
-
-
-async def answer(function: Callable[[], T]) -> T:
-    """Return what a plain function returns; for `call`, which runs it in the event loop."""
-    return function()
-
-
-async def listed(found: AsyncIterator[T]) -> list[T]:
-    """Return everything that `found` yields."""
-    return [one async for one in found]
+        _loop.current.stop([one._locks.aclose for one in _managers if one.used_here])

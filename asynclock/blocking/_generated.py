@@ -6,9 +6,9 @@ two inherit it from those that are written by hand, in `_bridge.py` and `_holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Literal, Never, TypedDict, Unpack
+from typing import Any, Literal, Never, TypedDict, TypeVar, Unpack
 
 import asynclock
 
@@ -23,8 +23,25 @@ from .._primitives.register import DEFAULT_KEEP
 from .._primitives.synchronized import P, R
 from .._settings import RestartGuard
 from ..events import Observer
-from ._bridge import Bridge, answer, listed
-from ._holds import Enterable, Face, Holding, L, behind, synchronized
+from ._bridge import Bridge
+from ._holds import Enterable, Face, Holding, L, synchronized
+
+T = TypeVar("T")
+
+
+async def answer(function: Callable[[], T]) -> T:
+    """Return what a plain function returns, in the event loop."""
+    return function()
+
+
+async def listed(found: AsyncIterator[T]) -> list[T]:
+    """Return everything that `found` yields."""
+    return [one async for one in found]
+
+
+def behind(lease: Any) -> Any:
+    """Return the asynchronous lease behind `lease`; anything else as it is, to be refused."""
+    return lease._inner if isinstance(lease, Holding) else lease
 
 
 class HoldSettings(TypedDict, total=False):

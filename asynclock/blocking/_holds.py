@@ -1,8 +1,4 @@
-"""What locks and leases for code that blocks do themselves: `with`, interruptions, `on_lost`.
-
-The public classes, in `_generated.py`, inherit from these and add the rest: calls that go to the
-asynchronous object as they are.
-"""
+"""What locks and leases for code that blocks do themselves, beside the calls they pass on."""
 
 from __future__ import annotations
 
@@ -40,11 +36,6 @@ class Face:
     def name(self) -> str:
         """The name that is locked or shared, without the manager's prefix."""
         return cast("str", self._inner.name)
-
-
-def behind(lease: Any) -> Any:
-    """Return the asynchronous lease behind `lease`; anything else as it is, to be refused."""
-    return lease._inner if isinstance(lease, Holding) else lease
 
 
 @of_one_process

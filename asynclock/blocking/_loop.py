@@ -370,8 +370,6 @@ def _forget_cancellation() -> None:
         pass
 
 
-# ---- one per process -----------------------------------------------------------------------------
-
 _guard = threading.RLock()
 current: BackgroundLoop | None = None
 _starting = False

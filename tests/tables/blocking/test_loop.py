@@ -337,6 +337,27 @@ def test_the_loop_outlives_a_function_that_cancels_every_task(
     assert not background._thread.is_alive()
 
 
+def test_a_call_that_comes_while_the_loop_works_begins_before_it_sleeps(
+    background: _loop.BackgroundLoop,
+) -> None:
+    """Nothing wakes a loop that is awake."""
+    begun, come = threading.Event(), threading.Event()
+
+    def works() -> None:
+        begun.set()
+        assert come.wait(PATIENCE)
+
+    async def nothing() -> str:
+        return "served"
+
+    background.soon(lambda: asyncio.get_running_loop().call_soon(works))
+    assert begun.wait(PATIENCE)
+    call = started(lambda: background.call(nothing))
+    until(lambda: len(background._todo) > 0)
+    come.set()
+    assert call.result(PATIENCE) == "served"
+
+
 def test_a_loop_that_a_function_stops_goes_on(background: _loop.BackgroundLoop) -> None:
     async def stop() -> str:
         asyncio.get_running_loop().stop()
