@@ -62,7 +62,7 @@ class Bridge:
         self._used = False
         self._with: object = None
         """Set while a `with` is to be watched."""
-        _managers.add(self)
+        _managers.add(weakref.ref(self, _managers.discard))
 
     if not TYPE_CHECKING:  # or type checkers would accept any attribute
 
@@ -175,10 +175,12 @@ class Bridge:
         self._with = None
 
 
-_managers: weakref.WeakSet[Bridge] = weakref.WeakSet()
+_managers: set[weakref.ref[Bridge]] = set()
 
 
 @atexit.register
 def _end() -> None:
     if _loop.current is not None:
-        _loop.current.stop([one._locks.aclose for one in _managers if one.used_here])
+        # A copy, because other threads may still make managers, and drop them.
+        managers = [manager for one in _managers.copy() if (manager := one()) is not None]
+        _loop.current.stop([one._locks.aclose for one in managers if one.used_here])

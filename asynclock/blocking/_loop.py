@@ -189,7 +189,7 @@ class BackgroundLoop:
                 finally:
                     self.over = True
                     self._selector.todo = deque()  # nothing more begins
-                    for call in tuple(self._waiting):
+                    for call in self._waiting.copy():
                         call.end(None, _ended())
         except BaseException as error:
             if not self._started.done:
