@@ -206,7 +206,8 @@ class Lease:
                 if engine.paces and self._outcome:
                     engine.paces.held(grant.spec.pace_key, now - grant.held_since)
                 release = engine.end_lease(grant, now, self._was_lost)
-                self._leave(grant)
+                if grant.lost_reason is None:  # otherwise it says why
+                    self._grant = None
                 if release is not None and (wait or not release.kept):
                     await release.done()
         return self._outcome
@@ -218,7 +219,8 @@ class Lease:
             now = _clock.now()
             self._outcome = now < grant.valid_until
             self._engine.end_lease(grant, now, self._was_lost)
-            self._leave(grant)
+            if grant.lost_reason is None:
+                self._grant = None
 
     def _release_soon(self) -> None:
         """Release in the next round of the loop.
@@ -226,11 +228,6 @@ class Lease:
         A coroutine may be closed in any thread, or after its loop: it must send nothing there.
         """
         self._engine.soon(self._let_go)
-
-    def _leave(self, grant: Grant) -> None:
-        # The grant may go on with another lease; what it tells of a loss was ours until now.
-        if grant.lost_reason is None:
-            self._grant = None
 
     def _was_lost(self, reason: str) -> None:
         # The replies to the release show it.
