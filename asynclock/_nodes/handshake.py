@@ -12,6 +12,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any
 
 from .. import _clock
@@ -34,10 +35,22 @@ WANTS_LOGIN = (
 NOT_READY = ("LOADING", "BUSY", "")
 """Codes of answers that tell nothing about a server, because it loads its data, is held up by a
 script, or has closed the connection. A server that loads says that it has no append-only file."""
-NO_RESP3 = "NOPROTO"
-"""Code of the Failure of a server or proxy that refuses RESP3; some servers send it themselves."""
 LOGIN_CODES = ("NOAUTH", "WRONGPASS")
 """Codes of a reply to HELLO from a server that knows the command."""
+NO_USE = "NOUSE"
+"""Code of a Failure for a proxy that can't be used; no server sends this code."""
+TWEMPROXY = (
+    "it is a proxy that closes the connection at HELLO, and so at other commands that locks need, "
+    "as twemproxy does: name the servers behind it"
+)
+SPREADS = (
+    "it is a proxy that chooses a server by the first key of a script, so two clients could hold "
+    'one lock on two servers: name the servers behind it, or write prefix="{locks}:" if it keeps '
+    "keys with the same braces on one server"
+)
+FIRST_KEYS = 24
+"""Number of keys that are tried to find out whether a proxy sends them to several servers. Two
+equal servers remain unnoticed once in 2^24 times."""
 OLDEST = (6, 2)
 """The oldest version of a server that is supported."""
 SENTINEL = "it is a Sentinel: write redis+sentinel://host:port/SERVICE instead of redis://host:port"
@@ -134,19 +147,27 @@ async def _credentials(endpoint: Endpoint) -> Sequence[str]:
 async def _log_in(
     link: Link, endpoint: Endpoint, login: Sequence[str], *questions: Command
 ) -> list[Any]:
-    """Log in, ask `questions` in the same round trip, and return the answers to them."""
+    """Log in, ask `questions` in the same round trip, and return the answers to them.
+
+    If HELLO 3 is refused, the link goes on in RESP2: log in and ask once more.
+    """
+    secrets = [word for word in login if word and word != "default"][-1:]
     hello = Command.plain("HELLO", "3", *(("AUTH", *login) if login else ()))
     select = [Command.plain("SELECT", endpoint.db)] if endpoint.db else []
     answer, *answers = await asyncio.gather(*map(link.ask, (hello, *select, *questions)))
+    if isinstance(answer, Failure) and _no_hello(answer):
+        link.no_hello = replace(answer, cause=without(answer.cause, secrets))
+        words = login[1:] if login[:1] == ("default",) else login  # proxies may know no users
+        first = Command.plain("AUTH", *words) if login else Command.plain("PING")
+        again = (first, *select, *questions)
+        answer, *answers = await asyncio.gather(*map(link.ask, again))
     if isinstance(answer, Failure) and answer.code == "WRONGPASS" and endpoint.rotates:
         answer = replace(answer, permanent=False)  # the next password may be right
     if isinstance(answer, Failure) and not (answer.code or link.closed.done()):
         answer = endpoint.late(link.timeout)
-    if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS):
-        answer = replace(answer, cause=answer.cause + _hung_up(link, endpoint))
-    elif isinstance(answer, Failure) and _no_hello(answer):
-        answer = await _without_hello(link, login, answer)
-    _accept(answer, [word for word in login if word and word != "default"][-1:])
+    if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS) and link.closed.done():
+        answer = await _hung_up(answer, link, endpoint)
+    _accept(answer, secrets)
     for selected in answers[: len(select)]:
         _accept(selected)
     return answers[len(select) :]
@@ -154,38 +175,40 @@ async def _log_in(
 
 def _no_hello(answer: Failure) -> bool:
     named = "HELLO" in answer.cause.upper() and answer.code not in LOGIN_CODES
-    return named or answer.code == NO_RESP3
+    return named or answer.code == "NOPROTO"
 
 
-async def _without_hello(link: Link, login: Sequence[str], refused: Failure) -> Failure:
-    """Return why HELLO 3 is refused: by a server that is too old or renames it, or by a proxy."""
-    if login:
-        await link.ask(Command.plain("AUTH", *login))
-    info = parse_info(await link.ask(Command.plain("INFO", "server")))
-    version = info.get("redis_version", "")
-    if () < major_minor(version) < OLDEST:  # () if the version is unknown
-        return replace(refused, cause=f"Redis 6.2 or later is needed: {refused.cause}")
-    known = f"it is Redis {version}, but " if version else ""
-    cause = (
-        f"{known}HELLO 3 is refused, and locks need RESP3: go past a proxy that doesn't speak it, "
-        f"or remove rename-command HELLO (docs/deployments.md, RESP3; {refused.cause})"
-    )
-    return Failure(cause, permanent=True, code=NO_RESP3)
+async def _hung_up(answer: Failure, link: Link, endpoint: Endpoint) -> Failure:
+    """Return why the connection was closed instead of a reply to HELLO.
 
-
-def _hung_up(link: Link, endpoint: Endpoint) -> str:
-    # A server may also close a connection before its first reply because it is going down.
-    if not link.closed.done():
-        return ""
-    tls = "if this port wants TLS, the URL must begin with rediss; " if endpoint.plain else ""
-    return f"; {tls}if it is a proxy, it must speak RESP3 (HELLO 3)"
+    A server that goes down closes it, too, and so does a port that wants TLS. Only a proxy such as
+    twemproxy answers PING on the next connection and closes that one at HELLO again.
+    """
+    with contextlib.suppress(OSError):
+        other = await endpoint.open(lambda: Link(link.listener, link.timeout))
+        endpoint.phase = LOGIN
+        try:
+            ping = await other.ask(Command.plain("PING"))
+            if ping == b"PONG" or (isinstance(ping, Failure) and ping.code in LOGIN_CODES):
+                await other.ask(Command.plain("HELLO", "3"))
+                if other.closed.done():
+                    return Failure(TWEMPROXY, permanent=True, code=NO_USE)
+        finally:
+            other.close("the handshake failed")
+    tls = "; if this port wants TLS, the URL must begin with rediss" if endpoint.plain else ""
+    return replace(answer, cause=answer.cause + tls)
 
 
 def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:
     if isinstance(answer, Failure):
-        # A server that does not know HELLO repeats its arguments, which include the password.
+        # A server that does not know the command repeats its arguments: the password is one.
         cause = WANTS_LOGIN if answer.code == "NOAUTH" else without(answer.cause, secrets)
         raise HandshakeError(Failure(cause, permanent=answer.permanent, code=answer.code))
+
+
+def _accept_ready(answer: Any) -> None:
+    if isinstance(answer, Failure) and answer.code in NOT_READY:
+        _accept(answer)
 
 
 async def _introduce(
@@ -205,17 +228,41 @@ async def _introduce(
     sent = _clock.now()
     replies = await _log_in(link, endpoint, login, *questions)
     for reply in replies:
-        _accept(reply if isinstance(reply, Failure) and reply.code in NOT_READY else None)
+        _accept_ready(reply)
     tracking, fsync, time, info = replies[:4]
-    if is_sentinel(parse_info(info)):
+    fields = parse_info(info)
+    if is_sentinel(fields):
         raise HandshakeError(Failure(SENTINEL, permanent=True))
+    if link.no_hello and () < major_minor(fields.get("redis_version")) < OLDEST:
+        cause = f"Redis 6.2 or later is needed: {link.no_hello.cause}"
+        raise HandshakeError(Failure(cause, permanent=True))
     clock = read_time(time)
     if not isinstance(clock, Failure):
         link.listener.on_clock(clock, sent, _clock.now())
-    link.tracking = tracking == b"OK"
+    link.tracking = tracking == b"OK" and link.no_hello is None
+    if record_key and not link.tracking:  # a proxy does not pass pushes on
+        await _one_server(link, record_key)
     known = read_facts(info, fsync, tracking=link.tracking)
     kept = record.kept(replies[-1] if record_key else None)
-    return replace(known, refused=_refused(questions, replies), kept=kept)
+    refused = _refused(questions, replies)
+    return replace(known, refused=("HELLO", *refused) if link.no_hello else refused, kept=kept)
+
+
+async def _one_server(link: Link, record_key: str) -> None:
+    """Raise HandshakeError if it depends on the first key of a script which server executes it."""
+    key = f"{record_key}:{token_hex(8)}"
+    see = "return redis.call('GET', KEYS[2])"
+    kept, *seen, _ = await asyncio.gather(
+        link.ask(Command.plain("SET", key, "1", "PX", 10_000)),
+        *(
+            link.ask(Command.plain("EVAL", see, 2, f"{record_key}:{number}", key))
+            for number in range(FIRST_KEYS)
+        ),
+        link.ask(Command.plain("DEL", key)),
+    )
+    _accept_ready(kept)
+    if kept == b"OK" and None in seen:
+        raise HandshakeError(Failure(SPREADS, permanent=True, code=NO_USE))
 
 
 def _refused(questions: Iterable[Command], replies: Iterable[Any]) -> tuple[str, ...]:

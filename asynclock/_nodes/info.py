@@ -19,7 +19,7 @@ def read_facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
     fields = parse_info(info)
     if not fields:
         return Facts(tracking=tracking)
-    always = isinstance(fsync, dict) and fsync.get(b"appendfsync") == b"always"
+    always = fsync in ({b"appendfsync": b"always"}, [b"appendfsync", b"always"])
     return Facts(
         run_id=fields.get("run_id") or None,
         uptime=number(fields, "uptime_in_seconds"),

@@ -94,6 +94,8 @@ class Link(asyncio.Protocol):
         """Whether the link takes several releases and acquires as one command."""
         self.tracking: bool = False
         """Whether the server takes requests for pushes (CACHING)."""
+        self.no_hello: Failure | None = None
+        """The reply to HELLO 3 of a server that refuses RESP3; the link speaks RESP2 then."""
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.before_write: Callable[[], None] | None = None

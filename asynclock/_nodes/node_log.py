@@ -19,6 +19,7 @@ QUIET = 10.0
 WITHOUT = {
     "CLIENT": "waiters ask again at intervals instead of being woken",
     "CONFIG": "it is assumed to forget everything when it restarts",
+    "HELLO": "the connection speaks RESP2; waiters ask again at intervals instead of being woken",
     "HMGET": "nothing notices if other clients use other nodes",
     "INFO": "each new connection is guarded as if it had restarted; its settings are not checked",
     "SCRIPT": "scripts are sent in full when they are first needed",

@@ -174,6 +174,13 @@ def newest_clock(replies: list[Any]) -> tuple[int, float] | None:
     return None
 
 
+def by_field(reply: Any) -> dict[Any, Any]:
+    """Return the map in a reply, in RESP2 a list of fields and values in turns; {} if none."""
+    if type(reply) is list:
+        return dict(zip(reply[::2], reply[1::2], strict=False))
+    return reply if isinstance(reply, dict) else {}
+
+
 class Answer:
     """A sink for one answer, which a task awaits."""
 

@@ -91,7 +91,7 @@ class ServerNode(ServerRequests):
                 if rejections:
                     await leave_replica(self, link, rejections)
                 else:
-                    await watch(self, link, self.poll_record)
+                    await watch(self, link, self.poll)
         finally:
             if self._finished and self._link is not None:
                 self._link.close(LEFT)
@@ -160,10 +160,11 @@ class ServerNode(ServerRequests):
             self.trust.doubt(_clock.now())
             self._read_record(self._link)
 
-    def poll_record(self) -> None:
-        """Read what the node keeps of the fleet's record, in case no push tells of a change."""
+    def poll(self) -> None:
+        """Read the fleet's record and the witness, in case no push tells of a change or a flush."""
         if self._link is not None and self.settings.record_key:
             self._read_record(self._link)
+        self._look(FLUSHED)
 
     def tell_record(self, newest: Kept, name: str) -> None:
         """Tell the node the newest record and its name, and read again what the node keeps.

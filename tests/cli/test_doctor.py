@@ -212,6 +212,7 @@ SERVICES = {
     "Azure Managed Redis or Redis Cloud, Enterprise policy": Service(
         "one address", forbidden="-config -acl -wait -cluster"
     ),
+    "Redis Cloud, RESP2": Service(unknown="HELLO", says=frozenset({"rights-config-get", "resp2"})),
     "Memorystore for Redis": Service(
         unknown="CLIENT CLUSTER CONFIG", forbidden="", says=RENAMED | {"tracking"}
     ),

@@ -557,7 +557,7 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
     ),
     "no RESP3": (
         Plant(says={"HELLO": "NOPROTO unsupported protocol version"}),
-        ["error no-resp3: but HELLO 3 is refused … name the servers", "error no-quorum"],
+        ["warning resp2: connections speak RESP2: NOPROTO unsupported … waiters poll"],
     ),
     "no password": (Plant(says={"HELLO": "NOAUTH no"}), ["error login", "error no-quorum"]),
     "a user without rights": (Plant(says={"HELLO": NO}), ["error login", "error no-quorum"]),

@@ -54,12 +54,16 @@ class Face:
 Setting = Callable[[StartServers], contextlib.AbstractAsyncContextManager[Face]]
 
 
+RESP2 = ("--rename-command", "HELLO", "")
+"""Arguments of a server that speaks RESP2 only."""
+
+
 def masters(n: int, hurt: str = "up") -> Setting:
-    """N independent masters; one of them may be dead or frozen."""
+    """N independent masters; one of them may be dead or frozen, or all speak RESP2 only."""
 
     @contextlib.asynccontextmanager
     async def setting(start: StartServers) -> AsyncIterator[Face]:
-        servers = await start(n)
+        servers = await start(n, **({"args": RESP2} if hurt == "resp2" else {}))
         if hurt == "dead":
             await servers[-1].kill()
         elif hurt == "frozen":
@@ -82,6 +86,7 @@ def in_memory(n: int) -> Setting:
 
 FACES: dict[str, Setting] = {
     "1-up": masters(1),
+    "1-resp2": masters(1, "resp2"),
     "3-up": masters(3),
     "3-dead": masters(3, "dead"),
     "3-frozen": masters(3, "frozen"),

@@ -16,7 +16,7 @@ ALL = {**FACES, **TOPOLOGY_FACES}
 """Every deployment in every state, by its name."""
 
 DEPLOYMENTS = (
-    *("1-up", "3-up", "3-dead", "3-frozen", "3-memory"),
+    *("1-up", "1-resp2", "3-up", "3-dead", "3-frozen", "3-memory"),
     *(
         f"{kind}-tcp-{state}"
         for kind in ("acks1", "sentinel", "cluster")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
+import zlib
 from functools import partial
 from typing import Any
 
+import hiredis
 import pytest
 import redis.asyncio
 from redis.credentials import CredentialProvider
@@ -15,6 +18,7 @@ import asynclock
 from asynclock._rules import trust
 from asynclock.testing import LocalServer
 from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.plugin import StartServers
 from tests import patient
 from tests.nodes.virtual_servers import Server, alone
 from tests.tables.inside import now
@@ -117,13 +121,9 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
             True,
         ),
         (
-            {"HELLO": "NOPROTO unsupported HELLO", "INFO": "+redis_version:7.0.15"},
-            "it is Redis 7.0.15, but HELLO 3 is refused",
+            {"HELLO": "NOPROTO unsupported", "PING": "NOAUTH no"},
+            "it wants a password (NOAUTH)",
             True,
-        ),
-        *(
-            ({"HELLO": error, "INFO": "unsupported command"}, "HELLO 3 is refused, and locks", True)
-            for error in ("unsupported command 'HELLO'", "NOPROTO unsupported protocol version")
         ),
         ({"HELLO": "ERR max number of clients"}, "ERR max number of clients", False),
         *(({"HELLO": error}, error, False) for error in NOT_READY),
@@ -136,10 +136,12 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
             for key in ("redis", "server", "redict")
         ),
         (
-            {"HELLO": "end"},
-            "wants TLS, the URL must begin with rediss; if it is a proxy, it must speak RESP3",
+            {"HELLO": "end", "PING": "end"},
+            "; if this port wants TLS, the URL must begin with rediss",
             False,
         ),
+        ({"HELLO": "end"}, "closes the connection at HELLO, and so at other commands", True),
+        ({"HELLO": "end", "PING": "NOAUTH no"}, "as twemproxy does: name the servers", True),
         ({"INFO": "+role:sentinel"}, "it is a sentinel, not a primary", True),
         ({"INFO": "+role:slave"}, "it is a replica, not a primary", True),
     ],
@@ -153,6 +155,36 @@ async def test_why_a_server_is_of_no_use(
     found, needs = await refusal(f"{URL}/1")
     assert (cause in found, needs) == (True, permanent), found
     assert server.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("login", "words"),
+    [
+        ("", (b"PING",)),
+        (":secret@", (b"AUTH", b"secret")),  # a proxy may know no users
+        ("alice:secret@", (b"AUTH", b"alice", b"secret")),
+    ],
+)
+@pytest.mark.parametrize(
+    "error",
+    ["unsupported command 'HELLO'", "NOPROTO unsupported protocol version", "NOPERM no 'hello'"],
+)
+@in_virtual_time
+async def test_where_hello_is_refused_the_connection_speaks_resp2(
+    monkeypatch: pytest.MonkeyPatch, error: str, login: str, words: tuple[bytes, ...]
+) -> None:
+    server = alone(monkeypatch)
+    refuse(server, HELLO=error, AUTH="+OK")
+    url = f"redis://{login}p0/1"
+    async with asynclock.connect(url, **SETTINGS) as locks, asynclock.connect(url) as others:
+        async with locks.lock("a"):
+            waiter = asyncio.create_task(others.lock("a").acquire(timeout=5))
+            await asyncio.sleep(1)
+        await (await waiter).release()
+        begun = server.asked.index(words)
+        assert server.asked[begun + 1] == (b"SELECT", b"1")
+        handshake = server.asked_for("HMGET")
+        assert len(server.asked_for("CLIENT", "CACHING")) == len(handshake), "no push is asked for"
 
 
 @in_virtual_time
@@ -229,9 +261,15 @@ async def test_what_is_no_number_counts_as_not_said(
 async def test_a_server_that_repeats_the_login_is_quoted_with_the_user_and_not_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refuse(alone(monkeypatch), HELLO="ERR no such command: HELLO 3 AUTH alice secret")
+    server = alone(monkeypatch)
+    refuse(
+        server, HELLO="ERR no such command: HELLO 3 AUTH alice secret", INFO="+redis_version:6.0"
+    )
     cause, _ = await refusal("redis://alice:secret@p0")
     assert "HELLO 3 AUTH alice ***" in cause
+    refuse(server, AUTH="ERR no such command: AUTH alice secret")
+    cause, _ = await refusal("redis://alice:secret@p0")
+    assert "AUTH alice ***" in cause
 
 
 class Provider(CredentialProvider):
@@ -387,6 +425,70 @@ async def test_a_connection_opens_in_one_round_trip(asynclock_nodes: list[LocalS
         assert (await locks.inspect("a")).owner == lease.owner
         await lease.release()
     relay.close()
+
+
+async def _words(reader: asyncio.StreamReader) -> list[bytes]:
+    count = int((await reader.readline())[1:])
+    words = []
+    for _ in range(count):
+        size = int((await reader.readline())[1:])
+        words.append((await reader.readexactly(size + 2))[:-2])
+    return words
+
+
+async def _pass_on(
+    words: list[bytes], replies: asyncio.StreamReader, requests: asyncio.StreamWriter
+) -> bytes:
+    """Return the bytes of a server's reply."""
+    packed = (b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    requests.write(b"*%d\r\n%b" % (len(words), b"".join(packed)))
+    raw, reader = b"", hiredis.Reader(notEnoughData=reply_under_way)
+    while reader.gets() is reply_under_way:
+        raw += (read := await replies.read(65536))
+        reader.feed(read)
+    return raw
+
+
+reply_under_way = object()
+
+
+@pytest.mark.parametrize(
+    ("servers", "prefix", "cause"),
+    [
+        (1, "asynclock:", ""),
+        (2, "asynclock:", "chooses a server by the first key of a script"),
+        (2, "{locks}:", ""),
+    ],
+)
+async def test_a_proxy_that_sends_scripts_to_several_servers_is_refused(
+    asynclock_servers: StartServers, servers: int, prefix: str, cause: str
+) -> None:
+    """Two clients would hold one lock on two servers, because each batch has a first key."""
+    behind = await asynclock_servers(servers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        links = [await asyncio.open_connection(one.host, one.port) for one in behind]
+        with contextlib.suppress(OSError, ValueError, asyncio.IncompleteReadError):
+            while True:
+                words = await _words(reader)
+                key = words[3] if words[0].startswith(b"EVAL") else words[-1]
+                tag = key.partition(b"{")[2].partition(b"}")[0] or key
+                if words[0] in (b"HELLO", b"CLIENT", b"TIME", b"INFO"):
+                    writer.write(b"-ERR unknown command '%b'\r\n" % words[0])
+                else:
+                    writer.write(await _pass_on(words, *links[zlib.crc32(tag) % servers]))
+        for one in (writer, *(requests for _, requests in links)):
+            one.close()
+
+    proxy = await asyncio.start_server(serve, "127.0.0.1")
+    url = f"redis://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    async with proxy, patient.connect(url, prefix=prefix, restart_guard=False) as locks:
+        if cause:
+            with pytest.raises(asynclock.ConfigurationError, match=cause):
+                await locks.lock("a").acquire(timeout=20)
+        else:
+            leases = await asyncio.gather(*(locks.lock(n).acquire(timeout=20) for n in "abcd"))
+            await asyncio.gather(*(lease.release() for lease in leases))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from ...events import Observers
 from ..endpoint import Endpoint, Seeds
 from ..handshake import HandshakeError, why_unready
 from ..node import NodeLink
-from ..replies import Failure, told_by
+from ..replies import Failure, by_field, told_by
 from ..script import Command
 from ..server import ServerNode
 from .acks import AckedLink, KnownReplicas
@@ -291,6 +291,5 @@ def _alive(replica: dict[str, str]) -> bool:
 
 
 def _fields(reply: Any) -> dict[str, str]:
-    if isinstance(reply, list):
-        reply = dict(zip(reply[::2], reply[1::2], strict=True))
-    return {key.decode(): value.decode("utf-8", "replace") for key, value in reply.items()}
+    fields = by_field(reply).items()
+    return {key.decode(): value.decode("utf-8", "replace") for key, value in fields}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..._nodes.handshake import NO_RESP3, OLDEST
+from ..._nodes.handshake import NO_USE, OLDEST
 from ..._nodes.info import is_sentinel, major_minor
 from ..._nodes.replies import Failure
 from .findings import Found, Severity, about
@@ -25,7 +25,7 @@ OPTIONAL = {
 """For each command that locks can do without: what is missing then."""
 HELPFUL = frozenset({"SCAN"})
 """Commands for operators; the documented minimal user may not use them."""
-TRACKING = ("CLIENT TRACKING", "CLIENT CACHING")
+TRACKING = ("HELLO", "CLIENT TRACKING", "CLIENT CACHING")
 _HASH_TAG = re.compile(r"\{[^}]+\}")
 TOO_MANY = "max number of clients"
 
@@ -40,8 +40,8 @@ def unreachable(server: Probe, failure: Failure) -> Found:
         yield about(server, "login", cause=failure.cause)
     elif "does not speak" in failure.cause or "nobody asked" in failure.cause:
         yield about(server, "not-redis")
-    elif failure.code == NO_RESP3:
-        yield about(server, "no-resp3", cause=failure.cause)
+    elif failure.code == NO_USE:
+        yield about(server, "no-use", cause=failure.cause)
     elif "6.2" in failure.cause:
         yield about(server, "version", version="older than 6.0")
     else:
@@ -159,9 +159,10 @@ def tracking(server: Probe, _: Purpose) -> Found:
     """The server wakes waiters by pushes."""
     for command in TRACKING:
         failure = server.refused.get(command)
-        if failure is not None:
+        if failure is not None and command == "HELLO":
+            yield about(server, "resp2", cause=failure.cause)
+        elif failure is not None:
             yield about(server, "tracking", command=command, cause=failure.cause, user=server.user)
-            return
 
 
 def access(server: Probe, _: Purpose) -> Found:

@@ -17,7 +17,7 @@ from ..._nodes.link import Link
 from ..._nodes.record import RECORD_KEY, kept, reading
 from ..._nodes.redaction import redacted
 from ..._nodes.replicated.acks import Acks
-from ..._nodes.replies import Failure
+from ..._nodes.replies import Failure, by_field
 from ..._nodes.script import Command
 from ..._primitives.lock import SCRIPT
 from ..._rules.nodeset import NOTHING, Kept, NodeSet
@@ -167,10 +167,13 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
         return
     _record(found, "INFO", info)
     _record(found, "CONFIG GET", fsync)
-    if _record(found, "CLIENT TRACKING", tracking):
+    tracked = tracking == b"OK" and link.no_hello is None
+    if link.no_hello is not None:
+        _record(found, "HELLO", link.no_hello)
+    elif _record(found, "CLIENT TRACKING", tracking):
         _record(found, "CLIENT CACHING", await link.ask(Command.plain("CLIENT", "CACHING", "YES")))
     found.info = parse_info(info)
-    found.facts = read_facts(info, fsync, tracking=tracking == b"OK")
+    found.facts = read_facts(info, fsync, tracking=tracked)
     trust = Trust(purpose.max_ttl)
     found.waits = trust.met(
         found.facts,
@@ -198,8 +201,8 @@ def _record(found: Probe, command: str, reply: Any) -> bool:
 async def _read_settings(found: Probe, link: Link) -> None:
     asked = (link.ask(Command.plain("CONFIG", "GET", name)) for name in SETTINGS)
     for name, reply in zip(SETTINGS, await asyncio.gather(*asked), strict=True):
-        if isinstance(reply, dict) and name.encode() in reply:
-            found.config[name] = reply[name.encode()].decode("utf-8", "replace")
+        if (value := by_field(reply).get(name.encode())) is not None:
+            found.config[name] = value.decode("utf-8", "replace")
 
 
 async def _try_commands(found: Probe, link: Link, purpose: Purpose) -> None:

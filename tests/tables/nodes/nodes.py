@@ -141,7 +141,7 @@ class Hand:
             "write": lambda _: node.write(),
             "check": lambda _: node.check_clock(),
             "record": lambda _: node.read_record(),
-            "poll": lambda _: node.poll_record(),
+            "poll": lambda _: node.poll(),
             "finish": lambda _: node.finish(),
             "fork": lambda _: node.forked(),
             "state?": lambda _: tell(node.state(_clock.now())),
