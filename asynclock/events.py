@@ -7,12 +7,32 @@ logged once per kind of failure and never breaks a lock.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 _log = logging.getLogger("asynclock")
+
+
+class _Named(logging.Handler):
+    """Prints warnings with the library's name where logging isn't set up.
+
+    Without any handler Python prints them, but not which part of the program they come from.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return
+            logger = logger.parent if logger.propagate else None
+        if sys.stderr is not None:
+            sys.stderr.write(f"asynclock: {self.format(record)}\n")
+
+
+_log.addHandler(_Named(logging.WARNING))
 
 NOT_RENEWED = "no quorum renewed it before its ttl ran out"
 NO_LONGER = "the nodes no longer hold it for us"

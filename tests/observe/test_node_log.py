@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 
 import pytest
 
@@ -17,6 +19,39 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     records = [record for record in caplog.records if record.name == "asynclock.nodes"]
     assert all(record.__dict__["asynclock_node"] in record.getMessage() for record in records)
     return [(record.levelname, record.getMessage()) for record in records]
+
+
+WARNED = """
+import asyncio, logging, sys, asynclock
+exec(sys.argv[1])
+async def main():
+    async with asynclock.connect("redis://127.0.0.1:1") as locks:
+        try:
+            await locks.lock("a").try_acquire()
+        except asynclock.QuorumUnavailableError:
+            pass
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "begins"),
+    [
+        ("", "asynclock: 127.0.0.1:1 is down: "),
+        ("logging.basicConfig()", "WARNING:asynclock.nodes:127.0.0.1:1 is down: "),
+        ("logging.getLogger('asynclock.nodes').addHandler(logging.NullHandler())", ""),
+    ],
+)
+async def test_a_warning_has_the_librarys_name_also_where_logging_is_not_set_up(
+    setup: str, begins: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WARNED, setup), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await asyncio.wait_for(process.communicate(), 60)
+    lines = said.decode().splitlines()
+    assert len(lines) == bool(begins), lines
+    assert all(line.startswith(begins) for line in lines)
 
 
 async def test_a_node_goes_and_comes_back(
