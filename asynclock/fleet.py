@@ -18,12 +18,9 @@ from ._connect import connect
 from ._inspect.fleet_state import Client, FleetState, NodeState, fleet_state
 from ._inspect.survey import ask
 from ._nodes.deployment import is_cluster
-from ._nodes.endpoint import Endpoint
-from ._nodes.heartbeat import HALF_OPEN
-from ._nodes.node import Node
+from ._nodes.endpoint import Endpoint, as_options, spelled
+from ._nodes.node import HALF_OPEN, Node
 from ._nodes.record import RECORD_KEY, kept, reading, telling
-from ._nodes.redaction import as_options
-from ._nodes.spelling import spelled
 from ._rules.nodeset import OPEN, SETTLED, NodeSet
 from ._rules.trust import Trust
 from ._rules.validity import quarantine
@@ -180,7 +177,7 @@ class Fleet:
     def _longest_lease(self) -> float:
         # A majority keeps the record now. Each lease of the other set needs one of these nodes,
         # whose push comes before its reply. Where servers send no pushes, clients ask every third
-        # of max_ttl (_nodes/heartbeat.py).
+        # of max_ttl (_nodes/node.py).
         settings = node_access(self._locks).nodes[0].settings
         return quarantine(settings.max_ttl) + self._longest_poll() + settings.node_timeout
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
+from .._nodes.multiplexer import quarantined
 from .._nodes.replies import Failure
 from .._nodes.script import FAILED, Word
-from .._nodes.voting import quarantined
 from .._rules import pace, validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict

@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 
 from .. import _clock
 from .._background import Background
-from .._nodes.multiplexer import Multiplexer
+from .._nodes.multiplexer import Multiplexer, Readiness, barred
 from .._nodes.replies import Failure
-from .._nodes.voting import Readiness, barred
 from .._rules.pace import Paces
 from .._rules.pacing import Spread
 from .._rules.validity import longest_outage

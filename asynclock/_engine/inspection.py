@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from .._nodes.gather import Gather
-from .._nodes.replies import Failure
+from .._nodes.replies import Failure, Gather
 from .._nodes.script import Command, Script
 from .._rules.quorum import majority
 from ..errors import AcquireTimeoutError

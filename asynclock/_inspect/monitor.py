@@ -13,8 +13,7 @@ from .. import _clock
 from .._access import node_access
 from .._engine.engine import NodeHealth
 from .._engine.inspection import Inspection
-from .._nodes.info import parse_info
-from .._nodes.replies import Failure
+from .._nodes.replies import Failure, parse_info
 from .._nodes.script import Command
 from ..manager import LockManager
 from .health import Trouble, trouble

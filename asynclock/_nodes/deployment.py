@@ -10,7 +10,7 @@ from .._keys import HASH_TAG
 from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
-from .endpoint import Endpoint, Seeds
+from .endpoint import Endpoint, Seeds, check_arguments, spelled
 from .handshake import dial
 from .link import Link
 from .node import Node, NodeLink, NodeSettings
@@ -21,7 +21,6 @@ from .replicated.primary import PrimaryDialer
 from .replicated.sentinel import SentinelNode, Service
 from .script import Script
 from .server import ServerNode
-from .spelling import check_arguments, spelled
 from .witness import WITNESS_KEY
 
 if TYPE_CHECKING:

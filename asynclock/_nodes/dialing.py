@@ -2,7 +2,8 @@
 
 Of several addresses the next one is tried as well when the one before fails or is silent for a
 moment (RFC 8305, "happy eyeballs"). asyncio's `create_connection` can do that, but it looks the
-name up again for each attempt to connect, and uvloop's can't.
+name up again for each attempt to connect, and uvloop's can't. A connection of the user's own class
+(a tunnel, a SOCKS proxy) does all that by itself.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import encodings.idna  # noqa: F401
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from .._background import Background
+from ..errors import ConfigurationError
 
 STAGGER = 0.1
 """Seconds of silence after which the next address is tried as well: the least that RFC 8305
@@ -122,3 +125,51 @@ def reason(error: OSError) -> str:
     if error.errno and (isinstance(error, ConnectionError) or own.startswith("Connect call")):
         return os.strerror(error.errno)
     return own or str(error) or type(error).__name__
+
+
+L = TypeVar("L", bound=asyncio.Protocol)
+
+
+async def connected_by(connection: Any, host: str, port: int, make: Callable[[], L]) -> L:
+    """Let a connection of the user's own class connect, and give its transport to a protocol.
+
+    The class may tunnel or log in as it likes. Raises OSError, and ConfigurationError if the class
+    doesn't leave a transport of asyncio behind.
+    """
+    from redis.exceptions import RedisError
+
+    own = type(connection).__name__
+    if hasattr(connection, "host"):  # Sentinels may have named another server
+        connection.host, connection.port = host, port
+    try:
+        await connection.connect()
+        writer = _taken(connection)
+    except BaseException as error:
+        if (left := _taken(connection)) is not None:
+            left.close()
+        if isinstance(error, RedisError):  # its text may quote the login
+            raise OSError(f"{own} raised {type(error).__name__}") from error
+        raise
+    transport: Any = getattr(writer, "transport", None)
+    if not hasattr(transport, "set_protocol"):
+        raise ConfigurationError(
+            f"locks can't use connections of the class {own}, which have no transport of asyncio: "
+            "pass a URL, or a client with redis-py's own class"
+        )
+    protocol = make()
+    _streams[protocol] = writer
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    return protocol
+
+
+_streams: WeakKeyDictionary[asyncio.Protocol, object] = WeakKeyDictionary()
+"""The writer of each link that has taken over its transport: the end of a writer closes that."""
+
+
+def _taken(connection: Any) -> Any:
+    """Return the writer of a connection, whose end does not close it any more."""
+    writer = getattr(connection, "_writer", None)
+    for stream in ("_reader", "_writer"):
+        setattr(connection, stream, None)
+    return writer

@@ -1,4 +1,7 @@
-"""The address and login of a node, as redis-py reads them from a URL or a client."""
+"""The address and login of a node, as redis-py reads them from a URL or a client.
+
+Also: what messages may quote of them, and how to write them where they are spelled wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,16 @@ import asyncio
 import contextlib
 import importlib
 import re
+import shlex
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import ConfigurationError
-from .dialing import Found, first_to_answer, look_up
-from .own_connection import connected_by
-from .redaction import harmless, redacted
+from .dialing import Found, connected_by, first_to_answer, look_up
 from .replies import NO_CONNECTION, Failure
-from .spelling import check_shape, in_our_words, reject_port_zero
 
 if TYPE_CHECKING:
     # Importing redis-py takes longer than all the rest of a short program, and plain URLs don't
@@ -345,3 +346,163 @@ class Seeds:
             parts = urlsplit(f"//{self._with_port(host)}")
             return unquote(parts.hostname or "localhost"), parts.port or self._port
         raise ConfigurationError(f"{self.shown} is not a Redis address")
+
+
+SCHEMES = (
+    "redis://",
+    "rediss://",
+    "unix://",
+    "redis+sentinel://",
+    "rediss+sentinel://",
+    "redis+cluster://",
+    "rediss+cluster://",
+    "valkey://",
+    "valkeys://",
+)
+_HOST = re.compile(r"[A-Za-z0-9_.-]+")
+_NAMED_PORT = re.compile(r"(rediss?://[A-Za-z0-9_.-]+):(?![0-9]*[/?]|[0-9]*$)[^:@/?#]*(/[0-9]*)?")
+"""A URL with a host and a port that is not a number."""
+NO_PORT = (
+    "the port is not a number (a login stands before the host: redis://user:password@host:6379)"
+)
+_PORT_ZERO = re.compile(r":0+(,|$)")
+_UNKNOWN = re.compile(r".*unexpected keyword argument ('\w+')")
+
+
+def spelled(url: str) -> str:
+    """Return `url` with Redis's scheme instead of Valkey's, which has the same protocol."""
+    url = url.strip()
+    return "redis" + url.removeprefix("valkey") if url.startswith("valkey") else url
+
+
+def check_arguments(addresses: Sequence[object]) -> None:
+    """Reject one list instead of arguments, and a host and port as for redis-py."""
+    for address in addresses:
+        if isinstance(address, list | tuple | set | frozenset):
+            raise ConfigurationError(
+                "each node is an argument of its own: write connect(*nodes), with the asterisk"
+            )
+        if isinstance(address, int):
+            host = addresses[0] if len(addresses) == 2 else "localhost"
+            shown = host if isinstance(host, str) and _HOST.fullmatch(host) else "localhost"
+            raise ConfigurationError(f"a node is a URL: write redis://{shown}:{address}")
+
+
+def reject_port_zero(hosts: str, shown: str) -> None:
+    """Reject hosts with port 0, which would be read as the usual port; `shown` is their URL."""
+    if _PORT_ZERO.search(hosts):
+        raise ConfigurationError(f"{shown} is not a Redis address: no server has port 0")
+
+
+def check_shape(url: str) -> None:
+    """Reject URLs that redis-py would read as another server or database than the user meant."""
+    # redis-py reads `redis:/h` as localhost and `/notadb` as database 0.
+    if not url.startswith(SCHEMES):
+        _reject_scheme(url)
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError("a node's URL can't be written as UTF-8") from None
+    location, _, query = url.partition("://")[2].partition("?")
+    hosts, _, path = location.partition("/")
+    reject_port_zero(hosts.rpartition("@")[2], redacted(url))
+    # With an unquoted # or ? in the password, the user would become the host.
+    if "#" in url or not all(re.fullmatch(r"\w+=.*", pair) for pair in query.split("&") if pair):
+        raise ConfigurationError(
+            f"{redacted(url)} is not a Redis address: in a password, write # as %23, ? as %3F, "
+            "/ as %2F and @ as %40"
+        )
+    if url.startswith(("redis://", "rediss://")) and not re.fullmatch(r"[0-9]*/?", path):
+        shown, hint = redacted(url), "this (in a password, write / as %2F)"
+        raise ConfigurationError(
+            f"{shown} is not a Redis address: after the host comes the number of a "
+            f"database, not {repr(path) if f'/{path}' in shown else hint}"
+        )
+    named = _NAMED_PORT.fullmatch(url)
+    if named:  # or a password: `redis://user:password`, without the host
+        raise ConfigurationError(f"'{named[1]}:***' is not a Redis address: {NO_PORT}")
+
+
+def in_our_words(cause: str) -> str:
+    """Return redis-py's text about a URL; that about a port or an unknown setting in our words."""
+    if cause.startswith("Port could not be cast"):
+        return NO_PORT
+    found = _UNKNOWN.fullmatch(cause)
+    return f"unknown setting {found[1]} in the URL" if found else cause
+
+
+def _reject_scheme(url: str) -> None:
+    scheme = url.partition(":")[0] if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", url) else ""
+    shown = f"{scheme}:…" if scheme else redacted(url)
+    known = ", ".join((*SCHEMES, "memory://"))
+    host = re.fullmatch(r"([A-Za-z0-9_.-]+)(:\d{1,5})?", url)
+    example = f"; write redis://{host[1]}{host[2] or ':6379'}" if host else ""
+    raise ConfigurationError(f"{shown} is not a Redis address: it must begin with {known}{example}")
+
+
+_HOST_AND_PORT = r"(?:[A-Za-z0-9_.%-]+|\[[0-9A-Fa-f:.]+\])?(?::\d{0,5})?"
+_SHAPE = re.compile(
+    r"(?P<scheme>[a-z][a-z+]*://)"
+    r"(?:(?P<user>[^:@/?#\s]*)(?P<password>:[^@/?#\s]*)?@)?"
+    rf"(?P<hosts>{_HOST_AND_PORT}(?:,\s*{_HOST_AND_PORT})*)"
+    r"(?P<path>/[^@?#=\s]*)?"
+    r"(?:\?(?P<query>[^@#\s]*))?"
+)
+_BARE = re.compile(r"[A-Za-z0-9_.-]+(?::\d{1,5})?/?\d*")
+_SCHEME = re.compile(r"[a-z][a-z+]*://")
+_QUOTED = re.compile(r"(argument |value for )?(['\"`]).*\2")
+SHORTEST = 4
+"""Minimum length of a password's beginning that is removed: servers cut long arguments off."""
+
+
+def redacted(url: str) -> str:
+    """Return `url` quoted for messages, without passwords and anything that may be part of one."""
+    url = url.strip()
+    match = _SHAPE.fullmatch(url)
+    if match is None:
+        scheme = _SCHEME.match(url)
+        return repr(url if _BARE.fullmatch(url) else f"{scheme[0] if scheme else ''}***")
+    login = ""
+    if match["user"] is not None:
+        # A user name without a password may be a token.
+        login = "***@" if match["password"] is None else f"{match['user']}:***@"
+    query = "" if match["query"] is None else f"?{_without_values(match['query'])}"
+    return repr(f"{match['scheme']}{login}{match['hosts']}{match['path'] or ''}{query}")
+
+
+def as_options(urls: Iterable[str], given: Mapping[str, object]) -> str:
+    """Return the options of a command about the nodes at `urls`, without passwords.
+
+    `given`: the value of each further option; None for those that were not given.
+    """
+    words = [word for url in urls for word in ("--node", redacted(url).strip("'"))]
+    for option, value in given.items():
+        words += (
+            [] if value is None else [option, f"{value:g}" if type(value) is float else str(value)]
+        )
+    return shlex.join(words)
+
+
+def _without_values(query: str) -> str:
+    pairs = (pair.partition("=") for pair in query.split("&"))
+    return "&".join(f"{name}=***" if mark else "***" for name, mark, _ in pairs)
+
+
+def harmless(error: Exception) -> str:
+    """Return the text of an error about a URL, without the values that it quotes."""
+    return _QUOTED.sub(lambda found: found[0] if found[1] else "…", str(error))
+
+
+def without(text: str, secrets: Sequence[str]) -> str:
+    """Return a server's reply without `secrets`, whole or cut off, and without our arguments."""
+    text = text.partition(", with args beginning with")[0]
+    for secret in secrets:
+        while (length := _longest_prefix(text, secret)) >= min(SHORTEST, len(secret)) > 0:
+            text = text.replace(secret[:length], "***")
+    return text
+
+
+def _longest_prefix(text: str, secret: str) -> int:
+    """Return the length of the longest beginning of `secret` that occurs in `text`."""
+    lengths = (n for n in range(len(secret), 0, -1) if secret[:n] in text)
+    return 0 if secret in "***" else next(lengths, 0)  # noqa: S105 - what stands in its place

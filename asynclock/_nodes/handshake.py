@@ -20,12 +20,19 @@ from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from . import record
 from .dialing import reason
-from .endpoint import LOGIN, Endpoint
-from .info import is_sentinel, major_minor, parse_info, read_facts, read_time
-from .link import Link, LinkListener
-from .patience import Patience
-from .redaction import without
-from .replies import NO_TRUST, NOT_REDIS, Failure, refused_certificate
+from .endpoint import LOGIN, Endpoint, without
+from .link import Link, LinkListener, Patience
+from .replies import (
+    NO_TRUST,
+    NOT_REDIS,
+    Failure,
+    is_sentinel,
+    major_minor,
+    parse_info,
+    read_facts,
+    read_time,
+    refused_certificate,
+)
 from .script import Command, Script
 
 WANTS_LOGIN = (

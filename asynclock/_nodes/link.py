@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextvars import Context
+from itertools import takewhile
 from typing import Any, Protocol, cast
 
 import hiredis
 
 from .. import _clock, _forks
-from .error_replies import ErrorReplies, look_inside
 from .replies import (
+    NO_RIGHT,
     NOBODY,
     NOT_REDIS,
+    READONLY,
     Answer,
     Failure,
     ServerError,
@@ -30,8 +32,7 @@ from .replies import (
     lost,
     newest_clock,
 )
-from .script import BATCH, CACHING, WRITES, Command
-from .undoing import Entry
+from .script import ACQUIRE, BATCH, CACHING, UNDOES, WRITES, Command, Word
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.
@@ -324,3 +325,134 @@ class Link(asyncio.Protocol):
             sink.on_reply(index, end)
         if not self.closed.done():
             self.closed.set_result(None)
+
+
+NEEDED_CHECKS = 5
+"""Number of checks that must come in time until the limit is over."""
+
+
+class Patience:
+    """Calls `over` after `seconds` in which our loop ran; see `cancel`.
+
+    A process that stood still finds all its timers due when it goes on. The node's answer may be in
+    the socket by then, or our next step was never sent. So the limit is checked several times.
+    A check that is later than the whole time between two checks does not count. `over` is called
+    after at most LATE_TIMER_FACTOR limits' worth of checks, also if all are late.
+    """
+
+    __slots__ = ("_counted", "_due", "_left", "_over", "_pause", "_timer")
+
+    def __init__(self, seconds: float, over: Callable[[], None]) -> None:
+        self._over = over
+        self._pause = seconds / NEEDED_CHECKS
+        self._counted = 0
+        self._left = LATE_TIMER_FACTOR * NEEDED_CHECKS
+        self._arm()
+
+    def cancel(self) -> None:
+        """End the limit without calling `over`."""
+        self._timer.cancel()
+
+    def _arm(self) -> None:
+        self._due = _clock.now() + self._pause
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._pause, self._check, context=Context())
+
+    def _check(self) -> None:
+        self._left -= 1
+        self._counted += _clock.now() - self._due <= self._pause
+        if self._counted == NEEDED_CHECKS or not self._left:
+            self._over()
+        else:
+            self._arm()
+
+
+Entry = tuple[Sink, int, float, Command]
+"""A command that has no reply yet, as a link keeps it."""
+
+
+class Undoing:
+    """The releases and leaves that have no reply yet, by owner.
+
+    One for all replies that arrive together: to search thousands of commands for each of thousands
+    of replies would block the event loop for seconds.
+    """
+
+    __slots__ = ("_by_owner", "_newest")
+
+    def __init__(self) -> None:
+        self._by_owner: dict[Word, list[Command]] = {}
+        self._newest: Entry | None = None
+        """The last entry that was looked at."""
+
+    def behind(self, command: Command, in_flight: Sequence[Entry]) -> list[Command]:
+        """Return what undoes `command`, which was rejected; `in_flight` are those behind it.
+
+        A command that carries the script's source was sent again before. It isn't returned, or the
+        number of such commands would double with each acquire.
+        """
+        new = list(takewhile(lambda entry: entry is not self._newest, reversed(in_flight)))
+        for *_, one in reversed(new):
+            for part in () if one.sourced else one.parts:
+                if part.op in UNDOES:
+                    self._by_owner.setdefault(part.owner, []).append(part)
+        self._newest = in_flight[-1] if in_flight else None
+        for part in command.parts:
+            if part.op in UNDOES and part in (mine := self._by_owner.get(part.owner, [])):
+                mine.remove(part)  # it isn't behind anything any more
+        acquires = (part for part in command.parts if part.op == ACQUIRE)
+        # A first attempt has its owner twice.
+        words = dict.fromkeys(word for part in acquires for word in part.args)
+        return [one for word in words for one in self._by_owner.get(word, ())]
+
+
+class ErrorReplies:
+    """The errors among the replies that have arrived together on one link."""
+
+    __slots__ = ("_in_flight", "_link", "_undoing")
+
+    def __init__(self, link: Link, in_flight: Sequence[Entry]) -> None:
+        self._link = link
+        self._in_flight = in_flight
+        """The commands without a reply."""
+        self._undoing: Undoing | None = None
+
+    def take(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
+        """Send a forgotten script again; pass any other error on to `sink`."""
+        known = failure(error, in_cluster=self._link.in_cluster)
+        # What was sent with its source is not sent again: only a broken server says NOSCRIPT then.
+        if known.code == "NOSCRIPT" and command.script is not None and not command.sourced:
+            # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
+            # well and are resent in the same order. But if another client has loaded the script in
+            # the meantime, a release or a leave behind ran before this acquire: send it again.
+            undoing = self._undoing = self._undoing or Undoing()
+            later = undoing.behind(command, self._in_flight)
+            self._link.send(command.with_source(), sink, index)
+            for other in later:
+                self._link.send(other.with_source(), NOBODY, 0)
+        else:
+            sink.on_reply(index, known)
+            _demoted(self._link, known.cause)
+
+    def late(self, error: Exception, index: int, command: Command) -> None:
+        """Take an error that came after the timeout: a key may still need its release."""
+        # A batch is denied as a whole, even if the user has no right to one of its names only.
+        denied = failure(error).code == NO_RIGHT
+        for part in command.parts:
+            if part.retry_until and denied and part is not command:
+                self._link.send(part, NOBODY, index)
+            elif part.retry_until:
+                self.take(error, NOBODY, index, part)
+
+
+def look_inside(link: Link, reply: Any) -> None:
+    """Close the link if an error inside the reply to a batch shows that its primary is demoted."""
+    if type(reply) is list and len(reply) == 3 and reply[0] and type(reply[1]) is list:
+        for error in reply[1]:
+            if type(error) is ServerError:
+                _demoted(link, str(error))
+
+
+def _demoted(link: Link, cause: str) -> None:
+    if READONLY in cause:  # Redis 6.2 wraps an error in a script in other text
+        link.close("it is no longer a primary", code=READONLY)

@@ -1,4 +1,4 @@
-"""A node as the engine sees it: one voter, whatever servers it consists of.
+"""A node as the engine sees it: one voter, whatever servers it consists of; its log and its watch.
 
 Each request gets a reply or a Failure. A node connects and reconnects by itself.
 """
@@ -6,13 +6,17 @@ Each request gets a reply or a Failure. A node connects and reconnects by itself
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
+from .. import _clock
 from .._rules.trust import Trust
+from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .link import Link
-from .replies import Failure, Sink
+from .replies import Failure, Sink, read_time
 from .script import Command
 
 NOT_AFTER_GRACE = 0.05
@@ -171,3 +175,164 @@ class NodeLink(Protocol):
 
     async def finish(self) -> None:
         """End the connection once all queued bytes went to the system, or after one timeout."""
+
+
+_log = logging.getLogger("asynclock.nodes")
+
+QUIET = 10.0
+"""Minimum seconds between two records of errors that a node gives instead of votes."""
+WITHOUT = {
+    "CLIENT": "waiters ask again at intervals instead of being woken",
+    "CONFIG": "it is assumed to forget everything when it restarts",
+    "HELLO": "the connection speaks RESP2; waiters ask again at intervals instead of being woken",
+    "HMGET": "nothing notices if other clients use other nodes",
+    "INFO": "each new connection is guarded as if it had restarted; its settings are not checked",
+    "SCRIPT": "scripts are sent in full when they are first needed",
+    "TIME": "its clock is first read from the answer to a script",
+}
+"""What follows if a server refuses a command (docs/access.md)."""
+
+
+class NodeLog:
+    """Logs a WARNING when a node goes down or is quarantined, and an INFO when it votes again.
+
+    Further causes and attempts of a node that is down already are logged as DEBUG.
+    """
+
+    __slots__ = ("_address", "_away", "_lack", "_lack_told", "_observers", "_timer", "_trust")
+
+    def __init__(self, address: str, trust: Trust, observers: Observers) -> None:
+        self._address = address
+        self._trust = trust
+        self._observers = observers
+        self._away = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._lack = ""
+        """The code of the error that was logged and has not passed yet."""
+        self._lack_told = -inf
+
+    def answered(self, error: Failure | None) -> None:
+        """Log an error that the node gives instead of votes, and its end, at most every QUIET s.
+
+        A server at its limit of memory may refuse every other request.
+        """
+        now = _clock.now()
+        if error is None:
+            if self._lack:
+                self._lack = ""
+                self._tell(logging.INFO, "%s votes again", self._address)
+        elif error.code != self._lack and now >= self._lack_told + QUIET:
+            self._lack, self._lack_told = error.code, now
+            self._tell(logging.WARNING, "%s does not vote: %s", self._address, error.cause)
+
+    def down(self, cause: str) -> None:
+        """Report that the node is down."""
+        self.close()
+        level = logging.DEBUG if self._away else logging.WARNING
+        self._away = True
+        self._tell(level, "%s is down: %s", self._address, cause)
+        if self._observers:
+            self._observers(NodeDown(self._address, cause))
+
+    def connected(self) -> None:
+        """Report that a connection to the node is open."""
+        self.up()
+        if self._observers:
+            self._observers(NodeUp(self._address))
+
+    def refused(self, commands: Iterable[str]) -> None:
+        """Log which commands of our handshake the node refused, and what follows."""
+        for command in commands:
+            _log.warning("%s refuses %s: %s", self._address, command, WITHOUT.get(command, ""))
+
+    def quarantined(self, seconds: float) -> None:
+        """Report that a guard keeps the node from voting for `seconds`."""
+        cause = self._trust.why(_clock.now())
+        text = "%s %s: it does not vote for %.1f s"
+        self._tell(logging.WARNING, text, self._address, cause, seconds)
+        self._away = True
+        self.up()
+        if self._observers:
+            self._observers(NodeQuarantined(self._address, cause, seconds))
+
+    def up(self) -> None:
+        """Log that the node is back, now or when its quarantine has ended."""
+        if not self._away:
+            return
+        self.close()
+        left = self._trust.votes_from - _clock.now()
+        if left > 0:
+            self._timer = asyncio.get_running_loop().call_later(left + 0.001, self.up)
+        else:
+            self._away = False
+            self._tell(logging.INFO, "%s is back and votes", self._address)
+
+    def close(self) -> None:
+        """Cancel a log record that is still due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tell(self, level: int, text: str, *args: object) -> None:
+        _log.log(level, text, *args, extra={"asynclock_node": self._address})
+
+
+HALF_OPEN = 4
+"""Node timeouts (at least a second) after which a link with an overdue reply is closed."""
+
+TICK = 0.001
+"""Minimum seconds between two checks of an open link."""
+
+FIRST_REPLICA_RECHECK, LONGEST_REPLICA_RECHECK = 0.1, 2.0
+"""First and maximum seconds until a replica is asked for its role again; doubled each time."""
+
+
+async def watch(node: Node, link: NodeLink, poll: Callable[[], None]) -> None:
+    """Watch the link until it is closed: read an idle node's clock, close a stalled link.
+
+    If the node sends no pushes, `poll` is called every third of `max_ttl`.
+    """
+    patience = max(1.0, HALF_OPEN * node.settings.node_timeout)
+    idle = node.settings.max_ttl / 3
+    asked, polled = 0.0, _clock.now()
+    while not link.closed.done():
+        left = max(node.trust.last_reply, asked) + idle - _clock.now()
+        pause = patience / 4 if link.stalled_since else min(max(left, TICK), patience)
+        await asyncio.wait([link.closed], timeout=pause)
+        now = _clock.now()
+        if link.stalled_since and now - link.stalled_since >= patience:
+            link.close(f"no answer for {now - link.stalled_since:.1f} s")
+        elif not link.stalled_since and now - max(node.trust.last_reply, asked) >= idle:
+            asked = now
+            node.check_clock()
+        if now - polled >= idle:
+            polled = now
+            if not node.tracking:
+                poll()
+
+
+async def leave_replica(node: Node, link: NodeLink, times: int) -> None:
+    """Close the link to a replica after a pause; the next handshake asks for its role again.
+
+    `times` is the number of connections in a row on which the server was a replica.
+    """
+    longest = min(FIRST_REPLICA_RECHECK * 2.0 ** (min(times, 16) - 1), LONGEST_REPLICA_RECHECK)
+    await asyncio.sleep(longest * (1 + node.random()) / 2)
+    link.close("it was a replica")
+    await link.closed
+
+
+class Reading:
+    """Takes the reply to TIME."""
+
+    __slots__ = ("_on_clock", "_sent")
+
+    def __init__(self, on_clock: Callable[[float, float, float], None], sent: float) -> None:
+        self._on_clock = on_clock
+        self._sent = sent
+
+    def on_reply(self, _index: int, reply: Any) -> None:
+        """Pass the clock on to the node; the link itself reports a Failure."""
+        clock = read_time(reply)
+        if not isinstance(clock, Failure):
+            self._on_clock(clock, self._sent, _clock.now())

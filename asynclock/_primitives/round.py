@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final, NamedTuple, final
 from .._engine.context import Vote
 from .._engine.engine import Engine
 from .._engine.said import TOO_LATE
+from .._nodes.multiplexer import quarantined
 from .._nodes.replies import Failure, reader
-from .._nodes.voting import quarantined
 from .._rules.memory import countable, surely_empty
 
 NUMBERS: Final = range(2**53)

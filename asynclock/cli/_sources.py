@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .._connect import connect
-from .._nodes.redaction import as_options
+from .._nodes.endpoint import as_options
 from ..errors import ConfigurationError
 from ..manager import LockManager
 

@@ -28,10 +28,8 @@ from asynclock._engine.lease import Lease
 from asynclock._engine.outbox import Batch
 from asynclock._engine.renewal import Renewals, Round
 from asynclock._engine.seek import Seek
-from asynclock._nodes.error_replies import ErrorReplies
-from asynclock._nodes.link import Link
+from asynclock._nodes.link import ErrorReplies, Link
 from asynclock._nodes.multiplexer import Multiplexer
-from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Script
 from asynclock._nodes.server import ServerNode
 from asynclock._primitives import base, lock, multi, readwrite
@@ -358,7 +356,7 @@ SABOTAGES = {
     ),
     "a_first_acquire_without_a_deadline": under(
         "strays",
-        swap(ServerRequests, "_bounded", lambda _: lambda _server, command: command),
+        swap(ServerNode, "_bounded", lambda _: lambda _server, command: command),
     ),
     "a_lost_turn": under(
         "crowd", swap(LocalQueue, "leave", lambda old: lambda *args: old(*args) and None)

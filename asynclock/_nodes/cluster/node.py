@@ -11,24 +11,23 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
 
 from ... import _clock
 from ..._rules.trust import Trust
 from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import why_unready
+from ..multiplexer import quarantined
 from ..node import Node
+from ..replicated.acks import UNSUPPORTED
 from ..replicated.primary import PrimaryDialer
 from ..replicated.watched import POLL, WatchedNode
-from ..replies import NOBODY, Failure, Sink
-from ..script import Command, Word
+from ..replies import NOBODY, REDIRECTS, Failure, Sink, told_by
+from ..script import ASKING, CACHING, GRANTED, Command, Word
 from ..server import ServerNode
-from .kept import KeptNodes
-from .parked import ParkedCommands
-from .route import NEVER, RoutedCommand
-from .shards import ClusterTrust, Shards
-from .slots import SLOTS, Address, View, why_none
-from .view_reader import ViewReader
+from .shards import ClusterTrust, KeptNodes, Shards, ViewReader
+from .slots import SLOTS, Address, View, read_redirect, slot_of, why_none
 
 LOOK_GAP = 0.05
 """Minimum seconds between two readings of the view."""
@@ -297,3 +296,224 @@ class ClusterNode:
             return self._cause.cause
         causes = [(shard.address, shard.cause(now)) for shard in self.shards]
         return "; ".join(f"{address}: {cause}" for address, cause in causes if cause)
+
+
+TRY_AGAIN = 0.02
+"""Seconds before a retry after TRYAGAIN: a slot migration has split the keys of one name."""
+
+
+class ParkedCommands:
+    """Keeps commands until the next view of the cluster, or for a moment."""
+
+    def __init__(self, why: Callable[[], Failure]) -> None:
+        self._why = why
+        """Returns why no server is known, for commands whose time is over."""
+        self._parked: list[RoutedCommand] = []
+        self._retried: list[RoutedCommand] = []
+
+    def park(self, command: RoutedCommand) -> None:
+        """Keep a command for the next view, until its timeout."""
+        self._parked.append(command)
+        left = max(0.0, command.until - _clock.now())
+        asyncio.get_running_loop().call_later(left, self._give_up)
+
+    def retry(self, command: RoutedCommand) -> None:
+        """Send a command again after TRY_AGAIN seconds."""
+        self._retried.append(command)
+        asyncio.get_running_loop().call_later(TRY_AGAIN, self._again, command)
+
+    @property
+    def releases(self) -> bool:
+        """Whether any waiting command is a release."""
+        return any(command.release for command in (*self._parked, *self._retried))
+
+    def drop(self, command: RoutedCommand) -> bool:
+        """Remove `command`; return whether it was here."""
+        for waiting in (self._parked, self._retried):
+            if command in waiting:
+                waiting.remove(command)
+                return True
+        return False
+
+    def resume(self) -> None:
+        """Send all parked commands in their order, because there is a new view."""
+        parked, self._parked = self._parked, []
+        for command in parked:
+            command.go()
+
+    def fail(self, failure: Failure) -> None:
+        """Fail all commands with `failure`."""
+        waiting = [*self._parked, *self._retried]
+        self._parked, self._retried = [], []
+        for command in waiting:
+            command.fail(failure)
+
+    def _again(self, command: RoutedCommand) -> None:
+        if command in self._retried:
+            self._retried.remove(command)
+            command.go()
+
+    def _give_up(self) -> None:
+        now = _clock.now()
+        late = [command for command in self._parked if command.until <= now]
+        self._parked = [command for command in self._parked if command.until > now]
+        for command in late:
+            command.fail(self._why())
+
+
+MOST_REDIRECTS: Final = 5
+"""Maximum number of redirects that one command follows."""
+APART = Failure(
+    "its keys lie in different slots: on a Cluster each name is locked by itself",
+    permanent=True,
+    code=UNSUPPORTED,
+)
+
+VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
+"""Operations whose positive reply is a vote, which a server that may have forgotten can't give."""
+HOLDING: Final = frozenset({"extend", "raise"})
+"""Operations of an owner that has the lock already."""
+NEVER = Failure("given up before it was executed")
+
+
+class RoutedCommand:
+    """One command to a cluster; takes the shard's answer and passes it on to the sink."""
+
+    __slots__ = (
+        "_claim",
+        "_cluster",
+        "_command",
+        "_index",
+        "_left",
+        "_released",
+        "_sent",
+        "_shard",
+        "_sink",
+        "release",
+        "slot",
+        "until",
+    )
+
+    def __init__(
+        self,
+        cluster: ClusterNode,
+        command: Command,
+        sink: Sink,
+        index: int,
+        *,
+        arm: bool = False,
+        release: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._command = command.behind(CACHING) if arm else command
+        self._sink = sink
+        self._index = index
+        self._left = MOST_REDIRECTS
+        self._released = False
+        """Whether a release of the same owner was sent after this command, or instead of it."""
+        self._sent = 0.0
+        self._shard: ServerNode | None = None
+        self.release = release
+        """Whether this is a release: also sent to a server that doesn't answer, resent if lost."""
+        self.slot = slot_of(command)
+        self.until = _clock.now() + cluster.settings.node_timeout
+        self._claim = command.claims[0] if command.claims else None
+        if self._claim is not None:
+            cluster.claiming[self._claim] = self
+
+    def go(self) -> None:
+        """Send the command to the server that has its slot; park it if none is known."""
+        if self.slot is None:
+            self._answer(APART)
+            return
+        shard = self._cluster.owner(self.slot)
+        if shard is not None:
+            self._send(shard, self._command)
+        else:
+            self._cluster.park(self)
+
+    def fail(self, failure: Failure) -> None:
+        """Fail the command; keep it for later if it is a release."""
+        if self.release:
+            self._cluster.keep_release(self._command)
+        self._answer(failure)
+
+    def give_up(self) -> bool:
+        """Prepare for a release of the same owner, which this command must not follow.
+
+        Return whether this command was never executed and never will be, so that there is nothing
+        to release.
+        """
+        self._released = True
+        if not self._cluster.parked.drop(self):
+            return False
+        self._answer(NEVER)
+        return True
+
+    def _answer(self, reply: Any) -> None:
+        if self._claim is not None and self._cluster.claiming.get(self._claim) is self:
+            del self._cluster.claiming[self._claim]
+        self._sink.on_reply(self._index, reply)
+
+    def _send(self, shard: ServerNode, command: Command) -> None:
+        now = _clock.now()
+        self._shard, self._sent = shard, now
+        obstacle = shard.obstacle(now) if self._command.op in VOTES else None
+        if obstacle is not None:
+            self._answer(told_by(shard.address, obstacle))
+            return
+        (shard.deliver if self.release else shard.ask)(command, self, 0)
+
+    def on_reply(self, _index: int, reply: Any) -> None:
+        """Take the shard's answer: pass it on, or follow its redirect."""
+        cluster, shard = self._cluster, self._shard
+        if shard is None:
+            return
+        if type(reply) is Failure:
+            self._failed(reply, shard)
+            return
+        cluster.round_trip = shard.round_trip
+        operation = self._command.op
+        if operation in VOTES and shard.lack is not None:
+            shard.note(None)
+        granted = type(reply) is list and reply[:1] == [GRANTED]
+        if operation in VOTES and granted and self._sent < shard.trust.votes_from:
+            reply = told_by(shard.address, quarantined(shard))
+        elif operation in HOLDING and self._sent < shard.trust.renews_from:
+            reply = Failure("it became the primary a moment ago")
+        self._answer(reply)
+
+    def _failed(self, failure: Failure, shard: ServerNode) -> None:
+        cluster = self._cluster
+        if failure.code not in (*REDIRECTS, "TRYAGAIN"):
+            cluster.look_again()
+            if failure.code and self._command.op in VOTES:
+                shard.note(failure)
+            self._answer(told_by(shard.address, failure))
+        elif self._released:
+            self._answer(NEVER)
+        elif not self._left or _clock.now() >= self.until:
+            self.fail(failure)
+        elif failure.code == "TRYAGAIN":
+            cluster.parked.retry(self)
+        else:
+            self._left -= 1
+            self._follow(failure, shard)
+
+    def _follow(self, failure: Failure, shard: ServerNode) -> None:
+        cluster = self._cluster
+        address = read_redirect(failure.cause, cluster.address_of(shard))
+        # Use only servers in the cluster's own view: an address in a reply proves nothing.
+        target = cluster.shard_at(address)
+        if failure.code == "MOVED":
+            cluster.look_again()
+            if target is not None and self.slot is not None:
+                cluster.moved(self.slot, target)
+                self.go()
+            else:
+                cluster.park(self)
+        elif target is not None:
+            # No push is requested: a server forgets CACHING with ASKING, and ASKING with CACHING.
+            self._send(target, self._command.behind(ASKING))
+        else:
+            cluster.park(self)

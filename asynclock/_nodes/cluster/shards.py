@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ... import _clock
+from ..._background import Background
 from ..._rules.quorum import majority
 from ..._rules.standstill import StandStill
 from ..._rules.trust import Facts, Trust
 from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import HandshakeError
-from ..node import Node, NodeLink
+from ..node import Node, NodeLink, NodeSettings
 from ..replicated.acks import AckedLink, KnownReplicas
+from ..replicated.poll import poll, source_node
 from ..replicated.primary import PrimaryDialer
-from ..replicated.watched import WatchedNode
+from ..replicated.watched import WatchedNode, poll_patience
 from ..replies import REDIRECTS, Failure
 from ..server import ServerNode
-from .kept import KeptNodes
-from .slots import Address, Shard, View, confirmations, mark_key
+from .slots import QUESTIONS, Address, Shard, View, confirmations, mark_key, read_views
 
 MARK_MOVED = Failure("the slot of its mark moves to another server")
 """It has no code: commands in other slots would follow that of a redirect."""
@@ -160,3 +162,89 @@ class ClusterTrust(Trust):
         """The offset of the server most ahead, so that no server rejects a request too early."""
         known = [o for node in self._nodes.values() if (o := node.trust.offset) is not None]
         return max(known) if known and len(known) == len(self._nodes) else None
+
+
+N = TypeVar("N", bound=ServerNode)
+
+
+class KeptNodes:
+    """The tasks that keep the servers connected."""
+
+    def __init__(self, node_timeout: float) -> None:
+        self._node_timeout = node_timeout
+        self._background = Background()
+        self._tasks: dict[ServerNode, asyncio.Task[None]] = {}
+
+    def __iter__(self) -> Iterator[ServerNode]:
+        return iter(self._tasks)
+
+    def start(self, node: N) -> N:
+        """Keep `node` connected from now on; return it."""
+        self._tasks[node] = self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
+        return node
+
+    def leave(self, node: ServerNode, then: Callable[[ServerNode], None]) -> None:
+        """End the connection of `node`, and call `then` when it has ended."""
+        self._background.spawn(self._leave(node, then), f"asynclock: leave {node.address}")
+
+    async def _leave(self, node: ServerNode, then: Callable[[ServerNode], None]) -> None:
+        link = node.link
+        # A frozen server doesn't finish in time; cancelling its task then ends the link.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._node_timeout):
+                await node.finish()
+        task = self._tasks[node]
+        task.cancel()
+        await asyncio.wait([task])
+        if link is not None:
+            await link.closed
+        del self._tasks[node]
+        then(node)
+
+    async def aclose(self) -> None:
+        """End every task and wait until it has ended."""
+        await self._background.aclose()
+
+
+MAX_SOURCES = 7
+"""Number of servers that are asked for their view; with more primaries, all primaries are asked."""
+
+
+class ViewReader:
+    """The servers that are asked for their view of the cluster."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        seeds: Sequence[Address],
+        settings: NodeSettings,
+        kept: KeptNodes,
+    ) -> None:
+        self._endpoint = endpoint
+        self._seeds = seeds
+        self._settings = settings
+        self._kept = kept
+        self._sources: dict[Address, ServerNode] = {}
+
+    def __iter__(self) -> Iterator[ServerNode]:
+        return iter(self._sources.values())
+
+    async def read(self) -> tuple[Mapping[Address, View], Sequence[Failure]]:
+        """Return the view of each server that has one, and why others have none."""
+        if not self._sources:
+            for seed in self._seeds:
+                self._sources[seed] = self._source(seed)
+        asked, patience = tuple(self._sources), poll_patience(self._settings.node_timeout)
+        return read_views(asked, await poll(self._sources.values(), QUESTIONS, patience))
+
+    def follow(self, view: View) -> list[ServerNode]:
+        """Ask the servers of `view` from now on; return the others, which are no longer asked."""
+        others = list(view.others)[: max(1, MAX_SOURCES - len(view.shards))]
+        wanted, sources = {*view.shards, *others}, self._sources
+        gone = [sources.pop(at) for at in list(sources) if at not in wanted]
+        for address in wanted - sources.keys():
+            sources[address] = self._source(address)
+        return gone
+
+    def _source(self, address: Address) -> ServerNode:
+        return self._kept.start(source_node(self._endpoint.at(*address), self._settings))

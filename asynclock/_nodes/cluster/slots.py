@@ -13,9 +13,8 @@ from itertools import count
 from typing import Any
 
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
-from ..info import number, parse_info
 from ..replicated.poll import SILENT
-from ..replies import Failure
+from ..replies import Failure, number, parse_info
 from ..script import Command
 
 SLOTS = 16_384

@@ -16,9 +16,8 @@ from typing import Any, Final, Literal
 from ... import _clock
 from ..._rules.quorum import majority
 from ...errors import ConfigurationError
-from ..info import number, parse_info
 from ..link import Link
-from ..replies import NO_ACKS, NOBODY, Failure, Sink, reader
+from ..replies import NO_ACKS, NOBODY, Failure, Sink, number, parse_info, reader
 from ..script import GRANTED, GRANTED_MARK, WRITES, Command
 from .roster import REPLICATION, Around, Term
 

@@ -15,11 +15,10 @@ from ..._rules.quorum import majority
 from ..._rules.trust import Facts
 from ...events import Observers
 from ..endpoint import Endpoint
-from ..gather import Gather
 from ..handshake import greet
 from ..link import Link
 from ..node import Node, NodeSettings
-from ..replies import Failure, told_by
+from ..replies import Failure, Gather, told_by
 from ..script import Command
 from ..server import ServerNode
 

@@ -17,10 +17,9 @@ from ..._rules.heirs import Roster
 from ..._rules.trust import Facts
 from ..endpoint import Endpoint
 from ..handshake import HandshakeError, dial
-from ..info import major_minor
 from ..link import Link, LinkListener
 from ..node import NodeLink, NodeSettings
-from ..replies import READONLY, Failure
+from ..replies import READONLY, Failure, major_minor
 from ..script import Script
 from .acks import UNSUPPORTED, AckedLink, Acks, KnownReplicas
 from .mark import leave_mark

@@ -13,9 +13,8 @@ from typing import Any, Final
 from ... import _clock
 from ..._rules.heirs import Look, Looks, Roster
 from ..._rules.trust import Facts
-from ..info import number, parse_info
 from ..node import NodeLink
-from ..replies import NO_ACKS, NOBODY, Failure
+from ..replies import NO_ACKS, NOBODY, Failure, number, parse_info
 from ..script import Command, Script
 from .mark import MARK_RETENTION_MS
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._nodes.endpoint import Endpoint, Seeds
+from ..._nodes.endpoint import Endpoint, Seeds, redacted
 from ..._nodes.handshake import HandshakeError, greet
-from ..._nodes.redaction import redacted
 from ..._nodes.replicated.sentinel import Service
 from ..._nodes.replies import Failure
 from ..._nodes.script import Command

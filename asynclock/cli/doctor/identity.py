@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ..._nodes.handshake import NO_USE, OLDEST
-from ..._nodes.info import is_sentinel, major_minor
-from ..._nodes.replies import Failure
+from ..._nodes.replies import Failure, is_sentinel, major_minor
 from .findings import Found, Severity, about
 from .probe import SECOND, Probe, Purpose
 

@@ -10,14 +10,12 @@ from typing import Any
 
 from ... import _clock
 from ..._inspect.fleet_state import CLIENTS
-from ..._nodes.endpoint import Endpoint
+from ..._nodes.endpoint import Endpoint, redacted
 from ..._nodes.handshake import HandshakeError, greet
-from ..._nodes.info import number, parse_info, read_facts, read_time
 from ..._nodes.link import Link
 from ..._nodes.record import RECORD_KEY, kept, reading
-from ..._nodes.redaction import redacted
 from ..._nodes.replicated.acks import Acks
-from ..._nodes.replies import Failure, by_field
+from ..._nodes.replies import Failure, by_field, number, parse_info, read_facts, read_time
 from ..._nodes.script import Command
 from ..._primitives.lock import SCRIPT
 from ..._rules.nodeset import NOTHING, Kept, NodeSet

@@ -7,8 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from asynclock._nodes.endpoint import Endpoint
-from asynclock._nodes.redaction import redacted
+from asynclock._nodes.endpoint import Endpoint, redacted
 from asynclock.errors import ConfigurationError
 from asynclock.testing.memory.lua import check_lua
 from asynclock.testing.memory.node import MemoryNode

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import asynclock
-from asynclock._nodes.endpoint import Endpoint, Seeds
-from asynclock._nodes.redaction import harmless, redacted, without
+from asynclock._nodes.endpoint import Endpoint, Seeds, harmless, redacted, without
 from asynclock.cli._sources import load
 from asynclock.testing import make_certificates
 from tests.access.test_secrets import CANARY, chain, shows

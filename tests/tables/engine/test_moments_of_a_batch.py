@@ -19,7 +19,7 @@ from asynclock._engine.ask import Ask
 from asynclock._engine.context import Context
 from asynclock._engine.outbox import ALONE, MOST_KEYS, Batch
 from asynclock._nodes.link import Link
-from asynclock._nodes.requests import ServerRequests
+from asynclock._nodes.server import ServerNode
 from tests.engine.batches import NAMES, free, lease_of
 from tests.engine.virtual_nodes import TTL, Nodes, virtual, virtual_single
 from tests.waiting import until
@@ -196,7 +196,7 @@ async def test_a_released_name_can_be_taken_in_the_same_tick_where_each_name_goe
 ) -> None:
     lease = await on.locks.lock("a").acquire()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ServerRequests, "takes_batches", False)
+        patch.setattr(ServerNode, "takes_batches", False)
         _, _, again = await asyncio.gather(
             on.locks.lock("x", ttl=5.0).acquire(), lease.release(), on.locks.lock("a").try_acquire()
         )

@@ -13,8 +13,8 @@ import asynclock
 from asynclock._engine.ask import Ask
 from asynclock._engine.seek import _decided
 from asynclock._nodes.replies import NOBODY
-from asynclock._nodes.requests import ServerRequests
 from asynclock._nodes.script import Command
+from asynclock._nodes.server import ServerNode
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules import pacing
 from asynclock.testing.memory import MemoryNode
@@ -38,9 +38,9 @@ async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_tr
     on: Nodes,
 ) -> None:
     """The release doesn't wait for replies, and is written even if the loop is blocked then."""
-    written, write = 0, ServerRequests.write
+    written, write = 0, ServerNode.write
 
-    def counted(node: ServerRequests) -> None:
+    def counted(node: ServerNode) -> None:
         nonlocal written
         written += 1
         write(node)
@@ -49,7 +49,7 @@ async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_tr
         lease = first
         on.slow(0.01)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ServerRequests, "write", counted)
+            patch.setattr(ServerNode, "write", counted)
             for beside in (0, 1):  # a second vote, so requests may go together
                 began, written = now(), 0
                 await lease.release()

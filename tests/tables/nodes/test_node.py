@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock._nodes.backlog import ConnectBacklog
-from asynclock._nodes.heartbeat import FIRST_REPLICA_RECHECK
-from asynclock._nodes.node import NOT_AFTER_GRACE
-from asynclock._nodes.pending_releases import RETRY_MARGIN, PendingReleases
+from asynclock._nodes.node import FIRST_REPLICA_RECHECK, NOT_AFTER_GRACE
+from asynclock._nodes.owed import RETRY_MARGIN, ConnectBacklog, PendingReleases
 from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.script import Command
 from asynclock._nodes.server import CONNECTION_INHERITED, LEFT

@@ -22,17 +22,15 @@ from asynclock._nodes.cluster.slots import (
     read_views,
     why_none,
 )
-from asynclock._nodes.gather import Gather
 from asynclock._nodes.handshake import HandshakeError
-from asynclock._nodes.info import parse_info, read_facts
-from asynclock._nodes.patience import NEEDED_CHECKS, Patience
+from asynclock._nodes.link import NEEDED_CHECKS, Patience
+from asynclock._nodes.multiplexer import barred, quarantined
 from asynclock._nodes.replicated.mark import leave_mark
 from asynclock._nodes.replicated.poll import SILENT, poll
 from asynclock._nodes.replicated.primary import older
 from asynclock._nodes.replicated.sentinel import SentinelView, agreed_primary
-from asynclock._nodes.replies import Failure, ServerError, failure
+from asynclock._nodes.replies import Failure, Gather, ServerError, failure, parse_info, read_facts
 from asynclock._nodes.script import FAILED, GRANTED, BatchCommand, Command
-from asynclock._nodes.voting import barred, quarantined
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules.trust import Facts
 from asynclock.testing.memory.keyspace import ReplyError

@@ -9,7 +9,7 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._nodes.node_log import QUIET, NodeLog
+from asynclock._nodes.node import QUIET, NodeLog
 from asynclock._nodes.replies import Failure
 from asynclock._rules.trust import Trust
 from asynclock.events import Event, NodeDown, NodeQuarantined, NodeUp, Observers

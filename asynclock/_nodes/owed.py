@@ -1,21 +1,21 @@
-"""Releases and leaves that one node may not have executed: resent for as long as they can matter.
+"""What one node must still get: the commands that wait for its first connection, and lost releases.
 
-A release may be lost with a connection. Also, the server may execute an acquire from the old
-connection after a release from the new one. Releases are idempotent per owner, and leaves per
-ticket, so a doubtful one is kept and resent when the node is back, until the node has answered and
-no late acquire can follow. There is one entry and one retry schedule per operation and owner (or
-ticket), and none for an owner whose requests never went to the node. So the number of entries is
-limited by the leases that were held or requested when a connection broke, however often that
-happens.
+A release or a leave may be lost with a connection, and is resent while it can matter. Also,
+the server may execute an acquire from the old connection after a release from the new one. Releases
+are idempotent per owner, and leaves per ticket, so a doubtful one is kept and resent when the node
+is back, until the node has answered and no late acquire can follow. There is one entry and one
+retry schedule per operation and owner (or ticket), and none for an owner whose requests never went
+to the node. So the number of entries is limited by the leases that were held or requested when a
+connection broke, however often that happens.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from .. import _clock
-from .link import LATE_TIMER_FACTOR
+from .link import LATE_TIMER_FACTOR, Patience
 from .replies import REDIRECTS, Failure, Sink
 from .script import Command, Word
 
@@ -174,3 +174,49 @@ class PendingRelease:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+Waiting = tuple[Command, Sink, int]
+"""A command, and the sink and the index for its reply."""
+
+
+class ConnectBacklog:
+    """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds.
+
+    Time in which our own process stood does not count.
+    """
+
+    __slots__ = ("_asked", "_give_up", "_patience", "_taken", "_timer")
+
+    def __init__(self, patience: float, give_up: Callable[[], None]) -> None:
+        self._patience = patience
+        self._give_up = give_up
+        self._asked: list[Waiting] = []
+        self._timer: Patience | None = None
+        self._taken: asyncio.Future[None] | None = None
+
+    def __iter__(self) -> Iterator[Command]:
+        return (command for command, _, _ in self._asked)
+
+    def add(self, command: Command, sink: Sink, index: int) -> None:
+        """Keep a command until `take` is called."""
+        self._asked.append((command, sink, index))
+        if self._timer is None:
+            self._timer = Patience(self._patience, self._give_up)
+
+    def take(self) -> list[Waiting]:
+        """Return and clear the backlog."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._taken is not None:
+            self._taken.set_result(None)
+            self._taken = None
+        asked, self._asked = self._asked, []
+        return asked
+
+    async def wait_taken(self) -> None:
+        """Wait until the backlog is empty."""
+        while self._asked:
+            self._taken = self._taken or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._taken)
