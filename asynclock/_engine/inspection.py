@@ -51,6 +51,8 @@ class Waiter:
     tell, as for a reader that goes next."""
     shared: bool = False
     """Whether it waits to read, together with others."""
+    slots: int = 1
+    """Number of permits that it knows of a semaphore, at most 64; 1 for a whole name."""
 
     @property
     def label(self) -> str | None:
@@ -270,18 +272,19 @@ def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:
     Nodes may have different numbers for a waiter that has just come. It settles on the highest.
     """
     answers = [said for said in map(places, replies) if type(said) is not Failure]
-    found: dict[bytes, list[tuple[float, bool, float]]] = {}
+    found: dict[bytes, list[tuple[float, bytes, float]]] = {}
     for queue in answers:
         for one in queue:
-            found.setdefault(one.ticket, []).append((one.place, one.value == WOKEN, one.number))
+            found.setdefault(one.ticket, []).append((one.place, one.value, one.number))
     enough = majority(len(answers))
     kept = [(max(on)[0], ticket, on) for ticket, on in found.items() if len(on) >= enough]
     return tuple(
         Waiter(
             ticket.decode("utf-8", "replace"),
-            any(woken for _, woken, _ in on),
+            any(value == WOKEN for _, value, _ in on),
             min(filter(None, (_moment(number) for *_, number in on)), default=None),
             any(number < 0 or number >= LATER for *_, number in on),
+            max(int(value) if value.isdigit() else 1 for _, value, _ in on),
         )
         for _, ticket, on in sorted(kept)
     )

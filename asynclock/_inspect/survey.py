@@ -58,6 +58,8 @@ class Survey:
     """Node -> why it has no vote, although it answers."""
     states: list[SharedState] = field(default_factory=list)
     """Events, latches and barriers, sorted by name and kind."""
+    published: str | None = None
+    """The value that the leader of the only name publishes; untrusted text."""
     keys: int = 0
     """Number of keys under the prefix, on the node with most of them."""
     unlisted: int = 0

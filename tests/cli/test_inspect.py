@@ -128,43 +128,53 @@ async def _microseconds(node: LocalServer) -> float:
 
 async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) -> None:
     program.use(asynclock_nodes[:1])
-    async with locks_of(asynclock_nodes[:1]) as locks:
+    node = asynclock_nodes[:1]
+    async with locks_of(node) as locks, locks_of(node) as other:
+        term = await locks.election("crown").campaign("http://10.0.0.1:8000\x1b")
         held = [
             await locks.semaphore("pool", 2).acquire(),
             await locks.rwlock("book").read().acquire(),
             await locks.rwlock("book").read().acquire(),
             await locks.rwlock("page").write().acquire(),
             await locks.fair_lock("line").acquire(),
-            await locks.election("crown").campaign(),
+            term.lease,
+            await locks.semaphore("pool", 2).acquire(),
         ]
         await locks.event("bell").set()
         waiter = asyncio.ensure_future(locks.fair_lock("line").acquire())
         writer = asyncio.ensure_future(locks.rwlock("book").write().acquire())
+        third = asyncio.ensure_future(other.semaphore("pool", 2).acquire())
         try:
             await _tells(asynclock_nodes[0], "asynclock:line:#waiters")
+            await _tells(asynclock_nodes[0], "asynclock:pool:#slots")
+            await _tells(asynclock_nodes[0], "asynclock:crown:#value")
             await _tells(asynclock_nodes[0], "asynclock:book:#phases")
             all_, line, book = await program.each(
                 ("inspect", "--all", "--json"), ("inspect", "line"), ("inspect", "book", "--json")
             )
+            pool, crown = await program.each(("inspect", "pool"), ("inspect", "crown"))
             done = await program("release", "book", "--force", "--yes")
         finally:
             waiter.cancel()
             writer.cancel()
+            third.cancel()
         assert all(lease.lost_reason is None for lease in held[3:5])
         readers = await asynclock_nodes[0].command("ZCARD", "asynclock:book:#readers")
     found = json.loads(all_.out)
     kinds = sorted((one["name"], one["kind"], one["part"]) for one in found["locks"])
-    slot = next(part for name, _, part in kinds if name == "pool")
     assert kinds == [
         ("book", "rwlock", "read"),
         ("book", "rwlock", "read"),
         ("crown", "election", None),
         ("line", "fair", None),
         ("page", "rwlock", "write"),
-        ("pool", "semaphore", slot),
+        ("pool", "semaphore", "0"),
+        ("pool", "semaphore", "1"),
     ]
     waiting = {name: [one["label"] for one in queue] for name, queue in found["waiting"].items()}
-    assert waiting == {"line": ["web-1:77"], "book": ["web-1:77"]}
+    assert waiting == {name: ["web-1:77"] for name in ("book", "line", "pool")}
+    assert pool.out.startswith("pool [semaphore]: 2 of 2 permits taken\n")
+    assert "\npublishes 'http://10.0.0.1:8000\\x1b'\n" in crown.out
     assert "1 waiting" in line.out
     assert [one["label"] for one in json.loads(book.out)["waiting"]] == ["web-1:77"]
     assert len(json.loads(book.out)["parts"]) == 2

@@ -13,6 +13,7 @@ from ..._inspect.doubts import lacking_rights
 from ..._inspect.states import SharedState
 from ..._inspect.survey import Survey, survey
 from ..._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
+from ..._primitives.semaphore import WINDOW
 from ...errors import ConfigurationError
 from ...manager import LockManager
 from .._arguments import COMMON, read_options
@@ -23,6 +24,8 @@ from .._text import ago, held_for, log_to_nobody, say, seconds
 
 NODE_TIMEOUT = 1.0
 """Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
+LONGEST_VALUE = 500
+"""Maximum number of characters that are shown of a leader's value."""
 SHOWN = 20
 """Maximum number of waiters in a table: the holder above it must stay on the screen."""
 FLAGS = {"--all": "all", "-a": "all", "--json": "json"}
@@ -90,6 +93,9 @@ async def find(settings: Settings, name: str | None) -> Survey:
             found = await survey(node_access(locks), name)
             if found.held or found.waiting or found.states:
                 free = [] if found.states and not found.waiting else [lock]
+                if any(one.kind == "election" for one in found.held):
+                    leader = await locks.election(name).leader()
+                    found = replace(found, published=None if leader is None else leader.value)
                 return with_missing_votes(replace(found, held=found.held or free), locks)
         waiting = {name: lock.waiting} if lock.waiting else {}
         return with_missing_votes(Survey([lock], errors, waiting), locks)
@@ -150,8 +156,15 @@ def _show_one(found: Survey, json: bool) -> None:
         votes = {"without_vote": found.without_vote}
         print_json({**whole, "states": states, "waiting": queue_as_json(waiting), **votes})
         return
+    permits = [one for one in leases if one.kind == "semaphore" and one.part.isdigit()]
+    if permits:
+        known = max((one.slots for one in waiting), default=0)
+        of = f" of {known}{' or more' * (known >= WINDOW)}" if known >= len(permits) else ""
+        print_text(f"{name} [semaphore]: {len(permits)}{of} permits taken")
     for lease in leases:
         _show_lease(lease, found.without_vote)
+    if found.published is not None:
+        print_text(f"publishes {found.published[:LONGEST_VALUE]!r}")
     for state in found.states:
         _show_state(state)
     if waiting:
