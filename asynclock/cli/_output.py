@@ -98,6 +98,8 @@ def lines_of_table(
         titles = tuple(compress(titles, kept))
         cleaned = [tuple(compress(row, kept)) for row in cleaned]
         widths, least = list(compress(widths, kept)), list(compress(least, kept))
+    if width is None:  # one long name must not pad each row to its own length
+        widths = [min(one, WIDTH // 2) for one in widths]
     whole = sum(widths)
     if width is not None and _total(widths) > width:
         _squeeze(widths, least, width)
@@ -105,7 +107,7 @@ def lines_of_table(
     if sum(widths) == whole and all(map(_is_ascii, cleaned)):  # by far the fastest way
         line = "  ".join(f"%-{width}s" for width in widths)
         return [(line % tuple(row)).rstrip() for row in (titles, *cleaned)]
-    return [_line(row, widths) for row in (titles, *cleaned)]
+    return [_line(row, widths, cut=width is not None) for row in (titles, *cleaned)]
 
 
 def wrapped(parts: Sequence[str], width: int, style: str = "", gap: str = "   ") -> list[Text]:
@@ -170,8 +172,13 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(fitted(one, width) for one, width in zip(row, widths, strict=True)).rstrip()
+def _line(row: Sequence[str], widths: Sequence[int], *, cut: bool) -> str:
+    from rich.cells import cell_len
+
+    return "  ".join(
+        fitted(one, width if cut else max(width, cell_len(one)))
+        for one, width in zip(row, widths, strict=True)
+    ).rstrip()
 
 
 def fitted(text: str, width: int) -> str:

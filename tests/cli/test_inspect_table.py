@@ -381,6 +381,15 @@ def test_a_long_queue_is_cut_and_says_so(
     assert f"{first.partition(' waiting')[0]}, first web-0:1" in top
 
 
+@pytest.mark.parametrize("name", ["n" * 3000, "é" * 3000], ids=["ascii", "others"])
+def test_a_long_name_is_whole_in_a_pipe_and_pads_no_other_row(name: str, here: Here) -> None:
+    given = kept(OWNER, ("SET", f"asynclock:{name}", OWNER[2], "PX", 60_000), count=1)
+    for words in (("inspect", "--all"), ("top", "--once")):
+        lines = here(*asked(*words, count=1), scene=given).out.splitlines()
+        assert any(line.startswith(f"{name}  ") for line in lines)
+        assert max(len(line) for line in lines if name not in line) <= 160
+
+
 def test_the_queues_of_a_kind_come_in_the_order_of_its_declaration(here: Here) -> None:
     given = kept(
         *waiting(1, "asynclock:m:#collectors"),
