@@ -446,6 +446,11 @@ async def _says_what_is_missing(page: Page, desk: Desk) -> None:
             empty: ["nothing is held, and nobody waits"],
         },
     )
+    down = {**AWAY, "state": "down"}
+    desk.picture = {**desk.picture, "nodes": [NODE, down, {**down, "node": "redis://c"}]}
+    unknown = "unknown: 1 of 3 nodes answer"
+    await page.true(f"document.getElementById('charts').textContent.includes('{unknown}')")
+    await has(page, {empty: [unknown], "$('charts').textContent.includes('nobody waits')": False})
     desk.error = QuorumUnavailableError("secret", name="a")
     await page.shows("status", "QuorumUnavailableError")
     shown = await page.text("status")

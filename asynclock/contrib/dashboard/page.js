@@ -12,6 +12,7 @@ const COLUMNS = { name: "name", waiting: "waiting", held: "held for", holder: "h
   remaining: "remaining", fence: "fence", nodes: "nodes" };
 const DESCENDING = ["waiting", "held", "fence"];
 const FIRST = "attention";
+const ANSWERING = ["up", "quarantined", "rejected"];
 const KEPT = "asynclock token for " + location.pathname;
 const query = {};
 // Kept for this tab only, so that reloading the page asks nobody for the token again.
@@ -22,6 +23,7 @@ let heardAt = 0;
 let opened = null;
 let pace = 1;
 let size = 0;
+let blind = ""; // what is said where too few nodes answer to know who waits
 
 function kept() {
   try { return sessionStorage.getItem(KEPT) || ""; } catch { return ""; }
@@ -189,9 +191,9 @@ function charts(picture) {
   const window = picture.at - picture.seen.since > WINDOW ? "in ten minutes" : since;
   const made = [
     chart("Waiting", picture.waiting.toLocaleString(),
-      picture.waited_for ? "for " + plural(picture.waited_for, "name") : "nobody waits", points, ["waiting"], String),
+      blind || (picture.waited_for ? "for " + plural(picture.waited_for, "name") : "nobody waits"), points, ["waiting"], String),
     chart("Longest wait", picture.waiting ? duration(picture.longest) || "0 s" : "–",
-      picture.wrong ? make("span", { class: "warn" }, plural(picture.wrong, "name") + " in trouble") : "no name in trouble", points, ["longest"], duration),
+      picture.wrong ? make("span", { class: "warn" }, plural(picture.wrong, "name") + " in trouble") : blind || "no name in trouble", points, ["longest"], duration),
     chart("Acquired", rate === null ? "–" : per(rate), picture.seen.acquired.toLocaleString() + " seen " + since, rates, ["acquired"], per),
     chart("Ran out", total("ran_out"), window + ", not renewed", points, ["ran_out"], String),
   ];
@@ -275,7 +277,7 @@ function lease(one, at, message) {
 }
 
 function queue(one) {
-  if (!one.waiting) return make("p", { class: "about" }, "nobody waits");
+  if (!one.waiting) return make("p", { class: "about" }, blind || "nobody waits");
   const more = one.waiting - one.queue.length;
   const note = (waiter) => [waiter.shared ? "reads" : "", waiter.woken ? "woken" : ""].filter(Boolean).join(", ");
   const noted = one.queue.some(note);
@@ -336,7 +338,7 @@ function lock(found, at) {
     make("div", { class: "pair" },
       make("div", {}, make("h3", {}, "Waiting" + (kind.waiting ? ` (${kind.waiting}${kind.more ? "+" : ""})` : "")), queue(kind)),
       make("div", {}, make("h3", {}, "Holders before" + (kind.usual ? `; usually held for ${duration(kind.usual)}` : "")), before(past(kind))))));
-  show("lock-body", kinds.length ? kinds : [make("p", { class: "about" }, "Nobody holds this name, and nobody waits for it.")]);
+  show("lock-body", kinds.length ? kinds : [make("p", { class: "about" }, blind || "Nobody holds this name, and nobody waits for it.")]);
 }
 
 // ---- a picture
@@ -353,6 +355,9 @@ function paint(picture) {
   size = picture.nodes.length;
   pace = picture.pace;
   trouble(picture.trouble);
+  const answer = picture.nodes.filter((one) => ANSWERING.includes(one.state)).length;
+  blind = answer < picture.quorum ? `unknown: ${answer} of ${size} nodes answer` : "";
+  document.querySelector(".empty").textContent = blind || "nothing is held, and nobody waits";
   show("doubts", picture.doubts.map((one) => make("li", {}, shown(one))));
   const up = picture.nodes.filter((one) => one.state === "up").length;
   show("voting", ["Nodes ", make("small", { class: up < size ? "bad" : null }, up + " of " + size + (size === 1 ? " votes" : " vote"))]);
