@@ -6,6 +6,7 @@ logged once per kind of failure and never breaks a lock.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +30,8 @@ class _Named(logging.Handler):
                 return
             logger = logger.parent if logger.propagate else None
         if sys.stderr is not None:
-            sys.stderr.write(f"asynclock: {self.format(record)}\n")
+            with contextlib.suppress(OSError, ValueError):  # closed, or a broken pipe
+                sys.stderr.write(f"asynclock: {self.format(record)}\n")
 
 
 _log.addHandler(_Named(logging.WARNING))

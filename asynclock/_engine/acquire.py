@@ -259,7 +259,8 @@ class Acquire(AcquireContext[Lease]):
     """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free (`once`).
 
     Awaiting it returns the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
-    QuorumUnavailableError or ConfigurationError. After an error or a cancellation nothing is held.
+    QuorumUnavailableError, AlreadyHeldError, ConfigurationError or UnsupportedDeploymentError. After
+    an error or a cancellation nothing is held.
     """
 
     __slots__ = ("_deadline", "_engine", "_once", "_options", "_spec", "_started")
@@ -456,7 +457,8 @@ class Acquire(AcquireContext[Lease]):
 
     def _queue(self) -> LocalQueue | None:
         # try_acquire never waits in the queue. It fails at once if this process holds the name, and
-        # else asks the nodes. Its grant enters the queue unless another task asks or may go first.
+        # else asks the nodes. It uses the local queue unless another task asks, or the name is kept
+        # for one.
         spec, queues = self._spec, self._engine.queues
         if spec.queue_key is None:
             return None

@@ -1,10 +1,10 @@
 """One owner's request for one name, and the vote of all nodes on it.
 
 Most requests travel in a batch (outbox.py) and are decided with it, because all nodes reply alike.
-Only a request whose nodes differ, or one that travels alone, needs an Attempt, which counts reply
-by reply. The verdict resolves one future at the first moment it is certain. Requests without a
-reply by then are not cancelled: their replies no longer change it, but they still wake waiters and
-show where a ticket must be removed.
+Only a first request whose nodes differ, one that was withdrawn or is observed, and each later one
+need an Attempt, which counts reply by reply. The verdict resolves one future at the first moment it
+is certain. Requests without a reply by then are not cancelled: their replies no longer change it,
+but they still wake waiters and show where a ticket must be removed.
 """
 
 from __future__ import annotations

@@ -236,6 +236,8 @@ class Context:
             self.inherited = self.closed = True
             self.ready = _refuse_inherited
             self.undos.clear()
+            self.seeking.clear()
+            self.asking = 0
 
 
 def _suffix(label: str | None) -> str:

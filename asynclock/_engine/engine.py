@@ -175,7 +175,7 @@ class Engine(Context):
         if not grant.alarm:  # it has ended already
             return
         was_held, queue = grant.reference is not None, grant.queue
-        # The task that closes the manager ends its own lease, and goes on after that.
+        # Don't interrupt the task that is closing the manager.
         grant.lost(reason, asyncio.current_task() if self.closed else None)
         self.release(grant)  # for the nodes that still keep it for us
         if was_held:
@@ -224,7 +224,7 @@ class Engine(Context):
         """Release all leases and refuse every later call; sends, but waits for no reply."""
         if self.closed:
             return
-        self.multiplexer.wakeups.wake(None)  # first, because `leave` ends each loop's watch
+        self.multiplexer.wakeups.wake(None)  # first, because `Seek.leave` closes its watch
         super().close()
         cut_off: list[str] = []
         for grant in self.renewals.grants():
@@ -249,6 +249,7 @@ class Engine(Context):
         """In a forked child: hold and send nothing."""
         super().forked()
         if self.inherited:
+            self.queues.clear()
             self.renewals.forked()
 
     async def aclose(self) -> None:

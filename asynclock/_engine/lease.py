@@ -153,7 +153,7 @@ class Lease:
         if not self.held:
             raise self._loss_error()
         if failures is not None:
-            if grant.ttl == ttl:
+            if grant.ttl == ttl and self.remaining() <= before:  # no other call has got it
                 grant.wants(before)
             nodes = self._engine.multiplexer.nodes
             raise QuorumUnavailableError(

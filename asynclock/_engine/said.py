@@ -1,7 +1,7 @@
 """What the scripts reply, by name: each reader checks the shape of a reply, once, where it enters.
 
 A reply of any other shape is a Failure of its node, like no answer. The scripts' headers have the
-forms. Only `message.plain` looks at a reply before: it compares whole replies to a batch.
+forms. Only `outbox.plain` looks at a reply before: it compares whole replies to a batch.
 """
 
 from __future__ import annotations

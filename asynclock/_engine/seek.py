@@ -283,8 +283,8 @@ class Seek:
             ttl = self._engine.settings.ticket_ttl
             self._ticket = Ticket(self._spec, self._engine.new_owner(), now, ttl)
         self._ticket.stay()
-        # The first attempts with a ticket tell the nodes our number; later ones win only once
-        # others have given way.
+        # The first attempt with a ticket goes at once: it tells the nodes our number. Later ones
+        # can win only after rivals have withdrawn, so pause.
         if self._settled and not self._ticket.unsettled:
             pause = pacing.without_push(self._settled, None, self._engine.random())
             await asyncio.sleep(min(pause, self._engine.settings.node_timeout / 4, left))
@@ -301,9 +301,9 @@ class Seek:
             raise refusals.already_held(spec.name)
 
     def _yields(self, attempt: Attempt) -> bool:
-        # Whether somebody has the name, or a waiter whose ticket goes first will ask until somebody
-        # has it. Once others may count on our ticket like that, only the former; and of several
-        # slots that are free that waiter takes only one.
+        # True if somebody has the name. Before our own ticket is known to others, also true if the
+        # ticket of another waiter is first: that waiter will settle the vote. Of several permits it
+        # takes only one, so there the second reason doesn't count.
         others_go = attempt.reserved and self._spec.permits == 1 and not self._settled
         if others_go and not attempt.ballot.claims:
             return True

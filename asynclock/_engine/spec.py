@@ -61,8 +61,8 @@ class LockSpec:
     phased: bool = False
     """Whether readers and writers take turns in the queue; then a release reads all keys."""
     queue: str = ""
-    """Key of the queue in which the nodes keep the waiters in order. "" for several names: then
-    the script finds the queue of each, and a call takes a ticket only after a split vote."""
+    """Key of the queue in which the nodes keep the waiters in order. "" for a lock on several
+    names: its script derives each key. Such a call takes a ticket only after a split vote."""
     batched: bool = field(init=False)
     """Whether acquires and releases of several names may go to a node as one command."""
     all_keys: tuple[str, ...] = field(init=False)
@@ -71,7 +71,7 @@ class LockSpec:
     @property
     def pace_key(self) -> QueueKey:
         """What identifies the holds of this lock; the gate of a semaphore has its own."""
-        return self.queue_key or self.name
+        return self.queue_key or self.keys[0]
 
     def __post_init__(self) -> None:
         queue = (self.queue,) if self.queue else ()

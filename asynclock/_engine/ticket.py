@@ -83,9 +83,10 @@ class Armed:
     def on_reply(self, index: int, reply: Any) -> None:
         """Count node `index` as changed if the ticket that it has was woken, or is gone.
 
-        A node that granted our last attempt keeps the name for our ticket. That alone does not free
-        the name on the others, so it is no reason to ask. If another key is gone the name is free,
-        but nobody has woken us: a client without a queue had it, or its holder crashed.
+        A node that granted our last attempt may leave the name to our ticket after the release of
+        that attempt. That says nothing about the other nodes, so it is only counted. If another key
+        is gone the name is free, but nobody has woken us: a client without a queue had it, or its
+        holder crashed.
         """
         said = values(reply)
         if type(said) is Failure:

@@ -470,11 +470,12 @@ def redacted(url: str) -> str:
     return repr(f"{match['scheme']}{login}{match['hosts']}{match['path'] or ''}{query}")
 
 
-def as_options(urls: Iterable[str], given: Mapping[str, object]) -> str:
-    """Return the options of a command about the nodes at `urls`, without passwords.
+def as_options(nodes: Iterable[object], given: Mapping[str, object]) -> str:
+    """Return the options of a command about these nodes, as far as they are URLs; no passwords.
 
     `given`: the value of each further option; None for those that were not given.
     """
+    urls = [node for node in nodes if isinstance(node, str)]
     words = [word for url in urls for word in ("--node", redacted(url).strip("'"))]
     for option, value in given.items():
         words += (

@@ -1,8 +1,8 @@
 -- The queue of a name on one node; lock.lua or multi.lua follows. Protocol: docs/guarantees.md.
 -- The queue is a sorted set: each waiter's ticket and its number. A ticket is a key of its own, too:
 -- it expires unless its waiter asks again, and the waiter tracks it, so a change wakes that waiter
--- and nobody else. Its value is 'go' since the name was left to it; before that it is the number of
--- slots that its waiter asks about, 1 for a whole name; in a batch (batch.lua) all names have as many.
+-- and nobody else. Its value is the number of slots that the waiter asks about (1 for a whole name), and
+-- 'go' once the waiter was woken. In a batch (batch.lua) all names have as many slots.
 local asked = op == 'batch' and (#KEYS + ARGV[2]) / (#ARGV - 7) or #KEYS
 local WAITS, GO = tostring(math.max(1, asked - 2)), 'go'
 

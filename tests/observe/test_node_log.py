@@ -40,6 +40,7 @@ asyncio.run(main())
         ("", "asynclock: 127.0.0.1:1 is down: "),
         ("logging.basicConfig()", "WARNING:asynclock.nodes:127.0.0.1:1 is down: "),
         ("logging.getLogger('asynclock.nodes').addHandler(logging.NullHandler())", ""),
+        ("import sys; sys.stderr.close()", ""),
     ],
 )
 async def test_a_warning_has_the_librarys_name_also_where_logging_is_not_set_up(
@@ -50,6 +51,7 @@ async def test_a_warning_has_the_librarys_name_also_where_logging_is_not_set_up(
     )
     _, said = await asyncio.wait_for(process.communicate(), 60)
     lines = said.decode().splitlines()
+    assert process.returncode == 0
     assert len(lines) == bool(begins), lines
     assert all(line.startswith(begins) for line in lines)
 

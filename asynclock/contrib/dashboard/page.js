@@ -394,7 +394,11 @@ function take(block) {
   const lines = block.split("\n");
   const data = lines.filter((l) => l.startsWith("data: ")).map((l) => l.slice(6)).join("\n");
   if (lines.includes("event: picture")) paint(JSON.parse(data));
-  else if (lines.includes("event: failed")) gone("the nodes can't be asked: " + shown(data));
+  else if (lines.includes("event: failed")) {
+    gone("the nodes can't be asked: " + shown(data));
+    return true;
+  }
+  return false;
 }
 
 function ask() {
@@ -421,13 +425,14 @@ async function watch() {
       if (!answer.ok) throw new Error("status " + answer.status);
       keep(token);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-      let text = "";
+      let text = "", failed = false;
       for (let part = await reader.read(); !part.done; part = await reader.read()) {
         heardAt = Date.now();
         const blocks = (text + part.value).split("\n\n");
         text = blocks.pop();
-        blocks.forEach(take);
+        for (const one of blocks) failed = take(one) || failed;
       }
+      if (failed) await new Promise((resolve) => setTimeout(resolve, RETRY));
     } catch (error) {
       if (mine.signal.aborted) return;
       gone("the server does not answer");

@@ -16,6 +16,6 @@ def lose(lease: Lease | Hold, reason: str = "a test took it away") -> None:
     """
     # Only tests may cause a loss, so Lease has no public method for it.
     one = lease._leases[0] if isinstance(lease, Hold) else lease  # noqa: SLF001
-    if one._grant is None:  # noqa: SLF001
+    if one._grant is None or one._ended:  # noqa: SLF001
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
     one._engine.mark_lost(one._grant, reason)  # noqa: SLF001

@@ -16,6 +16,7 @@ from asynclock._keys import PRIMARY, SEEN, counter, derived, lock_key, split
 from asynclock._nodes.cluster import slots as cluster_slots
 from asynclock._nodes.cluster.slots import mark_key
 from asynclock._nodes.replicated.mark import MARK_KEY
+from asynclock._primitives.semaphore import slot
 
 # Pieces that meet in every way: the marker and its halves, kinds, braces, and plain letters.
 PIECES = (":", "#", ":#", "{", "}", "a", "0", "fence", "seen", "write", "event", "primary")
@@ -32,9 +33,8 @@ def keys_of(locks: asynclock.LockManager, prefix: str, name: str) -> Iterator[tu
     """Every key that primitives on `name` use, and what it stands for."""
     key = lock_key(prefix, name)
     yield from spec_keys(locks.lock(name)._spec, ("lock", key))
-    slots = locks.semaphore(name, 3)
-    for slot in range(3):
-        yield from spec_keys(slots._slot(name, slot), ("slot", key, str(slot)))
+    for number in range(3):
+        yield from spec_keys(slot(key, name, 3, number), ("slot", key, str(number)))
     both = locks.rwlock(name)
     yield from spec_keys(both._write, ("writer", key))
     yield both._read.keys[0], ("readers", key)
