@@ -114,8 +114,12 @@ class Worker:
     async def _extend(self, lease: asynclock.Lease, body: Body) -> None:
         """Ask for another ttl, shorter or longer, and for one that must be refused."""
         ttl = self._ttl * self._random.uniform(0.2, 1.0)
-        body.extended(History.now() + min(ttl, lease.remaining()))
-        await lease.extend(ttl)
+        body.extended(History.now() + lease.remaining())
+        try:
+            await lease.extend(ttl)
+        except asynclock.ConfigurationError:  # it would have ended the lease sooner
+            if ttl >= lease.ttl:
+                self.complaints.write(f"a ttl of {ttl:g} s was refused\n")
         body.extended(History.now() + lease.remaining())
         try:
             await lease.extend(self._ttl * 30)
