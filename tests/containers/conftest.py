@@ -19,5 +19,7 @@ def image() -> ContainerImage:
 
 def containers(**filters: str) -> list[Any]:
     """Return the engine's containers, running or not, that fit."""
-    found: list[Any] = docker.from_env().containers.list(all=True, filters=filters)
+    found: list[Any] = docker.from_env().containers.list(
+        all=True, ignore_removed=True, filters=filters
+    )
     return found
