@@ -259,8 +259,8 @@ class Acquire(AcquireContext[Lease]):
     """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free (`once`).
 
     Awaiting it returns the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
-    QuorumUnavailableError, AlreadyHeldError, ConfigurationError or UnsupportedDeploymentError. After
-    an error or a cancellation nothing is held.
+    QuorumUnavailableError, AlreadyHeldError, ConfigurationError or UnsupportedDeploymentError.
+    After an error or a cancellation nothing is held.
     """
 
     __slots__ = ("_deadline", "_engine", "_once", "_options", "_spec", "_started")
