@@ -139,7 +139,9 @@ async def test_top_sorts_filters_and_quits(
 ) -> None:
     program.use(asynclock_nodes)
     urls = [node.url for node in asynclock_nodes]
-    async with patient.connect(*urls, restart_guard=False, label="web-1:77") as locks:
+    # A busy machine renews late, and top takes a lease that is overdue for one that ran out.
+    settings = {"ttl": 60.0, "max_ttl": 60.0, "restart_guard": False, "label": "web-1:77"}
+    async with patient.connect(*urls, **settings) as locks:
         lease = await locks.lock("orders:1").acquire()
         payment = await locks.lock("payments:1").acquire()
         session = Session(program, "top", "--interval", "0.2")
