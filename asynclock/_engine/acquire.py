@@ -516,7 +516,7 @@ class Acquire(AcquireContext[Lease]):
         if isinstance(turn, Grant):
             if not queue.hand_on(turn, self._options, _clock.now()):
                 self._give_back(queue, turn)
-        elif not queue.let_ask(turn):
+        elif not queue.let_ask():
             queue.asking -= 1
             self._engine.next_in_line(queue)
 

@@ -23,7 +23,7 @@ from .._nodes.replies import Failure
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .context import Context, EngineSettings
 from .ending import Release
-from .grant import Grant, LocalQueue, Proceed
+from .grant import Grant, LocalQueue
 from .outbox import batch_release
 from .renewal import Renewals
 from .spec import LockSpec, QueueKey
@@ -165,7 +165,7 @@ class Engine(Context):
         """Let the next waiter ask, unless a task asks or all is held; drop the queue if unused."""
         if queue.asking or len(queue.grants) >= queue.permits:
             return
-        if queue.waiters and queue.let_ask(Proceed.NOW):
+        if queue.waiters and queue.let_ask():
             queue.asking += 1
         elif queue.kept is None and not queue.grants and self.queues.get(queue.key) is queue:
             del self.queues[queue.key]

@@ -458,12 +458,12 @@ class LocalQueue:
             return False
         return False
 
-    def let_ask(self, turn: Proceed) -> bool:
+    def let_ask(self) -> bool:
         """Let the next waiter ask the nodes; return False if nobody waits."""
         while self.waiters:
             waiter, _ = self.waiters.popitem(last=False)
             if not waiter.done():
-                waiter.set_result(turn)
+                waiter.set_result(Proceed.NOW)
                 return True
         return False
 

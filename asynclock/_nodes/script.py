@@ -30,8 +30,6 @@ WRITES: Final = frozenset({ACQUIRE, BATCH, "raise", "extend", "prepare", "accept
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 GRANTED: Final = 1
 """First word of a script's reply: it did what was asked."""
-REFUSED: Final = 0
-"""First word of a script's reply: another owner or a higher number stands in the way."""
 GRANTED_MARK: Final = ord("1")
 """In the reply to an operation on several owners: it did what was asked for this owner."""
 

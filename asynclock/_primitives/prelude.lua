@@ -21,8 +21,8 @@ local function keep_fence(key, fence, retention)
   redis.call('SET', key, string.format('%.0f', fence), 'PX', time_to_keep(fence, retention))
 end
 
--- Lets a key live for so many milliseconds from now, or for longer if it does already: a request that
--- is late, after one for longer, shortens nothing.
+-- Lets a key live for `ms` milliseconds from now, or for longer if it does already: a request that is
+-- late, after one for longer, shortens nothing.
 local function keep_for(key, ms)
   if redis.call('PTTL', key) < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
 end

@@ -55,7 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="nox -s mutation --")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--seconds", type=float, default=300.0, help="begin no mutant after these")
-    parser.add_argument("--count", type=int, help="play at most so many")
+    parser.add_argument("--count", type=int, help="the most mutants to play")
     parser.add_argument("--changed", nargs="?", const="HEAD~1", help="of lines that differ from it")
     parser.add_argument("--only", nargs="+", default=[], help="mutants, by their names")
     parser.add_argument("--night", action="store_true", help="an hour, others each night")

@@ -24,7 +24,7 @@ def everything() -> list[Mutant]:
 def shuffled(found: Iterable[Mutant], seed: int, skipped: int = 0) -> Iterator[Mutant]:
     """Yield mutants in the order of a seed: as many as one takes are a draw without bias.
 
-    skipped: so many come last.
+    skipped: how many of the first ones come last.
     """
     order = sorted(found, key=lambda mutant: (mutant.file, mutant.start, mutant.name))
     random.Random(seed).shuffle(order)

@@ -82,7 +82,7 @@ class Outcome:
 
 
 def chosen(reach: Reach, mutant: Mutant, left: float = EACH) -> list[str]:
-    """Return the tests that are run for a mutant, the fastest first: those of so many seconds."""
+    """Return the tests that are run for a mutant, the fastest first: those that fit the time."""
     found: list[str] = []
     for test in reach.tests(mutant):
         left -= reach.seconds[test]
