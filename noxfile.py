@@ -599,7 +599,8 @@ def release(session: nox.Session) -> None:
     collect_fragments(version)
     session.run("git", "add", "-A", external=True)
     message = f"Version {version}"
-    session.run("git", "commit", "--signoff", "-m", message, external=True)
+    # The version and its entry may have been written before: the sign-off is still wanted.
+    session.run("git", "commit", "--signoff", "--allow-empty", "-m", message, external=True)
     session.run("git", "tag", "-a", f"v{version}", "-m", message, external=True)
     wheel, sdist = built(session)
     session.log(f"look at it, push the commit and the tag, then: twine upload {wheel} {sdist}")
@@ -619,19 +620,24 @@ def not_releasable(links: dict[str, str]) -> str | None:
 
 
 def collect_fragments(version: str) -> None:
-    """Make the fragments a section of the changelog, and delete them."""
-    section = [f"## {version}"]
+    """Put the fragments into the section of `version` in the changelog, and delete them.
+
+    What was written into that section by hand stays, above them.
+    """
+    added = []
     for kind, title in FRAGMENTS.items():
         files = sorted((ROOT / "changelog.d").glob(f"*.{kind}.md"))
         if files:
-            section += ["", f"### {title}", ""]
-            section += [f"- {' '.join(file.read_text().split())}" for file in files]
+            added += ["", f"### {title}", ""]
+            added += [f"- {' '.join(file.read_text().split())}" for file in files]
         for file in files:
             file.unlink()
     changelog = ROOT / "CHANGELOG.md"
-    head, *older = changelog.read_text().split("\n## ")
-    kept = [f"## {one}" for one in older if "(unreleased)" not in one.splitlines()[0]]
-    changelog.write_text("\n".join([head.rstrip(), "", *section, "", *kept]).rstrip() + "\n")
+    head, *sections = changelog.read_text().split("\n## ")
+    if not sections or sections[0].partition("\n")[0] != version:
+        sections.insert(0, f"{version}\n")
+    sections[0] = "\n".join([sections[0].rstrip(), *added, ""])
+    changelog.write_text("\n## ".join([head, *sections]).rstrip() + "\n")
 
 
 @nox.session(default=False)

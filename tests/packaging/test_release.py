@@ -262,7 +262,13 @@ def test_the_picture_of_waiting_tells_the_newest_result() -> None:
 # ---- the changelog -------------------------------------------------------------------------------
 
 
-def test_fragments_become_a_section_and_are_deleted(tmp_path: Path, noxfile: ModuleType) -> None:
+SECTION = "## 0.2.0\n\n"
+
+
+@pytest.mark.parametrize("by_hand", ["", f"{SECTION}Words by hand.\n\n"])
+def test_fragments_become_a_section_and_are_deleted(
+    tmp_path: Path, noxfile: ModuleType, by_hand: str
+) -> None:
     folder = tmp_path / "changelog.d"
     folder.mkdir()
     (folder / "README.md").write_text("stays")
@@ -270,15 +276,24 @@ def test_fragments_become_a_section_and_are_deleted(tmp_path: Path, noxfile: Mod
     (folder / "a.fixed.md").write_text("Another.\n")
     (folder / "c.added.md").write_text("News.\n")
     changelog = tmp_path / "CHANGELOG.md"
-    changelog.write_text(
-        "# Changelog\n\nWords.\n\n## 0.2.0 (unreleased)\n\nSoon.\n\n## 0.1.0\n\nOld.\n"
-    )
+    changelog.write_text(f"# Changelog\n\nWords.\n\n{by_hand}## 0.1.0\n\nOld.\n")
     noxfile.collect_fragments("0.2.0")
     assert changelog.read_text() == (
-        "# Changelog\n\nWords.\n\n## 0.2.0\n\n### Added\n\n- News.\n\n### Fixed\n\n- Another.\n"
-        "- A fault is fixed.\n\n## 0.1.0\n\nOld.\n"
+        f"# Changelog\n\nWords.\n\n{by_hand or SECTION}### Added\n\n- News.\n\n"
+        "### Fixed\n\n- Another.\n- A fault is fixed.\n\n## 0.1.0\n\nOld.\n"
     )
     assert [file.name for file in folder.iterdir()] == ["README.md"]
+
+
+def test_a_section_by_hand_needs_no_fragments(tmp_path: Path, noxfile: ModuleType) -> None:
+    (tmp_path / "CHANGELOG.md").write_text(text := "# Changelog\n\n## 0.2.0\n\nBy hand.\n")
+    noxfile.collect_fragments("0.2.0")
+    assert (tmp_path / "CHANGELOG.md").read_text() == text
+
+
+def test_the_changelog_begins_with_the_version(noxfile: ModuleType) -> None:
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1].partition("\n")[0]
+    assert newest == noxfile.PROJECT["project"]["version"]
 
 
 def test_each_fragment_has_a_kind_that_the_changelog_knows(noxfile: ModuleType) -> None:
