@@ -32,7 +32,7 @@ from tests.contrib.conftest import lock_keys
 from tests.docs.blocks import ROOT, python_blocks
 from tests.waiting import PATIENCE, becomes, until
 
-PAGE = ROOT / "docs" / "web.md"
+PAGE = ROOT / "docs" / "deploy.md"
 APP = "tests.contrib.stopping_apps"
 WORKER = ("-k", "worker.Worker", "--graceful-timeout", "60")
 LIMIT = ("--timeout-graceful-shutdown", "1")
