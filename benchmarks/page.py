@@ -2,8 +2,8 @@
 
 An update is what a viewer waits for: the server selects and sorts the names of the last snapshot
 and makes JSON of it, the browser shows it, until its next frame. Reading all locks of all nodes
-takes longer; that is done beside, in slices, and less often. Both are measured, and how long a
-slice keeps the loop. CPU times hardly depend on what else the machine does; the others do.
+takes longer; that is done beside, in slices, and less often. Both are measured, also together, and
+how long a slice keeps the loop. CPU times hardly depend on what else the machine does; others do.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Measured:
 
     updates: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """For each query the server's part of some updates, with its CPU time; the first one sorts."""
-    drawn: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds from a click to its frame, with the CPU time of the browser's process for the page;
-    empty without a browser."""
+    drawn: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Seconds from a click to its frame, with the CPU time of the browser's process for the page:
+    between two snapshots, and during one; empty without a browser."""
     snapshot: float = 0.0
     cpu: float = 0.0
     stall: float = 0.0
@@ -132,7 +132,7 @@ async def _update(shots: Snapshots, query: Query) -> tuple[float, float]:
     return time.perf_counter() - began, time.thread_time() - cpu
 
 
-async def _drawn(manager: asynclock.LockManager) -> list[tuple[float, float]]:
+async def _drawn(manager: asynclock.LockManager) -> dict[str, list[tuple[float, float]]]:
     async def cpu() -> float:
         metrics = (await page.command("Performance.getMetrics"))["metrics"]
         return sum(float(one["value"]) for one in metrics if one["name"] == "ProcessTime")
@@ -140,20 +140,44 @@ async def _drawn(manager: asynclock.LockManager) -> list[tuple[float, float]]:
     async def drawn() -> Any:
         return await page.run("return drawn[0]")
 
-    found = []
+    async def click() -> list[tuple[float, float]]:
+        noted = []
+        for look in LOOKS:
+            before = await cpu()
+            await page.run(f"drawn = []; clicked = performance.now(); location.hash = '{look}'")
+            seconds = await until(drawn, look, timeout=120, every=0.2)
+            noted.append((float(seconds), await cpu() - before))
+        return noted
+
+    app = dashboard(manager, token=TOKEN)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        async with serving(dashboard(manager, token=TOKEN)) as url, browse(Path(folder)) as page:
+        async with serving(app) as url, browse(Path(folder)) as page:
             await page.open(f"{url}/#token={TOKEN.replace(' ', '+')}")
             rows = "return document.querySelectorAll('#locks tbody tr').length > 0"
             await until(lambda: page.run(rows), "the first picture", timeout=120, every=0.2)
             await page.run(WATCH)
             await page.command("Performance.enable")
-            for look in LOOKS:
-                before = await cpu()
-                await page.run(f"drawn = []; clicked = performance.now(); location.hash = '{look}'")
-                seconds = await until(drawn, look, timeout=120, every=0.2)
-                found.append((float(seconds), await cpu() - before))
+            found = {"": await click()}
+            async with _reading(manager):
+                found[" during a snapshot"] = await click()
     return found
+
+
+@contextlib.asynccontextmanager
+async def _reading(manager: asynclock.LockManager) -> AsyncIterator[None]:
+    """Read all locks again and again, as for a snapshot."""
+
+    async def read() -> None:
+        while True:
+            await Snapshots(manager).take(Query())
+
+    reading = asyncio.create_task(read())
+    try:
+        yield
+    finally:
+        reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reading
 
 
 def _shown(times: Sequence[float]) -> str:
@@ -172,9 +196,9 @@ def main() -> None:
     for name, times in found.updates.items():
         walls, cpus = zip(*times, strict=True)
         print(f"  update, {name}: {_shown(walls)}; CPU {_shown(cpus)}")
-    if found.drawn:
-        walls, cpus = zip(*found.drawn, strict=True)
-        print(f"  from a click to its frame: {_shown(walls)}; CPU of the browser {_shown(cpus)}")
+    for when, times in found.drawn.items():
+        walls, cpus = zip(*times, strict=True)
+        print(f"  from a click to its frame{when}: {_shown(walls)}; browser's CPU {_shown(cpus)}")
     print(f"  snapshot {found.snapshot * 1000:.0f} (CPU {found.cpu * 1000:.0f})", end=", ")
     print(f"longest slice CPU {found.stall * 1000:.0f}")
     print(f"  load average {found.load:.1f} on {os.cpu_count()} cores")

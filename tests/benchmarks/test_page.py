@@ -10,4 +10,4 @@ async def test_updates_and_snapshots_are_measured() -> None:
     assert found.updates.keys() == QUERIES.keys()
     assert all(0 < wall < 60 for times in found.updates.values() for wall, _ in times)
     assert 0 <= found.stall <= found.snapshot
-    assert found.drawn == []
+    assert found.drawn == {}

@@ -17,14 +17,14 @@ SPARE_OF_NODES = ("version", "tracked keys", "clients", "round trip")
 
 def cells(lease: SeenLease) -> tuple[str, ...]:
     """Return a lease as text, in the order of COLUMNS."""
-    found, agreement = lease.found, Agreement.of(lease.found)
+    found, agreement = lease.found, lease.agreement
     view = agreement.leading
     left = found.remaining
     if left is None and view is not None:
         left = view.remaining
     return (
         title(found),
-        (view.holder if view else None) or "",
+        lease.holder or "",
         held_for(found, lease.last_seen - lease.first_seen),
         seconds(left),
         str(found.fence or ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -409,6 +410,24 @@ def test_rows_are_sorted_by_each_column_and_then_by_name(column: str) -> None:
     names = [row.name for row in in_order(rows, column)]
     wanted = {"attention": "abc", "name": "abc", "holder": "cba", "waiting": "abc"}
     assert names == list(wanted.get(column, "cab"))
+
+
+@pytest.mark.parametrize("column", snapshots.COLUMNS)
+def test_a_viewer_who_searches_or_sorts_first_waits_no_longer(column: str) -> None:
+    rows = [Row(str(n), "lock", [lease(*[ONE] * 3, name=str(n))]) for n in range(50)]
+    calls: list[int] = []
+    for _ in range(2):
+        calls.append(0)
+
+        def count(_frame: object, event: str, _more: object) -> None:
+            calls[-1] += event == "call"
+
+        sys.setprofile(count)
+        try:
+            assert [row for row in in_order(rows, column) if row.contains("web")] == []
+        finally:
+            sys.setprofile(None)
+    assert calls[0] == calls[1] > 50
 
 
 async def test_other_tasks_go_on_while_thousands_of_leases_are_read() -> None:
