@@ -297,7 +297,7 @@ class Acquire(AcquireContext[Lease]):
     def _detached(self) -> Generator[Any, Any, Lease]:
         # The engine refers to the object that makes the call. If that were the caller's object,
         # the call would go on after the caller has dropped it.
-        twin = Acquire(self._engine, self._spec, self._options, None, once=self._once)
+        twin = type(self)(self._engine, self._spec, self._options, None, once=self._once)
         twin._started, twin._deadline = self._started, self._deadline
         self._entered = twin._entered = None
         return twin._call()
@@ -310,7 +310,8 @@ class Acquire(AcquireContext[Lease]):
             queue = self._queue()
             if queue is None:
                 return (yield from self._ask(None))
-            if not queue.asking and len(queue.grants) < queue.permits:
+            room = queue.asking + len(queue.grants) < queue.permits
+            if room and (self._once or not queue.asking):
                 queue.asking += 1
                 return (yield from self._ask(queue))
             waiter = self._join(queue)
@@ -333,10 +334,13 @@ class Acquire(AcquireContext[Lease]):
             return (yield from self._ask(queue))
         except AsyncLockError as error:
             if engine.observers:
-                outcome = refusals.OUTCOMES.get(type(error), "error")
-                waited = _clock.now() - self._started
-                engine.observers(Failed(self._spec.name, outcome, waited))
+                self._report(error)
             raise
+
+    def _report(self, error: AsyncLockError) -> None:
+        outcome = refusals.OUTCOMES.get(type(error), "error")
+        waited = _clock.now() - self._started
+        self._engine.observers(Failed(self._spec.name, outcome, waited))
 
     def _ask(self, queue: LocalQueue | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""
@@ -470,7 +474,7 @@ class Acquire(AcquireContext[Lease]):
         elif self._once:
             if queue.full:
                 raise refusals.held_here(self._engine, queue)
-            if queue.asking or queue.kept is not None:
+            if queue.kept is not None or queue.asking + len(queue.grants) >= queue.permits:
                 return None
         elif queue.asking and queue.asking + len(queue.grants) < queue.permits:
             # Another task asks for a permit. A call that doesn't wait asks for one more beside it.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import types
+from collections.abc import Coroutine, Generator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from .._engine.grant import Interruption
 from .._engine.lease import Lease
@@ -164,16 +165,59 @@ def release_soon(leases: Sequence[Lease]) -> None:
         lease._release_soon()
 
 
+T = TypeVar("T")
+
+
+@types.coroutine
+def together(
+    calls: Sequence[Coroutine[Any, Any, T]], results: list[T]
+) -> Generator[Any, Any, None]:
+    """Run calls in this task: all of them until they wait, then the first to its end, and so on.
+
+    What they send before they wait travels together. After an error or a cancellation `results` has
+    what the earlier calls returned, and the others are closed.
+    """
+    waiting: list[tuple[Generator[Any, Any, T], Any]] = []
+    try:
+        for call in calls:
+            steps = call.__await__()
+            try:
+                waiting.append((steps, steps.send(None)))
+            except StopIteration as end:
+                results.append(end.value)
+        for steps, awaited in waiting:
+            results.append((yield from _rest(steps, awaited)))
+    except BaseException:
+        for steps, _ in waiting:
+            steps.close()
+        for call in calls:
+            call.close()
+        raise
+
+
+def _rest(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Go on with steps that wait for `awaited`."""
+    try:
+        while True:
+            try:
+                value = yield awaited
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                awaited = steps.throw(error)
+            else:
+                awaited = steps.send(value)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 async def _release(leases: Sequence[Lease]) -> bool:
     """Release all leases, the last one first; return whether all were held until now."""
-    if not leases:
-        return True
+    ours: list[bool] = []
     try:
-        ours = await leases[-1]._release(wait=True)
-    except GeneratorExit:
-        release_soon(leases[:-1])
+        await together([lease._release(wait=True) for lease in reversed(leases)], ours)
+    except BaseException:  # cancelled
+        release_soon([lease for lease in leases if not lease._ended])
         raise
-    except BaseException:  # cancelled: once, or at each await in a scope of anyio
-        await _release(leases[:-1])
-        raise
-    return await _release(leases[:-1]) and ours
+    return all(ours)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from .._engine.acquire import Acquire, AcquireContext
 from .._engine.lease import Lease
-from ..errors import LeaseLostError, NotAcquiredError
-from .hold import release_soon
+from ..errors import AsyncLockError, LeaseLostError, NotAcquiredError, QuorumUnavailableError
+from .hold import release_soon, together
 
 Calls = Sequence[Callable[[], Acquire]]
+
+
+class Try(Acquire):
+    """A call that doesn't wait, and whose failure nobody hears of: its caller tries another way."""
+
+    __slots__ = ()
+
+    def _report(self, error: AsyncLockError) -> None:
+        pass
 
 
 async def obtain(calls: Calls) -> list[Lease]:
@@ -18,9 +28,20 @@ async def obtain(calls: Calls) -> list[Lease]:
     If anything fails or this is cancelled, the leases that the earlier calls got are released. The
     releases are not awaited, because the caller's timeout may have ended.
     """
-    leases: list[Lease] = []
-    await _add(leases, calls, None)
-    return leases
+    with _all_or_none() as leases:
+        for call in calls:
+            leases.append(await call())
+        return leases
+
+
+async def obtain_at_once(calls: Sequence[Try]) -> list[Lease] | None:
+    """Make calls that don't wait, together; return None if one of them gets no lease."""
+    try:
+        with _all_or_none() as leases:
+            await together(calls, leases)
+            return leases
+    except (NotAcquiredError, QuorumUnavailableError):
+        return None
 
 
 async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls) -> list[Lease]:
@@ -29,26 +50,25 @@ async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls)
     If that lease is lost, all begins again.
     """
     while True:
-        leases: list[Lease] = []
         try:
-            await _add(leases, calls, gate())
+            with _all_or_none() as leases:
+                async with gate() as turn:
+                    try:
+                        leases.extend(await obtain(calls))
+                    except NotAcquiredError:
+                        turn._let_go()  # leaving the block would wait for the replies
+                        raise
+                return leases
         except LeaseLostError:
             continue  # a call whose timeout has ended raises AcquireTimeoutError then
-        return leases
 
 
-async def _add(leases: list[Lease], calls: Calls, gate: AcquireContext[Lease] | None) -> None:
+@contextmanager
+def _all_or_none() -> Iterator[list[Lease]]:
+    """Release the leases of the list if the block fails."""
+    leases: list[Lease] = []
     try:
-        if gate is None:
-            for call in calls:
-                leases.append(await call())  # noqa: PERF401 - a failure must find the first ones
-        else:
-            async with gate as turn:
-                try:
-                    await _add(leases, calls, None)
-                except NotAcquiredError:
-                    turn._let_go()  # leaving the block would wait for the replies
-                    raise
+        yield leases
     except GeneratorExit:
         release_soon(leases)
         raise

@@ -10,20 +10,22 @@ whatever k is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
+from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import derived, lock_key
 from .base import Acquirable, Lockable
 from .kind import NUMBER, Held, Kind, Queue
 from .lock import SCRIPT
 from .multi import MultiLease
-from .obtain import obtain_behind
+from .obtain import Try, obtain_at_once, obtain_behind
 
 WAITERS = Queue(SCRIPT, "slots")
 COLLECTORS = Queue(SCRIPT, "collectors")
@@ -110,15 +112,22 @@ class Semaphore(Lockable):
     def _call(
         self, timeout: float | None, *, once: bool = False, since: float | None = None
     ) -> Acquire:
-        # A random slot that this process doesn't hold: rivals that start apart seldom collide.
+        spec = next(self._slots())
+        return Acquire(self._engine, spec, self._options, timeout, once=once, since=since)
+
+    def _slots(self) -> Iterator[LockSpec]:
+        """Yield the slots that this process doesn't hold, or all if it holds all.
+
+        They begin with a random one: rivals that start apart seldom collide.
+        """
         queue = self._engine.queues.get(self._spec.queue_key or "")
         free: Sequence[int] = range(self.permits)
         if queue is not None and queue.grants and not queue.full:
             ours = {grant.spec.part for grant in queue.grants}
             free = [number for number in free if str(number) not in ours]
-        one = free[int(self._engine.random() * len(free))]
-        spec = slot(self._key, self.name, self.permits, one)
-        return Acquire(self._engine, spec, self._options, timeout, once=once, since=since)
+        start = int(self._engine.random() * len(free))
+        for i in range(len(free)):
+            yield slot(self._key, self.name, self.permits, free[(start + i) % len(free)])
 
     async def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
@@ -131,11 +140,12 @@ class Semaphore(Lockable):
 class SemaphorePermits(Acquirable[MultiLease]):
     """Several permits of one semaphore at once: all of them, or none.
 
-    `lease.fences` has the fence of each slot. The permits are taken one by one as they become free,
-    and kept until there are enough, so small requests can't starve a large one: it competes for
-    each permit that is released. While it waits, the permits that it has already are idle. Of
-    several large requests, in all processes, only one collects at a time, so two of them never wait
-    for each other's permits.
+    `lease.fences` has the fence of each slot. A call first asks for all its permits at once. If
+    they aren't all free, it takes them one by one as they become free and keeps them until there
+    are enough, so small requests can't starve a large one: it competes for each permit that is
+    released. While it waits, the permits that it has already are idle. Of several large requests,
+    in all processes, only one collects at a time, so two of them never wait for each other's
+    permits.
     """
 
     __slots__ = ("_gate", "_semaphore", "permits")
@@ -154,8 +164,17 @@ class SemaphorePermits(Acquirable[MultiLease]):
     async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
         """Do the work of `acquire` when it is awaited."""
         asked = _clock.now()
+        leases, slots = None, list(islice(self._semaphore._slots(), self.permits))
+        collects = self._gate.queue_key in self._engine.queues  # a task of this process
+        if len(slots) == self.permits and not collects:
+            tries = [Try(self._engine, one, self._options, None, once=True) for one in slots]
+            leases = await obtain_at_once(tries)
+        if leases is None:
+            leases = await self._collect(timeout, asked, once=once)
+        return MultiLease(self.name, [lease.part for lease in leases], leases)
+
+    async def _collect(self, timeout: float | None, asked: float, *, once: bool) -> list[Lease]:
         options = LeaseOptions(self._options.ttl)
         gate = partial(Acquire, self._engine, self._gate, options, timeout, once=once, since=asked)
         call = partial(self._semaphore._call, timeout, once=once, since=asked)
-        leases = await obtain_behind(gate, [call] * self.permits)
-        return MultiLease(self.name, [lease.part for lease in leases], leases)
+        return await obtain_behind(gate, [call] * self.permits)

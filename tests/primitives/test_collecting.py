@@ -183,6 +183,26 @@ async def test_two_large_requests_do_not_wait_for_each_other(on: Nodes) -> None:
 
 
 @virtual
+async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(on: Nodes) -> None:
+    three = on.locks.semaphore("pool", 5).several(3)
+    on.slow(0.01)
+    began = now()
+    hold = await three.acquire()
+    assert now() - began < 0.03  # a trip takes 0.02
+    assert len(hold.fences) == 3
+    began = now()
+    assert await hold.release()
+    assert now() - began < 0.03
+    for part in (0.0, 0.005, 0.015):
+        asking = start(three.acquire())
+        await asyncio.sleep(part)
+        asking.cancel()
+        await asyncio.wait([asking])
+        async with on.locks.semaphore("pool", 5).several(5).acquire(timeout=0.1):
+            pass
+
+
+@virtual
 async def test_a_request_that_was_cancelled_holds_nothing(on: Nodes) -> None:
     one = await on.locks.semaphore("s", 3).acquire()
     async with on.connect() as others:

@@ -63,8 +63,8 @@ KEYS: dict[str, tuple[Make, str, str]] = {
     "slot": (lambda locks: locks.semaphore("a", 1).acquire(), "a:#0 a:#0:#fence", "a:#slots"),
     "several": (
         lambda locks: locks.semaphore("a", 1).several(1).acquire(),
-        "a:#0 a:#0:#fence a:#several:#fence",
-        "a:#slots a:#several",
+        "a:#0 a:#0:#fence",
+        "a:#several a:#several:#fence a:#slots",
     ),
     "several names": (
         lambda locks: locks.multi_lock("a", "b").acquire(),
