@@ -224,7 +224,8 @@ class _KeyScan:
             said = _page_of(await page)
             if isinstance(said, Failure):
                 self.unlisted |= said.permanent
-                self.error = f"{said.cause} ({WITHOUT_SCAN})" if said.permanent else said.cause
+                named = said.permanent and "scan" in said.cause.lower()
+                self.error = f"{said.cause} ({WITHOUT_SCAN})" if named else said.cause
                 return
             self.keys += len(said.keys)
             page = self._page(server, said.cursor) if said.cursor != b"0" else None

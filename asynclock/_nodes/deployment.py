@@ -147,8 +147,8 @@ def _server(
 ) -> Node:
     async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
         timeout = settings.node_timeout
-        key = settings.record_key
-        link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit, key)
+        keys = settings.record_key, settings.witness_key
+        link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit, *keys)
         try:
             return link, await _lineage(link, facts, primaries.mark)
         except BaseException:

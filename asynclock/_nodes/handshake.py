@@ -89,13 +89,15 @@ async def dial(
     node_timeout: float,
     limit: float,
     record_key: str = "",
+    own_key: str = "",
 ) -> tuple[Link, Facts]:
     """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then.
 
     With a `record_key`, the facts contain what the node keeps of the record of the fleet's set.
+    With an `own_key`, a proxy that spreads the keys of a script is refused.
     """
     async with _opening(endpoint, listener, limit) as link:
-        known = await _introduce(link, endpoint, scripts, record_key)
+        known = await _introduce(link, endpoint, scripts, record_key, own_key)
         link.answer_within(node_timeout)
     return link, known
 
@@ -219,7 +221,7 @@ def _accept_ready(answer: Any) -> None:
 
 
 async def _introduce(
-    link: Link, endpoint: Endpoint, scripts: Iterable[Script], record_key: str
+    link: Link, endpoint: Endpoint, scripts: Iterable[Script], record_key: str, own_key: str
 ) -> Facts:
     # A script that could not be loaded is sent with EVAL when it is first needed.
     loads = [Command.plain("SCRIPT", "LOAD", script.source) for script in scripts]
@@ -247,22 +249,22 @@ async def _introduce(
     if not isinstance(clock, Failure):
         link.listener.on_clock(clock, sent, _clock.now())
     link.tracking = tracking == b"OK" and link.no_hello is None
-    if record_key and not link.tracking:  # a proxy does not pass pushes on
-        await _one_server(link, record_key)
+    if own_key and not link.tracking:  # a proxy does not pass pushes on
+        await ask_whether_one_server(link, own_key)
     known = read_facts(info, fsync, tracking=link.tracking)
     kept = record.kept(replies[-1] if record_key else None)
     refused = _refused(questions, replies)
     return replace(known, refused=("HELLO", *refused) if link.no_hello else refused, kept=kept)
 
 
-async def _one_server(link: Link, record_key: str) -> None:
+async def ask_whether_one_server(link: Link, own_key: str) -> None:
     """Raise HandshakeError if it depends on the first key of a script which server executes it."""
-    key = f"{record_key}:{token_hex(8)}"
+    key = f"{own_key}:{token_hex(8)}"
     see = "return redis.call('GET', KEYS[2])"
     kept, *seen, _ = await asyncio.gather(
         link.ask(Command.plain("SET", key, "1", "PX", 10_000)),
         *(
-            link.ask(Command.plain("EVAL", see, 2, f"{record_key}:{number}", key))
+            link.ask(Command.plain("EVAL", see, 2, f"{own_key}:{number}", key))
             for number in range(FIRST_KEYS)
         ),
         link.ask(Command.plain("DEL", key)),

@@ -38,6 +38,7 @@ from asynclock.testing.topology import REPLICATION, follow, in_sync
 from tests.able_servers import server_with_tls
 from tests.access.test_acl import hand_over, minimal
 from tests.docs.blocks import ROOT
+from tests.nodes.test_handshake import spreading
 from tests.waiting import until
 
 from .conftest import PATIENCE, Program
@@ -255,6 +256,22 @@ async def test_managed_services(
     assert codes(ended.out)[at(server)] == {"evicts", "no-persistence", *service.says}
     if "config" in f"{service.unknown} {service.forbidden}".lower():
         assert not re.search("redis-cli|CONFIG|rename-command|ACL S", "".join(_fixes(ended.out)))
+
+
+@pytest.mark.parametrize("prefix", ["asynclock:", "{locks}:"])
+async def test_a_proxy_that_spreads_the_keys_of_a_script(
+    program: Program, asynclock_servers: StartServers, prefix: str
+) -> None:
+    """It knows neither HELLO nor TIME; where all keys are on one server, scripts may use TIME."""
+    servers = await asynclock_servers(2)
+    async with spreading(servers) as url:
+        program.use([url], prefix=prefix)
+        ended = await program.finish(await program.start(*QUICK))
+    seen = codes(ended.out).pop(url.removeprefix("redis://"))
+    assert (ended.status, seen) == {
+        "asynclock:": (ERROR, {"no-use"}),
+        "{locks}:": (WARNING, {"renamed", "resp2"}),
+    }[prefix]
 
 
 async def test_a_user_who_lacks_what_one_primitive_needs(

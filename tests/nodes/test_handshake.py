@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import zlib
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -452,19 +453,9 @@ async def _pass_on(
 reply_under_way = object()
 
 
-@pytest.mark.parametrize(
-    ("servers", "prefix", "cause"),
-    [
-        (1, "asynclock:", ""),
-        (2, "asynclock:", "chooses a server by the first key of a script"),
-        (2, "{locks}:", ""),
-    ],
-)
-async def test_a_proxy_that_sends_scripts_to_several_servers_is_refused(
-    asynclock_servers: StartServers, servers: int, prefix: str, cause: str
-) -> None:
-    """Two clients would hold one lock on two servers, because each batch has a first key."""
-    behind = await asynclock_servers(servers)
+@contextlib.asynccontextmanager
+async def spreading(behind: Sequence[LocalServer]) -> AsyncIterator[str]:
+    """Yield the URL of a proxy that sends each command to a server chosen by its first key."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         links = [await asyncio.open_connection(one.host, one.port) for one in behind]
@@ -476,16 +467,36 @@ async def test_a_proxy_that_sends_scripts_to_several_servers_is_refused(
                 if words[0] in (b"HELLO", b"CLIENT", b"TIME", b"INFO"):
                     writer.write(b"-ERR unknown command '%b'\r\n" % words[0])
                 else:
-                    writer.write(await _pass_on(words, *links[zlib.crc32(tag) % servers]))
+                    writer.write(await _pass_on(words, *links[zlib.crc32(tag) % len(behind)]))
         for one in (writer, *(requests for _, requests in links)):
             one.close()
 
-    proxy = await asyncio.start_server(serve, "127.0.0.1")
-    url = f"redis://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-    async with proxy, patient.connect(url, prefix=prefix, restart_guard=False) as locks:
+    async with await asyncio.start_server(serve, "127.0.0.1") as proxy:
+        yield f"redis://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("servers", "settings", "cause"),
+    [
+        (1, {}, ""),
+        (2, {}, "chooses a server by the first key of a script"),
+        (2, {"set_guard": False}, "chooses a server by the first key of a script"),
+        (2, {"prefix": "{locks}:"}, ""),
+    ],
+)
+async def test_a_proxy_that_sends_scripts_to_several_servers_is_refused(
+    asynclock_servers: StartServers, servers: int, settings: dict[str, Any], cause: str
+) -> None:
+    """Two clients would hold one lock on two servers, because each batch has a first key."""
+    behind = await asynclock_servers(servers)
+    connect = partial(patient.connect, restart_guard=False, **settings)
+    async with spreading(behind) as url, connect(url) as locks:
         if cause:
             with pytest.raises(asynclock.ConfigurationError, match=cause):
                 await locks.lock("a").acquire(timeout=20)
+            with pytest.raises(asynclock.ConfigurationError, match=cause) as caught:
+                [_ async for _ in locks.inspect_all()]
+            assert "SCAN" not in str(caught.value)
         else:
             leases = await asyncio.gather(*(locks.lock(n).acquire(timeout=20) for n in "abcd"))
             await asyncio.gather(*(lease.release() for lease in leases))

@@ -61,8 +61,8 @@ class PrimaryDialer:
         the roster of a new term counts; it is of no use from `max_ttl` on.
         """
         timeout = self.settings.node_timeout
-        record_key = self.settings.record_key
-        link, facts = await dial(endpoint, listener, self.scripts, timeout, limit, record_key)
+        keys = self.settings.record_key, self.settings.witness_key
+        link, facts = await dial(endpoint, listener, self.scripts, timeout, limit, *keys)
         try:
             known.counted(facts.replicas)
             self._check(facts, known, watched=replicas is not None)

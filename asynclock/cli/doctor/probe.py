@@ -11,12 +11,13 @@ from typing import Any
 from ... import _clock
 from ..._inspect.fleet_state import CLIENTS
 from ..._nodes.endpoint import Endpoint, redacted
-from ..._nodes.handshake import HandshakeError, greet
+from ..._nodes.handshake import HandshakeError, ask_whether_one_server, greet
 from ..._nodes.link import Link
 from ..._nodes.record import RECORD_KEY, kept, reading
 from ..._nodes.replicated.acks import Acks
 from ..._nodes.replies import Failure, by_field, number, parse_info, read_facts, read_time
 from ..._nodes.script import Command
+from ..._nodes.witness import WITNESS_KEY
 from ..._primitives.lock import SCRIPT
 from ..._rules.nodeset import NOTHING, Kept, NodeSet
 from ..._rules.trust import Facts, Trust
@@ -149,6 +150,8 @@ async def probe(endpoint: Endpoint, url: str, purpose: Purpose) -> Probe:
         return found
     try:
         await _ask(found, link, purpose)
+    except HandshakeError as error:
+        found.down = error.failure
     finally:
         link.close("done")
     return found
@@ -170,6 +173,8 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
         _record(found, "HELLO", link.no_hello)
     elif _record(found, "CLIENT TRACKING", tracking):
         _record(found, "CLIENT CACHING", await link.ask(Command.plain("CLIENT", "CACHING", "YES")))
+    if not tracked:
+        await ask_whether_one_server(link, purpose.prefix + WITNESS_KEY)
     found.info = parse_info(info)
     found.facts = read_facts(info, fsync, tracking=tracked)
     trust = Trust(purpose.max_ttl)
@@ -215,7 +220,7 @@ async def _try_commands(found: Probe, link: Link, purpose: Purpose) -> None:
         "DEL": Command.plain("DEL", key),
         "TIME": Command.plain("TIME"),
         "SCRIPT LOAD": Command.plain("SCRIPT", "LOAD", SCRIPT.source),
-        "EVAL": Command.plain("EVAL", "return 1", 0),
+        "EVAL": Command.plain("EVAL", "return 1", 1, key),  # a proxy needs a key
         "EVALSHA": lock,
         "SCAN": Command.plain("SCAN", 0, "COUNT", 1),
         "WAIT": Command.plain("WAIT", 0, 1),
@@ -224,7 +229,8 @@ async def _try_commands(found: Probe, link: Link, purpose: Purpose) -> None:
         tried["WAITAOF"] = Command.plain("WAITAOF", 0, 0, 1)
     replies = await asyncio.gather(*(link.ask(command) for command in tried.values()))
     for name, reply in zip(tried, replies, strict=True):
-        _record(found, name, reply)
+        if not _record(found, name, reply) and not reply.code:
+            found.down = reply  # it closed the connection, or answers no more
 
 
 async def _watch_clock(found: Probe, link: Link, trust: Trust, seconds: float) -> None:
