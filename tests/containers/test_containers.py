@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from docker.errors import DockerException
+from docker.models.containers import Container
 
 from asynclock.errors import ConfigurationError
 from asynclock.testing import (
@@ -69,6 +72,19 @@ async def test_a_failing_start_says_why(image):
             pass
     with pytest.raises(ConfigurationError, match="localhost:1/no-such-image"):
         container_image("localhost:1/no-such-image")
+
+
+async def test_a_container_that_the_engine_does_not_end_is_named(image, monkeypatch):
+    def refuse(_container):
+        raise DockerException("no such right")
+
+    async with LocalServer(binary=image) as server:
+        with monkeypatch.context() as patched:
+            patched.setattr(Container, "kill", refuse)
+            patched.setattr(threading.Thread, "join", lambda *_: None)  # at once, not after 60 s
+            with pytest.raises(ConfigurationError, match=r"no such right.*docker rm --force"):
+                await server.kill()
+        assert await server.command("PING") == "PONG"
 
 
 async def test_a_lock_over_three_containers_one_of_them_frozen(image):

@@ -110,6 +110,20 @@ def certified(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_certificates_that_cannot_be_made_show_why(certified: Path) -> None:
+    (certified / "ca.pem").write_text("no certificate")
+    made = subprocess.run(
+        [DEPLOY / "tls" / "make-certificates", "b"],
+        cwd=certified,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode
+    assert "ca.pem" in made.stderr
+    assert not (certified / "b.pem").exists()
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 async def test_the_node_of_systemd_grants_to_its_users_by_tls(certified: Path, host: str) -> None:
     if not (binary := find_server()).tls:

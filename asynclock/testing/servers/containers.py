@@ -151,12 +151,21 @@ class _ContainerProcess(ServerProcess):
         await asyncio.to_thread(self.kill_now)
 
     def kill_now(self) -> None:
+        said: Exception | None = None
         # Repeated, because the container may still be in creation.
         for _ in range(_KILL_TRIES):
             if not self.alive:
                 break
-            with contextlib.suppress(Exception):
+            try:
                 self._container.get_wrapped_container().kill()
+            except Exception as error:
+                said = error
             self._life.join(0.1)
+        if self.alive:
+            name = self._pid_file.read_text()
+            raise ConfigurationError(
+                f"the engine didn't end the container {name} ({said or 'no error'}): "
+                f"docker rm --force {name}"
+            )
         self._pid_file.unlink(missing_ok=True)
         self.frozen = False

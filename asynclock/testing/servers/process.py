@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from asynclock.errors import ConfigurationError
+
 _STEP = 0.002
 _TIMEOUT = 10.0  # seconds for a signal to take effect
 
@@ -69,7 +71,8 @@ class ServerProcess:
     async def kill(self) -> None:
         """Send SIGKILL (which also ends a frozen process), and wait until it is reaped."""
         self._signal(signal.SIGKILL)
-        await self.gone()
+        if not await self.gone():
+            raise ConfigurationError(f"the server {self.pid} did not end by SIGKILL")
 
     async def gone(self, timeout: float = _TIMEOUT) -> bool:
         """Wait until the process has ended; return False if it hasn't after `timeout` seconds."""
