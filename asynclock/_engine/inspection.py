@@ -107,7 +107,8 @@ class Inspection:
     """One inspection per part if there are several: a semaphore's slots, or writer and readers."""
     waiting: tuple[Waiter, ...] = ()
     """The waiters of all processes in their order, at most 1,000 of each queue; each part has those
-    of its name. Empty also if the nodes' users may not read the queue."""
+    of its name. Only nodes that answered count (see `nodes`), so in an outage fewer may be known.
+    Empty also if the nodes' users may not read the queue."""
 
     @property
     def owner(self) -> str | None:

@@ -35,7 +35,8 @@ async def test_too_few_nodes_to_tell(program: Program, asynclock_nodes: list[Loc
     )
     assert (one.status, all_.status, release.status) == (69, 69, 69)
     assert "0 held, but only 1 of 3 nodes answered" in all_.out
-    assert "0 held, but only 1 of 3 nodes answered" in top.out
+    assert "0 held, 0 waiting, but only 1 of 3 nodes answered" in top.out
+    assert "nobody is known to wait, but only 1 of 3 nodes answered" in one.out
     for ended in (one, all_, top, release):  # no line of the library's log as it is
         assert all(line.startswith("asynclock: ") for line in ended.err.splitlines())
 

@@ -358,6 +358,19 @@ def test_who_waits_and_who_is_told_already(owner: list[Any], here: Here) -> None
     assert listed == {"x": shown}
 
 
+def test_a_queue_that_a_minority_tells_is_no_order(here: Here) -> None:
+    @contextlib.asynccontextmanager
+    async def outage() -> AsyncIterator[None]:
+        async with kept(OWNER, *waiting(2))():
+            for url in NODES[1:]:
+                memory_node(url).freeze()
+            yield
+
+    ended = here(*asked("inspect", "x"), scene=outage)
+    assert ended.status == 69
+    assert "\n2 waiting, but only 1 of 3 nodes answered\n" in ended.out
+
+
 @pytest.mark.parametrize(
     ("count", "first", "last"),
     [

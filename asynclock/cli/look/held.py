@@ -66,7 +66,7 @@ def show(wanted: InspectArguments) -> int:
     if name is None:
         _show_all(found, json, len(settings.nodes))
     else:
-        _show_one(found, json)
+        _show_one(found, json, len(settings.nodes))
     say_causes(found.errors, settings.prefix)
     for address, cause in found.without_vote.items():
         say(f"{address}: answers, but has no vote: {cause}")
@@ -144,7 +144,7 @@ def _row(found: Inspection) -> tuple[str, ...]:
     return title(found), holder, held_for(found), left, fence, agreement.support, notes
 
 
-def _show_one(found: Survey, json: bool) -> None:
+def _show_one(found: Survey, json: bool, nodes: int) -> None:
     leases = found.held
     name = leases[0].name if leases else found.states[0].name
     waiting = found.waiting.get(name, ())
@@ -167,12 +167,15 @@ def _show_one(found: Survey, json: bool) -> None:
         print_text(f"publishes {found.published[:LONGEST_VALUE]!r}")
     for state in found.states:
         _show_state(state)
+    short = found.shortfall(nodes)
     if waiting:
-        _show_queue(waiting)
+        _show_queue(waiting, short)
+    elif short and not found.states:
+        print_text(f"nobody is known to wait{short}")
 
 
-def _show_queue(waiting: Sequence[Waiter]) -> None:
-    print(f"{queued(waiting)}; the first goes next")
+def _show_queue(waiting: Sequence[Waiter], short: str) -> None:
+    print_text(f"{queued(waiting)}{short or '; the first goes next'}")
     rows = [
         (str(place), one.label or "", ago(one.since), "woken" if one.woken else "")
         for place, one in enumerate(waiting[:SHOWN], 1)

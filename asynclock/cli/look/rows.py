@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from ... import _clock
 from ..._engine.inspection import Waiter
 from ..._inspect.monitor import Monitor, SeenLease, SeenNode
-from ..._inspect.views import Agreement, number, title
+from ..._inspect.survey import Survey
+from ..._inspect.views import number, title
 from .._text import ago, held_for, seconds
 
 COLUMNS = ("name", "holder", "held for", "remaining", "fence", "nodes", "waiting", "note")
 NODE_COLUMNS = ("node", "state", "round trip", "tracked keys", "clients", "version", "cause")
+WAITING = COLUMNS.index("waiting")
 SPARE_OF_NODES = ("version", "tracked keys", "clients", "round trip")
 
 
@@ -39,13 +41,15 @@ def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequen
     text = search.casefold()
     rows: Iterable[SeenLease] = monitor.leases.values()
     if text:
-        rows = [row for row in rows if text in f"{title(row.found)}\0{_holder(row)}".casefold()]
+        rows = [row for row in rows if text in f"{title(row.found)}\0{row.holder or ''}".casefold()]
     return sorted(rows, key=lambda row: _key(row, column), reverse=reverse)
 
 
-def _holder(lease: SeenLease) -> str:
-    view = Agreement.of(lease.found).leading
-    return (view.holder if view else None) or ""
+def waited(found: Survey) -> str:
+    """Return how many wait for all names together, and the longest wait."""
+    waiting = [one for each in found.queues.values() for one in each]
+    longest = ago(min((one.since for one in waiting if one.since is not None), default=None))
+    return f"{number(waiting)} waiting{', longest ' * bool(longest)}{longest}"
 
 
 def _waiting(waiting: Sequence[Waiter]) -> str:
@@ -62,7 +66,7 @@ def _key(lease: SeenLease, column: int) -> tuple[float, str]:
         case 0:
             return 0.0, title(lease.found).casefold()
         case 1:
-            return 0.0, _holder(lease).casefold()
+            return 0.0, (lease.holder or "").casefold()
         case 2:
             return lease.found.since or _clock.wall() - (lease.last_seen - lease.first_seen), ""
         case 3:
@@ -71,10 +75,10 @@ def _key(lease: SeenLease, column: int) -> tuple[float, str]:
             return lease.found.fence, ""
         case 5:
             return sum(view.owner is not None for view in lease.found.nodes), ""
-        case 6:
+        case 6:  # WAITING
             return len(lease.found.waiting), ""
         case _:
-            return 0.0, Agreement.of(lease.found).note.casefold()
+            return 0.0, lease.agreement.note.casefold()
 
 
 def node_cells(node: SeenNode) -> tuple[str, ...]:

@@ -23,7 +23,16 @@ from .._status import Status
 from .._text import clean, log_to_nobody
 from .held import NODE_TIMEOUT, say_causes
 from .keys import pressed
-from .rows import COLUMNS, NODE_COLUMNS, SPARE_OF_NODES, cells, node_cells, ordered
+from .rows import (
+    COLUMNS,
+    NODE_COLUMNS,
+    SPARE_OF_NODES,
+    WAITING,
+    cells,
+    node_cells,
+    ordered,
+    waited,
+)
 
 HELP = (
     *("q quit", "↑↓ PgUp PgDn scroll", "s sort", "r reverse"),
@@ -50,7 +59,8 @@ def top(
     """Watch held locks, locks that ran out, and the health of the nodes.
 
     Keys: q quits, arrows, PgUp, PgDn, Home and End scroll, s sorts by the next column, r reverses,
-    / filters by name or holder (Enter ends the filter, Esc drops it), space pauses.
+    / filters by name or holder (Enter ends the filter, Esc drops it), space pauses. Names with the
+    most waiters come first.
 
     "tracked keys" and "clients" are each server's own counts: keys that clients watch (a waiter
     watches some), and connections, with those of this command. "ran out" counts locks whose holder
@@ -89,8 +99,8 @@ class TopScreen:
     def __init__(self, monitor: Monitor, prefix: str = "") -> None:
         self.monitor = monitor
         self._prefix = prefix
-        self._column = 0
-        self._reverse = False
+        self._column = WAITING
+        self._reverse = True
         self._filter = ""
         self._typing = False
         self._paused = False
@@ -113,7 +123,9 @@ class TopScreen:
         print()
         rows = ordered(self.monitor, self._column, self._reverse, "")
         print_table(COLUMNS, list(map(cells, rows)), SPARE)
-        print_text(f"{len(rows)} held{self.monitor.survey.shortfall(len(self.monitor.nodes))}")
+        found = self.monitor.survey
+        short = found.shortfall(len(self.monitor.nodes))
+        print_text(f"{len(rows)} held, {waited(found)}{short}")
 
     async def run(self, locks: LockManager, interval: float) -> None:
         """Show everything live until the user presses `q`."""
@@ -155,6 +167,7 @@ class TopScreen:
             self._ended.set()
         elif key == "s":
             self._column = (self._column + 1) % len(COLUMNS)
+            self._reverse = self._column == WAITING
         elif key == "r":
             self._reverse = not self._reverse
         elif key == "/":
@@ -191,7 +204,7 @@ class TopScreen:
 
     def _headline(self, width: int) -> list[Text]:
         counts = self.monitor.counts
-        words = ["asynclock", f"{len(self.monitor.leases)} held"]
+        words = ["asynclock", f"{len(self.monitor.leases)} held", waited(self.monitor.survey)]
         seen = [f"{counts[word]} {word}" for word in ("acquired", "released", "ran out")]
         words.append(f"seen since the start: {', '.join(seen)}")
         lines = wrapped(words, width, "bold")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from asynclock._engine.engine import NodeHealth
 from asynclock._engine.inspection import Inspection, NodeView, Waiter
 from asynclock._inspect.health import trouble
 from asynclock._inspect.monitor import Monitor, SeenLease, SeenNode
+from asynclock._inspect.survey import Survey
 from asynclock.cli._sources import Settings
 from asynclock.cli._start import start
 from asynclock.cli.look import rows, top
@@ -161,7 +163,7 @@ def screen(*keys: str, **size: Any) -> list[str]:
 
 HELP = "q quit   ↑↓ PgUp PgDn scroll   s sort   r reverse   / filter   Esc no filter   space pause"
 ABOVE = """\
-asynclock   9 held
+asynclock   9 held   0 waiting
 seen since the start: 4 acquired, 0 released, 1 ran out
 1 of 2 nodes without a vote (1 down): nothing can be locked,
 and no lease can be renewed
@@ -178,7 +180,7 @@ SCREENS: dict[str, tuple[list[str], str]] = {
     "wide": (
         screen("down", " "),
         f"""\
-asynclock   9 held   seen since the start: 4 acquired, 0 released, 1 ran out
+asynclock   9 held   0 waiting   seen since the start: 4 acquired, 0 released, 1 ran out
 1 of 2 nodes without a vote (1 down): nothing can be locked, and no lease can be renewed
 
 node       state  round trip  tracked keys  clients  version  cause
@@ -186,10 +188,10 @@ redis://a  up     1.2 ms      5             9        7.2.0
 redis://b  down                                               {REFUSED}
 redis://b: {REFUSED}
 
-name ▲  holder       held for    remaining  fence  nodes  waiting  note
-job-2   web-2:7:job  over 4.0 s  6.0 s      2      3/3
-job-3   web-3:7:job  over 5.0 s  7.0 s      3      3/3
-job-4   web-4:7:job  over 6.0 s  8.0 s      4      3/3
+name   holder       held for    remaining  fence  nodes  waiting ▼  note
+job-2  web-2:7:job  over 4.0 s  6.0 s      2      3/3
+job-3  web-3:7:job  over 5.0 s  7.0 s      3      3/3
+job-4  web-4:7:job  over 6.0 s  8.0 s      4      3/3
 
 2-4 of 9   paused   {HELP}""",
     ),
@@ -197,14 +199,14 @@ job-4   web-4:7:job  over 6.0 s  8.0 s      4      3/3
         screen(width=60, height=17),
         f"""\
 {ABOVE}
-name ▲  holder       held for
-job-1   web-1:7:job  over 3.0 s
-job-2   web-2:7:job  over 4.0 s
-job-3   web-3:7:job  over 5.0 s
+name   holder       held for    waiting ▼
+job-1  web-1:7:job  over 3.0 s
+job-2  web-2:7:job  over 4.0 s
+job-3  web-3:7:job  over 5.0 s
 {BELOW}""",
     ),
     "narrow, with the sorted column": (
-        screen("s", "s", "s", "r", width=60, height=17),
+        screen(*"sssss", "r", width=60, height=17),
         f"""\
 {ABOVE}
 name   holder       held for     remaining ▼
@@ -216,11 +218,11 @@ job-7  web-7:7:job  over 9.0 s   11.0 s
     "without trouble and locks": (
         screen(width=200, monitor=Monitor()),
         f"""\
-asynclock   0 held   seen since the start: 0 acquired, 0 released, 0 ran out
+asynclock   0 held   0 waiting   seen since the start: 0 acquired, 0 released, 0 ran out
 
 node  state  round trip  tracked keys  clients  version  cause
 
-name ▲  holder  held for  remaining  fence  nodes  waiting  note
+name  holder  held for  remaining  fence  nodes  waiting ▼  note
 
 0-0 of 0   {HELP}""",
     ),
@@ -303,16 +305,30 @@ def test_which_locks_a_key_scrolls_to(keys: tuple[str, ...], first: int) -> None
 
 
 def test_s_sorts_by_the_next_column_and_begins_again_after_the_last() -> None:
-    heads = [next(line for line in screen(*["s"] * n) if "▲" in line) for n in range(9)]
-    marked = [head.partition(" ▲")[0].rpartition("  ")[2] for head in heads]
-    names = ["name", "holder", "held for", "remaining", "fence", "nodes", "waiting", "note"]
-    assert marked == [*names, "name"]
+    heads = [re.findall(r"((?:\w+ )?\w+) ([▲▼])", "\n".join(screen(*["s"] * n))) for n in range(9)]
+    names = ["name", "holder", "held for", "remaining", "fence", "nodes"]
+    marked = [("note", "▲"), *((name, "▲") for name in names)]
+    assert heads == [[one] for one in (("waiting", "▼"), *marked, ("waiting", "▼"))]
 
 
 def test_r_turns_the_order_around_and_back() -> None:
-    assert shown("r")[1] == ["job-9", "job-8", "job-7"]
-    assert "name ▼" in "\n".join(screen("r"))
-    assert shown("r", "r")[1] == ["job-1", "job-2", "job-3"]
+    assert shown(*"ssr")[1] == ["job-9", "job-8", "job-7"]
+    assert "name ▼" in "\n".join(screen(*"ssr"))
+    assert shown(*"ssrr")[1] == ["job-1", "job-2", "job-3"]
+
+
+def test_the_names_that_are_waited_for_come_first_and_the_waiters_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_clock, "wall", lambda: SINCE + 250)
+    queue = [Waiter(f"{n:032x}:web-{n}:1", woken=False, since=SINCE - n) for n in (5, 6)]
+    monitor = monitored(2)
+    monitor.leases["z", "", ""] = seen("z", waiting=tuple(queue))
+    # A name that is waited for, and that nobody holds, counts, too.
+    monitor.survey = Survey([], queues={("z", "lock"): tuple(queue), ("free", "lock"): QUEUE})
+    lines = screen(monitor=monitor)
+    assert lines[0].startswith("asynclock   3 held   4 waiting, longest 4m 16s   seen")
+    assert [line.split()[0] for line in lines if " 3/3" in line] == ["z", "job-1", "job-2"]
 
 
 THREE = (*"/b-3",)
@@ -356,7 +372,7 @@ def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("down", "end", "s", "up", "r", "page down", "/", "x", "\r", "home"):
         view._key(key)
         view._render()
-    wanted = [(0, False, ""), (1, False, ""), (1, True, ""), (1, True, "x")]
+    wanted = [(6, True, ""), (7, False, ""), (7, True, ""), (7, True, "x")]
     assert sorts == wanted
     view.monitor.leases = {}
     view._render()
