@@ -597,6 +597,7 @@ async def test_a_night_with_the_page(
         await asynclock_nodes[1].freeze()
         await page.shows("trouble", "nothing can be locked")
         await page.shows("locks", "unknown: 1 of 3 nodes answered")
+        await page.shows("held", "353 leases seen; unknown: 1 of 3 nodes answer")
         await has(page, {"$('trouble').className": "red"})
         assert "disagree" not in await page.text("locks")
         for dark in (False, True):
@@ -610,6 +611,14 @@ async def test_a_night_with_the_page(
         process.send_signal(signal.SIGCONT)
         await page.shows("status", "live")
         await has(page, {"document.body.className": ""})
+
+        # What nodes that come back without their locks mean: none of these ran out.
+        for node in asynclock_nodes:
+            await node.restart()
+        await page.shows("held", "Names 0 leases held")
+        await page.shows("voting", "Nodes 3 of 3 vote")
+        await has(page, {"$('trouble').hidden": True})
+        assert "Ran out0" in await page.text("charts")
 
 
 async def _says_who_waits(page: Page) -> None:

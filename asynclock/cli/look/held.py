@@ -239,7 +239,7 @@ def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
         held = f"held {ago(found.since)}".rstrip()
         parts = [f"{held} by {by}", f"fence {found.fence}"]
         if found.remaining is not None:
-            parts.append(f"{found.remaining:.1f} s left without renewal")
+            parts.append(f"{seconds(found.remaining)} left without renewal")
         return "; ".join([*parts, *filter(None, [agreement.note])])
     if agreement.undecided:
         return agreement.note

@@ -244,7 +244,7 @@ function row(one) {
 
 function overview(picture) {
   charts(picture);
-  show("held", ["Names ", make("small", {}, plural(picture.held, "lease") + " held")]);
+  show("held", ["Names ", make("small", {}, plural(picture.held, "lease") + (blind ? " seen; " + blind : " held"))]);
   const last = picture.offset + picture.locks.length;
   byId("place").textContent = (picture.found ? (last ? picture.offset + 1 : 0).toLocaleString() + "–"
     + last.toLocaleString() + " of " + picture.found.toLocaleString() : "0") + (query.search ? " found" : "");
