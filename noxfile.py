@@ -390,7 +390,8 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def pictures(session: nox.Session) -> None:
-    """Take the pictures of the live page for the docs anew; needs chromium and its driver."""
+    """Make the pictures of the docs anew; those of the live page need chromium and its driver."""
+    Environment(session).run("python", "-m", "tests.docs.drawings", "demo")
     Environment(session).run("python", "-m", "tests.tables.contrib.pictures")
 
 

@@ -1,7 +1,9 @@
 """Sphinx settings; built with warnings as errors by `nox -s docs`."""
 
 import dataclasses
+import inspect
 import re
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version as installed_version
 from typing import Any, cast
 
@@ -27,6 +29,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autoclass_content = "class"
+autodoc_type_aliases = {"NodeAddress": "asynclock.NodeAddress"}
+MANY = 8  # parameters, from which on a table is easier to read
 
 # Every reference must lead somewhere (`-n`), except into what has no pages of ours.
 nitpick_ignore_regex = [
@@ -61,18 +65,44 @@ def made_elsewhere(
     return re.sub(r" = <[^>]*_Unset[^>]*>", " = ...", shown), result
 
 
-def fields(lines: list[str]) -> list[str]:
-    """Turn the section `Args:`, which comes last, into a field per parameter, each on one line."""
+def arguments(lines: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Split off the section `Args:`, which comes last: a name and its text per parameter."""
     if "Args:" not in lines:
-        return lines
+        return lines, []
     begin = lines.index("Args:")
-    found = lines[:begin]
+    found: list[tuple[str, str]] = []
     for line in lines[begin + 1 :]:
-        if re.match(r" {4}\w+: ", line):
-            found.append(":param " + line.strip())
+        if parameter := re.match(r" {4}(\w+): (.*)", line):
+            found.append((parameter[1], parameter[2]))
         elif line.strip():
-            found[-1] += " " + line.strip()
-    return [*found, ""]
+            found[-1] = found[-1][0], f"{found[-1][1]} {line.strip()}"
+    return lines[:begin], found
+
+
+def marked(text: str) -> str:
+    """Return the text with reStructuredText's marks for code, and none by accident."""
+    text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", text)
+    return re.sub(r"(?<![`\w*])\*(?=\w)|(?<=\w)_(?=[\s,.;:)]|$)", r"\\\g<0>", text)
+
+
+def described(thing: object, parameters: list[tuple[str, str]]) -> list[str]:
+    """Return a field per parameter, or a table with the defaults where there are many."""
+    if len(parameters) <= MANY:
+        return [f":param {name}: {marked(text)}" for name, text in parameters]
+    known = inspect.signature(cast(Callable[..., Any], thing)).parameters
+    found = [".. list-table::", "   :header-rows: 1", "   :widths: 20 16 64", ""]
+    for name, default, text in [("argument", "default", ""), *_rows(known, parameters)]:
+        found += [f"   * - {name}", f"     - {default}", f"     - {text}"]
+    return found
+
+
+def _rows(
+    known: Mapping[str, inspect.Parameter], parameters: list[tuple[str, str]]
+) -> Iterator[tuple[str, str, str]]:
+    for name, text in parameters:
+        default = known[name].default
+        shown = "" if default is inspect.Parameter.empty else f"``{default!r}``"
+        yield f"``{name}``", shown, marked(text)
 
 
 def plain_text(
@@ -83,10 +113,10 @@ def plain_text(
     Read as reStructuredText they would need double backticks and `::` before an example; that
     is done here instead of in every docstring.
     """
-    lines[:] = fields(lines)
+    text_lines, parameters = arguments(lines)
     found: list[str] = []
     example = False
-    for line in lines:
+    for line in text_lines:
         text = line
         if line.startswith("    ") and not example and not (found and found[-1].strip()):
             found += ["::", ""]
@@ -94,10 +124,9 @@ def plain_text(
         elif line.strip() and not line.startswith(" "):
             example = False
         if not example:
-            text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line.lstrip())
-            text = re.sub(r"(?<![`\w*])\*(?=\w)|(?<=\w)_(?=[\s,.;:)]|$)", r"\\\g<0>", text)
+            text = marked(line.lstrip())
         found.append(text)
-    lines[:] = found
+    lines[:] = [*found, "", *described(thing, parameters), ""]
 
 
 def setup(app: Any) -> None:

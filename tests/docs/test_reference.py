@@ -18,7 +18,7 @@ import asynclock.observe
 import asynclock.testing
 from tests.docs.blocks import ROOT
 
-TEXT = "\n".join((ROOT / "docs" / page).read_text("utf-8") for page in ("api.md", "blocking.md"))
+TEXT = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.md")))
 NAMED = set(re.findall(r"^\.\. (?:autoclass|autofunction):: ([\w.]+)$", TEXT, re.MULTILINE))
 MODULES = re.findall(r"^\.\. automodule:: ([\w.]+)\n +:members: ?(.*)$", TEXT, re.MULTILINE)
 NAMED |= {f"{module}.{name}" for module, names in MODULES for name in names.split(", ")}

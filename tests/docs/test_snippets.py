@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 import asynclock
 from asynclock import blocking
 from asynclock.testing import LocalServer, local_servers
-from tests.docs import blocks
+from tests.docs import blocks, drawings
 
 RUN = {
     str(page.relative_to(blocks.ROOT)): page
@@ -145,6 +145,12 @@ def test_relative_links_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", path.read_text("utf-8"))
     missing = [target for target in targets if not (path.parent / target).exists()]
     assert not missing, f"{page} links to {missing}"
+
+
+@pytest.mark.parametrize("name", drawings.DRAWINGS)
+def test_a_drawing_is_the_one_that_the_script_draws(name: str) -> None:
+    kept = (drawings.STATIC / f"{name}.svg").read_text("utf-8")
+    assert kept == drawings.DRAWINGS[name].svg(), "run `python -m tests.docs.drawings`"
 
 
 def test_decisions_that_the_code_points_at_exist() -> None:
