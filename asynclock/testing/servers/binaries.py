@@ -34,7 +34,7 @@ CHOICE = "ASYNCLOCK_SERVER_BINARY"
 class ServerBinary:
     """A server program that can be started here.
 
-    `kind` is "redis" or "valkey"; `tls` is whether it was built with TLS.
+    `kind` is "redis", "valkey" or "redict"; `tls` is whether it was built with TLS.
     """
 
     path: Path
@@ -58,7 +58,8 @@ class ServerBinary:
         if not found:
             raise ValueError(f"it says {answer!r}")
         major, minor, patch = map(int, found.groups())
-        kind = "valkey" if "valkey" in f"{path.name} {answer}".lower() else "redis"
+        named = f"{path.name} {answer}".lower()
+        kind = next((kind for kind in ("valkey", "redict") if kind in named), "redis")
         return cls(path, (major, minor, patch), kind, tls)
 
     def launch(
