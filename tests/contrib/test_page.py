@@ -619,6 +619,11 @@ async def test_a_night_with_the_page(
         await page.shows("voting", "Nodes 3 of 3 vote")
         await has(page, {"$('trouble').hidden": True})
         assert "Ran out0" in await page.text("charts")
+        for node, who in zip(asynclock_nodes, "ab", strict=False):
+            await node.command("SET", "asynclock:odd", f"{who * 32}:{who}:1", "PX", 600_000)
+        await page.run("location.hash = ''")
+        await page.shows("locks", "nodes disagree")
+        await page.true("document.querySelector('#locks tbody tr').className === 'red'")
 
 
 async def _says_who_waits(page: Page) -> None:
