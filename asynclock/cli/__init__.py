@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 
+from .. import _extras
+
 _EXTRA = ("typer", "rich")
 
 
@@ -24,11 +26,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        print(
-            "asynclock: the command line needs an extra; install it with\n"
-            "  pip install 'asynclock[cli]'",
-            file=sys.stderr,
-        )
+        print(f"asynclock: {_extras.needs('the command line', 'cli')}", file=sys.stderr)
         status = 64  # as for a wrong setting: a retry doesn't help
     # The work is done: from here on ignore interruptions.
     _let_ctrl_c_end_us()

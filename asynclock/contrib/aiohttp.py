@@ -20,11 +20,11 @@ from contextlib import nullcontext
 from typing import Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
-try:
+from .. import _extras
+
+with _extras.imports("asynclock.contrib.aiohttp", "aiohttp"):
     from aiohttp import hdrs, web
     from aiohttp.typedefs import Handler, Middleware
-except ImportError as _missing:
-    raise ImportError(f"{_missing}: pip install asynclock[aiohttp]") from _missing
 
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress

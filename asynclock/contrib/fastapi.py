@@ -21,7 +21,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
 
-try:
+from .. import _extras
+
+with _extras.imports("asynclock.contrib.fastapi", "fastapi"):
     from fastapi import Depends, FastAPI, params
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -29,8 +31,6 @@ try:
     from starlette.responses import JSONResponse, Response
     from starlette.types import ASGIApp
     from starlette.websockets import WebSocketClose, WebSocketState
-except ImportError as _missing:
-    raise ImportError(f"{_missing}: pip install asynclock[fastapi]") from _missing
 
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress

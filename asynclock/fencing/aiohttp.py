@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from .. import _extras
+
+with _extras.imports("asynclock.fencing.aiohttp", "aiohttp"):
+    from aiohttp import web
+    from aiohttp.typedefs import Handler, Middleware
 
 from ._naming import check_name, fill_in
 from .headers import FenceHeaderError, check_fence, refusal

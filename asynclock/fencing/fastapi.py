@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import HTTPException, Request, params
+from .. import _extras
+
+with _extras.imports("asynclock.fencing.fastapi", "fastapi"):
+    from fastapi import HTTPException, Request, params
 
 from ._path_values import namer
 from .headers import FenceHeaderError, check_fence, refusal

@@ -16,14 +16,11 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
-try:
+from .. import _extras
+
+with _extras.imports("asynclock.observe.otel", "otel"):
     from opentelemetry import metrics, trace
     from opentelemetry.trace import Link, SpanKind, StatusCode
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "asynclock.observe.otel needs an extra; install it with pip install 'asynclock[otel]'",
-        name=_error.name,
-    ) from _error
 
 from ..errors import ConfigurationError
 from ..events import (

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
@@ -468,18 +466,6 @@ def test_an_observer_ends_no_task_and_no_loop(
     observers(events.SplitVote("a"))
     assert seen == [events.SplitVote("a")]
     assert "an observer failed on SplitVote" in caplog.text
-
-
-def test_without_the_extra_there_is_one_clear_line() -> None:
-    script = (
-        "import sys; sys.modules['opentelemetry'] = None\n"
-        "import asynclock.observe\n"
-        "try:\n    import asynclock.observe.otel\n"
-        "except ModuleNotFoundError as error:\n"
-        "    assert 'asynclock[otel]' in str(error)\n    assert 'opentelemetry' in error.name\n"
-        "else:\n    raise SystemExit(1)\n"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)
 
 
 # ---- nodes that are up and give no votes ---------------------------------------------------------

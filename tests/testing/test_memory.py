@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,15 +12,6 @@ from asynclock.testing import freeze, lose, memory_node, run_virtual, thaw
 from tests.docs.blocks import ROOT, python_blocks
 
 PAGE = ROOT / "docs" / "testing.md"
-
-
-def test_without_lupa_connect_says_what_to_install() -> None:
-    code = "import sys; sys.modules['lupa.lua51'] = None; import asynclock; "
-    code += "asynclock.connect('memory://')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith("asynclock.errors.ConfigurationError: ")
-    assert "pip install lupa (asynclock[test] brings it up to Python 3.14" in said
 
 
 async def test_a_name_is_one_node_of_the_loop() -> None:

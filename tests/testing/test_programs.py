@@ -218,20 +218,6 @@ def test_why_there_are_no_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         server.shutdown()
 
 
-def test_without_the_extra_one_line_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['testcontainers'] = None\n"
-        "from asynclock.testing import container_image"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: servers in containers need an extra; "
-        "install it with pip install 'asynclock[containers]'"
-    )
-
-
 def test_a_clock_can_not_jump_in_a_container(tmp_path: Path) -> None:
     image = containers.ContainerImage(tmp_path / "image", (7, 0, 0))
     with pytest.raises(ConfigurationError, match="clock cannot jump in a container"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import subprocess
 import sys
 
 import pytest
@@ -65,11 +66,39 @@ def test_the_objects_for_threads_show_that_they_block() -> None:
             assert repr(lease).startswith("<blocking <Lease 'a'")
 
 
-@pytest.mark.parametrize("framework", ["aiohttp", "fastapi"])
-def test_without_its_framework_an_integration_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, framework: str
+RUN = """
+def run(command):
+    sys.argv = ["asynclock", command, *(["--node", "redis://127.0.0.1:1"] * (command == "serve"))]
+    asynclock.cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "use", "what", "extras"),
+    [
+        ("typer", "run('demo')", "the command line", "cli"),
+        ("rich", "run('demo')", "the command line", "cli"),
+        ("uvicorn", "run('serve')", "the page", "cli,dashboard"),
+        ("starlette", "import asynclock.contrib.dashboard", "", "dashboard"),
+        ("starlette", "import asynclock.contrib.fastapi", "", "fastapi"),
+        ("fastapi", "import asynclock.contrib.fastapi", "", "fastapi"),
+        ("fastapi", "import asynclock.fencing.fastapi", "", "fastapi"),
+        ("aiohttp", "import asynclock.contrib.aiohttp", "", "aiohttp"),
+        ("aiohttp", "import asynclock.fencing.aiohttp", "", "aiohttp"),
+        ("opentelemetry", "import asynclock.observe.otel", "", "otel"),
+        ("testcontainers", "asynclock.testing.container_image()", "", "containers"),
+        ("docker", "asynclock.testing.container_image()", "", "containers"),
+        ("lupa.lua51", "asynclock.connect('memory://')", "memory://", "test"),
+        ("trustme", "asynclock.testing.make_certificates(Path())", "make_certificates", "test"),
+    ],
+)
+def test_a_missing_extra_is_named_in_the_same_words(
+    missing: str, use: str, what: str, extras: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, framework, None)
-    monkeypatch.delitem(sys.modules, f"asynclock.contrib.{framework}", raising=False)
-    with pytest.raises(ImportError, match=rf"pip install asynclock\[{framework}\]"):
-        importlib.import_module(f"asynclock.contrib.{framework}")
+    code = f"import sys; sys.modules[{missing!r}] = None\nfrom pathlib import Path\n"
+    code += f"import asynclock, asynclock.cli, asynclock.testing\n{RUN}{use}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.returncode
+    what = what or use.removeprefix("import ").removesuffix("()")
+    hint = f"{what} needs an extra; install it with pip install 'asynclock[{extras}]'"
+    assert hint in done.stderr.splitlines()[-1]

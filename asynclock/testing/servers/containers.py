@@ -21,15 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
+from asynclock import _extras
+
+with _extras.imports("asynclock.testing.container_image", "containers"):
     from docker.errors import DockerException
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.docker_client import DockerClient
-except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(
-        "servers in containers need an extra; install it with pip install 'asynclock[containers]'",
-        name=_error.name,
-    ) from _error
 
 from asynclock.errors import ConfigurationError
 from asynclock.testing.servers.binaries import ServerBinary

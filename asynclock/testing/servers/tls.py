@@ -10,6 +10,7 @@ import ssl
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from asynclock import _extras
 from asynclock.errors import ConfigurationError
 
 _HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -47,7 +48,7 @@ def make_certificates(folder: Path, *hosts: str) -> Certificates:
     try:
         import trustme
     except ImportError as error:
-        raise ConfigurationError("test certificates need trustme: pip install trustme") from error
+        raise ConfigurationError(_extras.needs("make_certificates", "test")) from error
     folder.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     files = Certificates(*(folder / name for name in _FILES))
