@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Never
 
 from . import _settings
 from ._background import Background
@@ -39,6 +39,7 @@ def connect(
     set_guard: bool = True,
     strict: bool = False,
     observers: Sequence[Observer] = (),
+    **unknown: Never,
 ) -> LockManager:
     """Make a manager for locks on `nodes`: URLs, or `redis.asyncio.Redis` clients (for settings).
 
@@ -71,7 +72,10 @@ def connect(
             (`asynclock nodes`); other nodes are a ConfigurationError.
         strict: whether a server that may evict keys is an error.
         observers: functions that are called with each event.
+        unknown: a setting that does not exist, which raises TypeError.
     """
+    if unknown:
+        raise _settings.unknown(unknown)
     checked = Defaults.checked(ttl, max_ttl, node_timeout, prefix)
     keys_begin, batch = naming(nodes, prefix)
     defaults = replace(checked, prefix=keys_begin)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from types import FunctionType
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, TypedDict, TypeVar
 
 from ._forks import of_one_process
 from .errors import ConfigurationError
@@ -15,20 +15,82 @@ from .events import Observer
 
 C = TypeVar("C", bound=type[Any])
 
+
+def _each(names: str, write: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), write)
+
+
 NAMED_HERE = {
     "blocking": "try_acquire() instead of blocking=False",
-    "blocking_timeout": "timeout= (seconds to wait)",
-    "acquire_timeout": "timeout= (seconds to wait)",
-    "lock_timeout": "ttl= (seconds that the lease lives without renewal)",
-    "auto_release_time": "ttl= (seconds that the lease lives without renewal)",
-    "expire": "ttl= (seconds that the lease lives without renewal)",
-    "auto_renewal": "renew=",
-    "retry_count": "timeout= (seconds to wait)",
-    "retry_delay": "nothing: waiting does not poll",
-    "sleep": "nothing: waiting does not poll",
+    **_each(
+        "acquire_timeout blocking_timeout max_retries max_wait retry_count retry_times tries wait "
+        "waitTime wait_time",
+        "timeout= (seconds to wait)",
+    ),
+    **_each(
+        "auto_release_time duration ex expire expires internal_lock_timeout leaseTime lease_time "
+        "lock_timeout px",
+        "ttl= (seconds that the lease lives without renewal)",
+    ),
+    **_each("auto_extend auto_renew auto_renewal watchdog", "renew="),
+    **_each(
+        "check_interval poll_interval retry_delay retry_delay_max retry_delay_min retry_interval "
+        "retry_jitter sleep",
+        "nothing: waiting does not poll",
+    ),
     "thread_local": "nothing: a lease is an object of its own",
+    "raise_on_release_error": "nothing: the block of a lease that was lost raises LeaseLostError",
+    **_each("id identifier token", "nothing: each lease has a random owner"),
+    **_each(
+        "client db host masters password port redis redis_connections redis_url ssl "
+        "unix_socket_path url urls username",
+        'addresses: connect("redis://user:password@host:6379/0")',
+    ),
+    **_each(
+        "handoff interrupt max_hold renew ttl",
+        "this where the lock is made, such as lock(name, ttl=10)",
+    ),
+    "timeout": "acquire(timeout=...) or lock(name, timeout=...)",
 }
-"""Arguments of other lock libraries, and what to write instead."""
+"""Arguments of other lock libraries, or of another call, and what to write instead."""
+METHODS_HERE = {
+    **_each(
+        "do_release forceUnlock release release_lock unlock",
+        "lease.release(), of the lease that acquire() returns",
+    ),
+    **_each(
+        "isLocked is_locked locked",
+        "locks.inspect(name) to see who has it, or lease.held for this lease",
+    ),
+    **_each("isHeldByCurrentThread is_acquired is_owned owned valid", "lease.held"),
+    **_each("extend extend_lock prolong reacquire refresh renew reset", "lease.extend()"),
+    **_each("get_lock_ttl pttl remainTimeToLive time_left", "lease.remaining()"),
+    **_each("fencing_token fence_token token", "lease.fence"),
+    **_each("getHoldCount hold_count", "lease.depth, of a reentrant lock"),
+    **_each("get_owner_id local", "lease.owner"),
+    **_each(
+        "acquire acquire_lock lock lockInterruptibly using",
+        "lock(name).acquire(), or enter the lock with a `with` block; a read-write lock has the "
+        "sides read() and write()",
+    ),
+    **_each("acquire_nowait tryLock try_acquire try_lock", "lock(name).try_acquire()"),
+    **_each("createLock create_lock getLock get_lock mutex redlock", "lock(name)"),
+    **_each("getFairLock get_fair_lock", "fair_lock(name)"),
+    **_each("rlock reentrant", "reentrant_lock(name)"),
+    **_each("getMultiLock getRedLock", "multi_lock(*names)"),
+    **_each("getReadWriteLock read_write_lock reader_writer_lock rw_lock", "rwlock(name)"),
+    **_each("acquire_read readLock read_lock reader_lock shared", "rwlock(name).read()"),
+    **_each("acquire_write exclusive writeLock write_lock writer_lock", "rwlock(name).write()"),
+    **_each("bounded_semaphore getSemaphore", "semaphore(name, permits)"),
+    **_each("countdown_latch getCountDownLatch", "latch(name, count)"),
+    **_each("countDown", "count_down()"),
+    **_each("availablePermits available_permits getCount get_value", "inspect()"),
+    **_each("get_active_locks held_locks", "leases()"),
+    **_each("close destroy disconnect quit shutdown", "aclose()"),
+    "aclose": "close()",
+}
+"""Methods of other lock libraries, and what to write instead. Where a class has a method of that
+name, Python finds it first."""
 MOST_SECONDS = 1e10
 """Maximum number of seconds of a setting; a server can still count them in milliseconds."""
 
@@ -79,6 +141,33 @@ def unknown(given: Iterable[str]) -> TypeError:
     name = min(given)
     hint = f": write {NAMED_HERE[name]}" if name in NAMED_HERE else ""
     return TypeError(f"unexpected keyword argument {name!r}{hint}")
+
+
+class Answering:
+    """An object whose AttributeError says what to write instead of another library's method."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # or type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> Never:
+            if name not in METHODS_HERE:
+                object.__getattribute__(self, name)  # raises what Python would
+            text = f"{type(self).__name__} has no {name!r}: write {METHODS_HERE[name]}"
+            raise AttributeError(text, name=name, obj=self)
+
+
+def instead(write: str) -> Callable[..., Never]:
+    """Return a special method that only says what to write instead of the code that called it."""
+
+    def refuse(self: object, *_: object) -> Never:
+        raise TypeError(f"{type(self).__name__}: write {write}")
+
+    return refuse
+
+
+enter_async = instead("`async with`; code without asyncio uses asynclock.blocking")
+enter_plain = instead("`with`; asyncio code uses asynclock.connect() and `async with`")
 
 
 def made_by(call: str) -> Callable[[C], C]:

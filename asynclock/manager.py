@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from . import _settings
 from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
@@ -31,7 +31,7 @@ from .events import Observer, Observers, Watcher
 
 
 @_settings.made_by("connect(...)")
-class LockManager:
+class LockManager(_settings.Answering):
     """Makes locks on one set of nodes. `connect` makes it; `aclose` or `async with` closes it.
 
     Entering a closed manager opens it again, so `async with locks` also works in the next event
@@ -255,10 +255,10 @@ class LockManager:
             observer.watch(self)
 
     def unobserve(self, observer: Observer) -> None:
-        """Stop calling `observer`; does nothing if it isn't an observer."""
+        """Stop calling `observer`, once if it was added twice; without effect if it is none."""
         if observer in self._observers:
             self._observers.remove(observer)
-            if isinstance(observer, Watcher):
+            if isinstance(observer, Watcher) and observer not in self._observers:
                 observer.unwatch(self)
 
     async def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
@@ -309,3 +309,6 @@ class LockManager:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = _settings.enter_async

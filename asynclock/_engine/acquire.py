@@ -18,9 +18,9 @@ from contextvars import ContextVar
 from enum import Enum
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeVar
 
-from .. import _clock
+from .. import _clock, _settings
 from .._rules.pacing import Spread
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed, Voted
@@ -92,6 +92,9 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
     @abstractmethod
     def __await__(self) -> Generator[Any, Any, L_co]:
         """Make the call. Raises RuntimeError unless `_entered` is UNUSED, and sets it to None."""
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = _settings.enter_async
 
     def __repr__(self) -> str:
         return f"<AcquireContext of {self._name!r}>"
@@ -508,7 +511,10 @@ class Acquire(AcquireContext[Lease]):
         return self._too_long_here(queue)
 
     def _too_long_here(self, queue: LocalQueue) -> AsyncLockError:
-        timeout = 0.0 if self._deadline is None else self._deadline - self._started
+        work = WORK.get()
+        timeout = None
+        if self._deadline is not None and (work is None or not work.stopped):
+            timeout = self._deadline - self._started
         return refusals.too_long_here(self._engine, queue, timeout)
 
     def _leave(self, queue: LocalQueue, waiter: Turn) -> None:

@@ -278,9 +278,10 @@ class Engine(Context):
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """The health of one node, as this manager sees it."""
+    """The health of one node, as this manager sees it; `LockManager.nodes` returns them."""
 
     node: str
+    """The node's address, without credentials."""
     state: str
     """"up", "connecting", "stalled", "down", "quarantined" (a guard) or "rejected"."""
     cause: str
@@ -290,7 +291,9 @@ class NodeHealth:
     round_trip: float | None
     """Smoothed seconds from a request to its reply; None before the first reply."""
     version: str | None
+    """What INFO says about the server: its kind and version; None before that is known."""
     role: str | None
+    """"master" or "slave", as INFO says; None before that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ReferenceType
 
 from .. import _clock, _settings
@@ -30,7 +30,7 @@ from .spec import LeaseOptions
 
 
 @of_one_process
-class Lease:
+class Lease(_settings.Answering):
     """One holding of a lock by one task: `acquire` returns it and `async with` enters it.
 
     Use the lease as a context manager or call `release`. Leaving the context releases it. If the
@@ -82,6 +82,9 @@ class Lease:
         if queue is not None and queue.waiters and len(grant.fences) < SPARE_FENCES:
             reserve_ahead(engine, grant)
 
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = _settings.enter_async
+
     def __repr__(self) -> str:
         state = "held" if self.held else (self.lost_reason or "released")
         return f"<Lease {self.name!r} fence={self.fence} {state}>"
@@ -118,7 +121,12 @@ class Lease:
         return 0.0 if grant is None else max(0.0, grant.valid_until - _clock.now())
 
     async def wait_lost(self) -> None:
-        """Wait until the lease has ended; after a release `lost_reason` is None."""
+        """Wait until the lease has ended: lost or, with `lost_reason` None, released.
+
+        Returns at the latest when the lease ends by our clock, without asking the nodes. A loss
+        doesn't interrupt this call, unless a block of the same task is entered. Cancelling it
+        changes nothing. While it waits it keeps the lease, which is therefore renewed.
+        """
         if not self._ended:
             await asyncio.shield(self._ending())
 
@@ -169,7 +177,8 @@ class Lease:
         means that a quorum kept the lease at a moment of this call. If too few nodes keep it for a
         quorum, the lease is lost at once: this returns False, and `lost_reason` says why. For a
         lease that has ended this returns False without a request. Raises QuorumUnavailableError if
-        too few nodes answered: that changes nothing, and the lease is held until its deadline.
+        too few nodes answered: that changes nothing, and the lease is held until its deadline. The
+        answer is of the past when it arrives: only a store that checks the fence is safe.
         """
         self._check_loop()
         grant = self._grant
@@ -244,6 +253,10 @@ class Lease:
     def _ended(self) -> bool:
         """Whether the lease was released, or lost as far as that was noticed."""
         return self._grant is None or not self._grant.alarm
+
+    def _endings(self) -> list[asyncio.Future[None]]:
+        """Return the futures of which one is done once the lease has ended, as `Hold` does."""
+        return [self._ending()]
 
     def _ending(self) -> asyncio.Future[None]:
         """Return the shared future that is done once the lease has ended; don't cancel it."""

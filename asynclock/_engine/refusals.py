@@ -94,12 +94,13 @@ def held_here(context: Context, queue: LocalQueue) -> NotAcquiredError:
     return _in_this_process(NotAcquiredError, "is held by this process", context, queue)
 
 
-def too_long_here(context: Context, queue: LocalQueue, timeout: float) -> NotAcquiredError:
-    """Return the error for a timeout in the local queue."""
+def too_long_here(context: Context, queue: LocalQueue, timeout: float | None) -> NotAcquiredError:
+    """Return the error for a timeout in the local queue; None: the wait was stopped before it."""
     has = "other tasks of this process hold it or wait for it"
     if queue.holder is not None and not queue.grants:
         has = f"it is held by {label(queue.holder)!r}, and other tasks of this process wait for it"
-    text = f"was not free in time; {has}; the timeout was {timeout:g} s"
+    why = "the work that waits was stopped" if timeout is None else f"the timeout was {timeout:g} s"
+    text = f"was not free in time; {has}; {why}"
     return _in_this_process(AcquireTimeoutError, text, context, queue)
 
 

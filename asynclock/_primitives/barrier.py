@@ -85,7 +85,7 @@ KIND = state_kind("barrier", _describe)
 
 
 @_settings.made_by("connect(...).barrier(name, parties)")
-class Barrier:
+class Barrier(_settings.Answering):
     """Lets `parties` callers of `wait` go on together, again and again.
 
     This is `asyncio.Barrier` for all processes; `abort` and `reset` mean the same.

@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Final, Generic, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Never, TypeVar
 
 from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext, Enterable
@@ -63,7 +63,7 @@ NOT_OURS: Final = (
 )
 
 
-class Acquirable(Generic[L]):
+class Acquirable(_settings.Answering, Generic[L]):
     """A name and settings that can be acquired. Stateless: any number of tasks may share it."""
 
     __slots__ = ("_engine", "_entered", "_options", "_spec", "_timeout")
@@ -96,22 +96,28 @@ class Acquirable(Generic[L]):
         """Get the lease: `await` it, or enter it with `async with`.
 
         Waits at most `timeout` seconds from this call, or one node timeout if that is longer
-        (None: without limit; default: the lock's own timeout). Raises AcquireTimeoutError if others
-        had the lock all that time, QuorumUnavailableError if too few nodes answered (until the
-        timeout; without one, through the longest quarantine), AlreadyHeldError inside an `async
-        with` on this lock in the same task, ConfigurationError if the call can never succeed. A
-        cancelled or closed call holds nothing.
+        (None: without limit; default: the lock's own timeout). Rivals that ask at the same moment
+        may each get some of the nodes and nobody a quorum: then a call whose timeout has ended goes
+        on until somebody has the name, for at most four node timeouts in all. Raises
+        AcquireTimeoutError if others had the lock all that time, QuorumUnavailableError if too few
+        nodes answered (until the timeout; without one, through the longest quarantine),
+        AlreadyHeldError inside an `async with` on this lock in the same task, ConfigurationError if
+        the call can never succeed. A cancelled or closed call holds nothing.
         """
         if unknown:
             raise _settings.unknown(unknown)
         return self._call(self._timeout if timeout is UNSET else limited(timeout, self._timeout))
 
-    async def try_acquire(self) -> L | None:
+    async def try_acquire(self, **unknown: Never) -> L | None:
         """Get the lease if the lock is free now, else None. Too few answers raise an error.
 
         That is QuorumUnavailableError, after one node timeout. It takes longer only where a node is
         being connected to, or has to be told the fence of another one: at most one more for each.
+        None means that somebody else has the lock: where rivals that ask at the same moment split
+        the nodes' votes, this asks again until one of them has it, for at most four node timeouts.
         """
+        if unknown:
+            raise _settings.unknown(unknown)
         try:
             return await self._call(None, once=True)
         except NotAcquiredError:
@@ -129,6 +135,10 @@ class Acquirable(Generic[L]):
         trace: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
         return self._entered.leave().__aexit__(kind, error, trace)
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = _settings.enter_async
+        __await__ = _settings.instead("`await lock.acquire()`, or `async with lock`")
 
 
 class Lockable(Acquirable[Lease]):

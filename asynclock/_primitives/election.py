@@ -138,7 +138,7 @@ def spec(prefix: str, name: str) -> LockSpec:
 
 
 @_settings.made_by("connect(...).election(name)")
-class Election:
+class Election(_settings.Answering):
     """At most one leader at a time for its name, whatever fails, on every deployment.
 
     `campaign` waits until no other candidate leads, and then leads. The term's number is the fence

@@ -22,7 +22,7 @@ KIND = state_kind("event", _describe)
 
 
 @_settings.made_by("connect(...).event(name)")
-class SharedEvent:
+class SharedEvent(_settings.Answering):
     """An `asyncio.Event` that all processes share: tasks set it, clear it and wait for it.
 
     Once `set` or `clear` has returned, every later call in any process sees the change, with a

@@ -6,8 +6,9 @@ import asyncio
 import types
 from collections.abc import Coroutine, Generator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from .. import _settings
 from .._engine.grant import Interruption
 from .._engine.lease import Lease
 from .._forks import of_one_process
@@ -15,7 +16,7 @@ from ..errors import LeaseLostError
 
 
 @of_one_process
-class Hold:
+class Hold(_settings.Answering):
     """The common part of `MultiLease` and `ReentrantLease`: the loss of any lease ends the hold."""
 
     __slots__ = ("_body", "_leases", "_outcome")
@@ -25,6 +26,9 @@ class Hold:
         self._body: Interruption | None = None
         self._outcome: bool | None = None
         """What `release` returns; None until this hold has ended."""
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = _settings.enter_async
 
     @property
     def owner(self) -> str:
@@ -66,8 +70,10 @@ class Hold:
         """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
         if any(lease._ended for lease in self._leases):
             return
-        endings = [lease._ending() for lease in self._leases]
-        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(self._endings(), return_when=asyncio.FIRST_COMPLETED)
+
+    def _endings(self) -> list[asyncio.Future[None]]:
+        return [lease._ending() for lease in self._leases]
 
     async def extend(self, ttl: float | None = None) -> None:
         """Renew every lease now, one after the other; see `Lease.extend`."""

@@ -34,7 +34,7 @@ KIND = state_kind("latch", _describe)
 
 
 @_settings.made_by("connect(...).latch(name, count)")
-class Latch:
+class Latch(_settings.Answering):
     """Counts down once from `count` to 0 and then lets all waiting tasks go on; it never resets.
 
     The nodes forget the latch `keep` seconds after the last count; then the name may be used again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 from .. import _settings
 from .._engine.acquire import AcquireContext, LazyAcquire
@@ -86,7 +86,7 @@ class WriteLock(Lockable):
 
 
 @_settings.made_by("connect(...).rwlock(name)")
-class ReadWriteLock:
+class ReadWriteLock(_settings.Answering):
     """Any number of readers or one writer may hold the name, whatever fails, on every deployment.
 
     Each reader has its own lease with its own renewal. Readers and writers take turns: while a
@@ -120,13 +120,33 @@ class ReadWriteLock:
         """The name that is locked, without the manager's prefix."""
         return self._read.name
 
-    def read(self) -> ReadLock:
-        """Return the shared side, to be used like any lock."""
-        return ReadLock(self._engine, self._read, self._options, self._timeout)
+    def read(self, *, timeout: Timeout = UNSET, **unknown: Never) -> ReadLock:
+        """Return the shared side, to be used like any lock.
 
-    def write(self) -> WriteLock:
-        """Return the exclusive side, to be used like any lock."""
-        return WriteLock(self._engine, self._write, self._options, self._timeout)
+        Args:
+            timeout: seconds to wait (None: no limit; default: the lock's own timeout).
+            unknown: a setting that does not exist, which raises TypeError.
+        """
+        return ReadLock(self._engine, self._read, self._options, self._limit(timeout, unknown))
+
+    def write(self, *, timeout: Timeout = UNSET, **unknown: Never) -> WriteLock:
+        """Return the exclusive side, to be used like any lock.
+
+        Args:
+            timeout: seconds to wait (None: no limit; default: the lock's own timeout).
+            unknown: a setting that does not exist, which raises TypeError.
+        """
+        return WriteLock(self._engine, self._write, self._options, self._limit(timeout, unknown))
+
+    def _limit(self, timeout: Timeout, unknown: dict[str, Never]) -> float | None:
+        if unknown:
+            raise _settings.unknown(unknown)
+        return limited(timeout, self._timeout)
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = __aenter__ = __aexit__ = _settings.instead(
+            "`async with rwlock.read()` or `async with rwlock.write()`"
+        )
 
     def upgrade(self, lease: Lease, *, timeout: Timeout = UNSET) -> AcquireContext[Lease]:
         """Get a write lease beside the read lease `lease`: `await` it, or use `async with`.

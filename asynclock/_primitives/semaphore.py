@@ -98,6 +98,10 @@ class Semaphore(Lockable):
         self._key = lock_key(prefix, _settings.name(name, "a semaphore's name"))
         super().__init__(engine, slot(self._key, name, permits, 0), options, timeout)
 
+    def __repr__(self) -> str:
+        ttl = self._options.ttl
+        return f"<{type(self).__name__} {self.name!r} permits={self.permits} ttl={ttl:g}>"
+
     def several(self, permits: int) -> SemaphorePermits:
         """Return a lock on `permits` of the permits at once, all or none, used like any lock.
 
@@ -157,6 +161,8 @@ class SemaphorePermits(Acquirable[MultiLease]):
         """The number of permits that a lease holds."""
         self._semaphore = semaphore
         self._gate = gate
+
+    __repr__ = Semaphore.__repr__
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
         return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
+from .. import _settings
 from .._forks import of_one_process
 from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager as AsyncLockManager
@@ -64,13 +65,20 @@ class Bridge:
         """Set while a `with` is to be watched."""
         _managers.add(weakref.ref(self, _managers.discard))
 
+    def __repr__(self) -> str:
+        return f"<blocking {repr(self._locks)[1:]}"
+
     if not TYPE_CHECKING:  # or type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> Never:
             text = f"blocking locks have no {name!r}"
-            if hasattr(AsyncLockManager, name) and not name.startswith("_"):
+            if name in _settings.METHODS_HERE:
+                text += f": write {_settings.METHODS_HERE[name].replace('aclose', 'close')}"
+            elif hasattr(AsyncLockManager, name) and not name.startswith("_"):
                 text += f": write locks.run(lambda locks: locks.{name}(...)...)"
             raise AttributeError(text, name=name, obj=self)
+
+        __aenter__ = __aexit__ = _settings.enter_plain
 
     def asynchronous(self) -> AsyncLockManager:
         """Return the asynchronous manager; use it only in the event loop, as `run` does.
@@ -124,8 +132,10 @@ class Bridge:
 
             leader = locks.run(lambda locks: locks.election("cron").leader())
 
-        The function must not block the event loop: all leases of the process are renewed there.
-        Raises what the function raises, also CancelledError and SystemExit.
+        The function must not block the event loop: all leases of the process are renewed there. Its
+        locks and leases are asynchronous ones, to be used by such functions only. An interruption
+        of this call (KeyboardInterrupt) cancels the function. Raises what the function raises, also
+        CancelledError and SystemExit, and ConfigurationError if it returns nothing to await.
         """
 
         def work() -> Awaitable[T]:

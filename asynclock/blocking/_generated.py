@@ -76,21 +76,25 @@ class Acquirable(Enterable[L]):
         """Get the lease: use it with `with`, or call its `release`.
 
         Waits at most `timeout` seconds from this call, or one node timeout if that is longer (None:
-        without limit; default: the lock's own timeout). Raises AcquireTimeoutError if others had
-        the lock all that time, QuorumUnavailableError if too few nodes answered (until the timeout;
-        without one, through the longest quarantine), AlreadyHeldError inside a `with` on this lock
-        in the same thread, ConfigurationError if the call can never succeed, or if an event loop
-        runs in this thread. A call that was interrupted holds nothing.
+        without limit; default: the lock's own timeout). Rivals that ask at the same moment may each
+        get some of the nodes and nobody a quorum: then a call whose timeout has ended goes on until
+        somebody has the name, for at most four node timeouts in all. Raises AcquireTimeoutError if
+        others had the lock all that time, QuorumUnavailableError if too few nodes answered (until
+        the timeout; without one, through the longest quarantine), AlreadyHeldError inside a `with`
+        on this lock in the same thread, ConfigurationError if the call can never succeed, or if an
+        event loop runs in this thread. A call that was interrupted holds nothing.
         """
         return self._obtain(lambda: self._inner.acquire(timeout=timeout, **unknown))
 
-    def try_acquire(self) -> L | None:
+    def try_acquire(self, **unknown: Never) -> L | None:
         """Get the lease if the lock is free now, else None. Too few answers raise an error.
 
         That is QuorumUnavailableError, after one node timeout. It takes longer only where a node is
         being connected to, or has to be told the fence of another one: at most one more for each.
+        None means that somebody else has the lock: where rivals that ask at the same moment split
+        the nodes' votes, this asks again until one of them has it, for at most four node timeouts.
         """
-        return self._obtain(self._inner.try_acquire)
+        return self._obtain(lambda: self._inner.try_acquire(**unknown))
 
 
 class Lease(Holding):
@@ -155,7 +159,8 @@ class Lease(Holding):
         means that a quorum kept the lease at a moment of this call. If too few nodes keep it for a
         quorum, the lease is lost at once: this returns False, and `lost_reason` says why. For a
         lease that has ended this returns False without a request. Raises QuorumUnavailableError if
-        too few nodes answered: that changes nothing, and the lease is held until its deadline.
+        too few nodes answered: that changes nothing, and the lease is held until its deadline. The
+        answer is of the past when it arrives: only a store that checks the fence is safe.
         """
         return self._manager.call(self._inner.check)
 
@@ -308,11 +313,12 @@ class Semaphore(Lock):
 class SemaphorePermits(Acquirable[MultiLease]):
     """Several permits of one semaphore at once: all of them, or none.
 
-    `lease.fences` has the fence of each slot. The permits are taken one by one as they become free,
-    and kept until there are enough, so small requests can't starve a large one: it competes for
-    each permit that is released. While it waits, the permits that it has already are idle. Of
-    several large requests, in all processes, only one collects at a time, so two of them never wait
-    for each other's permits.
+    `lease.fences` has the fence of each slot. A call first asks for all its permits at once. If
+    they aren't all free, it takes them one by one as they become free and keeps them until there
+    are enough, so small requests can't starve a large one: it competes for each permit that is
+    released. While it waits, the permits that it has already are idle. Of several large requests,
+    in all processes, only one collects at a time, so two of them never wait for each other's
+    permits.
     """
 
     _inner: asynclock.SemaphorePermits
@@ -343,13 +349,23 @@ class ReadWriteLock(Face):
 
     _inner: asynclock.ReadWriteLock
 
-    def read(self) -> Lock:
-        """Return the shared side, to be used like any lock."""
-        return Lock(self._manager, inner=self._inner.read())
+    def read(self, *, timeout: Timeout = UNSET, **unknown: Never) -> Lock:
+        """Return the shared side, to be used like any lock.
 
-    def write(self) -> Lock:
-        """Return the exclusive side, to be used like any lock."""
-        return Lock(self._manager, inner=self._inner.write())
+        Args:
+            timeout: seconds to wait (None: no limit; default: the lock's own timeout).
+            unknown: a setting that does not exist, which raises TypeError.
+        """
+        return Lock(self._manager, inner=self._inner.read(timeout=timeout, **unknown))
+
+    def write(self, *, timeout: Timeout = UNSET, **unknown: Never) -> Lock:
+        """Return the exclusive side, to be used like any lock.
+
+        Args:
+            timeout: seconds to wait (None: no limit; default: the lock's own timeout).
+            unknown: a setting that does not exist, which raises TypeError.
+        """
+        return Lock(self._manager, inner=self._inner.write(timeout=timeout, **unknown))
 
     def upgrade(self, lease: Lease, *, timeout: Timeout = UNSET) -> Lease:
         """Get a write lease beside the read lease `lease`, which stays.
@@ -740,7 +756,7 @@ class LockManager(Bridge):
         self.call(lambda: answer(lambda: self._locks.observe(observer)))
 
     def unobserve(self, observer: Observer) -> None:
-        """Stop calling `observer`; does nothing if it isn't an observer."""
+        """Stop calling `observer`, once if it was added twice; without effect if it is none."""
         self.call(lambda: answer(lambda: self._locks.unobserve(observer)))
 
     def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
@@ -775,6 +791,7 @@ def connect(
     set_guard: bool = True,
     strict: bool = False,
     observers: Sequence[Observer] = (),
+    **unknown: Never,
 ) -> LockManager:
     """Make a manager for locks on `nodes`: URLs, or `redis.asyncio.Redis` clients (for settings).
 
@@ -809,6 +826,7 @@ def connect(
             (`asynclock nodes`); other nodes are a ConfigurationError.
         strict: whether a server that may evict keys is an error.
         observers: functions that are called with each event.
+        unknown: a setting that does not exist, which raises TypeError.
     """
     return LockManager(
         locks=connect_asynchronously(
@@ -828,5 +846,6 @@ def connect(
             set_guard=set_guard,
             strict=strict,
             observers=observers,
+            **unknown,
         )
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import anyio.to_thread
 
+from .. import _settings
 from .._forks import of_one_process
 from .._primitives.synchronized import Name, P, R, decorator
 from ..errors import AsyncLockError, ConfigurationError
@@ -20,7 +23,7 @@ from ._bridge import Block, Bridge, Exit
 _log = logging.getLogger("asynclock")
 
 
-class Face:
+class Face(_settings.Answering):
     """An object that threads use; the asynchronous one behind it does the work in the loop."""
 
     __slots__ = ("_inner", "_manager")
@@ -30,12 +33,15 @@ class Face:
         self._inner = inner
 
     def __repr__(self) -> str:
-        return f"<blocking {type(self).__name__} {self.name!r}>"
+        return f"<blocking {repr(self._inner)[1:]}"
 
     @property
     def name(self) -> str:
         """The name that is locked or shared, without the manager's prefix."""
         return cast("str", self._inner.name)
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = _settings.enter_plain
 
 
 @of_one_process
@@ -51,9 +57,6 @@ class Holding(Face):
         self._with: object = None
         """Set while a `with` is to be watched."""
         self._thread = threading.get_ident()
-
-    def __repr__(self) -> str:
-        return f"<blocking {self._inner!r}>"
 
     @property
     def part(self) -> str | None:
@@ -82,18 +85,11 @@ class Holding(Face):
         """Call `callback` with this lease in another thread when the lease is lost.
 
         If the lease has been lost already, the call comes at once; after a release it never comes.
-        The callback sees the context variables as they are now. Its exceptions are logged.
+        The callback sees the context variables as they are now. Its exceptions are logged. It keeps
+        the lease only if it refers to it: a lease that is dropped ends with its ttl, and then no
+        callback comes.
         """
-        self._manager.start(self._watch, callback)
-
-    async def _watch(self, callback: Callable[[Self], object]) -> None:
-        await self._inner.wait_lost()
-        if self._inner.lost_reason is None:
-            return
-        try:
-            await anyio.to_thread.run_sync(callback, self)
-        except BaseException:  # also an exit: it would end the event loop of all threads
-            _log.exception("a callback failed on the loss of %r", self.name)
+        self._manager.start(_tell_loss, weakref.ref(self), callback)
 
     def _finish(self) -> None:
         """Release for a thread that was interrupted, unless that has been done."""
@@ -139,6 +135,23 @@ class Holding(Face):
             last = [self._inner]
             del self._inner
             self._manager.drop(last)
+
+
+async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
+    """Call `callback` with a lease when it is lost; don't keep the lease while waiting for that."""
+    lease = dropped()
+    if lease is None:
+        return
+    endings = lease._inner._endings()
+    del lease
+    await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+    lease = dropped()
+    if lease is None or lease._inner.lost_reason is None:
+        return
+    try:
+        await anyio.to_thread.run_sync(callback, lease)
+    except BaseException:  # also an exit: it would end the event loop of all threads
+        _log.exception("a callback failed on the loss of %r", lease.name)
 
 
 L = TypeVar("L", bound=Holding)

@@ -167,13 +167,18 @@ class BackgroundLoop:
         self._awake.setblocking(False)
         self._waker.setblocking(False)
         # In another thread, because `start` waits with a Condition (see Call).
-        _thread.start_new_thread(self._start, ())
+        try:
+            _thread.start_new_thread(self._start, ())
+        except BaseException:
+            self._close()
+            raise
         self._started.result()
 
     def _start(self) -> None:
         try:
             self._thread.start()
         except BaseException as error:
+            self._close()
             self._started.end(None, error)
 
     def _run(self) -> None:
@@ -199,9 +204,13 @@ class BackgroundLoop:
             # Else the process ends, and since Python 3.12 it starts no thread then. An event loop
             # that has resolved a host's name wants one, only to wait for the threads that did it.
         finally:
-            self._awake.close()
-            self._waker.close()
-            self._selector.asleep = True  # so that `soon` notices
+            self._close()
+
+    def _close(self) -> None:
+        self._awake.close()
+        self._waker.close()
+        self._selector.close()
+        self._selector.asleep = True  # so that `soon` notices
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the loop until `stop`, also after a task has called `sys.exit` or stopped the loop.

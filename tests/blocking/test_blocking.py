@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -91,8 +93,8 @@ def test_an_election_needs_run(locks: blocking.LockManager) -> None:
     with pytest.raises(AttributeError, match=r"'election': write locks\.run\(.*locks\.election\("):
         _ = locks.election  # type: ignore[attr-defined]  # on purpose
     assert not hasattr(locks, "elections")
-    with pytest.raises(AttributeError, match=r"have no '__aenter__'$"):
-        _ = locks.__aenter__  # type: ignore[attr-defined]  # on purpose
+    with pytest.raises(AttributeError, match=r"have no '_engine'$"):
+        _ = locks._engine  # type: ignore[attr-defined]  # on purpose
 
 
 # ---- loss ----------------------------------------------------------------------------------------
@@ -101,6 +103,44 @@ def test_an_election_needs_run(locks: blocking.LockManager) -> None:
 async def take(manager: asynclock.LockManager) -> None:
     """Lose the first lease of a manager."""
     lose(manager.leases()[0])
+
+
+def test_a_lease_that_is_dropped_is_not_renewed_because_of_its_callback() -> None:
+    with blocking.connect("memory://dropped-with-a-callback") as locks:
+        for make in (locks.lock("a"), locks.multi_lock("a", "b"), locks.reentrant_lock("a")):
+            lease = make.acquire()
+            lease.on_lost(print)
+            assert len(locks.leases()) == 1  # and the loop has begun to watch
+            with pytest.warns(ResourceWarning, match="was dropped"):
+                del lease
+                until(lambda: not locks.leases())
+
+
+STARTS = {
+    "threading": "threading.Thread.start = refuse",
+    "_thread": "import _thread; _thread.start_new_thread = refuse",
+}
+
+
+@pytest.mark.parametrize("module", STARTS)
+def test_a_loop_that_can_not_start_keeps_no_descriptor(module: str) -> None:
+    program = f"""
+import os, threading
+from asynclock import blocking
+def refuse(*args, **settings):
+    raise RuntimeError("can't start new thread")
+{STARTS[module]}
+locks, before = blocking.connect("memory://"), len(os.listdir("/dev/fd"))
+for _ in range(3):
+    try:
+        locks.ready()
+    except RuntimeError as error:
+        assert "can't start" in str(error)
+    else:
+        raise AssertionError
+assert len(os.listdir("/dev/fd")) == before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=50)
 
 
 def test_a_loss_is_seen_told_and_raised() -> None:

@@ -305,10 +305,10 @@ def test_what_a_lease_is(locks: blocking.LockManager) -> None:
         with pytest.raises(RuntimeError, match="entered already"):
             lease.__enter__()
         assert lease.held
-        assert repr(lease).startswith("<blocking <Lease 'a'")
+        assert repr(lease).startswith("<blocking Lease 'a'")
     for made, shown in (
-        (locks.rwlock("r"), "<blocking ReadWriteLock 'r'>"),
-        (locks.semaphore("s", 2), "<blocking Semaphore 's'>"),
+        (locks.rwlock("r"), "<blocking ReadWriteLock 'r' ttl=10>"),
+        (locks.semaphore("s", 2), "<blocking Semaphore 's' permits=2 ttl=10>"),
         (locks.event("e"), "<blocking SharedEvent 'e'>"),
     ):
         assert repr(made) == shown

@@ -22,7 +22,7 @@ from fastapi import FastAPI, WebSocket
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
 
-from asynclock import Lease, LockManager, connect
+from asynclock import AsyncLockError, Lease, LockManager, connect
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib.fastapi import Locked, Locks, locked
 from asynclock.testing import LocalServer, busy
@@ -190,9 +190,15 @@ async def test_a_lock_that_a_handler_takes_itself_is_waited_for_until_the_stop(
         await answered.wait()
         return await job(locks)
 
+    said: list[str] = []
+
     @app.get("/")
     async def get(locks: Locks) -> int:
-        return await job(locks)
+        try:
+            return await job(locks)
+        except AsyncLockError as error:
+            said.append(str(error))
+            raise
 
     @app.get("/job")
     async def begin(locks: Locks) -> None:
@@ -215,6 +221,7 @@ async def test_a_lock_that_a_handler_takes_itself_is_waited_for_until_the_stop(
         answer = await waiting
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert answer.json()["type"] == "urn:asynclock:unavailable"
+        assert "the timeout was 0 s" not in said[0]
         assert (await ask("/job")).status_code == 200
         answered.set()
         await until(lambda: locks.statistics().waiting == 3)

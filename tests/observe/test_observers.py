@@ -242,7 +242,7 @@ async def test_waits_are_seen_until_they_end(
         others = asynclock.connect(*urls, **SETTINGS) if held_by == "another" else locks
         held = await others.lock("jobs:1").acquire()
         if blocks:
-            there = await asyncio.to_thread(connect, *urls, **settings)
+            there: Any = await asyncio.to_thread(connect, *urls, **settings)
             wait = asyncio.create_task(asyncio.to_thread(_blocks, there))
         else:
             wait = asyncio.create_task(_acquire(locks, "jobs:1"))

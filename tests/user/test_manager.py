@@ -221,6 +221,24 @@ async def test_observers_are_called_in_the_order_in_which_they_came(on: Nodes) -
         assert set(seen) == {"first"}
 
 
+@virtual
+async def test_an_observer_that_was_added_twice_watches_until_it_is_removed_twice(
+    on: Nodes,
+) -> None:
+    telemetry = Watched()
+    async with on.connect(observers=[telemetry]) as locks:
+        locks.observe(telemetry)
+        for left in ([locks], []):
+            locks.unobserve(telemetry)
+            assert telemetry.watched == left
+
+
+class Watched(events.Watcher):
+    """An observer that looks at managers, as OpenTelemetry's does."""
+
+    def __call__(self, event: events.Event) -> None: ...
+
+
 DEFAULTS = {
     "ttl": 10.0,
     "max_ttl": None,

@@ -11,7 +11,7 @@ import pytest
 
 import asynclock
 from asynclock import blocking
-from asynclock.testing import run_virtual
+from asynclock.testing import LocalServer, Quorum, run_virtual
 
 SECRET = "redis://user:hush@localhost"
 
@@ -28,6 +28,8 @@ def test_every_object_shows_its_name() -> None:
     shown = {
         "<Lock 'a' ttl=2.5>": locks.lock("a"),
         "<FairLock 'a' ttl=2.5>": locks.fair_lock("a"),
+        "<Semaphore 'a' permits=3 ttl=2.5>": locks.semaphore("a", 3),
+        "<SemaphorePermits 'a' permits=2 ttl=2.5>": locks.semaphore("a", 3).several(2),
         "<ReadWriteLock 'a' ttl=2.5>": locks.rwlock("a"),
         "<Election 'a' ttl=2.5>": locks.election("a"),
         "<SharedEvent 'a'>": locks.event("a"),
@@ -57,13 +59,28 @@ def test_leases_and_terms_show_whether_they_are_held() -> None:
 def test_the_objects_for_threads_show_that_they_block() -> None:
     with blocking.connect("memory://") as locks:
         shown = {
-            "<blocking Lock 'a'>": locks.lock("a"),
-            "<blocking ReadWriteLock 'a'>": locks.rwlock("a"),
+            "<blocking Lock 'a' ttl=10>": locks.lock("a"),
+            "<blocking ReadWriteLock 'a' ttl=10>": locks.rwlock("a"),
             "<blocking SharedEvent 'a'>": locks.event("a"),
         }
         assert {repr(one): one.name for one in shown.values()} == dict.fromkeys(shown, "a")
         with locks.lock("a") as lease:
-            assert repr(lease).startswith("<blocking <Lease 'a'")
+            assert repr(lease).startswith("<blocking Lease 'a'")
+
+
+def test_managers_and_servers_show_where_they_are_and_no_password() -> None:
+    locks = blocking.connect(SECRET)
+    assert repr(locks).startswith("<blocking LockManager on ")
+    server = LocalServer(password="hush")
+    assert repr(server) == f"<LocalServer redis://127.0.0.1:{server.port} not running>"
+    quorum = Quorum(1, password="hush")
+    assert "of [<LocalServer redis://" in repr(quorum)
+    with pytest.raises(RuntimeError, match="has not been started") as caught:
+        _ = server.pid
+    for one in (locks, server, quorum, caught.value):
+        assert "hush" not in repr(one)
+    server.close()
+    quorum.close()
 
 
 RUN = """

@@ -97,6 +97,10 @@ class LocalServer:
             self._users.append(f"default on >{password} ~* &* +@all")
         self._arguments = [*self._command_line(aof), *args]
 
+    def __repr__(self) -> str:
+        state = "alive" if self.alive else "not running"
+        return f"<{type(self).__name__} {self.url_for(None, None)} {state}>"
+
     # ---- address -----------------------------------------------------------------------------
 
     @property
@@ -240,7 +244,7 @@ class LocalServer:
 
     def _started(self) -> ServerProcess:
         if self._process is None:
-            raise RuntimeError(f"the server for {self.url} has not been started")
+            raise RuntimeError(f"{self!r} has not been started")
         return self._process
 
     def _command_line(self, aof: bool) -> list[str]:

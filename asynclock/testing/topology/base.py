@@ -42,6 +42,9 @@ class Topology:
         self.servers: list[LocalServer] = [self._server(**options) for _ in range(n)]
         """The servers that have data (no Sentinels)."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.servers}>"
+
     @property
     def addresses(self) -> list[str]:
         """The addresses for `asynclock.connect`."""

@@ -167,7 +167,7 @@ class RedisCluster(Topology):
             await self._primary_among(list(filter(runs, others)))
             return True
 
-        await until(moved, f"a replica takes the place of {old.url}")
+        await until(moved, f"a replica takes the place of {old}")
         await self.ready()
         return await self.primary(shard)
 

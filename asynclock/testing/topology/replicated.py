@@ -88,7 +88,7 @@ async def in_sync(primary: LocalServer, replicas: list[LocalServer]) -> None:
         count: int = await primary.command("WAIT", len(replicas), 1000)
         return count >= len(replicas)
 
-    await until(complete, f"{len(replicas)} replicas in sync with {primary.url}")
+    await until(complete, f"{len(replicas)} replicas in sync with {primary}")
 
 
 async def _replication(server: LocalServer, field: str) -> str:

@@ -172,7 +172,7 @@ class SentinelGroup(Replicated):
             (self.primary,) = candidates
             return bool((await self.primary.command("ROLE"))[0] == "master")
 
-        await until(moved, f"the sentinels replace {old.url}", timeout=FAILOVER_WITHIN)
+        await until(moved, f"the sentinels replace {old}", timeout=FAILOVER_WITHIN)
         if runs(old):  # a Sentinel itself would do this only after 8 s
             await follow(old, self.primary)
         await super().ready()

@@ -97,6 +97,8 @@ async def test_a_refusal_by_this_process_carries_how_long_its_lease_lasts() -> N
             asynclock.AcquireTimeoutError,
         )
         assert str(here) == "'a' is held by this process"
+        stopped = refusals.too_long_here(CONTEXT, queue, None)
+        assert str(stopped).endswith("; the work that waits was stopped")
         assert carried(here) == carried(late) == known
     nobody = LocalQueue("a", "p:a", 1, 0.0)
     context: Any = SimpleNamespace(paces=Paces(), random=lambda: 0.5)
