@@ -147,6 +147,6 @@ def test_a_client_of_fakeredis_is_refused_with_the_address_for_tests(kind: str) 
     else:
         own = type("FakeConnection", (redis.Connection,), made)
         fake = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=own))
-    make = asynclock.connect if kind == "asyncio" else blocking.connect
+    make: Any = asynclock.connect if kind == "asyncio" else blocking.connect
     with pytest.raises(asynclock.ConfigurationError, match="memory://"):
         make(fake)
