@@ -212,17 +212,26 @@ async def test_the_page_has_no_code_of_its_own(locks: asynclock.LockManager) -> 
     assert " on" not in page.split("<body>")[0]
 
 
-async def test_events_are_pictures(locks: asynclock.LockManager) -> None:
+async def test_events_are_pictures_of_what_each_viewer_asks_for(
+    locks: asynclock.LockManager,
+) -> None:
     headers = {"Authorization": GOOD}
-    name = "a\nevent: failed\n\n"
-    async with serving(dashboard(locks, token=TOKEN)) as url, locks.lock(name):
+    names = ["a\nevent: failed\n\n", "calmly"]
+
+    async def seen(client: httpx.AsyncClient, search: str) -> list[str]:
+        async with client.stream("GET", "/events", params={"search": search}) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    break
+        return [one["name"] for one in json.loads(line[6:])["locks"]]
+
+    async with serving(dashboard(locks, token=TOKEN)) as url, locks.multi_lock(*names):
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
-            async with client.stream("GET", "/events") as answer:
-                assert answer.headers["content-type"].startswith("text/event-stream")
-                async for line in answer.aiter_lines():
-                    if line.startswith("data: "):
-                        break
-    assert json.loads(line[6:])["locks"][0]["name"] == name
+            found = await asyncio.gather(
+                *(seen(client, one) for one in ("", "event", "calmly", "nothing"))
+            )
+    assert found == [names, names[:1], names[1:], []]
 
 
 async def test_a_closed_manager_has_no_data(locks: asynclock.LockManager) -> None:
