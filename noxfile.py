@@ -598,7 +598,7 @@ FRAGMENTS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed"
 
 @nox.session(default=False)
 def release(session: nox.Session) -> None:
-    """`nox -s release -- 0.2.0`: changelog, a signed-off commit with a tag, wheel and sdist."""
+    """`nox -s release -- 1.1.0`: changelog, a signed-off commit with a tag, wheel and sdist."""
     (version,) = session.posargs
     if reason := not_releasable(links_of(Environment(session))):
         session.error(reason)

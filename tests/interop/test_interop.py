@@ -226,3 +226,55 @@ async def test_their_release_after_their_ttl_does_not_touch_ours(server: LocalSe
             with pytest.raises(redis.exceptions.LockNotOwnedError):
                 await theirs.release()
             assert await server.command("GET", "a") == lease.owner
+
+
+class FirstVersion:
+    """A mutex as version 1.0.0 asks for it: its script and its arguments, kept as they were."""
+
+    SCRIPT = (HERE / "mutex-1.0.0.lua").read_text()
+
+    def __init__(self, client: redis.asyncio.Redis, name: str) -> None:
+        key = f"asynclock:{name}"
+        self.client, self.owner = client, "1.0.0:0123456789abcdef"
+        self.keys = key, f"{key}:#fence", f"{key}:#queue"
+
+    async def ask(self, operation: str, *args: str | int) -> list[Any]:
+        words = (operation, self.owner, *args)
+        reply: list[Any] = await self.client.eval(self.SCRIPT, 3, *self.keys, *words)
+        return reply
+
+    async def acquire(self) -> int | None:
+        """Return the fence, or None if somebody else has the name."""
+        ttl, floor, not_after, retention = TTL * 1000, 1, 2**52, 1_070_000
+        reply = await self.ask("acquire", ttl, floor, not_after, retention)
+        return int(reply[1]) if reply[0] == 1 else None
+
+    async def release(self) -> bool:
+        return bool((await self.ask("release"))[0])
+
+
+async def test_the_first_version_and_this_one_share_a_name(
+    asynclock_servers: StartServers,
+) -> None:
+    """All of 1.x may: they exclude each other, wait for each other and see one row of fences."""
+    [server] = await asynclock_servers(1)
+    async with (
+        redis.asyncio.Redis.from_url(server.url) as client,
+        asynclock.connect(server.url, restart_guard=False) as locks,
+    ):
+        first, fences = FirstVersion(client, "shared"), []
+        for _ in range(2):
+            fence = await first.acquire()
+            assert fence is not None
+            assert await locks.lock("shared").try_acquire() is None
+            assert (await locks.inspect("shared")).owner == first.owner
+            waiting = asyncio.create_task(locks.lock("shared", timeout=TTL / 2).acquire())
+            await until(lambda: locks.statistics().waiting == 1)
+            assert await first.release()
+            lease = await waiting
+            assert await first.acquire() is None
+            assert not await first.release(), "it is not its lease"
+            assert await lease.check()
+            assert await lease.release()
+            fences += [fence, lease.fence]
+        assert fences == sorted(set(fences))

@@ -10,11 +10,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
+from nox import registry
 from readme_renderer import markdown
 
 from benchmarks import words as telling
@@ -319,3 +322,36 @@ def test_a_release_wants_a_repository_and_no_loose_changes(
     assert noxfile.not_releasable(links) is None
     (tmp_path / "loose").touch()
     assert "commit or stash" in noxfile.not_releasable(links)
+
+
+def test_the_workflow_runs_each_session_that_nox_runs_by_itself(noxfile: ModuleType) -> None:
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    matrix = yaml.safe_load(text)["jobs"]["session"]["strategy"]["matrix"]
+    by_itself = [name for name, session in registry.get().items() if session.default is not False]
+    assert sorted(matrix["session"]) == sorted(by_itself)
+    assert {"nightly"} <= registry.get().keys()
+
+
+# ---- the packages --------------------------------------------------------------------------------
+
+
+def test_the_packages_hold_what_they_should_and_are_the_same_each_time(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        command = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path / folder)]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=50)
+    made, again = (sorted((tmp_path / folder).iterdir()) for folder in ("one", "two"))
+    assert [file.read_bytes() for file in made] == [file.read_bytes() for file in again]
+    wheel, sdist = sorted(made, key=lambda file: file.suffix != ".whl")
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    kept = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    tracked = {name for name in kept.split("\0") if (ROOT / name).is_file()}
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == {name for name in tracked if name.startswith("asynclock/")}
+    assert wheel.stat().st_size < 560_000
+    with tarfile.open(sdist) as archive:
+        found = {name.partition("/")[2] for name in archive.getnames()}
+    left_out = (".ci/", ".github/", ".gitignore", ".pre-commit")
+    assert found - {"PKG-INFO"} == {name for name in tracked if not name.startswith(left_out)} | (
+        found & {".gitignore"}  # hatchling adds it to find out what to leave out
+    )
