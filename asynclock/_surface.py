@@ -20,6 +20,8 @@ from ._primitives.latch import Latch as Latch
 from ._primitives.lock import Lock as Lock
 from ._primitives.multi import MultiLease as MultiLease
 from ._primitives.multi import MultiLock as MultiLock
+from ._primitives.once import Once as Once
+from ._primitives.once import Run as Run
 from ._primitives.protocols import AnyLease as AnyLease
 from ._primitives.protocols import AnyLock as AnyLock
 from ._primitives.readwrite import ReadLock as ReadLock

@@ -21,6 +21,7 @@ from ._primitives.fair import FairLock
 from ._primitives.latch import Latch
 from ._primitives.lock import Lock, spec
 from ._primitives.multi import MultiLock
+from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
 from ._primitives.reentrant import ReentrantLock, Registry
 from ._primitives.register import DEFAULT_KEEP
@@ -133,6 +134,31 @@ class LockManager(_settings.Answering):
         """
         self._defaults.read(settings)  # a wrong setting is an error now, not at the first call
         return synchronized(partial(self.lock, **settings), template, lease)
+
+    def once(
+        self,
+        key: str,
+        *,
+        keep: float = DEFAULT_KEEP,
+        lease: str | None = None,
+        **settings: Unpack[LockSettings],
+    ) -> Once:
+        """Make something that is done once per `key`: a context manager, and a decorator.
+
+            @locks.once("invoice:{invoice_id}", keep=86400)
+            async def charge(invoice_id: int) -> dict[str, str]: ...
+
+        Raises ConfigurationError.
+
+        Args:
+            key: what is done: the name of the mutex that its run holds, and of the kept result. For
+                the decorator a template, as in `synchronized`.
+            keep: seconds that the result is kept after the run; the same in every process.
+            lease: for the decorator: the name of a keyword-only parameter that gets the lease.
+            settings: those of `lock`.
+        """
+        defaults = self._defaults
+        return Once(self._engine, defaults.prefix, key, keep, lease, *defaults.read(settings))
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.

@@ -34,7 +34,7 @@ NAMES = set(
 AcquireContext AcquireTimeoutError AlreadyHeldError AnyLease AnyLock AsyncLockError Barrier
 BrokenBarrierError ConfigurationError Election FairLock Inspection Latch Leader Lease
 LeaseLostError Lock LockManager MultiLease MultiLock NodeHealth NodeView NotAcquiredError
-QuorumUnavailableError ReadLock ReadWriteLock ReentrantLease ReentrantLock Semaphore
+Once QuorumUnavailableError ReadLock ReadWriteLock ReentrantLease ReentrantLock Run Semaphore
 SemaphorePermits SharedEvent Statistics Term UnsupportedDeploymentError Waiter WriteLock
 connect
 """.split()
@@ -43,7 +43,8 @@ connect
 BLOCKING = set(
     """
 Barrier FairLock Latch Lease Lock LockManager LockSettings MultiLease MultiLock
-ReadWriteLock ReentrantLease ReentrantLock Semaphore SemaphorePermits SharedEvent connect
+Once ReadWriteLock ReentrantLease ReentrantLock Run Semaphore SemaphorePermits SharedEvent
+connect
 """.split()
 )
 
@@ -119,13 +120,20 @@ def test_documented(module: ModuleType, name: str) -> None:
 
 MAKES_FOR_CODE_THAT_BLOCKS = [
     *("fair_lock", "lock", "multi_lock", "reentrant_lock", "rwlock", "semaphore", "synchronized"),
-    *("barrier", "event", "latch"),
+    *("barrier", "event", "latch", "once"),
 ]
 MAKES = [*MAKES_FOR_CODE_THAT_BLOCKS, "election"]
 HELPERS: dict[ModuleType, list[str]] = {
-    asynclock.contrib.aiohttp: ["cleanup_context", "locked", "locks_of", "problems", "setup"],
+    asynclock.contrib.aiohttp: [
+        "cleanup_context",
+        "idempotent",
+        "locked",
+        "locks_of",
+        "problems",
+        "setup",
+    ],
     asynclock.contrib.dashboard: ["dashboard"],
-    asynclock.contrib.fastapi: ["Locked", "lifespan", "locked", "locks_of", "setup"],
+    asynclock.contrib.fastapi: ["Locked", "idempotent", "lifespan", "locked", "locks_of", "setup"],
     asynclock.fencing: ["FenceStamp", "FencedRedis", "check_fence", "fence_headers"],
     asynclock.fencing.aiohttp: ["fence_middleware"],
     asynclock.fencing.fastapi: ["require_fence"],

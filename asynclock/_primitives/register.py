@@ -56,13 +56,13 @@ Change = Callable[[str | None], str | None]
 class Register:
     """Reads and changes one value on the nodes; has no state of its own."""
 
-    __slots__ = ("_engine", "_keep", "key", "name")
+    __slots__ = ("_engine", "keep", "key", "name")
 
     def __init__(self, engine: Engine, name: str, key: str, keep: float) -> None:
         self.name: str = name
         self.key: str = key
         self._engine = engine
-        self._keep = keep
+        self.keep: float = keep
 
     @classmethod
     def of_kind(cls, kind: Kind, engine: Engine, prefix: str, name: str, keep: float) -> Register:
@@ -141,7 +141,7 @@ class Register:
                 enough = found.everywhere if rewrite else found.agreed
                 if value == found.value and enough:
                     return value
-                words = (number, by, ms(self._keep), value or "")
+                words = (number, by, ms(self.keep), value or "")
                 round_ = await self._ask(patience, "accept", *words, chosen=chosen)
                 if len(round_.granted) >= nodes.quorum:
                     return value
@@ -226,7 +226,7 @@ class Register:
         command.numbered_at, command.wakes = chosen, (self.key,) if args else ()
         # Only the replies to these two contain the stored value.
         told = op in ("read", "prepare")
-        since = now - validity.quarantine(self._keep) if told else inf
+        since = now - validity.quarantine(self.keep) if told else inf
         round_ = Round(engine, self.name, now, since)
         for index, node in enumerate(nodes.nodes):
             # A node that may have forgotten must not be asked: its "nothing" would count.

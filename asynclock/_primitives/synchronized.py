@@ -26,10 +26,7 @@ def synchronized(
     """Wrap a coroutine function: see `LockManager.synchronized`."""
 
     def wrap(function: Callable[..., Awaitable[R]], name: Name) -> Callable[..., Any]:
-        if not inspect.iscoroutinefunction(function):
-            raise ConfigurationError(
-                f"synchronized needs an async function; {_name(function)} is not one"
-            )
+        check_async(function, "synchronized")
 
         async def wrapper(*args: Any, **kwargs: Any) -> R:
             async with lock(name(args, kwargs)) as held:
@@ -40,6 +37,12 @@ def synchronized(
         return wrapper
 
     return decorator(template, lease, wrap)
+
+
+def check_async(function: Callable[..., object], what: str) -> None:
+    """Raise ConfigurationError unless `function`, which `what` decorates, is async."""
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigurationError(f"{what} needs an async function; {_name(function)} is not one")
 
 
 def decorator(

@@ -24,7 +24,7 @@ from .._primitives.synchronized import P, R
 from .._settings import RestartGuard
 from ..events import Observer
 from ._bridge import Bridge
-from ._holds import Enterable, Face, Holding, L, synchronized
+from ._holds import Enterable, Face, Holding, L, decorated, synchronized
 
 T = TypeVar("T")
 
@@ -328,6 +328,90 @@ class SemaphorePermits(Acquirable[MultiLease]):
     def permits(self) -> int:
         """The number of permits that a lease holds."""
         return self._inner.permits
+
+
+class Run(Holding):
+    """What `once` gives: the result that is kept already, or the lock and the thread to make one.
+
+    As a context manager, its end keeps the value that `finish` got, and releases the lock. A loss
+    of the lease interrupts the body with LeaseLostError, as with any lock.
+    """
+
+    _inner: asynclock.Run
+
+    @property
+    def done(self) -> bool:
+        """Whether a result is kept. If it is on entry, there is nothing to do but to return it."""
+        return self._inner.done
+
+    @property
+    def result(self) -> Any:
+        """The result that is kept, the same for everybody; None without one."""
+        return self._inner.result
+
+    @property
+    def fence(self) -> int:
+        """The fence of this run; if a result is kept, that of the run that made it."""
+        return self._inner.fence
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of this run; None if a result was kept before."""
+        return None if self._inner.lease is None else Lease(self._manager, inner=self._inner.lease)
+
+    @property
+    def held(self) -> bool:
+        """Whether this run has the lock at this moment, by our own clock."""
+        return self._inner.held
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the lease was lost; None if it was not."""
+        return self._inner.lost_reason
+
+    def finish(self, value: object) -> None:
+        """Say that the work is done, with this result. The end of the block keeps it.
+
+        It is kept only while this run has the lock, and by a quorum; then also if the block ends
+        with an exception or an interruption, which takes effect afterwards. Otherwise the end of
+        the block raises LeaseLostError if the lease was lost or a later run has begun, and
+        QuorumUnavailableError if too few nodes answered until the lease ended: then the result may
+        be kept or not. An exception of the block goes first, and gets a note of that.
+
+        Raises ConfigurationError if `value` is neither JSON nor bytes, or has more than 65,536
+        bytes; then nothing is kept, and the next run does the work again. Raises RuntimeError if a
+        result is kept already.
+        """
+        self._inner.finish(value)
+
+
+@_settings.made_by("connect(...).once(key)")
+class Once(Acquirable[Run]):
+    """Do something once, and give everybody the result, for `keep` seconds.
+
+        with locks.once("invoice:42", keep=86400) as run:
+            if run.done:
+                return run.result
+            run.finish(charge(invoice, fence=run.fence))
+
+    Of all calls with one key, in all processes, one runs its body, under the mutex `lock(key)`. The
+    others wait for it and get its result. If a body ends without `run.finish`, nothing is kept, and
+    the next one runs. This also decorates functions, whose result is kept; then the key is a
+    template, as in `synchronized`.
+
+    At most one result is kept, and nobody gets another one. A body may run twice: if its process
+    dies, or loses the lease, between the effect and the end of the block; or if a majority of nodes
+    loses the result before its time is over. The fences of the runs rise, so a store that checks
+    `run.fence` refuses late writes of the first. Works on every deployment, with a minority of
+    nodes dead.
+    """
+
+    _inner: asynclock.Once
+    _lease = Run
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function; see `LockManager.once`."""
+        return decorated(self, function)
 
 
 @_settings.made_by("connect(...).rwlock(name)")
@@ -644,6 +728,35 @@ class LockManager(Bridge):
             settings: those of `lock`.
         """
         return synchronized(partial(self.lock, **settings), template, lease)
+
+    def once(
+        self,
+        key: str,
+        *,
+        keep: float = DEFAULT_KEEP,
+        lease: str | None = None,
+        **settings: Unpack[LockSettings],
+    ) -> Once:
+        """Make something that is done once per `key`: a context manager, and a decorator.
+
+            @locks.once("invoice:{invoice_id}", keep=86400)
+            def charge(invoice_id: int) -> dict[str, str]: ...
+
+        Raises ConfigurationError.
+
+        Args:
+            key: what is done: the name of the mutex that its run holds, and of the kept result. For
+                the decorator a template, as in `synchronized`.
+            keep: seconds that the result is kept after the run; the same in every process.
+            lease: for the decorator: the name of a keyword-only parameter that gets the lease.
+            settings: those of `lock`.
+        """
+        return Once(
+            self,
+            inner=self.asynchronous().once(
+                key, keep=keep, lease=lease, **settings, interrupt=False
+            ),
+        )
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.

@@ -238,10 +238,7 @@ def synchronized(
     """Wrap a function: see `LockManager.synchronized`."""
 
     def wrap(function: Callable[..., R], name: Name) -> Callable[..., R]:
-        if inspect.iscoroutinefunction(function):
-            raise ConfigurationError(
-                f"{function!r} is async: decorate it with asynclock.LockManager.synchronized"
-            )
+        _check_plain(function, "synchronized")
 
         def wrapper(*args: Any, **kwargs: Any) -> R:
             with lock(name(args, kwargs)) as held:
@@ -252,3 +249,31 @@ def synchronized(
         return wrapper
 
     return decorator(template, lease, wrap)
+
+
+def decorated(once: Enterable[Any], function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function: see `LockManager.once`."""
+    inner = once._inner
+
+    def wrap(function: Callable[..., R], name: Name) -> Callable[..., R]:
+        _check_plain(function, "once")
+
+        def wrapper(*args: Any, **kwargs: Any) -> R:
+            with type(once)(once._manager, inner=inner._of(name(args, kwargs))) as run:
+                if not run.done:
+                    if inner._lease is not None:
+                        kwargs[inner._lease] = run.lease
+                    run.finish(function(*args, **kwargs))
+            result: R = run.result
+            return result
+
+        return wrapper
+
+    return decorator(inner.name, inner._lease, wrap)(function)
+
+
+def _check_plain(function: Callable[..., object], what: str) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError(
+            f"{function!r} is async: decorate it with asynclock.LockManager.{what}"
+        )

@@ -28,11 +28,14 @@ with _extras.imports("asynclock.contrib.aiohttp", "aiohttp"):
 
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
+from .._primitives.register import DEFAULT_KEEP
+from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..fencing._naming import check_name, check_template, fill_in
 from ..manager import LockManager
 from . import _problems
+from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
 from ._problems import (
     Contended,
     Declared,
@@ -46,7 +49,16 @@ from ._source import Source
 from ._stopping import requests_of, warn
 from ._while_present import WhilePresent
 
-__all__ = ["LOCKS", "cleanup_context", "health", "locked", "locks_of", "problems", "setup"]
+__all__ = [
+    "LOCKS",
+    "cleanup_context",
+    "health",
+    "idempotent",
+    "locked",
+    "locks_of",
+    "problems",
+    "setup",
+]
 
 LOCKS: web.AppKey[LockManager] = web.AppKey("asynclock", LockManager)
 """The application's key for its manager."""
@@ -286,6 +298,61 @@ def locked(
             raise RuntimeError("the handler was left without an answer")
 
         _declared[wrapper] = Declared(name, given.get("timeout"))
+        return wrapper
+
+    return decorate
+
+
+def idempotent(
+    *,
+    keep: float = DEFAULT_KEEP,
+    scope: Callable[[web.Request], str] | None = None,
+    **settings: Unpack[LockSettings],
+) -> Callable[
+    [Callable[[S], Awaitable[web.StreamResponse]]], Callable[[S], Awaitable[web.StreamResponse]]
+]:
+    """Decorate a handler, so that it answers once for each header `Idempotency-Key`.
+
+        @routes.post("/payments")
+        @idempotent(scope=lambda request: request["user"])
+        async def pay(request: web.Request) -> web.Response: ...
+
+    The first answer is kept: its status, content type and body, of at most 65,000 bytes. It is
+    repeated for the same request (method, path, query and body). Another request with this key gets
+    422. While the first one is being answered, others get 409 with Retry-After, as for a lock
+    that is held. An exception and a status from 500 keep nothing: the next request tries again.
+    Requests without the header, and with GET, HEAD, OPTIONS or TRACE, are answered as usual. The
+    promise is that of `LockManager.once`.
+
+    Args:
+        keep: seconds that an answer is kept.
+        scope: a function of the request that returns whose key it is, such as the user's id.
+            Without one, a client that knows another one's key and request gets the answer, too.
+        settings: those of `LockManager.lock`; `timeout` is 0 by default.
+    """
+    keyed = Idempotent(keep, scope, {**settings})
+
+    def decorate(
+        handler: Callable[[S], Awaitable[web.StreamResponse]],
+    ) -> Callable[[S], Awaitable[web.StreamResponse]]:
+        @functools.wraps(handler)
+        async def wrapper(first: S) -> web.StreamResponse:
+            request = first.request if isinstance(first, web.View) else first
+            once = keyed.once(locks_of(request), request)
+            if once is None:
+                return await handler(first)
+            asked = fingerprint(request.method, request.path_qs, await request.read())
+            async with once as run:
+                if not run.done:
+                    response = await handler(first)
+                    body = response.body or b"" if isinstance(response, web.Response) else None
+                    kind = response.headers.get(hdrs.CONTENT_TYPE)
+                    keep_answer(run, asked, response.status, kind, body)
+                    return response
+            status, content_type, content = first_answer(run, asked)
+            headers = {} if content_type is None else {hdrs.CONTENT_TYPE: content_type}
+            return web.Response(status=status, body=content, headers=headers)
+
         return wrapper
 
     return decorate

@@ -25,15 +25,18 @@ from .. import _extras
 
 with _extras.imports("asynclock.contrib.fastapi", "fastapi"):
     from fastapi import Depends, FastAPI, params
+    from fastapi.routing import APIRoute
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
-    from starlette.requests import HTTPConnection
+    from starlette.requests import HTTPConnection, Request
     from starlette.responses import JSONResponse, Response
     from starlette.types import ASGIApp
     from starlette.websockets import WebSocketClose, WebSocketState
 
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
+from .._primitives.register import DEFAULT_KEEP
+from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..fencing._path_values import Name, namer
@@ -41,6 +44,7 @@ from ..fencing.fastapi import FenceRefused
 from ..manager import LockManager
 from . import _problems, _routes
 from ._disconnect import PRESENCE, CancelOnDisconnect, Presence
+from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
 from ._middleware import AnswerErrors, refuse_start
 from ._problems import (
     Contended,
@@ -54,7 +58,7 @@ from ._problems import (
 from ._source import Source
 from ._stopping import requests_of, warn
 
-__all__ = ["Locked", "Locks", "health", "lifespan", "locked", "locks_of", "setup"]
+__all__ = ["Locked", "Locks", "health", "idempotent", "lifespan", "locked", "locks_of", "setup"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -267,6 +271,56 @@ def locked(
         return wrapper
 
     return decorate
+
+
+def idempotent(
+    *,
+    keep: float = DEFAULT_KEEP,
+    scope: Callable[[Request], str] | None = None,
+    **settings: Unpack[LockSettings],
+) -> type[APIRoute]:
+    """Make a class of routes that answer once for each header `Idempotency-Key`.
+
+        payments = APIRouter(route_class=idempotent(scope=user_of))
+
+    The first answer is kept: its status, content type and body, of at most 65,000 bytes. It is
+    repeated for the same request (method, path, query and body). Another request with this key gets
+    422. While the first one is being answered, others get 409 with Retry-After, as for a lock
+    that is held. An exception and a status from 500 keep nothing: the next request tries again.
+    Requests without the header, and with GET, HEAD, OPTIONS or TRACE, are answered as usual. The
+    promise is that of `LockManager.once`.
+
+    Args:
+        keep: seconds that an answer is kept.
+        scope: a function of the request that returns whose key it is, such as the user's id.
+            Without one, a client that knows another one's key and request gets the answer, too.
+        settings: those of `LockManager.lock`; `timeout` is 0 by default.
+    """
+    keyed = Idempotent(keep, scope, {**settings})
+
+    class IdempotentRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def answer(request: Request) -> Response:
+                once = keyed.once(locks_of(request), request)
+                if once is None:
+                    return await handle(request)
+                path = f"{request.url.path}?{request.url.query}"
+                asked = fingerprint(request.method, path, await request.body())
+                async with once as run:
+                    if not run.done:
+                        response = await handle(request)
+                        body = getattr(response, "body", None)
+                        kind = response.headers.get("Content-Type")
+                        keep_answer(run, asked, response.status_code, kind, body)
+                        return response
+                status, content_type, content = first_answer(run, asked)
+                return Response(content, status, media_type=content_type)
+
+            return answer
+
+    return IdempotentRoute
 
 
 async def health(request: HTTPConnection) -> JSONResponse:

@@ -89,6 +89,7 @@ PRIMITIVES: dict[str, Callable[[Any], Any]] = {
     "multi": lambda locks: locks.multi_lock("x", "y").acquire(timeout=20),
     "reentrant": lambda locks: locks.reentrant_lock("r").acquire(timeout=20),
     "election": lambda locks: locks.election("e").campaign("me", timeout=20),
+    "once": lambda locks: locks.once("once").acquire(timeout=20),
 }
 SHARED: dict[str, Callable[[Any], Any]] = {
     "event": lambda locks: locks.event("e").set(timeout=20),

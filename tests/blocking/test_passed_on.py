@@ -58,6 +58,7 @@ MAKERS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "semaphore": (("a", 2), {**SETTINGS, "interrupt": False}),
     "event": (("a",), {"keep": 70.0}),
     "latch": (("a", 2), {"keep": 70.0}),
+    "once": (("a",), {**SETTINGS, "keep": 70.0, "lease": None, "interrupt": False}),
     "barrier": (("a", 2), {"ttl": 7.0, "keep": 70.0}),
 }
 

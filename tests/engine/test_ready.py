@@ -47,6 +47,7 @@ CALLS: dict[str, Callable[[asynclock.LockManager], Awaitable[Any]]] = {
     "multi_lock": lambda locks: locks.multi_lock("a", "b").acquire(timeout=5),
     "election": lambda locks: locks.election("a").campaign("me", timeout=5),
     "event": lambda locks: locks.event("a").set(timeout=5),
+    "once": lambda locks: locks.once("a", timeout=5).acquire(),
     "latch": lambda locks: locks.latch("a", 1).wait(timeout=5),
     "ready": lambda locks: locks.ready(voting=True, timeout=5),
 }

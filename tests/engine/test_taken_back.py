@@ -49,6 +49,7 @@ WAITING: dict[str, Make] = {
     "event": lambda locks: locks.event("a").wait(),
     "latch": lambda locks: locks.latch("a", 1).wait(),
     "barrier": lambda locks: locks.barrier("a", 2).wait(),
+    "once": lambda locks: locks.once("a").acquire(),
     "upgrade": upgraded,
 }
 HELD: dict[str, Make] = {

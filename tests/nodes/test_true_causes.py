@@ -123,6 +123,7 @@ CALLS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "semaphore": lambda locks: locks.semaphore("a", 1).acquire(),
     "read": lambda locks: locks.rwlock("a").read().acquire(),
     "event": lambda locks: locks.event("a").set(),
+    "once": lambda locks: locks.once("a").acquire(),
     "latch": lambda locks: locks.latch("a", 1).count_down(),
 }
 """A call of each kind that asks the nodes."""

@@ -148,6 +148,25 @@ async def test_latch(pair: tuple[Locks, Locks]) -> None:
     assert await waiting
 
 
+async def test_once(face: Face, pair: tuple[Locks, Locks]) -> None:
+    begun: list[int] = []
+
+    async def work(locks: Locks) -> tuple[object, int]:
+        async with locks.once("a", timeout=PATIENCE) as run:
+            if not run.done:
+                begun.append(run.fence)
+                await asyncio.sleep(0.05)
+                run.finish({"by": len(begun)})
+        return run.result, run.fence
+
+    found = await asyncio.gather(*(work(locks) for locks in pair * 3))
+    assert found == [({"by": 1}, begun[0])] * 6
+    for locks in pair:
+        async with locks.once("failed", timeout=PATIENCE) as run:
+            assert not run.done  # the first one ended without a result
+    await face.empty(":#once")
+
+
 async def test_waiters_are_woken(pair: tuple[Locks, Locks], face: Face) -> None:
     peak = inside = 0
 

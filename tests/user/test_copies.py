@@ -25,6 +25,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "multi": lambda locks: locks.multi_lock("a", "b"),
     "event": lambda locks: locks.event("a"),
     "latch": lambda locks: locks.latch("a", 2),
+    "once": lambda locks: locks.once("a"),
     "barrier": lambda locks: locks.barrier("a", 2),
 }
 WAYS = [copy.deepcopy, pickle.dumps]

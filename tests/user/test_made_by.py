@@ -28,6 +28,7 @@ MADE_BY = {
     "SemaphorePermits": "connect(...).semaphore(name, permits).several(permits)",
     "SharedEvent": "connect(...).event(name)",
     "Latch": "connect(...).latch(name, count)",
+    "Once": "connect(...).once(key)",
     "Barrier": "connect(...).barrier(name, parties)",
 }
 ALONE = {
@@ -53,7 +54,14 @@ def test_a_lock_made_by_hand(
     with pytest.raises(TypeError, match="^" + re.escape(hint)):
         getattr(module, name)(*args, **settings)
     if "." in call:  # and that call works
-        given = {"name": "a", "permits": 2, "count": 2, "parties": 2, "names": ["a", "b"]}
+        given = {
+            "name": "a",
+            "key": "a",
+            "permits": 2,
+            "count": 2,
+            "parties": 2,
+            "names": ["a", "b"],
+        }
         made = eval(call, given, {"connect": lambda _: module.connect("memory://made-by")})
         assert type(made).__name__ == name
 

@@ -34,6 +34,7 @@ def test_every_object_shows_its_name() -> None:
         "<Election 'a' ttl=2.5>": locks.election("a"),
         "<SharedEvent 'a'>": locks.event("a"),
         "<Latch 'a' count=3>": locks.latch("a", 3),
+        "<Once 'a' ttl=2.5>": locks.once("a"),
         "<Barrier 'a' parties=3>": locks.barrier("a", 3),
     }
     assert {repr(one): one.name for one in shown.values()} == dict.fromkeys(shown, "a")

@@ -70,6 +70,11 @@ async def _barrier(locks: LockManager, name: str) -> None:
     await locks.barrier(name, 1).wait(timeout=PRIMITIVE_TIMEOUT)
 
 
+async def _once(locks: LockManager, name: str) -> None:
+    async with locks.once(name, keep=TTL, timeout=PRIMITIVE_TIMEOUT) as run:
+        run.finish("doctor")
+
+
 USES: dict[str, tuple[Use, str]] = {
     "lock": (_lock, "lock"),
     "multi_lock": (_multi, "lock"),
@@ -80,6 +85,7 @@ USES: dict[str, tuple[Use, str]] = {
     "event": (_event, "event"),
     "latch": (_latch, "latch"),
     "barrier": (_barrier, "barrier"),
+    "once": (_once, "once"),
 }
 """For each primitive: how it is used, and the kind of the keys that it leaves."""
 
@@ -125,7 +131,8 @@ async def _clean_up(locks: LockManager, run: str) -> None:
         for primitive, (_, kind) in USES.items()
         for key in declared[kind].keys(lock_key(access.prefix, f"{run}-{primitive}"))
     }
-    keys |= declared["lock"].keys(lock_key(access.prefix, f"{run}-multi_lock-2"))
+    for locked in ("multi_lock-2", "once"):
+        keys |= declared["lock"].keys(lock_key(access.prefix, f"{run}-{locked}"))
     (node,) = access.nodes
     # One key per command, because on a Cluster the keys are in different slots.
     await asyncio.gather(*(ask(node, Command.plain("DEL", key)) for key in keys))

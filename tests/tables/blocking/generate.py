@@ -50,7 +50,7 @@ from .._primitives.synchronized import P, R
 from .._settings import RestartGuard
 from ..events import Observer
 from ._bridge import Bridge
-from ._holds import Enterable, Face, Holding, L, synchronized
+from ._holds import Enterable, Face, Holding, L, decorated, synchronized
 
 T = TypeVar("T")
 
@@ -81,6 +81,8 @@ BASES = {
     "MultiLock": "Acquirable[MultiLease]",
     "Semaphore": "Lock",
     "SemaphorePermits": "Acquirable[MultiLease]",
+    "Run": "Holding",
+    "Once": "Acquirable[Run]",
     "ReadWriteLock": "Face",
     "SharedEvent": "Face",
     "Latch": "Face",
@@ -119,6 +121,7 @@ WORDS = {
     r"\basync\s": "",
     r"\bAn `asyncio\.": "A `threading.",
     r"(?<!redis\.)\basyncio\.": "threading.",
+    r"\(await\s": "(",
     r"\btask(s?)\b": r"thread\1",
     r"\bcancelled\b": "interrupted",
     r"\ba\s+cancellation\b": "an interruption",
@@ -149,7 +152,7 @@ def members(cls: type) -> dict[str, Member]:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
         assert isinstance(tree, ast.ClassDef)
         for one in (*attributes(tree), *functions(tree)):
-            if not one.name.startswith("_"):
+            if not one.name.startswith("_") or one.name == "__call__":
                 found[one.name] = one
     return found
 
@@ -209,7 +212,7 @@ def written(cls: str) -> str:
     state = ["__slots__ = ()"] if cls.endswith("Lease") else []
     if own and hasattr(asynclock, cls) and not manager:
         state += [f"_inner: asynclock.{'AnyLease' if cls == 'Lease' else cls}"]
-    if lease := re.search(r"\[(.*Lease)\]", ours):
+    if lease := re.search(r"\[(.*Lease|Run)\]", ours):
         state += [f"_lease = {lease[1]}"]
     parts += ["\n".join(state)] if state else []
     made_by = re.search(r"^@_settings\.made_by\(.*\)$", inspect.getsource(theirs), re.MULTILINE)
@@ -249,6 +252,9 @@ def method(one: Member, *, manager: bool) -> str:
         later = f"lambda: {value}({passed})" if passed else value
         if one.name == "synchronized":
             value = "synchronized(partial(self.lock, **settings), template, lease)"
+        elif one.name == "__call__":
+            value = "decorated(self, function)"
+            head = head.replace("Awaitable[R]", "R")
         elif "L" in returned.split() or (returned == "Lease" and "lease" in parameters):
             value = f"self.{OBTAINED_BY.get(one.name, '')}_obtain({later})"
         elif returned in BASES:
@@ -260,6 +266,8 @@ def method(one: Member, *, manager: bool) -> str:
             value = f"{ours}.call({later})"
         else:
             value = f"self.call(lambda: answer({later}))" if manager else f"{value}({passed})"
+    if returned == "Lease | None" and one.node is None:
+        value = f"None if {value} is None else Lease({ours}, inner={value})"
     if returned == "tuple[Lease, ...]":
         value = f"tuple(Lease({ours}, inner=one) for one in {value})"
     result = value if returned == "None" else f"return {value}"

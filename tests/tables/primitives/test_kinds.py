@@ -57,6 +57,7 @@ def test_one_command_reads_many_keys_of_owners_but_not_of_readers() -> None:
 NOT_OURS = {
     "event": ("true", "", "clear "),
     "latch": ('[3, {"a": 0}]', '[3, {"a": -1}]', '[3, {"a": true}]', '[3, {"a": "1"}]', "[3]"),
+    "once": ("[7]", '["7", "a"]', '[7, "a", "xml", 1]', '[7, "a", "bytes", "?"]', "[7, 8]"),
     "barrier": (
         '[2, 0, {"a": "soon"}, [], false, []]',
         '[2, 0, {"a": true}, [], false, []]',
@@ -75,6 +76,9 @@ OURS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("latch", "[3, {}]", {"count": 3, "remaining": 3}, "3 of 3 to go"),
     ("latch", '[3, {"a": 1}]', {"count": 3, "remaining": 2}, "2 of 3 to go"),
     ("latch", '[3, {"a": 2, "b": 2}]', {"count": 3, "remaining": 0}, "0 of 3 to go"),
+    ("once", '[7, "a"]', {"done": False, "fence": 7}, "begun, fence 7"),
+    ("once", '[7, "a", "json", null]', {"done": True, "fence": 7}, "done, fence 7"),
+    ("once", '[7, "a", "bytes", "YQ=="]', {"done": True, "fence": 7}, "done, fence 7"),
     ("barrier", "[3, 7, {}, [], false, []]", {"waiting": 0}, "0 of 3 wait for round 8"),
     (
         "barrier",

@@ -47,6 +47,7 @@ def keys_of(locks: asynclock.LockManager, prefix: str, name: str) -> Iterator[tu
     yield election._value_key, ("value", key)
     yield locks.event(name)._register.key, ("event", key)
     yield locks.latch(name, 2)._register.key, ("latch", key)
+    yield locks.once(name)._register.key, ("once", key)
     yield locks.barrier(name, 2)._register.key, ("barrier", key)
     yield derived(key, SEEN), ("record", key)
 

@@ -1,0 +1,363 @@
+"""Do it once: the mutex of a name, and beside it a register that keeps the result of its holder.
+
+A run first writes a claim into the register, under the lock. That decides what an earlier run,
+which died or was late, may have left on a few nodes: it is kept from then on, or never. The result
+takes the place of the run's own claim, and of no other. So at most one result is kept, whatever
+becomes of the lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from math import inf
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from .. import _clock, _settings
+from .._background import wait_out
+from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
+from .._engine.engine import Engine
+from .._engine.lease import Lease
+from .._engine.spec import LeaseOptions
+from .._forks import of_one_process
+from ..errors import AsyncLockError, ConfigurationError, LeaseLostError, QuorumUnavailableError
+from .base import Acquirable
+from .kind import Description, from_json
+from .lock import spec
+from .register import Register, state_kind
+from .synchronized import Name, P, R, check_async, decorator
+
+LARGEST = 65_536
+"""Maximum number of bytes of a result, or of characters of its JSON."""
+Kept = tuple[()] | tuple[str, Any]
+"""A result as the register stores it: "json" and the value, or "bytes" and base64; () for none."""
+
+
+class _Record(NamedTuple):
+    """What the register stores: the claim of a run, or its result."""
+
+    fence: int
+    ticket: str
+    """The random name of the run."""
+    kept: Kept = ()
+
+    @classmethod
+    def parsed(cls, text: str) -> _Record:
+        # The text comes from a server: accept only the form that this class writes.
+        match from_json(text):
+            case [int(fence), str(ticket)]:
+                return cls(fence, ticket)
+            case [int(fence), str(ticket), "json", value]:
+                return cls(fence, ticket, ("json", value))
+            case [int(fence), str(ticket), "bytes", str(value)]:
+                with contextlib.suppress(ValueError):
+                    base64.b64decode(value, validate=True)
+                    return cls(fence, ticket, ("bytes", value))
+        raise ConfigurationError("the result of this name was not written by this library")
+
+    def written(self) -> str:
+        return json.dumps([self.fence, self.ticket, *self.kept])
+
+
+def _kept(value: object) -> Kept:
+    """Return a result as the register stores it. Raises ConfigurationError if it can't."""
+    if isinstance(value, bytes):
+        size, kept = len(value), ("bytes", base64.b64encode(value).decode())
+    else:
+        try:
+            text = json.dumps(value, allow_nan=False)
+            size, kept = len(text), ("json", json.loads(text))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"a result must be JSON or bytes: {error}") from error
+    if size > LARGEST:
+        raise ConfigurationError(f"a result must have at most {LARGEST} bytes, not {size}")
+    return kept
+
+
+def _describe(value: str, _now: int) -> Description:
+    fence, _, kept = _Record.parsed(value)
+    words = "done" if kept else "begun"
+    return {"done": bool(kept), "fence": fence}, f"{words}, fence {fence}"
+
+
+KIND = state_kind("once", _describe)
+
+
+@of_one_process
+class Run:
+    """What `once` gives: the result that is kept already, or the lock and the task to make one.
+
+    As a context manager, its end keeps the value that `finish` got, and releases the lock. A loss
+    of the lease interrupts the body with LeaseLostError, as with any lock.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_register",
+        "_task",
+        "_ticket",
+        "_value",
+        "done",
+        "fence",
+        "lease",
+        "result",
+    )
+
+    def __init__(self, engine: Engine, register: Register) -> None:
+        self.done: bool = False
+        """Whether a result is kept. If it is on entry, there is nothing to do but to return it."""
+        self.result: Any = None
+        """The result that is kept, the same for everybody; None without one."""
+        self.fence: int = 0
+        """The fence of this run; if a result is kept, that of the run that made it."""
+        self.lease: Lease | None = None
+        """The lease of this run; None if a result was kept before."""
+        self._engine = engine
+        self._register = register
+        self._task: asyncio.Task[Any] | None = None
+        self._ticket = engine.entropy(8).hex()
+        self._value: Kept = ()
+        """What `finish` got."""
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.name!r} done={self.done} held={self.held}>"
+
+    @property
+    def name(self) -> str:
+        """The name that was passed to `LockManager.once`."""
+        return self._register.name
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that entered this; None before."""
+        return self._task if self.lease is None else self.lease.task
+
+    @property
+    def held(self) -> bool:
+        """Whether this run has the lock at this moment, by our own clock."""
+        return self.lease is not None and self.lease.held
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the lease was lost; None if it was not."""
+        return None if self.lease is None else self.lease.lost_reason
+
+    async def wait_lost(self) -> None:
+        """Wait until the lease has ended; after a release `lost_reason` is None."""
+        if self.lease is not None:
+            await self.lease.wait_lost()
+
+    def finish(self, value: object) -> None:
+        """Say that the work is done, with this result. The end of the block keeps it.
+
+        It is kept only while this run has the lock, and by a quorum; then also if the block ends
+        with an exception or a cancellation, which takes effect afterwards. Otherwise the end of the
+        block raises LeaseLostError if the lease was lost or a later run has begun, and
+        QuorumUnavailableError if too few nodes answered until the lease ended: then the result may
+        be kept or not. An exception of the block goes first, and gets a note of that.
+
+        Raises ConfigurationError if `value` is neither JSON nor bytes, or has more than 65,536
+        bytes; then nothing is kept, and the next run does the work again. Raises RuntimeError if a
+        result is kept already.
+        """
+        if self.lease is None or self.done:
+            raise RuntimeError(f"{self.name!r} is done: a result is kept already")
+        self._value = _kept(value)
+
+    async def release(self) -> bool:
+        """End the run as the end of its block does. Return whether the lock was held until now."""
+        if self.lease is None:
+            return False
+        failure = await self._keep()
+        released = await self.lease.release()
+        if failure is not None:
+            raise failure
+        return released
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        if self.lease is not None:
+            self.lease._enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        lease, failure = self.lease, None
+        if lease is None:
+            return
+        try:
+            if kind is not GeneratorExit:  # a coroutine being closed can't await
+                failure = await self._keep()
+        except BaseException as cut:
+            await lease.__aexit__(type(cut), cut, cut.__traceback__)
+            raise
+        await lease.__aexit__(kind, error, trace)
+        if failure is not None and error is not None:
+            error.add_note(f"The result is not known to be kept: {failure}")
+        elif failure is not None:
+            raise failure
+
+    def _claimed(self, stored: str | None, fence: int) -> str:
+        """Return the register's next value for a run that has the lock with this fence."""
+        found = None if stored is None else _Record.parsed(stored)
+        # A higher fence has the lock by now: this request was late.
+        if stored is not None and found is not None and (found.kept or found.fence > fence):
+            return stored
+        return _Record(fence, self._ticket).written()
+
+    def _finished(self, stored: str | None) -> str:
+        """Return the register's next value when this run has finished."""
+        if stored is not None and _Record.parsed(stored).ticket != self._ticket:
+            return stored
+        return _Record(self.fence, self._ticket, self._value).written()
+
+    def _learn(self, stored: str | None) -> bool:
+        """Take over what the register says; return whether a result is kept."""
+        if stored is not None:
+            fence, _, kept = _Record.parsed(stored)
+            if kept:
+                form, value = kept
+                self.done, self.fence = True, fence
+                self.result = base64.b64decode(value) if form == "bytes" else value
+        return self.done
+
+    async def _begin(self, lease: Lease, deadline: float) -> None:
+        """Claim the name under `lease`, unless a result is kept."""
+        stored = await self._register.change(lambda was: self._claimed(was, lease.fence), deadline)
+        if self._learn(stored):
+            await lease.release()
+        elif stored is not None and _Record.parsed(stored).ticket != self._ticket:
+            raise _superseded(lease)
+        else:
+            self.lease, self.fence = lease, lease.fence
+
+    async def _keep(self) -> AsyncLockError | None:
+        """Keep what `finish` got, if it got anything; return why that failed."""
+        if not self._value or self.done or self.lease is None:
+            return None
+        # In a task of the manager, because what is done must be kept even if the caller is
+        # cancelled now.
+        work = self._publish(self.lease)
+        task = self._engine.background.spawn(work, f"asynclock: keep {self.name}")
+        try:
+            await wait_out(task)
+        finally:
+            if not task.cancelled() and task.result() is None:
+                self._learn(_Record(self.fence, self._ticket, self._value).written())
+        return self.lease._loss_error() if task.cancelled() else task.result()
+
+    async def _publish(self, lease: Lease) -> AsyncLockError | None:
+        lease._notice_end()
+        try:
+            with contextlib.suppress(QuorumUnavailableError):  # the change asks for longer
+                if not await lease.check():
+                    return lease._loss_error()
+            until = _clock.now() + lease.remaining()
+            stored = await self._register.change(self._finished, until)
+        except AsyncLockError as error:
+            return error
+        ours = stored is not None and _Record.parsed(stored).ticket == self._ticket
+        return None if ours else _superseded(lease)
+
+
+def _superseded(lease: Lease) -> LeaseLostError:
+    reason = "a later run has begun"
+    return LeaseLostError(
+        f"the result of {lease.name!r} (fence {lease.fence}) is not kept: {reason}",
+        name=lease.name,
+        reason=reason,
+        owner=lease.owner,
+        fence=lease.fence,
+    )
+
+
+@_settings.made_by("connect(...).once(key)")
+class Once(Acquirable[Run]):
+    """Do something once, and give everybody the result, for `keep` seconds.
+
+        async with locks.once("invoice:42", keep=86400) as run:
+            if run.done:
+                return run.result
+            run.finish(await charge(invoice, fence=run.fence))
+
+    Of all calls with one key, in all processes, one runs its body, under the mutex `lock(key)`. The
+    others wait for it and get its result. If a body ends without `run.finish`, nothing is kept, and
+    the next one runs. This also decorates async functions, whose result is kept; then the key is a
+    template, as in `synchronized`.
+
+    At most one result is kept, and nobody gets another one. A body may run twice: if its process
+    dies, or loses the lease, between the effect and the end of the block; or if a majority of
+    nodes loses the result before its time is over. The fences of the runs rise, so a store that
+    checks `run.fence` refuses late writes of the first. Works on every deployment, with a minority
+    of nodes dead.
+    """
+
+    __slots__ = ("_lease", "_prefix", "_register")
+
+    def __init__(
+        self,
+        engine: Engine,
+        prefix: str,
+        key: str,
+        keep: float,
+        lease: str | None,
+        options: LeaseOptions,
+        timeout: float | None,
+    ) -> None:
+        self._register = Register.of_kind(KIND, engine, prefix, key, keep)
+        super().__init__(engine, spec(prefix, self._register.name), options, timeout)
+        self._prefix = prefix
+        self._lease = lease
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorate an async function; see `LockManager.once`."""
+
+        def wrap(function: Callable[..., Awaitable[R]], name: Name) -> Callable[..., Any]:
+            check_async(function, "once")
+
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                async with self._of(name(args, kwargs)) as run:
+                    if not run.done:
+                        if self._lease is not None:
+                            kwargs[self._lease] = run.lease
+                        run.finish(await function(*args, **kwargs))
+                return run.result
+
+            return wrapper
+
+        return decorator(self.name, self._lease, wrap)(function)
+
+    def _of(self, key: str) -> Once:
+        """Return the same for another key."""
+        keep, options = self._register.keep, self._options
+        return Once(self._engine, self._prefix, key, keep, self._lease, options, self._timeout)
+
+    def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[Run]:
+        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
+
+    async def _obtain(self, timeout: float | None, *, once: bool) -> Run:
+        """Do the work of `acquire` when it is awaited."""
+        asked, run = _clock.now(), Run(self._engine, self._register)
+        deadline = asked if once else None if timeout is None else asked + timeout
+        if run._learn(await self._register.read(deadline)):
+            return run
+        call = partial(Acquire, self._engine, self._spec, self._options, timeout)
+        lease = await call(once=once, since=asked)
+        try:
+            end = inf if deadline is None else deadline
+            await run._begin(lease, min(end, _clock.now() + lease.remaining()))
+        except BaseException:
+            self._engine.clean_up(lease._let_go)
+            raise
+        return run

@@ -1,0 +1,81 @@
+"""Answers a request once for each Idempotency-Key, and repeats that answer to the same request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from .._primitives.kind import from_json
+from .._primitives.once import Once, Run
+from ..errors import ConfigurationError
+from ..manager import LockManager
+from ._problems import ReusedKeyError, declared
+
+HEADER = "Idempotency-Key"
+SAFE = {"GET", "HEAD", "OPTIONS", "TRACE"}
+"""The methods whose requests may be repeated anyway."""
+ERRORS = 500
+"""Answers from this status on are not kept: the next request with the key tries again."""
+
+
+class Answer(NamedTuple):
+    """An answer, as far as it is repeated."""
+
+    status: int
+    content_type: str | None
+    body: bytes
+
+
+class Idempotent:
+    """The settings of routes that answer once for each key."""
+
+    def __init__(
+        self, keep: float, scope: Callable[[Any], str] | None, settings: dict[str, Any]
+    ) -> None:
+        _, given = declared({"timeout": 0, **settings})
+        self._settings: dict[str, Any] = {"keep": keep, **given}
+        self._scope = scope
+
+    def once(self, locks: LockManager, request: Any) -> Once | None:
+        """Return what answers `request` once; None if nothing asks for that."""
+        key = request.headers.get(HEADER)
+        if not key or request.method in SAFE:
+            return None
+        scope = "" if self._scope is None else self._scope(request)
+        # Hashed, because any text may come from a client, and not any text is a name.
+        name = sha256(json.dumps([scope, key]).encode()).hexdigest()
+        return locks.once(f"idempotency:{name}", **self._settings)
+
+
+def fingerprint(method: str, path: str, body: bytes) -> str:
+    """Return what tells two requests apart."""
+    return sha256(json.dumps([method, path]).encode() + b"\n" + body).hexdigest()
+
+
+def first_answer(run: Run, request: str) -> Answer:
+    """Return the answer that is kept, for a request with this fingerprint.
+
+    Raises ReusedKeyError if it answered another request.
+    """
+    if isinstance(run.result, bytes):
+        head, _, body = run.result.partition(b"\n")
+        match from_json(head):
+            case [str(asked), int(status), None | str() as content_type]:
+                if asked != request:
+                    raise ReusedKeyError("this key belongs to another request", name=run.name)
+                return Answer(status, content_type, body)
+    raise ConfigurationError("the kept answer was not written by this library", name=run.name)
+
+
+def keep_answer(run: Run, request: str, status: int, content_type: str | None, body: Any) -> None:
+    """Keep an answer at the end of `run`. Raises ConfigurationError if it is too large or a stream.
+
+    An error of the server is not kept.
+    """
+    if not isinstance(body, bytes):
+        text = "an answer that is to be repeated must have its whole body, not a stream"
+        raise ConfigurationError(text, name=run.name)
+    if status < ERRORS:
+        run.finish(json.dumps([request, status, content_type]).encode() + b"\n" + body)

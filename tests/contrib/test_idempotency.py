@@ -1,0 +1,118 @@
+"""One answer for each Idempotency-Key, in both frameworks.
+
+No `from __future__ import annotations` here: FastAPI would not find the names of an inner app.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi.responses import StreamingResponse
+
+from asynclock.contrib import aiohttp as for_aiohttp
+from asynclock.contrib import fastapi as for_fastapi
+from tests.contrib.conftest import Start
+
+PAY = "/pay"
+
+
+def by_fastapi(witness: Any, *nodes: Any, **settings: Any) -> FastAPI:
+    app = FastAPI()
+    for_fastapi.setup(app, *nodes, **settings)
+    route = for_fastapi.idempotent(scope=lambda request: request.headers.get("user", ""))
+    router = APIRouter(route_class=route)
+
+    @router.api_route(PAY, methods=["GET", "POST"])
+    async def pay(request: Request) -> Response:
+        text = (await request.body()).decode()
+        await witness.work(text, wait=text == "wait")
+        match text:
+            case "fail":
+                raise HTTPException(402)
+            case "503":
+                return Response("503", 503)
+            case "stream":
+                return StreamingResponse(iter("s"))
+        return Response(f"{text} {len(witness.entered)}", 201, media_type="text/x-paid")
+
+    app.include_router(router)
+    return app
+
+
+def by_aiohttp(witness: Any, *nodes: Any, **settings: Any) -> web.Application:
+    app = web.Application()
+    for_aiohttp.setup(app, *nodes, **settings)
+
+    @for_aiohttp.idempotent(scope=lambda request: request.headers.get("user", ""))
+    async def pay(request: web.Request) -> web.StreamResponse:
+        text = await request.text()
+        await witness.work(text, wait=text == "wait")
+        match text:
+            case "fail":
+                raise web.HTTPPaymentRequired
+            case "503":
+                return web.Response(text="503", status=503)
+            case "stream":
+                return web.StreamResponse()
+        paid = f"{text} {len(witness.entered)}"
+        return web.Response(text=paid, status=201, content_type="text/x-paid")
+
+    app.router.add_route("*", PAY, pay)
+    return app
+
+
+MAKERS = {"fastapi": by_fastapi, "aiohttp": by_aiohttp}
+
+
+async def test_the_first_answer_is_repeated(start: Start, framework: str) -> None:
+    async with start(MAKERS[framework]) as service:
+
+        async def ask(text: str, key: str | None = "k", path: str = PAY, **more: str) -> Any:
+            headers = more if key is None else {"Idempotency-Key": key, **more}
+            return await service.client.post(path, content=text, headers=headers)
+
+        first, again = [await ask("a") for _ in range(2)]
+        for one in (first, again):
+            assert (one.status_code, one.text) == (201, "a 1")
+            assert one.headers["content-type"].startswith("text/x-paid")
+        for other in (ask("b"), ask("a", path=f"{PAY}?really")):
+            refused = await other
+            assert (refused.status_code, refused.json()["type"]) == (
+                422,
+                "urn:asynclock:reused-key",
+            )
+        # Another key, another user, no key, and a request that changes nothing.
+        assert (await ask("a", "l")).text == "a 2"
+        assert (await ask("a", user="bob")).text == "a 3"
+        assert [(await ask("a", None)).text for _ in range(2)] == ["a 4", "a 5"]
+        key = {"Idempotency-Key": "k"}
+        assert [(await service.client.get(PAY, headers=key)).text for _ in range(2)] == [" 6", " 7"]
+
+
+async def test_while_the_first_one_is_answered_others_come_back_later(
+    start: Start, framework: str
+) -> None:
+    async with start(MAKERS[framework]) as service:
+        asked = {"content": "wait", "headers": {"Idempotency-Key": "k"}}
+        first = asyncio.create_task(service.client.post(PAY, **asked))
+        while not service.witness.entered:
+            await asyncio.sleep(0.01)
+        busy = await service.client.post(PAY, **asked)
+        assert (busy.status_code, busy.json()["type"]) == (409, "urn:asynclock:contended")
+        assert int(busy.headers["Retry-After"]) > 0
+        service.witness.go_on.set()
+        assert (await first).text == (await service.client.post(PAY, **asked)).text == "wait 1"
+
+
+@pytest.mark.parametrize(("text", "status"), [("fail", 402), ("503", 503), ("stream", 500)])
+async def test_what_fails_is_tried_again(
+    start: Start, framework: str, text: str, status: int
+) -> None:
+    async with start(MAKERS[framework]) as service:
+        for _ in range(2):
+            asked = {"content": text, "headers": {"Idempotency-Key": "k"}}
+            assert (await service.client.post(PAY, **asked)).status_code == status
+        assert service.witness.entered == [text] * 2
+        assert await service.free()
