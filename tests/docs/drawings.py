@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ STYLE = (
 )
 OUTLINE = {"a": "#2f6fb3", "b": "#2c8a57", "g": "#8a929c"}
 FROM, TO = 105, 750
+FRAME = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
+"""What rich writes before it draws a live screen anew."""
 
 
 @dataclass(frozen=True)
@@ -202,10 +205,11 @@ def demo() -> str:
     """Return the last screen of the demo, as it comes."""
     command = [sys.executable, "-m", "asynclock", "demo"]
     environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "90", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    first, *_, last = FRAME.split(done.stdout.decode())
     console = Console(record=True, width=90, file=io.StringIO())
     console.print(Text("$ asynclock demo", style="bold"))
-    console.print(Text.from_ansi(done.stdout))
+    console.print(Text.from_ansi(first.splitlines()[0] + "\n" + last.rstrip()))
     return console.export_svg(title="asynclock demo", unique_id="demo")
 
 
