@@ -62,6 +62,7 @@ class LockManager(_settings.Answering):
         max_hold: float | None = None,
         interrupt: bool = True,
         handoff: HandOff = True,
+        at_least: float | None = None,
         **unknown: Never,
     ) -> Lock:
         """Make a mutex on `name`. Raises ConfigurationError.
@@ -77,30 +78,46 @@ class LockManager(_settings.Answering):
             handoff: how a released lock passes to a waiting task of this process. True or "block":
                 without asking the nodes, with a fence from a reserved block. "strict": with one
                 round trip; fences keep their order even after an unnoticed loss. False: never.
+            at_least: seconds from the acquire for which nobody else gets the name, also if this
+                lease is released sooner: then the name rests. No task of this process takes it
+                over meanwhile. If the holder dies or the lease is lost, only its ttl counts.
+                A node that restarts without its data forgets a rest, and votes again after
+                max_ttl.
             unknown: a setting that does not exist, which raises TypeError.
         """
         if unknown:
             raise _settings.unknown(unknown)
         defaults = self._defaults
         options = defaults.usual
-        if not (ttl is max_hold is None and renew is interrupt is handoff is True):
+        if not (ttl is max_hold is at_least is None and renew is interrupt is handoff is True):
             options = defaults.options(
-                ttl=ttl, renew=renew, max_hold=max_hold, interrupt=interrupt, handoff=handoff
+                ttl=ttl,
+                renew=renew,
+                max_hold=max_hold,
+                interrupt=interrupt,
+                handoff=handoff,
+                at_least=at_least,
             )
         what = spec(defaults.prefix, _settings.name(name))
         return Lock(self._engine, what, options, timeout)
 
     def reentrant_lock(
-        self, name: str, *, inherit: bool = False, **settings: Unpack[LockSettings]
+        self,
+        name: str,
+        *,
+        inherit: bool = False,
+        at_least: float | None = None,
+        **settings: Unpack[LockSettings],
     ) -> ReentrantLock:
         """Make a mutex on `name` that its holder may acquire again. Raises ConfigurationError.
 
         Args:
             name: what is locked, as in `lock`.
             inherit: whether tasks started while it is held may acquire it too.
+            at_least: as in `lock`; it counts from the outermost acquire.
             settings: those of `lock`.
         """
-        options, timeout = self._defaults.read(settings)
+        options, timeout = self._defaults.read(settings, at_least)
         what = spec(self._defaults.prefix, _settings.name(name))
         return ReentrantLock(self._engine, what, options, timeout, self._nestings, inherit=inherit)
 
@@ -117,7 +134,12 @@ class LockManager(_settings.Answering):
         return MultiLock(self._engine, defaults.prefix, names, *defaults.read(settings))
 
     def synchronized(
-        self, template: str, *, lease: str | None = None, **settings: Unpack[LockSettings]
+        self,
+        template: str,
+        *,
+        lease: str | None = None,
+        at_least: float | None = None,
+        **settings: Unpack[LockSettings],
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate an async function: each call holds the mutex that `template` names.
 
@@ -130,10 +152,12 @@ class LockManager(_settings.Answering):
             template: the name, with `{order_id}`, `{order.id}` and the like for the call's
                 arguments, defaults included.
             lease: the name of a keyword-only parameter that gets the lease.
+            at_least: as in `lock`.
             settings: those of `lock`.
         """
-        self._defaults.read(settings)  # a wrong setting is an error now, not at the first call
-        return synchronized(partial(self.lock, **settings), template, lease)
+        # A wrong setting is an error now, not at the first call.
+        self._defaults.read(settings, at_least)
+        return synchronized(partial(self.lock, at_least=at_least, **settings), template, lease)
 
     def once(
         self,
@@ -172,15 +196,18 @@ class LockManager(_settings.Answering):
         defaults = self._defaults
         return ReadWriteLock(self._engine, defaults.prefix, name, *defaults.read(settings))
 
-    def fair_lock(self, name: str, **settings: Unpack[WaitSettings]) -> FairLock:
+    def fair_lock(
+        self, name: str, *, at_least: float | None = None, **settings: Unpack[WaitSettings]
+    ) -> FairLock:
         """Make a mutex on `name` that goes to the longest waiter. Raises ConfigurationError.
 
         Args:
             name: what is locked, apart from the mutex of `lock`.
+            at_least: as in `lock`.
             settings: those of `lock`, without `handoff`.
         """
         defaults = self._defaults
-        return FairLock(self._engine, defaults.prefix, name, *defaults.read(settings))
+        return FairLock(self._engine, defaults.prefix, name, *defaults.read(settings, at_least))
 
     def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
         """Make an election of the leader of `name`. Raises ConfigurationError.

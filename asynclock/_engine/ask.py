@@ -22,7 +22,7 @@ from .._rules import pace, validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
 from .context import Context, Vote
-from .said import TOO_LATE, Granted, Refused, acquired, raised
+from .said import RESTS, TOO_LATE, Granted, Refused, acquired, raised
 from .spec import LockSpec
 from .ticket import Ticket, WakesNext, leave
 
@@ -418,6 +418,8 @@ class Attempt(Vote):
 
     def retry_after(self) -> float:
         """Return the seconds after which another try makes sense, for a vote lost to others."""
+        if self.remaining and (self.holder or "").startswith(RESTS):
+            return self.remaining
         known, random = self._context.paces.of(self.spec.pace_key), self._context.random()
         ahead = 0 if self.ticket is None else self.ticket.rank
         return known.pause(ahead, random, permits=self.spec.permits, remaining=self.remaining)

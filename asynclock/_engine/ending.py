@@ -48,6 +48,7 @@ class Release:
         "_future",
         "_grant",
         "_on_loss",
+        "_rest",
         "_until",
         "kept",
         "on_certain",
@@ -63,6 +64,7 @@ class Release:
         *,
         on_loss: Callable[[str], None] | None = None,
         kept: bool = False,
+        rest: float = 0.0,
     ) -> None:
         self.spec: LockSpec = grant.spec
         self.owner: str = grant.owner
@@ -75,13 +77,22 @@ class Release:
         self._on_loss = on_loss
         """Called with the reason if the replies show that the lease was lost before."""
         self._until = now + grant.ttl
+        self._rest = rest
+        """Seconds for which nobody gets the name after this; 0 for none."""
         self._answered = self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
 
     def command(self) -> Command:
         """Build the command for this name alone."""
-        more: tuple[Word, ...] = WAKE_NOBODY if self.kept else ()
-        command = self.spec.release(self.owner, self._grant.asked_since, self._until, more)
+        since, until = self._grant.asked_since, self._until
+        if self._rest:
+            nodes, now = self._context.multiplexer, _clock.now()
+            nodes.fence_floor(now)  # reads the clocks; the acquire may be long ago
+            till = nodes.not_after(now + self._rest)
+            command = self.spec.rest(self.owner, since, until, self._rest, till)
+        else:
+            more: tuple[Word, ...] = WAKE_NOBODY if self.kept else ()
+            command = self.spec.release(self.owner, since, until, more)
         command.wakes = self.spec.watched
         return command
 

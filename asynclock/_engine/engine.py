@@ -97,7 +97,12 @@ class Engine(Context):
             held, left = now - grant.held_since, grant.valid_until - now
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         self.counts.released += 1
-        queue = grant.queue
+        queue, at_least = grant.queue, grant.options.at_least
+        if at_least and (rest := grant.held_since + at_least - now) > 0:
+            release = self.release(grant, on_loss, rest=rest)
+            if queue is not None:
+                self.next_in_line(queue)
+            return release
         if queue is None:
             return self.release(grant, on_loss)
         if queue.waiters:
@@ -122,21 +127,23 @@ class Engine(Context):
         on_loss: Callable[[str], None] | None = None,
         *,
         kept: bool = False,
+        rest: float = 0.0,
     ) -> Release:
         """Send a release to all nodes, at the latest when this tick of the loop ends.
 
         on_loss: called with the reason if the replies show that the lease was lost before.
         kept: the nodes don't wake the next waiter yet, because this process may ask again.
+        rest: seconds for which the nodes give the name to nobody.
         """
         grant.over()
         self.renewals.remove(grant)
         queue, nodes = grant.queue, self.multiplexer
         if queue is not None:
             queue.free(grant)
-        release = Release(self, grant, _clock.now(), on_loss=on_loss, kept=kept)
+        release = Release(self, grant, _clock.now(), on_loss=on_loss, kept=kept, rest=rest)
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
-        if grant.spec.batched and not kept:
+        if grant.spec.batched and not kept and not rest:
             batch_release(self, release, joined=queue is not None and queue.asking > 0)
         else:
             nodes.deliver(release.command(), release, nodes.everyone)

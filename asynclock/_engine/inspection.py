@@ -14,7 +14,7 @@ from .._rules.quorum import majority
 from ..errors import AcquireTimeoutError
 from .context import Context
 from .refusals import is_owner_id, label
-from .said import holder, places
+from .said import RESTS, holder, places
 from .spec import LockSpec
 from .ticket import WOKEN, Ticket
 
@@ -121,6 +121,14 @@ class Inspection:
     def holder(self) -> str | None:
         """The owner's label, for people to read; None without an owner."""
         return label(self.owner)
+
+    @property
+    def rests(self) -> bool:
+        """Whether nobody has the name, but nobody gets it for `remaining` seconds (`at_least`).
+
+        Then `owner` is a value that no lease has, and `holder` is the label of the last holder.
+        """
+        return (self.owner or "").startswith(RESTS)
 
     @property
     def fence(self) -> int:

@@ -16,6 +16,7 @@ from ..errors import (
 from .ask import Attempt
 from .context import Context, Vote
 from .grant import LocalQueue
+from .said import RESTS
 from .spec import LockSpec
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
@@ -43,6 +44,7 @@ def label(owner: str | None) -> str | None:
     """
     if owner is None:
         return None
+    owner = owner.removeprefix(RESTS)
     digits, colon, text = owner.partition(":")
     if colon and len(digits) == ID_DIGITS:
         return text
@@ -51,18 +53,24 @@ def label(owner: str | None) -> str | None:
 
 def refused(attempt: Attempt) -> NotAcquiredError:
     """Return the error for a caller that doesn't wait, when others have the name."""
-    return _contended(NotAcquiredError, "is held by", attempt)
+    return _contended(NotAcquiredError, "", attempt)
 
 
 def too_long(attempt: Attempt) -> NotAcquiredError:
     """Return the error for a caller whose timeout ended while others had the name."""
-    return _contended(AcquireTimeoutError, "was not free in time; it is held by", attempt)
+    return _contended(AcquireTimeoutError, "was not free in time; it ", attempt)
+
+
+def had(owner: str | None) -> str:
+    """Return who has the name, in words."""
+    rests = owner is not None and owner.startswith(RESTS)
+    return f"rests (last held by {label(owner)!r})" if rests else f"is held by {label(owner)!r}"
 
 
 def _contended(kind: type[NotAcquiredError], text: str, attempt: Attempt) -> NotAcquiredError:
     holder, ballot = label(attempt.holder), attempt.ballot
     return kind(
-        f"{attempt.spec.name!r} {text} {holder!r}",
+        f"{attempt.spec.name!r} {text}{had(attempt.holder)}",
         name=attempt.spec.name,
         owner=attempt.holder,
         holder=holder,
@@ -98,7 +106,7 @@ def too_long_here(context: Context, queue: LocalQueue, timeout: float | None) ->
     """Return the error for a timeout in the local queue; None: the wait was stopped before it."""
     has = "other tasks of this process hold it or wait for it"
     if queue.holder is not None and not queue.grants:
-        has = f"it is held by {label(queue.holder)!r}, and other tasks of this process wait for it"
+        has = f"it {had(queue.holder)}, and other tasks of this process wait for it"
     why = "the work that waits was stopped" if timeout is None else f"the timeout was {timeout:g} s"
     text = f"was not free in time; {has}; {why}"
     return _in_this_process(AcquireTimeoutError, text, context, queue)

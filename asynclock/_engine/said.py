@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple, final
 from .._nodes.replies import Failure, reader
 from .._nodes.script import GRANTED_MARK
 
+RESTS: Final = "#rests:"
+"""What the value of a key begins with whose owner has released it, but that rests (lock.lua)."""
 TOO_LATE: Final = Failure("the request reached it too late")
 FENCES: Final = range(1, 2**53)
 """The numbers that may be fences: from 2^53 on, two numbers in a row may be equal."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .._keys import derived
-from .._nodes.script import Command, Script, Word
+from .._nodes.script import REST, Command, Script, Word
 
 HandOff = Literal["block", "strict"] | bool
 ChooseSlot = Callable[[Sequence[bytes], int, float], "LockSpec | None"]
@@ -30,6 +30,8 @@ class LeaseOptions:
     max_hold: float | None = None
     interrupt: bool = True
     handoff: HandOff = True
+    at_least: float = 0.0
+    """Seconds after the acquire for which nobody else gets the name, also after a release."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +134,19 @@ class LockSpec:
         keys = (*self.keys, self.queue) if self.queue else self.keys
         keys = self.all_keys if self.phased else keys
         return Command.release(self.script, keys, owner, asked_since, retry_until, more)
+
+    def rest(
+        self, owner: str, asked_since: float, retry_until: float, left: float, till: int
+    ) -> Command:
+        """Build a release after which nobody gets the name for `left` seconds.
+
+        `till` is the latest end by the nodes' clocks in µs, 0 if these are unknown: so a release
+        that comes late, or is sent again, makes the rest hardly longer.
+        """
+        keys = (*self.keys, self.queue)
+        return Command.release(
+            self.script, keys, owner, asked_since, retry_until, (ms(left), till), REST
+        )
 
     def check(self, owner: str) -> Command:
         """Build the command that asks whether `owner` has the name."""

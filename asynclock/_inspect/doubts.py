@@ -68,7 +68,7 @@ def doubts(monitor: Monitor, prefix: str, max_ttl: float) -> list[str]:
     found = lacking_rights(monitor.survey.errors, prefix)
     for lease in monitor.leases.values():
         left = lease.found.nodes[0].remaining
-        if left is not None and left > max_ttl * 1.01:
+        if left is not None and left > max_ttl * 1.01 and not lease.found.rests:
             found.append(
                 f"{lease.found.name!r} has {left:.0f} s left, more than the max_ttl of {max_ttl:g} "
                 "s here allows: give the max_ttl of the services (--max-ttl)"

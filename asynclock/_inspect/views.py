@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .._engine.inspection import MOST_WAITERS, Inspection, NodeView, Waiter
+from .._engine.said import RESTS
 
 _LABEL = re.compile(r"(?P<host>.+?):(?P<pid>\d+)(?::(?P<task>.*))?", re.DOTALL)
 
@@ -118,7 +119,9 @@ class Agreement(NamedTuple):
         """What is unusual about the lease."""
         unknown = f"unknown: {self.size - self.silent} of {self.size} nodes answered"
         missing = f"not on {self.missing} of {self.size} nodes"
-        notes = [unknown * self.undecided, self.odd, missing * bool(self.missing)]
+        owner = (self.leading and self.leading.owner) or ""
+        rests = "rests" * owner.startswith(RESTS)
+        notes = [rests, unknown * self.undecided, self.odd, missing * bool(self.missing)]
         return ", ".join(filter(None, notes))
 
     @property
@@ -144,6 +147,7 @@ def as_json(found: Inspection) -> dict[str, Any]:
         "kind": found.kind,
         "part": found.part or None,
         "held": agreement.held,
+        "rests": found.rests,
         "owner": view.owner if view else None,
         "holder": holder,
         **origin(holder),

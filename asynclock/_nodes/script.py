@@ -22,11 +22,13 @@ BATCH: Final = "batch"
 """The operation that does several releases and acquires of one tick."""
 RELEASE: Final = "release"
 """The operation that deletes an owner's key; it may put a ticket back."""
+REST: Final = "rest"
+"""The operation that releases a name but lets nobody have it until a moment of the nodes' clock."""
 FAILED: Final = 2
 """Argument of a release after a failed attempt, which is no turn of a read-write lock."""
-UNDOES: Final = frozenset({RELEASE, "leave"})
+UNDOES: Final = frozenset({RELEASE, REST, "leave"})
 """Operations that undo an acquire, so they must not be executed before it."""
-WRITES: Final = frozenset({ACQUIRE, BATCH, "raise", "extend", "prepare", "accept"})
+WRITES: Final = frozenset({ACQUIRE, BATCH, REST, "raise", "extend", "prepare", "accept"})
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 GRANTED: Final = 1
 """First word of a script's reply: it did what was asked."""
@@ -112,9 +114,10 @@ class Command:
         asked_since: float,
         until: float,
         more: tuple[Word, ...] = (),
+        op: str = RELEASE,
     ) -> Command:
         """Make a release, which is resent until `until` to nodes asked after `asked_since`."""
-        command = cls(script, keys, (RELEASE, owner, *more))
+        command = cls(script, keys, (op, owner, *more))
         command.asked_since, command.retry_until = asked_since, until
         command.unlimited = True
         return command
@@ -124,7 +127,8 @@ class Command:
 
         By then its ticket may have left, and the process that kept the name no longer asks for it.
         """
-        if self.script is None or len(self.args) <= 2 or self.args[2] == FAILED:
+        alone = self.op != RELEASE or len(self.args) <= 2 or self.args[2] == FAILED
+        if self.script is None or alone:
             return self
         release, since, until = Command.release, self.asked_since, self.retry_until
         failed = (FAILED,) if len(self.args) > 3 else ()

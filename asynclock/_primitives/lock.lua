@@ -13,6 +13,8 @@
 -- release owner [1 | 0 [ticket ms number]]   {1 | 0, first, now}
 --         1: wakes nobody, because the owner's process asks again or sends pass; first is ''
 --         with a ticket: the attempt failed, but its ticket goes on waiting
+-- rest    owner ms till           {1 | 0, '', now}: releases, but nobody gets the lock for ms, or until
+--         our clock shows till (0: unknown) if that is sooner; 1 also if it rests already
 -- leave   ticket   {1 = the lock may be free | 0, first, now}: the ticket waits no more
 -- pass             {1 = the lock is free | 0, first, now}: if the lock is free, the first is woken
 local function slots(KEYS)
@@ -105,6 +107,14 @@ elseif op == 'release' then
   return release(KEYS, ARGV)
 elseif op == 'batch' then
   return each(acquire, release, replies, rest)
+elseif op == 'rest' then
+  local value, rests = redis.call('GET', KEYS[1]), '#rests:' .. ARGV[2]
+  if value == ARGV[2] then
+    local ms, till = tonumber(ARGV[3]), tonumber(ARGV[4])
+    if till > 0 then ms = math.max(1, math.min(ms, math.ceil((till - now) / 1000))) end
+    redis.call('SET', KEYS[1], rests, 'PX', ms)
+  end
+  return {(value == ARGV[2] or value == rests) and 1 or 0, '', now}
 elseif op == 'leave' or op == 'pass' then
   local queue, value = KEYS[3], nil
   local failure = mistyped(queue)

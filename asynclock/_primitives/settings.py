@@ -78,9 +78,10 @@ class Defaults:
         max_hold: float | None = None,
         interrupt: bool = True,
         handoff: HandOff = True,
+        at_least: float | None = None,
     ) -> LeaseOptions:
         """Return checked options; `ttl=None` means the manager's ttl. Raises ConfigurationError."""
-        if ttl is max_hold is None and renew is interrupt is handoff is True:
+        if ttl is max_hold is at_least is None and renew is interrupt is handoff is True:
             return self.usual
         return LeaseOptions(
             ttl=_settings.ttl(
@@ -92,12 +93,15 @@ class Defaults:
             max_hold=_settings.optional_seconds(max_hold, "max_hold"),
             interrupt=bool(interrupt),
             handoff=_settings.handoff(handoff),
+            at_least=_settings.optional_seconds(at_least, "at_least") or 0.0,
         )
 
-    def read(self, settings: LockSettings | WaitSettings) -> tuple[LeaseOptions, float | None]:
+    def read(
+        self, settings: LockSettings | WaitSettings, at_least: float | None = None
+    ) -> tuple[LeaseOptions, float | None]:
         """Return the checked options and the timeout. Raises ConfigurationError."""
         if wrong := settings.keys() - LockSettings.__annotations__.keys():
             raise _settings.unknown(wrong)
-        given: dict[str, Any] = {"ttl": None, **settings}
+        given: dict[str, Any] = {"ttl": None, "at_least": at_least, **settings}
         timeout = given.pop("timeout", None)
         return self.options(**given), timeout

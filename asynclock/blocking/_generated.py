@@ -657,6 +657,7 @@ class LockManager(Bridge):
         renew: bool = True,
         max_hold: float | None = None,
         handoff: HandOff = True,
+        at_least: float | None = None,
         **unknown: Never,
     ) -> Lock:
         """Make a mutex on `name`. Raises ConfigurationError.
@@ -671,6 +672,11 @@ class LockManager(Bridge):
             handoff: how a released lock passes to a waiting thread of this process. True or "block":
                 without asking the nodes, with a fence from a reserved block. "strict": with one
                 round trip; fences keep their order even after an unnoticed loss. False: never.
+            at_least: seconds from the acquire for which nobody else gets the name, also if this
+                lease is released sooner: then the name rests. No thread of this process takes it
+                over meanwhile. If the holder dies or the lease is lost, only its ttl counts.
+                A node that restarts without its data forgets a rest, and votes again after
+                max_ttl.
             unknown: a setting that does not exist, which raises TypeError.
         """
         return Lock(
@@ -682,20 +688,27 @@ class LockManager(Bridge):
                 renew=renew,
                 max_hold=max_hold,
                 handoff=handoff,
+                at_least=at_least,
                 **unknown,
                 interrupt=False,
             ),
         )
 
-    def reentrant_lock(self, name: str, **settings: Unpack[LockSettings]) -> ReentrantLock:
+    def reentrant_lock(
+        self, name: str, *, at_least: float | None = None, **settings: Unpack[LockSettings]
+    ) -> ReentrantLock:
         """Make a mutex on `name` that its holder may acquire again. Raises ConfigurationError.
 
         Args:
             name: what is locked, as in `lock`.
+            at_least: as in `lock`; it counts from the outermost acquire.
             settings: those of `lock`.
         """
         return ReentrantLock(
-            self, inner=self.asynchronous().reentrant_lock(name, **settings, interrupt=False)
+            self,
+            inner=self.asynchronous().reentrant_lock(
+                name, at_least=at_least, **settings, interrupt=False
+            ),
         )
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
@@ -712,7 +725,12 @@ class LockManager(Bridge):
         )
 
     def synchronized(
-        self, template: str, *, lease: str | None = None, **settings: Unpack[LockSettings]
+        self,
+        template: str,
+        *,
+        lease: str | None = None,
+        at_least: float | None = None,
+        **settings: Unpack[LockSettings],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function: each call holds the mutex that `template` names.
 
@@ -725,9 +743,10 @@ class LockManager(Bridge):
             template: the name, with `{order_id}`, `{order.id}` and the like for the call's
                 arguments, defaults included.
             lease: the name of a keyword-only parameter that gets the lease.
+            at_least: as in `lock`.
             settings: those of `lock`.
         """
-        return synchronized(partial(self.lock, **settings), template, lease)
+        return synchronized(partial(self.lock, at_least=at_least, **settings), template, lease)
 
     def once(
         self,
@@ -771,15 +790,21 @@ class LockManager(Bridge):
             self, inner=self.asynchronous().rwlock(name, **settings, interrupt=False)
         )
 
-    def fair_lock(self, name: str, **settings: Unpack[WaitSettings]) -> FairLock:
+    def fair_lock(
+        self, name: str, *, at_least: float | None = None, **settings: Unpack[WaitSettings]
+    ) -> FairLock:
         """Make a mutex on `name` that goes to the longest waiter. Raises ConfigurationError.
 
         Args:
             name: what is locked, apart from the mutex of `lock`.
+            at_least: as in `lock`.
             settings: those of `lock`, without `handoff`.
         """
         return FairLock(
-            self, inner=self.asynchronous().fair_lock(name, **settings, interrupt=False)
+            self,
+            inner=self.asynchronous().fair_lock(
+                name, at_least=at_least, **settings, interrupt=False
+            ),
         )
 
     def event(self, name: str, *, keep: float = DEFAULT_KEEP) -> SharedEvent:

@@ -224,6 +224,24 @@ async def test_several_commands_share_a_name(
     assert (await program("run", "j", "--no-wait", *refused, "true")).status == 0
 
 
+async def test_at_least_keeps_others_out_after_the_command_has_ended(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    assert (await program("run", "--at-least", "1h", "j", "true")).status == 0
+    seen = await program("inspect", "j")
+    assert re.match(r"j: rests, 3\d\d\d s; last held by \S+:true\n", seen.out)
+    late = await program("run", "--no-wait", "j", "true")
+    assert late.status == 75
+    assert "'j' rests, last held by" in late.err
+    owner = re.search(r"[0-9a-f]{32}", seen.out)
+    assert owner
+    assert (await program("release", "j", "--owner", owner[0], "--yes")).status == 0
+    assert (await program("run", "--no-wait", "j", "true")).status == 0
+    wrong = await program("run", "--at-least", "1s", "--shared", "j", "true")
+    assert (wrong.status, "--at-least" in wrong.err) == (64, True)
+
+
 async def test_max_hold_ends_the_command(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:

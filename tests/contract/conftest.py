@@ -21,6 +21,7 @@ WAITS = {
     "test_without_renewal_it_ends_by_itself",
     "test_max_hold_ends_it",
     "test_a_dead_holders_lock_is_free_after_its_ttl",
+    "test_it_rests_after_a_release",
 }
 """Tests that wait for a ttl. By day they run once for each kind of lock and each deployment."""
 ONCE = {*FEW, "5-frozen", "acksall-tcp-up", "durable-tcp-up"}

@@ -30,6 +30,8 @@ class Kind:
     hands_on: bool = True
     """Whether a process hands its lease to its own next waiter."""
     reentrant: bool = False
+    rests: bool = False
+    """Whether it takes `at_least`."""
     inspect: Callable[..., Any] = lambda locks: locks.inspect("a")
     names: tuple[str, ...] = ("a",)
     """What errors may call the lock "a"."""
@@ -57,9 +59,9 @@ def _writer(locks: asynclock.LockManager, name: str, **settings: Any) -> asynclo
 
 
 Locks = asynclock.LockManager
-MUTEX = Kind("lock", Locks.lock)
+MUTEX = Kind("lock", Locks.lock, rests=True)
 OTHERS = (
-    Kind("reentrant_lock", Locks.reentrant_lock, reentrant=True),
+    Kind("reentrant_lock", Locks.reentrant_lock, reentrant=True, rests=True),
     Kind("semaphore", _one, inspect=lambda locks: _look(_one(locks, "a"))),
     Kind("writer", _writer, inspect=lambda locks: _look(locks.rwlock("a"))),
     # On a Cluster each name is locked and lost by itself.
@@ -73,6 +75,7 @@ OTHERS = (
         "fair_lock",
         Locks.fair_lock,
         hands_on=False,
+        rests=True,
         inspect=lambda locks: locks.fair_lock("a").inspect(),
     ),
 )

@@ -94,6 +94,35 @@ async def _acquire(lock: Any) -> Any:
     return await lock.acquire()
 
 
+AT_LEAST = 5.0
+
+
+async def test_it_rests_after_a_release(face: Face, connect: Connect, of: Kind) -> None:
+    here, there = connect(label="job"), connect()
+    if not of.rests:
+        with pytest.raises(TypeError, match="at_least"):
+            of(here, at_least=AT_LEAST)
+        return
+    now = asyncio.get_running_loop().time
+    async with of(here, at_least=AT_LEAST) as lease:
+        begin = now()
+        ours = asyncio.create_task(_acquire(of(here, timeout=PATIENCE)))
+        await until(lambda: here.statistics().waiting == 1, "the other task waits")
+    assert await lease.release() is True
+    assert not await lease.check()
+    assert await refused(of(there))
+    with pytest.raises(asynclock.AcquireTimeoutError, match=r"rests \(last held by 'job'\)") as e:
+        await of(there, timeout=0.1).acquire()
+    assert e.value.retry_after == e.value.remaining
+    seen = await of.inspect(there)
+    assert (seen.rests, seen.holder) == (True, "job")
+    next_one = await ours
+    assert AT_LEAST <= now() - begin < PATIENCE
+    assert next_one.fence > lease.fence
+    assert await next_one.release()
+    await face.empty()
+
+
 OUTLIVED = ("1-up", "3-dead", "1-memory", "acks1-tcp-up", "sentinel-tcp-up", "cluster-tcp-up")
 """Where keys are watched beyond their first ttl: one of each kind of deployment."""
 

@@ -12,6 +12,7 @@
 #include "nodeset.hpp"
 #include "phases.hpp"
 #include "queue.hpp"
+#include "rest.hpp"
 #include "restore.hpp"
 #include "retention.hpp"
 #include "timing.hpp"
@@ -67,6 +68,7 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define NODESET(body) MODEL(SetModel<2>, SetCfg, body)
 #define QUEUE(N, K, body) MODEL(QueueModel<N COMMA K>, QueueCfg, body)
 #define PHASES(N, K, body) MODEL(PhaseModel<N COMMA K>, PhaseCfg, body)
+#define RESTS(N, K, body) MODEL(RestModel<N COMMA K>, RestCfg, body)
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
 
 static const std::vector<Case> CASES = {
@@ -299,6 +301,10 @@ static const std::vector<Case> CASES = {
   SHORT(Z1, CAUGHT, "the release overtakes its own acquire (two connections, no deadline)", go(TIMING(3, 2, c.zcheck = true))),
   SHORT(Z2, HOLDS, "acquire and release travel on one connection, in order", go(TIMING(3, 2, c.zcheck = c.fifo = true))),
   SHORT(Z3, HOLDS, "acquire carries a deadline, a release is sent after it", go(TIMING(3, 2, c.zcheck = true; c.deadline = 1))),
+  // ---- AL, AX: a name rests after a release ---------------------------------------------------
+  SHORT(AL1, HOLDS, "at_least: a release counts the rest from when the lease was won, 2 acquisitions", go(RESTS(3, 2, ))),
+  SHORT(AX1, CAUGHT, "NAIVE a release that is sent again deletes", go(RESTS(3, 2, c.plain = true))),
+  SHORT(AX2, CAUGHT, "NAIVE the rest begins where the release is executed", go(RESTS(3, 2, c.relative = true))),
 };
 
 static bool as_expected(const Case& c, const Result& r) {

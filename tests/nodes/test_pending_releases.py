@@ -55,6 +55,25 @@ async def test_a_node_that_comes_and_goes_gets_each_release_once(
 
 
 @in_virtual_time
+async def test_a_release_that_comes_late_makes_no_rest_much_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, locks = three(monkeypatch)
+    async with locks:
+        lease = await locks.lock("n", at_least=30).acquire()
+        await locks.inspect("n")
+        server.kill()
+        await until(lambda: locks.nodes()[0].state == "down")
+        assert await lease.release()
+        await asyncio.sleep(10)
+        server.restart()
+        await until(lambda: server.operations("rest"))
+        await asyncio.sleep(NODE_TIMEOUT)
+        assert (await locks.inspect("n")).agreed
+        assert 15_000 < await server.command("PTTL", "asynclock:n") <= 21_000
+
+
+@in_virtual_time
 async def test_nothing_is_kept_for_a_node_that_was_sent_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..._access import node_access
 from ..._engine.inspection import Inspection, NodeView, Waiter
+from ..._engine.said import RESTS
 from ..._inspect.doubts import lacking_rights
 from ..._inspect.states import SharedState
 from ..._inspect.survey import Survey, survey
@@ -190,7 +191,7 @@ def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
     rows = [
         (
             view.node,
-            "" if view.owner is None else view.owner.partition(":")[0],
+            (view.owner or "").removeprefix(RESTS).partition(":")[0],
             view.holder or "",
             seconds(view.remaining) if view.owner is not None else "",
             str(view.fence or ""),
@@ -230,6 +231,9 @@ def _about(view: NodeView, without_vote: Mapping[str, str]) -> Iterator[str]:
 
 def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
     agreement = Agreement.of(found)
+    if found.rests:
+        left = "" if found.remaining is None else f", {found.remaining:.0f} s"
+        return f"rests{left}; last held by {found.holder or 'a holder without a label'}"
     if found.owner is not None:
         where = origin(found.holder)
         by = found.holder or "a holder without a label"

@@ -12,7 +12,7 @@ import typer
 
 from ..._access import node_access
 from ..._engine.inspection import Inspection
-from ..._engine.said import released
+from ..._engine.said import RESTS, released
 from ..._inspect.layout import KeyRef
 from ..._inspect.survey import ask, survey
 from ..._inspect.views import origin
@@ -111,10 +111,14 @@ def _wanted(
     found = []
     for lease in leases:
         owners = {view.owner for view in lease.nodes if view.owner is not None}
-        mine = {one for one in owners if owner in (None, one, one.partition(":")[0])}
+        mine = {one for one in owners if owner in (None, one, _digits(one))}
         if mine:
             found.append((lease, tuple(sorted(mine))))
     return found
+
+
+def _digits(owner: str) -> str:
+    return owner.removeprefix(RESTS).partition(":")[0]
 
 
 def _nothing_to_do(leases: Sequence[Inspection], owner: str | None, prefix: str) -> int:
@@ -138,12 +142,12 @@ def _agreed(name: str, wanted: Sequence[tuple[Inspection, tuple[str, ...]]]) -> 
     rows = []
     for lease, owners in wanted:
         for owner in owners:
-            label = owner.partition(":")[2]
+            label = owner.removeprefix(RESTS).partition(":")[2]
             where = origin(label)
             rows.append(
                 (
                     lease.part,
-                    owner.partition(":")[0],
+                    _digits(owner),
                     label,
                     str(where["host"] or ""),
                     str(where["pid"] or ""),
@@ -176,7 +180,7 @@ def _report(outcomes: Sequence[Outcome], json: bool, nodes: int) -> int:
     if json:
         print_json({"outcomes": [vars(one) for one in outcomes]})
     else:
-        rows = [(one.node, (one.owner or "").partition(":")[0], one.result) for one in outcomes]
+        rows = [(one.node, _digits(one.owner or ""), one.result) for one in outcomes]
         print_table(("node", "owner", "result"), rows)
     unknown = {one.node for one in outcomes if one.result.startswith("unknown")}
     return Status.OK if nodes - len(unknown) >= nodes // 2 + 1 else Status.UNREACHABLE

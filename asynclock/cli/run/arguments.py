@@ -22,6 +22,7 @@ VALUES: dict[str, Any] = {
     "--timeout": seconds,
     "--max-ttl": seconds,
     "--max-hold": seconds,
+    "--at-least": seconds,
     "--permits": int,
     "--on-loss": ("kill", "warn"),
     "--wait-for": ("group", "command"),
@@ -44,6 +45,7 @@ class RunArguments:
     timeout: float | None = None
     max_ttl: float | None = None
     max_hold: float | None = None
+    at_least: float | None = None
     permits: int | None = None
     shared: bool = False
     exclusive: bool = False
@@ -61,6 +63,8 @@ class RunArguments:
             raise ConfigurationError("--no-wait and --timeout exclude each other")
         if self.shared + self.exclusive + (self.permits is not None) > 1:
             raise ConfigurationError("--shared, --exclusive and --permits exclude each other")
+        if self.at_least is not None and (self.shared or self.exclusive or self.permits):
+            raise ConfigurationError("--at-least is for a lock that one command holds alone")
         if len(self.name) > MAX_NAME:
             raise ConfigurationError(
                 f"a lock's name may have {MAX_NAME} characters, this one has {len(self.name)}"

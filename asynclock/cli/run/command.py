@@ -63,6 +63,14 @@ def run(
             help="Renew the lock for this long at most: then the command is ended.",
         ),
     ] = None,
+    at_least: Annotated[
+        float | None,
+        typer.Option(
+            parser=duration,
+            metavar="TIME",
+            help="Nobody else gets the lock before this time is over, also if the command ends.",
+        ),
+    ] = None,
     on_loss: Annotated[
         OnLoss, typer.Option(help="Whether to end the command when the lock is lost.")
     ] = OnLoss.kill,
@@ -113,6 +121,7 @@ def run(
             timeout=timeout,
             max_ttl=max_ttl,
             max_hold=max_hold,
+            at_least=at_least,
             permits=permits,
             shared=shared,
             exclusive=exclusive,

@@ -136,7 +136,8 @@ class _Job:
             if lease is None:
                 found = await inspect()
                 holders = {one.holder for one in found.parts or (found,) if one.holder}
-                say(f"{self._name!r} is held by {', '.join(sorted(holders)) or 'another owner'}")
+                has = "rests, last held" if found.rests else "is held"
+                say(f"{self._name!r} {has} by {', '.join(sorted(holders)) or 'another owner'}")
             return lease
         locks.observe(self._report_holder)
         reporting = asyncio.ensure_future(self._report_missing_nodes(locks))
@@ -154,7 +155,8 @@ class _Job:
         if wanted.shared or wanted.exclusive:
             both = locks.rwlock(name, max_hold=max_hold)
             return both.read() if wanted.shared else both.write(), both.inspect
-        return locks.lock(name, max_hold=max_hold), partial(locks.inspect, name)
+        lock = locks.lock(name, max_hold=max_hold, at_least=wanted.at_least)
+        return lock, partial(locks.inspect, name)
 
     def _report_holder(self, event: Event) -> None:
         if isinstance(event, Contended) and not self._reported:

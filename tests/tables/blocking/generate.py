@@ -251,7 +251,9 @@ def method(one: Member, *, manager: bool) -> str:
         head = f"def {one.name}({parameters})"
         later = f"lambda: {value}({passed})" if passed else value
         if one.name == "synchronized":
-            value = "synchronized(partial(self.lock, **settings), template, lease)"
+            value = (
+                "synchronized(partial(self.lock, at_least=at_least, **settings), template, lease)"
+            )
         elif one.name == "__call__":
             value = "decorated(self, function)"
             head = head.replace("Awaitable[R]", "R")
