@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import json
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests import patient
+from tests.interop.foreign import Foreign
 from tests.waiting import until
 
 HERE = Path(__file__).parent
@@ -278,3 +280,82 @@ async def test_the_first_version_and_this_one_share_a_name(
             assert await lease.release()
             fences += [fence, lease.fence]
         assert fences == sorted(set(fences))
+
+
+# docs/protocol.md
+
+VECTORS = json.loads((HERE / "vectors.json").read_text("utf-8"))
+
+
+def _source() -> str:
+    scripts = Path(asynclock.__file__).parent / "_primitives"
+    return "\n".join((scripts / name).read_text("utf-8") for name in VECTORS["files"])
+
+
+async def _clock(server: LocalServer) -> int:
+    seconds, micros = await server.command("TIME")
+    return int(seconds) * 1_000_000 + int(micros)
+
+
+@pytest.mark.parametrize("sequence", VECTORS["sequences"], ids=lambda one: one["name"])
+async def test_the_script_replies_as_its_vectors_say(
+    server: LocalServer, sequence: dict[str, Any]
+) -> None:
+    floor = await _clock(server)
+    known = {"@floor": floor, "@floor+1": floor + 1, "@late": floor - 1_000_000}
+    for step in sequence["steps"]:
+        args = [str(known.get(word, word)) for word in step.get("args", ())]
+        keys = step.get("keys", ())
+        words = step.get("command") or ["EVAL", _source(), str(len(keys)), *keys, *args]
+        reply, wanted = await server.command(*words), step["reply"]
+        if isinstance(wanted, list):
+            assert len(reply) == len(wanted)
+            known |= {"@now": reply[-1], "@left": reply[1]}
+            assert floor <= reply[-1] <= await _clock(server)
+            assert "@left" not in wanted or 0 <= reply[1] <= 30_000
+            wanted = [known.get(word, word) for word in wanted]
+        assert reply == wanted, step
+
+
+async def test_what_the_vectors_check_is_what_we_send(server: LocalServer) -> None:
+    async with patient.connect(server.url) as locks, locks.lock("a"):
+        sha = hashlib.sha1(_source().encode(), usedforsecurity=False).hexdigest()
+        assert await server.command("SCRIPT", "EXISTS", sha) == [1]
+
+
+async def test_a_client_written_after_the_page_shares_a_name_fairly(server: LocalServer) -> None:
+    inside, rounds, order = 0, 25, list[tuple[int, str]]()
+
+    async def enter(fence: int, who: str) -> None:
+        nonlocal inside
+        inside += 1
+        assert inside == 1
+        order.append((fence, who))
+        await asyncio.sleep(0.002)
+        inside -= 1
+
+    async def we(locks: asynclock.LockManager) -> None:
+        for _ in range(rounds):
+            async with locks.lock("a") as lease:
+                await enter(lease.fence, "we")
+
+    async def they(client: redis.asyncio.Redis) -> None:
+        lock = Foreign(client, "a", ttl_ms=60_000)
+        for _ in range(rounds):
+            await enter(await lock.acquire(), "they")
+            await lock.release()
+
+    async with (
+        redis.asyncio.Redis.from_url(server.url) as client,
+        patient.connect(server.url, turn=0) as locks,
+        asyncio.timeout(60),
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(2):
+            group.create_task(we(locks))
+            group.create_task(they(client))
+    fences = [fence for fence, _ in order]
+    assert fences == sorted(set(fences))
+    assert len(fences) == 4 * rounds
+    halfway = [who for _, who in order[: 2 * rounds]]
+    assert min(halfway.count("we"), halfway.count("they")) >= rounds // 3, halfway
