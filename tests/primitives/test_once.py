@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -169,6 +170,39 @@ async def test_a_late_result_never_takes_the_place_of_a_later_run(on: Nodes) -> 
         assert second.result == kept
         assert await look(on) == (True, kept)
         assert first.result in (None, kept)
+
+
+@pytest.mark.parametrize("kept", [(), ("json", "later")])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_never_takes_the_place_of_a_later_one(kept: tuple[str, ...], *, begun: bool) -> None:
+    """As if its lease had ended while its request, which may be a claim, was on the way."""
+
+    @virtual
+    async def test(on: Nodes) -> None:
+        async def later() -> None:
+            for node in on.nodes:
+                number = int(node.wall() * 1e6)
+                fields = ("promised", number, "by", "x", "accepted", number)
+                record = json.dumps([number * 2, "later", *kept])
+                await node.command("HSET", RECORD, *fields, "value", record)
+
+        if kept and not begun:
+            await later()
+            assert await do(on.locks, "late") == (False, "later")
+            return
+        with pytest.raises(asynclock.LeaseLostError, match="a later run has begun"):
+            await (asyncio.sleep(0) if begun else later())
+            async with on.locks.once("a") as run:
+                assert begun, "a late claim is refused"
+                await later()
+                run.finish("late")
+        for node in on.nodes:
+            (value,) = await node.command("HMGET", RECORD, "value")
+            assert json.loads(value)[1:] == ["later", *kept]
+        await asyncio.sleep(1)  # the lease of a refused call is released without a wait
+        assert not await left(on.nodes)
+
+    test()
 
 
 @pytest.mark.parametrize("node", [0, 2])
