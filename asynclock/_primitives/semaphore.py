@@ -162,7 +162,9 @@ class SemaphorePermits(Acquirable[MultiLease]):
         self._semaphore = semaphore
         self._gate = gate
 
-    __repr__ = Semaphore.__repr__
+    def __repr__(self) -> str:
+        ttl = self._options.ttl
+        return f"<{type(self).__name__} {self.name!r} permits={self.permits} ttl={ttl:g}>"
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
         return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
