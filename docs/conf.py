@@ -29,7 +29,6 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autoclass_content = "class"
-autodoc_type_aliases = {"NodeAddress": "asynclock.NodeAddress"}
 MANY = 8  # parameters, from which on a table is easier to read
 
 # Every reference must lead somewhere (`-n`), except into what has no pages of ours.
@@ -43,7 +42,8 @@ nitpick_ignore_regex = [
     # Variables of types.
     ("py:class", r"(asynclock\..*\.)?[A-Z](_co)?"),
     # What a signature names and a reader need not call.
-    ("py:class", r"NodeAddress|ConnectSettings|RestartGuard|asynclock\._(primitives|engine)\..*"),
+    ("py:class", r"NodeAddress|ConnectSettings|RestartGuard"),
+    ("py:class", r"asynclock\._(primitives|engine|settings)\..*"),
     ("py:class", r"asynclock\.(blocking|contrib|testing)\..*"),
     ("py:class", r"AsyncLockManager|AnyLock|AnyLease"),
 ]
