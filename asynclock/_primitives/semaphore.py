@@ -144,12 +144,12 @@ class Semaphore(Lockable):
 class SemaphorePermits(Acquirable[MultiLease]):
     """Several permits of one semaphore at once: all of them, or none.
 
-    `lease.fences` has the fence of each slot. A call first asks for all its permits at once. If
-    they aren't all free, it takes them one by one as they become free and keeps them until there
-    are enough, so small requests can't starve a large one: it competes for each permit that is
-    released. While it waits, the permits that it has already are idle. Of several large requests,
-    in all processes, only one collects at a time, so two of them never wait for each other's
-    permits.
+    `lease.fences` has the fence of each slot. A call that may wait first asks for all its permits
+    at once. If they aren't all free, it takes them one by one as they become free and keeps them
+    until there are enough, so small requests can't starve a large one: it competes for each permit
+    that is released. While it waits, the permits that it has already are idle. Of several large
+    requests, in all processes, only one collects at a time, so two of them never wait for each
+    other's permits.
     """
 
     __slots__ = ("_gate", "_semaphore", "permits")
@@ -172,11 +172,14 @@ class SemaphorePermits(Acquirable[MultiLease]):
     async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
         """Do the work of `acquire` when it is awaited."""
         asked = _clock.now()
-        leases, slots = None, list(islice(self._semaphore._slots(), self.permits))
+        leases = None
         collects = self._gate.queue_key in self._engine.queues  # a task of this process
-        if len(slots) == self.permits and not collects:
-            tries = [Try(self._engine, one, self._options, None, once=True) for one in slots]
-            leases = await obtain_at_once(tries)
+        # Of rivals that try at once, the one that gets the gate wins.
+        if not (once or timeout == 0 or collects):
+            slots = list(islice(self._semaphore._slots(), self.permits))
+            if len(slots) == self.permits:
+                tries = [Try(self._engine, one, self._options, None, once=True) for one in slots]
+                leases = await obtain_at_once(tries)
         if leases is None:
             leases = await self._collect(timeout, asked, once=once)
         return MultiLease(self.name, [lease.part for lease in leases], leases)
