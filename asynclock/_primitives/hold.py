@@ -192,7 +192,7 @@ def together(
             except StopIteration as end:
                 results.append(end.value)
         for steps, awaited in waiting:
-            results.append((yield from _rest(steps, awaited)))
+            results.append((yield from _to_the_end(steps, awaited)))
     except BaseException:
         for steps, _ in waiting:
             steps.close()
@@ -201,7 +201,7 @@ def together(
         raise
 
 
-def _rest(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+def _to_the_end(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
     """Go on with steps that wait for `awaited`."""
     try:
         while True:

@@ -2,8 +2,8 @@
 
 A run first writes a claim into the register, under the lock. That decides what an earlier run,
 which died or was late, may have left on a few nodes: it is kept from then on, or never. The result
-takes the place of the run's own claim, and of no other. So at most one result is kept, whatever
-becomes of the lock.
+takes the place of the run's own claim, and of no other. So at most one result is kept, even if the
+lock is lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Record(NamedTuple):
     """What the register stores: the claim of a run, or its result."""
 
     fence: int
-    ticket: str
+    run: str
     """The random name of the run."""
     kept: Kept = ()
 
@@ -50,18 +50,18 @@ class _Record(NamedTuple):
     def parsed(cls, text: str) -> _Record:
         # The text comes from a server: accept only the form that this class writes.
         match from_json(text):
-            case [int(fence), str(ticket)]:
-                return cls(fence, ticket)
-            case [int(fence), str(ticket), "json", value]:
-                return cls(fence, ticket, ("json", value))
-            case [int(fence), str(ticket), "bytes", str(value)]:
+            case [int(fence), str(run)]:
+                return cls(fence, run)
+            case [int(fence), str(run), "json", value]:
+                return cls(fence, run, ("json", value))
+            case [int(fence), str(run), "bytes", str(value)]:
                 with contextlib.suppress(ValueError):
                     base64.b64decode(value, validate=True)
-                    return cls(fence, ticket, ("bytes", value))
+                    return cls(fence, run, ("bytes", value))
         raise ConfigurationError("the result of this name was not written by this library")
 
     def written(self) -> str:
-        return json.dumps([self.fence, self.ticket, *self.kept])
+        return json.dumps([self.fence, self.run, *self.kept])
 
 
 def _kept(value: object) -> Kept:
@@ -90,18 +90,18 @@ KIND = state_kind("once", _describe)
 
 @of_one_process
 class Run:
-    """What `once` gives: the result that is kept already, or the lock and the task to make one.
+    """One use of a `Once`: the result that is kept already, or the lock under which to make it.
 
-    As a context manager, its end keeps the value that `finish` got, and releases the lock. A loss
-    of the lease interrupts the body with LeaseLostError, as with any lock.
+    The end of the `async with` block keeps the value passed to `finish`, and releases the lock. A
+    loss of the lease interrupts the body with LeaseLostError, as with any lock.
     """
 
     __slots__ = (
         "__weakref__",
         "_engine",
+        "_id",
         "_register",
         "_task",
-        "_ticket",
         "_value",
         "done",
         "fence",
@@ -121,9 +121,9 @@ class Run:
         self._engine = engine
         self._register = register
         self._task: asyncio.Task[Any] | None = None
-        self._ticket = engine.entropy(8).hex()
+        self._id = engine.entropy(8).hex()
         self._value: Kept = ()
-        """What `finish` got."""
+        """The value passed to `finish`."""
 
     def __repr__(self) -> str:
         return f"<Run of {self.name!r} done={self.done} held={self.held}>"
@@ -210,17 +210,18 @@ class Run:
 
     def _claimed(self, stored: str | None, fence: int) -> str:
         """Return the register's next value for a run that has the lock with this fence."""
-        found = None if stored is None else _Record.parsed(stored)
-        # A higher fence has the lock by now: this request was late.
-        if stored is not None and found is not None and (found.kept or found.fence > fence):
-            return stored
-        return _Record(fence, self._ticket).written()
+        if stored is not None:
+            found = _Record.parsed(stored)
+            # A higher fence has the lock by now: this request was late.
+            if found.kept or found.fence > fence:
+                return stored
+        return _Record(fence, self._id).written()
 
     def _finished(self, stored: str | None) -> str:
         """Return the register's next value when this run has finished."""
-        if stored is not None and _Record.parsed(stored).ticket != self._ticket:
+        if stored is not None and _Record.parsed(stored).run != self._id:
             return stored
-        return _Record(self.fence, self._ticket, self._value).written()
+        return _Record(self.fence, self._id, self._value).written()
 
     def _learn(self, stored: str | None) -> bool:
         """Take over what the register says; return whether a result is kept."""
@@ -237,27 +238,27 @@ class Run:
         stored = await self._register.change(lambda was: self._claimed(was, lease.fence), deadline)
         if self._learn(stored):
             await lease.release()
-        elif stored is not None and _Record.parsed(stored).ticket != self._ticket:
+        elif stored is not None and _Record.parsed(stored).run != self._id:
             raise _superseded(lease)
         else:
             self.lease, self.fence = lease, lease.fence
 
     async def _keep(self) -> AsyncLockError | None:
-        """Keep what `finish` got, if it got anything; return why that failed."""
+        """Keep the value passed to `finish`, if there is one; return why that failed."""
         if not self._value or self.done or self.lease is None:
             return None
         # In a task of the manager, because what is done must be kept even if the caller is
         # cancelled now.
-        work = self._publish(self.lease)
+        work = self._store(self.lease)
         task = self._engine.background.spawn(work, f"asynclock: keep {self.name}")
         try:
             await wait_out(task)
         finally:
             if not task.cancelled() and task.result() is None:
-                self._learn(_Record(self.fence, self._ticket, self._value).written())
+                self._learn(_Record(self.fence, self._id, self._value).written())
         return self.lease._loss_error() if task.cancelled() else task.result()
 
-    async def _publish(self, lease: Lease) -> AsyncLockError | None:
+    async def _store(self, lease: Lease) -> AsyncLockError | None:
         lease._notice_end()
         try:
             with contextlib.suppress(QuorumUnavailableError):  # the change asks for longer
@@ -267,7 +268,7 @@ class Run:
             stored = await self._register.change(self._finished, until)
         except AsyncLockError as error:
             return error
-        ours = stored is not None and _Record.parsed(stored).ticket == self._ticket
+        ours = stored is not None and _Record.parsed(stored).run == self._id
         return None if ours else _superseded(lease)
 
 

@@ -313,12 +313,12 @@ class Semaphore(Lock):
 class SemaphorePermits(Acquirable[MultiLease]):
     """Several permits of one semaphore at once: all of them, or none.
 
-    `lease.fences` has the fence of each slot. A call first asks for all its permits at once. If
-    they aren't all free, it takes them one by one as they become free and keeps them until there
-    are enough, so small requests can't starve a large one: it competes for each permit that is
-    released. While it waits, the permits that it has already are idle. Of several large requests,
-    in all processes, only one collects at a time, so two of them never wait for each other's
-    permits.
+    `lease.fences` has the fence of each slot. A call that may wait first asks for all its permits
+    at once. If they aren't all free, it takes them one by one as they become free and keeps them
+    until there are enough, so small requests can't starve a large one: it competes for each permit
+    that is released. While it waits, the permits that it has already are idle. Of several large
+    requests, in all processes, only one collects at a time, so two of them never wait for each
+    other's permits.
     """
 
     _inner: asynclock.SemaphorePermits
@@ -331,10 +331,10 @@ class SemaphorePermits(Acquirable[MultiLease]):
 
 
 class Run(Holding):
-    """What `once` gives: the result that is kept already, or the lock and the thread to make one.
+    """One use of a `Once`: the result that is kept already, or the lock under which to make it.
 
-    As a context manager, its end keeps the value that `finish` got, and releases the lock. A loss
-    of the lease interrupts the body with LeaseLostError, as with any lock.
+    The end of the `with` block keeps the value passed to `finish`, and releases the lock. A loss of
+    the lease interrupts the body with LeaseLostError, as with any lock.
     """
 
     _inner: asynclock.Run
