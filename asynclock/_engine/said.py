@@ -12,7 +12,7 @@ from .._nodes.replies import Failure, reader
 from .._nodes.script import GRANTED_MARK
 
 RESTS: Final = "#rests:"
-"""What the value of a key begins with whose owner has released it, but that rests (lock.lua)."""
+"""Beginning of the value of a key that rests: its owner has released it (docs/decisions/0036)."""
 TOO_LATE: Final = Failure("the request reached it too late")
 FENCES: Final = range(1, 2**53)
 """The numbers that may be fences: from 2^53 on, two numbers in a row may be equal."""

@@ -3,7 +3,7 @@
 A run first writes a claim into the register, under the lock. That decides what an earlier run,
 which died or was late, may have left on a few nodes: it is kept from then on, or never. The result
 takes the place of the run's own claim, and of no other. So at most one result is kept, even if the
-lock is lost.
+lock is lost (docs/decisions/0035).
 """
 
 from __future__ import annotations
