@@ -86,8 +86,10 @@ METHODS_HERE = {
     **_each("countDown", "count_down()"),
     **_each("availablePermits available_permits getCount get_value", "inspect()"),
     **_each("get_active_locks held_locks", "leases()"),
-    **_each("close destroy disconnect quit shutdown", "aclose()"),
-    "aclose": "close()",
+    **_each(
+        "aclose close destroy disconnect quit shutdown",
+        "aclose() of the manager, or close() of one of asynclock.blocking",
+    ),
 }
 """Methods of other lock libraries, and what to write instead. Where a class has a method of that
 name, Python finds it first."""

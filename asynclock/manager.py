@@ -308,7 +308,7 @@ class LockManager(_settings.Answering):
             observer.watch(self)
 
     def unobserve(self, observer: Observer) -> None:
-        """Stop calling `observer`, once if it was added twice; without effect if it is none."""
+        """Undo one `observe` of `observer`; does nothing if it isn't an observer."""
         if observer in self._observers:
             self._observers.remove(observer)
             if isinstance(observer, Watcher) and observer not in self._observers:

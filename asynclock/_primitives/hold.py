@@ -178,10 +178,10 @@ T = TypeVar("T")
 def together(
     calls: Sequence[Coroutine[Any, Any, T]], results: list[T]
 ) -> Generator[Any, Any, None]:
-    """Run calls in this task: all of them until they wait, then the first to its end, and so on.
+    """Run calls in this task: each until it waits, then one after the other to its end.
 
-    What they send before they wait travels together. After an error or a cancellation `results` has
-    what the earlier calls returned, and the others are closed.
+    The requests that they send before they wait travel together. After an error or a cancellation
+    `results` has what the earlier calls returned, and the others are closed.
     """
     waiting: list[tuple[Generator[Any, Any, T], Any]] = []
     try:

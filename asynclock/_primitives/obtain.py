@@ -14,7 +14,7 @@ Calls = Sequence[Callable[[], Acquire]]
 
 
 class Try(Acquire):
-    """A call that doesn't wait, and whose failure nobody hears of: its caller tries another way."""
+    """A call that doesn't wait and reports no failure: its caller tries another way then."""
 
     __slots__ = ()
 

@@ -73,7 +73,7 @@ class Bridge:
         def __getattr__(self, name: str) -> Never:
             text = f"blocking locks have no {name!r}"
             if name in _settings.METHODS_HERE:
-                text += f": write {_settings.METHODS_HERE[name].replace('aclose', 'close')}"
+                text += f": write {_settings.METHODS_HERE[name]}"
             elif hasattr(AsyncLockManager, name) and not name.startswith("_"):
                 text += f": write locks.run(lambda locks: locks.{name}(...)...)"
             raise AttributeError(text, name=name, obj=self)

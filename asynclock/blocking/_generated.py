@@ -894,7 +894,7 @@ class LockManager(Bridge):
         self.call(lambda: answer(lambda: self._locks.observe(observer)))
 
     def unobserve(self, observer: Observer) -> None:
-        """Stop calling `observer`, once if it was added twice; without effect if it is none."""
+        """Undo one `observe` of `observer`; does nothing if it isn't an observer."""
         self.call(lambda: answer(lambda: self._locks.unobserve(observer)))
 
     def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:

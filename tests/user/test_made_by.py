@@ -92,7 +92,7 @@ def things(module: ModuleType) -> dict[str, Any]:
         ("LockManager ReadWriteLock", "acquire", "the sides read() and write()"),
         ("ReadWriteLock", "readLock", "rwlock(name).read()"),
         ("LockManager", "getFairLock", "fair_lock(name)"),
-        ("LockManager", "quit", "close()"),
+        ("Lock LockManager", "quit", "aclose() of the manager, or close() of one of asynclock"),
         ("Latch", "countDown", "count_down()"),
         ("SharedEvent Barrier", "locked", "lease.held"),
     ],
