@@ -59,6 +59,7 @@ class Engine(Context):
         self.on_drop: Callable[[ReferenceType[Any]], None] = self._dropped
         """Called with the reference to a lease that was garbage-collected without a release."""
         multiplexer.on_stood_still = self.renewals.shorten
+        multiplexer.on_change = self.renewals.changed
 
     # a lease goes on
 

@@ -103,9 +103,9 @@ class Grant:
         "reference",
         "renew_until",
         "reserving",
-        "restore_at",
         "restored",
         "since",
+        "sooner_at",
         "spec",
         "top",
         "ttl",
@@ -156,8 +156,9 @@ class Grant:
     """Done when the request for the next block has ended; None without such a request."""
     restored: dict[int, float]
     """For each node that forgot the key and took it back: when that was requested."""
-    restore_at: float
-    """When a node that forgot the key may take it back; a renewal is due then."""
+    sooner_at: float
+    """When a renewal is due before its time, because a node has reported a change of the key, or a
+    node that forgot the key may take it back."""
 
     def __init__(
         self,
@@ -196,7 +197,7 @@ class Grant:
         self.top = fence
         self.reserving = None
         self.restored = _NO_NODE
-        self.restore_at = FOREVER
+        self.sooner_at = FOREVER
 
     @property
     def lease(self) -> Any:
@@ -291,15 +292,15 @@ class Grant:
         """Count an extension by a quorum; the last renewal before `hold_until` ends there."""
         self.valid_until = max(min(until, self.hold_until), self.valid_until)
 
+    def renew_by(self, at: float) -> None:
+        """Note that a renewal is due at `at`, although the lease would last longer."""
+        self.sooner_at = min(self.sooner_at, at)
+
+    def renewal_sent(self) -> None:
+        """Note that the nodes are being asked whether they still have the key."""
+        self.sooner_at = FOREVER
+
     # nodes that forgot the key
-
-    def restore_by(self, at: float) -> None:
-        """Note that a node which forgot the key may take it back at `at`."""
-        self.restore_at = min(self.restore_at, at)
-
-    def restore_asked(self) -> None:
-        """Note that the nodes are being asked which of them forgot the key."""
-        self.restore_at = FOREVER
 
     def doubt(self, index: int) -> None:
         """Stop counting node `index` as one whose grant won the vote."""

@@ -12,6 +12,9 @@ the owner's acquire, with its highest fence as the floor: a node whose name is f
 and raises its counter; any other node refuses. The request is sent only when the node has its vote,
 and once for each loss of the vote, so a key that was deleted by hand stays deleted. Reasons:
 docs/decisions/0022; proof: tests/model, cases K and J.
+
+A key that somebody deletes is noticed at once: each renewal also asks for a push when one of its
+keys changes, as waiters do. A push proves no loss, it only makes the next renewal come at once.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import Any
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
+from .._nodes.node import FLUSH
 from .._nodes.replies import NOBODY, Failure
 from .._nodes.script import Command, Word
 from .._rules import validity
@@ -40,6 +44,10 @@ LATE = 0.25
 """Seconds by which a timer is later than its moment only if the event loop was busy."""
 RENEWAL_WINDOW = 0.01
 """Seconds within which due renewals are sent as one batch."""
+PAUSE = 0.1
+"""Minimum seconds between two renewals of a lease that pushes cause; doubled after each one, until
+an ordinary renewal finds that nothing has changed. So a server that pushes for keys that didn't
+change (a full `tracking-table-max-keys`) causes few renewals more than there are without it."""
 CROWDED = 64
 """Number of entries up to which no grants that are over are looked for."""
 Done = Callable[[dict[int, Failure] | None], None]
@@ -122,6 +130,11 @@ class Renewals:
         self._errors: dict[int, Failure] = {}
         """The error with which each node answered its last renewal, if it did."""
         self._alive: dict[str, Grant] = {}
+        self._tracked: dict[str, Grant] = {}
+        """The keys of which the nodes will report a change, and the grant that has each."""
+        self._hushed: dict[str, tuple[float, float]] = {}
+        """For each owner whose renewal came early: from when on the next one may, and the pause
+        after that one."""
         self._putting_back: set[tuple[str, int]] = set()
         """The owner and the node of each request to put a key back that has no reply so far."""
         self._timer: asyncio.TimerHandle | None = None
@@ -137,6 +150,10 @@ class Renewals:
     def remove(self, grant: Grant) -> None:
         """Forget `grant`, which is over."""
         self._alive.pop(grant.owner, None)
+        if self._tracked or self._hushed:
+            self._hushed.pop(grant.owner, None)
+            for key in grant.spec.own_keys:
+                self._tracked.pop(key, None)
 
     def grants(self) -> list[Grant]:
         """Return the live grants, oldest first."""
@@ -160,6 +177,8 @@ class Renewals:
             self._timer.cancel()
             self._timer = None
         self._moments.clear()
+        self._tracked.clear()
+        self._hushed.clear()
 
     def forked(self) -> None:
         """In a forked child: drop all grants, which stay with the parent."""
@@ -185,10 +204,47 @@ class Renewals:
         args: tuple[Word, ...] = ("extend", ms(ttl), self._retention, *owners)
         command = Command(grants[0].spec.script, keys, args)
         self.multiplexer.broadcast(command, Round(self, grants, until, sent, done))
+        self._track(grants)
 
     def extend_one(self, grant: Grant, done: Done) -> None:
         """Extend one grant for an `extend` call, at most to its `hold_until`."""
         self.extend((grant,), _within(grant, grant.hold_until), done)
+
+    # changes that the nodes report
+
+    def _track(self, grants: Sequence[Grant]) -> None:
+        """Ask for a push when a key of these grants changes; our own renewals cause none.
+
+        They use up the request, so this must follow each of them.
+        """
+        keys: list[str] = []
+        for grant in grants:
+            own = grant.spec.own_keys if grant.alarm and grant.renew_until else ()
+            if own and own[0] in self._tracked:  # nothing has changed since the last renewal
+                self._hushed.pop(grant.owner, None)
+            self._tracked.update(dict.fromkeys(own, grant))
+            keys += own
+        if keys:
+            look = Command.plain("MGET", *keys, keys=keys)
+            self.multiplexer.broadcast(look, NOBODY, arm=True)
+
+    def changed(self, key: str | None) -> None:
+        """Renew at once the lease that has `key`, which changed on a node; all leases if FLUSH."""
+        now = _clock.now()
+        if key == FLUSH:
+            # One batch at a time: thousands of leases at once would block the loop.
+            for place, grant in enumerate(self.grants()):
+                self._renew_early(grant, now + place // self.multiplexer.batch * RENEWAL_WINDOW)
+            self._tracked.clear()
+        elif key is not None and key in self._tracked:
+            self._renew_early(self._tracked.pop(key), now)
+
+    def _renew_early(self, grant: Grant, at: float) -> None:
+        allowed, pause = self._hushed.get(grant.owner, (at, PAUSE))
+        at = max(at, allowed)
+        if grant.alarm and at < grant.sooner_at:
+            self._hushed[grant.owner] = at + pause, 2 * pause
+            self._renew_at(grant, at)
 
     # called by a round
 
@@ -278,11 +334,11 @@ class Renewals:
         at, end = validity.renew_at(sent, grant.ttl), grant.valid_until
         if at >= grant.renew_until or end >= grant.renew_until:
             return end
-        return min(at, end, grant.restore_at)
+        return min(at, end, grant.sooner_at)
 
     def _renew_at(self, grant: Grant, at: float) -> None:
         if at < min(grant.valid_until, grant.renew_until):
-            grant.restore_by(at)
+            grant.renew_by(at)
             self._set(grant, min(grant.alarm, at))
 
     def _set(self, grant: Grant, at: float) -> None:
@@ -316,7 +372,7 @@ class Renewals:
             if now >= grant.valid_until:
                 self._lose(grant, _why_late(grant, late=late))
             elif grant.valid_until < grant.renew_until and not _ends_next(grant, now):
-                grant.restore_asked()
+                grant.renewal_sent()
                 # Until the round has its replies, the next check is at the deadline.
                 self._set(grant, grant.valid_until)
                 ttl = _within(grant, grant.renew_until)

@@ -75,6 +75,11 @@ class LockSpec:
         """What identifies the holds of this lock; the gate of a semaphore has its own."""
         return self.queue_key or self.keys[0]
 
+    @property
+    def own_keys(self) -> tuple[str, ...]:
+        """The keys that nobody but the holder changes; () for readers, who share theirs."""
+        return () if self.phased and not self.shared else self.keys[::2]
+
     def __post_init__(self) -> None:
         queue = (self.queue,) if self.queue else ()
         self.batched = self.script.batches and not self.exempt

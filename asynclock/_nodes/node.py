@@ -19,6 +19,8 @@ from .link import Link
 from .replies import Failure, Sink, read_time
 from .script import Command
 
+FLUSH = ""
+"""Stands for all keys of a node, in place of one, once a flush is pushed. No key is empty."""
 NOT_AFTER_GRACE = 0.05
 """Maximum seconds after a request's timeout in which a node may still execute it."""
 
@@ -47,7 +49,8 @@ class Node(Protocol):
     watched_keys: Collection[str]
     """The keys that tasks of this process watch."""
     on_wake: Callable[[str | None], None]
-    """Called with a key that changed, or None if all keys may have changed."""
+    """Called with a key that changed; with FLUSH if a database was flushed; or with None if the
+    connection broke, so that all keys may have changed."""
     on_connect: Callable[[Node], None]
     """Called when a connection is ready, before anything is sent on it, and whenever the record of
     the fleet's set of nodes was read again."""

@@ -25,6 +25,7 @@ from . import record, witness
 from .handshake import why_unready
 from .link import Link
 from .node import (
+    FLUSH,
     NOT_AFTER_GRACE,
     Node,
     NodeLink,
@@ -459,7 +460,7 @@ class ServerNode:
             if self.settings.restart_guard:
                 self._flushed()
             self.read_record()
-            self.on_wake(None)
+            self.on_wake(FLUSH)
             return
         for key in push[1]:
             if key == self._record_key:

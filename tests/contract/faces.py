@@ -42,6 +42,12 @@ class Face:
         found = {key for keys in await self.command("KEYS", "*") for key in keys}
         return {key for key in found if not key.endswith((":#fence", ":#primary", ":#witness"))}
 
+    async def delete(self) -> None:
+        """Delete the keys of all leases, as somebody with redis-cli may do."""
+        for server in self.well:
+            for key in await self.keys() & set(await server.command("KEYS", "*")):
+                await server.command("DEL", key)
+
     async def empty(self, *allowed: str) -> None:
         """Wait until only keys with these endings are left: other keys must not go by expiring."""
 

@@ -16,6 +16,9 @@ from tests.patient import LASTING
 from tests.tables.inside import renew_now
 from tests.waiting import PATIENCE, refused, until, waits
 
+AT_ONCE = 10.0
+"""Seconds for news that would otherwise come with the next renewal, after a third of LASTING."""
+
 
 async def test_one_at_a_time(connect: Connect, of: Kind) -> None:
     here, there = connect(), connect()
@@ -176,6 +179,18 @@ async def test_a_loss_ends_the_body(
     told = [record.getMessage().partition("(")[0] for record in losses]
     assert told
     assert len(told) == len(set(told))  # of each name once
+
+
+async def test_a_deleted_key_ends_the_body_at_once(face: Face, connect: Connect, of: Kind) -> None:
+    """The next renewal is 40 s away."""
+    locks = connect()
+    with pytest.raises(asynclock.LeaseLostError, match="the nodes no longer hold it for us"):
+        async with asyncio.timeout(AT_ONCE), of(locks) as lease:
+            await lease.extend()
+            await face.delete()
+            if face.name == "1-resp2":  # it can't push
+                renew_now(locks)
+            await asyncio.sleep(PATIENCE)
 
 
 async def test_a_loss_without_interrupt_raises_at_the_exit(

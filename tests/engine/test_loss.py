@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from typing import Any
 
@@ -178,3 +179,23 @@ async def test_a_release_that_comes_after_the_end_tells_of_the_loss(
         assert locks.statistics().lost == len(lost) == 1
         assert locks.statistics().released == 0
     assert len([r for r in caplog.records if "lost the lease" in r.message]) == 1
+
+
+async def test_a_flush_of_another_database_costs_no_lease_and_few_commands(
+    asynclock_nodes: list[LocalServer],
+) -> None:
+    server = asynclock_nodes[0]
+    flush = "redis.call('SELECT', 1) redis.call('FLUSHDB')"
+
+    async def scripts() -> int:
+        found = await server.command("INFO", "commandstats")
+        return int(found.partition("cmdstat_evalsha:calls=")[2].partition(",")[0])
+
+    async with patient.connect(server.url) as locks:
+        leases = [await locks.lock(f"{n}").acquire() for n in range(300)]
+        before, began = await scripts(), now()
+        for _ in range(100):
+            await server.command("EVAL", flush, "0")
+        most = 2 + math.log2(1 + (now() - began) / 0.1)  # how often each lease was renewed
+        assert (await scripts() - before - 100) <= 2 * most  # 100 look for the witness
+        assert all(lease.held for lease in leases)

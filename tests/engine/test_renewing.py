@@ -313,3 +313,78 @@ async def test_no_renewal_is_put_off_for_a_node_that_will_vote_soon(on: Nodes) -
         await asyncio.sleep(0.1)
         assert lease.remaining() > VALID - TTL / 3 - AT_ONCE
     assert on.nodes[2].keys.get(KEY)
+
+
+@virtual
+async def test_a_deleted_key_is_noticed_at_once_and_counts_once_a_majority_lacks_it(
+    on: Nodes,
+) -> None:
+    sizes, lease = batches(on.nodes[2]), await on.locks.lock("a").acquire()
+    await lease.extend()
+    await on.nodes[0].command("DEL", KEY)
+    await asyncio.sleep(AT_ONCE)
+    assert sizes == [1, 1], "the nodes were asked"
+    assert lease.held
+    await on.nodes[1].command("DEL", KEY)
+    assert await loses(lease) < 0.2
+    assert lease.lost_reason == "the nodes no longer hold it for us"
+
+
+@virtual
+async def test_a_flush_is_noticed_at_once_also_before_the_first_renewal(on: Nodes) -> None:
+    leases = [await on.locks.lock(f"{n}").acquire() for n in range(300)]
+    for node in on.nodes[:2]:
+        node.flush()
+    for lease in leases:
+        assert await loses(lease) < AT_ONCE
+
+
+@virtual
+async def test_pushes_for_keys_that_did_not_change_cause_few_renewals(on: Nodes) -> None:
+    """As from a server whose table of tracked keys is full."""
+    sizes, lease = batches(on.nodes[0]), await on.locks.lock("a").acquire()
+    for _ in range(int(6 * TTL / 0.01)):
+        await on.nodes[0].command("SET", KEY, lease.owner, "PX", 10_000)
+        await asyncio.sleep(0.01)
+    assert 18 <= len(sizes) <= 18 + 7
+    assert lease.held
+    await asyncio.sleep(2 * TTL)
+    await on.nodes[0].command("DEL", KEY)
+    await on.nodes[1].command("DEL", KEY)
+    assert await loses(lease) < AT_ONCE, "an ordinary renewal found no change"
+
+
+@virtual
+async def test_readers_wake_no_readers(on: Nodes) -> None:
+    """All readers of a name share a key, which each renewal changes."""
+    theirs, sizes = on.connect(), batches(on.nodes[0])
+    leases = [await locks.rwlock("a").read().acquire() for locks in (on.locks, theirs)]
+    await asyncio.sleep(TTL)
+    assert len(sizes) <= 6
+    assert all(lease.held for lease in leases)
+    await theirs.aclose()
+
+
+@virtual
+async def test_a_lease_that_has_ended_hears_of_no_change(on: Nodes) -> None:
+    first = await on.locks.lock("a").acquire()
+    await first.extend()
+    waiting = start(on.locks.lock("a").acquire())
+    await until(lambda: on.locks.statistics().waiting)
+    await first.release()
+    second = await waiting
+    assert on.locks.statistics().handovers == 1
+    for node in on.nodes:
+        await node.command("DEL", KEY)
+    assert await loses(second) < AT_ONCE
+    assert first.lost_reason is None
+    third = await on.locks.lock("a").acquire()
+    await third.extend()
+    await third.release()
+    await on.ghost()
+    sizes = batches(on.nodes[0])
+    for node in on.nodes:
+        await node.command("DEL", KEY)
+    await asyncio.sleep(TTL)
+    assert not sizes
+    assert third.lost_reason is None

@@ -52,9 +52,9 @@ def release(
 ) -> int:
     """Release a lock that its holder does not release.
 
-    The holder loses the lock. It notices that at its next renewal, and once there is a new holder,
-    stores that check fences reject its writes. The lock of a dead holder ends by itself with its
-    ttl. Use this if you can't wait, or if a holder hangs and goes on renewing.
+    The holder loses the lock. It notices that at its next renewal at the latest, and once there is
+    a new holder, stores that check fences reject its writes. The lock of a dead holder ends by
+    itself with its ttl. Use this if you can't wait, or if a holder hangs and goes on renewing.
 
     --owner takes the whole id or its 32 digits. It never takes the lock from another owner.
 
