@@ -14,7 +14,8 @@ and once for each loss of the vote, so a key that was deleted by hand stays dele
 docs/decisions/0022; proof: tests/model, cases K and J.
 
 A key that somebody deletes is noticed at once: each renewal also asks for a push when one of its
-keys changes, as waiters do. A push proves no loss, it only makes the next renewal come at once.
+keys changes, as waiters do. A push proves no loss: it only makes the next renewal come at once
+(docs/decisions/0038).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ RENEWAL_WINDOW = 0.01
 PAUSE = 0.1
 """Minimum seconds between two renewals of a lease that pushes cause; doubled after each one, until
 an ordinary renewal finds that nothing has changed. So a server that pushes for keys that didn't
-change (a full `tracking-table-max-keys`) causes few renewals more than there are without it."""
+change (a full `tracking-table-max-keys`) causes only a few more renewals."""
 CROWDED = 64
 """Number of entries up to which no grants that are over are looked for."""
 Done = Callable[[dict[int, Failure] | None], None]
@@ -132,7 +133,7 @@ class Renewals:
         self._alive: dict[str, Grant] = {}
         self._tracked: dict[str, Grant] = {}
         """The keys of which the nodes will report a change, and the grant that has each."""
-        self._hushed: dict[str, tuple[float, float]] = {}
+        self._pauses: dict[str, tuple[float, float]] = {}
         """For each owner whose renewal came early: from when on the next one may, and the pause
         after that one."""
         self._putting_back: set[tuple[str, int]] = set()
@@ -150,8 +151,8 @@ class Renewals:
     def remove(self, grant: Grant) -> None:
         """Forget `grant`, which is over."""
         self._alive.pop(grant.owner, None)
-        if self._tracked or self._hushed:
-            self._hushed.pop(grant.owner, None)
+        if self._tracked or self._pauses:
+            self._pauses.pop(grant.owner, None)
             for key in grant.spec.own_keys:
                 self._tracked.pop(key, None)
 
@@ -178,7 +179,7 @@ class Renewals:
             self._timer = None
         self._moments.clear()
         self._tracked.clear()
-        self._hushed.clear()
+        self._pauses.clear()
 
     def forked(self) -> None:
         """In a forked child: drop all grants, which stay with the parent."""
@@ -221,7 +222,7 @@ class Renewals:
         for grant in grants:
             own = grant.spec.own_keys if grant.alarm and grant.renew_until else ()
             if own and own[0] in self._tracked:  # nothing has changed since the last renewal
-                self._hushed.pop(grant.owner, None)
+                self._pauses.pop(grant.owner, None)
             self._tracked.update(dict.fromkeys(own, grant))
             keys += own
         if keys:
@@ -240,10 +241,10 @@ class Renewals:
             self._renew_early(self._tracked.pop(key), now)
 
     def _renew_early(self, grant: Grant, at: float) -> None:
-        allowed, pause = self._hushed.get(grant.owner, (at, PAUSE))
+        allowed, pause = self._pauses.get(grant.owner, (at, PAUSE))
         at = max(at, allowed)
         if grant.alarm and at < grant.sooner_at:
-            self._hushed[grant.owner] = at + pause, 2 * pause
+            self._pauses[grant.owner] = at + pause, 2 * pause
             self._renew_at(grant, at)
 
     # called by a round
