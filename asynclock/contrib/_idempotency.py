@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from hashlib import sha256
+from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
+from .. import _settings
 from .._primitives.kind import from_json
 from .._primitives.once import Once, Run
 from ..errors import ConfigurationError
@@ -34,8 +36,12 @@ class Idempotent:
     def __init__(
         self, keep: float, scope: Callable[[Any], str] | None, settings: dict[str, Any]
     ) -> None:
+        if "retry_after" in settings:
+            raise _settings.unknown(["retry_after"])
+        if scope is not None and (not callable(scope) or iscoroutinefunction(scope)):
+            raise ConfigurationError(f"scope must be a function that isn't async, not {scope!r}")
         _, given = declared({"timeout": 0, **settings})
-        self._settings: dict[str, Any] = {"keep": keep, **given}
+        self._settings: dict[str, Any] = {"keep": _settings.seconds(keep, "keep"), **given}
         self._scope = scope
 
     def once(self, locks: LockManager, request: Any) -> Once | None:

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib import fastapi as for_fastapi
+from asynclock.errors import ConfigurationError
 from tests.contrib.conftest import Start
 
 PAY = "/pay"
@@ -116,3 +117,17 @@ async def test_what_fails_is_tried_again(
             assert (await service.client.post(PAY, **asked)).status_code == status
         assert service.witness.entered == [text] * 2
         assert await service.free()
+
+
+async def owner(_request: object) -> str:
+    return "ann"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"keep": -1}, {"keep": "1"}, {"scope": "user"}, {"scope": owner}, {"retry_after": 1}],
+)
+def test_a_wrong_setting_is_found_where_it_is_written(setting: Any) -> None:
+    for module in (for_fastapi, for_aiohttp):
+        with pytest.raises((ConfigurationError, TypeError), match=next(iter(setting))):
+            module.idempotent(**setting)
