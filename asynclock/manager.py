@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from . import _settings
+from ._engine.detached import Detached
 from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
@@ -25,8 +26,9 @@ from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
 from ._primitives.reentrant import ReentrantLock, Registry
 from ._primitives.register import DEFAULT_KEEP
+from ._primitives.resume import Resume, spec_of
 from ._primitives.semaphore import Semaphore
-from ._primitives.settings import Defaults, LockSettings, WaitSettings
+from ._primitives.settings import Defaults, HoldSettings, LockSettings, WaitSettings
 from ._primitives.synchronized import P, R, synchronized
 from .events import Observer, Observers, Watcher
 
@@ -279,6 +281,32 @@ class LockManager(_settings.Answering):
         """
         for lease in await held(NodeAccess.of(self._engine, self._defaults.prefix)):
             yield lease
+
+    async def resume(self, ticket: bytes, **settings: Unpack[HoldSettings]) -> Lease:
+        """Take over a lease that `Lease.detach` handed out of a process; return it as a new lease.
+
+        Of several calls with one ticket at most one gets the lease, whatever fails, with a fence
+        above all before it. Waiters don't go first. It takes at most one node timeout, besides the
+        time to connect. Raises LeaseLostError if the detached lease has ended or another call took
+        it: then it is gone for good. Raises QuorumUnavailableError if too few nodes answered: try
+        again while the ttl lasts. A call that fails or is cancelled gives up what it took, so the
+        name may be free before the ttl is over; two calls that race over several nodes may both
+        fail. Raises ConfigurationError for bytes that are no ticket, and for a ticket of another
+        prefix or of a version that this one can't read.
+
+        Args:
+            ticket: what `detach` returned.
+            settings: those of `lock`, without `timeout` and `handoff`. The ttl is that of the
+                detached lease by default, and what was left of its `at_least` counts from now on;
+                nothing else comes along.
+        """
+        if wrong := settings.keys() - HoldSettings.__annotations__.keys():
+            raise _settings.unknown(wrong)
+        detached, defaults = Detached.read(ticket), self._defaults
+        what = spec_of(detached, defaults.prefix)
+        given: HoldSettings = {"ttl": detached.ttl, **settings}
+        options, _ = defaults.read(given, detached.at_least or None)
+        return await Resume(self._engine, what, options, detached)
 
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""

@@ -64,7 +64,7 @@ ERRORS = {
 
 LEASE = set(
     """
-adopt check extend fence held lost_reason name owner part release remaining task ttl
+adopt check detach extend fence held lost_reason name owner part release remaining task ttl
 wait_lost
 """.split()
 )

@@ -122,6 +122,19 @@ class Engine(Context):
         self.next_in_line(queue)
         return self.release(grant, on_loss, kept=kept)
 
+    def detach(self, grant: Grant) -> None:
+        """End the lease that has `grant` in this process; the nodes keep it for its ttl."""
+        now, queue = _clock.now(), grant.queue
+        if self.observers:
+            held, left = now - grant.held_since, grant.valid_until - now
+            self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
+        self.counts.released += 1
+        grant.over()
+        self.renewals.remove(grant)
+        if queue is not None:
+            queue.free(grant)
+            self.next_in_line(queue)
+
     def release(
         self,
         grant: Grant,

@@ -21,6 +21,7 @@ from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
 from . import refusals
 from .context import Vote
+from .detached import Detached, no_ticket
 from .ending import SPARE_FENCES, reserve_ahead
 from .engine import Engine
 from .grant import Grant, Interruption
@@ -185,6 +186,30 @@ class Lease(_settings.Answering):
         return (
             grant is not None and self.held and await _still_ours(self._engine, grant) and self.held
         )
+
+    async def detach(self) -> bytes:
+        """Hand the lease out of this process: return a ticket with which `resume` takes it over.
+
+        Pass the ticket on as it is, in a queue or a header: ASCII text (JSON) of at most 8192 bytes
+        with the name, the owner, the fence, the ttl and what is left of `at_least`. Keep it as
+        secret as a password: with it anyone who reaches the nodes can keep or release the lease.
+
+        The lease is renewed once more, and counts as released here, but the nodes keep it for its
+        whole ttl. It ends then, and with it its `at_least`, if nobody resumes it. Tasks of this
+        process that wait for the name go on waiting. Only leases of `lock` and `fair_lock` can be
+        detached; others raise ConfigurationError. Raises LeaseLostError and QuorumUnavailableError
+        as `extend` does. After an error or a cancellation the lease is held as before.
+        """
+        grant = self._grant
+        if grant is None:
+            raise self._loss_error()
+        if not grant.spec.kind:
+            raise no_ticket(self.name)
+        ticket = Detached.of(grant).written()
+        await self.extend()
+        self._engine.detach(grant)
+        self._grant, self._outcome = None, True
+        return ticket
 
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; if not, the loss is reported.

@@ -44,14 +44,16 @@ class LockSpec:
     keys: tuple[str, ...]
     """The keys in the script's order; a change of the first one may free the name."""
     exempt: tuple[str, ...] = ()
-    """The owner that doesn't stand in the way: the reader of an upgrade, or the writer of a
-    downgrade; empty for none."""
+    """The owner that doesn't stand in the way: the reader of an upgrade, the writer of a downgrade,
+    or the owner of a detached lease, in whose place alone a mutex is granted; empty for none."""
     queue_key: QueueKey | None = None
     """The local queue in which tasks of this process wait for each other; None: no queue."""
     permits: int = 1
     """Maximum number of tasks in one local queue that may hold at the same time."""
     watched: tuple[str, ...] = ()
     """The keys whose change is worth a new attempt."""
+    kind: str = ""
+    """The method of the manager that makes the lock, if its leases can be detached; else ""."""
     part: str = ""
     """The part of the name that this locks, such as a semaphore's slot; "" for the whole name."""
     neighbours: tuple[str, ...] = ()

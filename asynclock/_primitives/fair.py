@@ -14,7 +14,7 @@ from .kind import Held, Kind, Queue
 from .lock import SCRIPT
 
 WAITERS = Queue(SCRIPT, "waiters")
-MUTEX = Held(SCRIPT, "fair", queue=WAITERS.suffix)
+MUTEX = Held(SCRIPT, "fair", kind="fair_lock", queue=WAITERS.suffix)
 KIND = Kind("fair", (SCRIPT,), (MUTEX, WAITERS))
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .. import _settings
+from .._engine.detached import no_ticket
 from .._engine.grant import Interruption
 from .._engine.lease import Lease
 from .._forks import of_one_process
@@ -88,6 +89,10 @@ class Hold(_settings.Answering):
             if not await lease.check():
                 return False
         return self.held
+
+    async def detach(self) -> bytes:
+        """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
+        raise no_ticket(self._leases[0].name)
 
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""

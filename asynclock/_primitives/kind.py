@@ -57,6 +57,8 @@ class Held(Part):
     """A key that names the owner of a lease."""
 
     single: ClassVar[bool] = True
+    kind: str = ""
+    """The method of the manager that makes the lock, if its leases can be detached; else ""."""
     queue: str = ""
     """The end of the key of the queue whose first waiter a release wakes; "" for none."""
     beside: tuple[str, ...] = ()
@@ -74,6 +76,7 @@ class Held(Part):
         """
         keys = self.keys(whole, suffix)
         usual = {"queue_key": keys[0], "watched": keys[:1], "part": suffix or self.shown}
+        usual["kind"] = self.kind
         queue = derived(whole, self.queue)
         return LockSpec(name, self.script, keys, queue=queue, **(usual | more))
 

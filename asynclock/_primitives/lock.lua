@@ -1,8 +1,9 @@
 -- The mutex on one node, with a queue (queue.lua); uncontended.lua, batch.lua and quiet.lua come before it
 -- and mutex.lua and holding.lua follow. Fences: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
--- acquire owner ttl floor not_after retention [ms [ticket number [barge]]]
+-- acquire owner ttl floor not_after retention [ms [ticket number [barge [from]]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;
+--         with from: only in the place of that owner, whoever waits; it leaves no ticket
 --         if refused, the ticket (the owner if not given) waits for ms (0: it leaves no ticket);
 --         not if another slot is free, unless its number is -1: it has none yet
 --   {1, fence, first, now} | {-1, now} | {0, left, holder, number, rank, free, now}
@@ -50,7 +51,11 @@ local function acquire(KEYS, ARGV)
     head = first(queue)
   end
   local ours, holder = barge or not head or head == ticket, nil
-  if not ours or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3]) then
+  if ARGV[11] then -- a lease that was detached is resumed; '': it has ended, and nobody has the name
+    ours, holder = true, redis.call('GET', KEYS[1]) or ''
+    if holder == ARGV[11] then holder = owner end
+    if holder == owner then redis.call('SET', KEYS[1], owner, 'PX', ARGV[3]) end
+  elseif not ours or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3]) then
     holder = redis.call('GET', KEYS[1])
     if holder == owner then redis.call('SET', KEYS[1], owner, 'PX', ARGV[3]) end
   end

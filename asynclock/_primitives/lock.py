@@ -24,7 +24,7 @@ FILES = (
 )
 SCRIPT = Script.load(__package__, *FILES)
 QUEUE = "queue"
-MUTEX = Held(SCRIPT, queue=QUEUE)
+MUTEX = Held(SCRIPT, kind="lock", queue=QUEUE)
 KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
 
 

@@ -53,6 +53,9 @@ class AnyLease(Protocol):
     async def check(self) -> bool:
         """Return whether the nodes still keep the lease for us, without renewing it."""
 
+    async def detach(self) -> bytes:
+        """Hand the lease out of this process, if it can be: return the ticket to resume it."""
+
     async def release(self) -> bool:
         """Release the lease. Return whether it was held until now."""
 

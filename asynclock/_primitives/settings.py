@@ -97,7 +97,7 @@ class Defaults:
         )
 
     def read(
-        self, settings: LockSettings | WaitSettings, at_least: float | None = None
+        self, settings: HoldSettings, at_least: float | None = None
     ) -> tuple[LeaseOptions, float | None]:
         """Return the checked options and the timeout. Raises ConfigurationError."""
         if wrong := settings.keys() - LockSettings.__annotations__.keys():

@@ -16,7 +16,7 @@ if op == 'acquire' then
       waiter = head
     end
   end
-  won = (waiter ~= '' or redis.call('PTTL', KEYS[3]) == -2)
+  won = not ARGV[11] and (waiter ~= '' or redis.call('PTTL', KEYS[3]) == -2)
     and redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[3])
   if won and waiter ~= '' and redis.call('ZREM', KEYS[3], ARGV[8]) == 1 then
     redis.call('DEL', KEYS[3] .. ':#' .. ARGV[8])

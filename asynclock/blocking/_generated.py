@@ -164,6 +164,21 @@ class Lease(Holding):
         """
         return self._manager.call(self._inner.check)
 
+    def detach(self) -> bytes:
+        """Hand the lease out of this process: return a ticket with which `resume` takes it over.
+
+        Pass the ticket on as it is, in a queue or a header: ASCII text (JSON) of at most 8192 bytes
+        with the name, the owner, the fence, the ttl and what is left of `at_least`. Keep it as
+        secret as a password: with it anyone who reaches the nodes can keep or release the lease.
+
+        The lease is renewed once more, and counts as released here, but the nodes keep it for its
+        whole ttl. It ends then, and with it its `at_least`, if nobody resumes it. Tasks of this
+        process that wait for the name go on waiting. Only leases of `lock` and `fair_lock` can be
+        detached; others raise ConfigurationError. Raises LeaseLostError and QuorumUnavailableError
+        as `extend` does. After an error or an interruption the lease is held as before.
+        """
+        return self._manager.call(self._inner.detach)
+
 
 class MultiLease(Lease):
     """The hold on several names, or on several permits of a semaphore: like a `Lease`.
@@ -866,6 +881,28 @@ class LockManager(Bridge):
         be missing because nodes did not answer, and ConfigurationError if nodes refuse SCAN.
         """
         return self.call(lambda: listed(self._locks.inspect_all()))
+
+    def resume(self, ticket: bytes, **settings: Unpack[HoldSettings]) -> Lease:
+        """Take over a lease that `Lease.detach` handed out of a process; return it as a new lease.
+
+        Of several calls with one ticket at most one gets the lease, whatever fails, with a fence
+        above all before it. Waiters don't go first. It takes at most one node timeout, besides the
+        time to connect. Raises LeaseLostError if the detached lease has ended or another call took
+        it: then it is gone for good. Raises QuorumUnavailableError if too few nodes answered: try
+        again while the ttl lasts. A call that fails or is interrupted gives up what it took, so the
+        name may be free before the ttl is over; two calls that race over several nodes may both
+        fail. Raises ConfigurationError for bytes that are no ticket, and for a ticket of another
+        prefix or of a version that this one can't read.
+
+        Args:
+            ticket: what `detach` returned.
+            settings: those of `lock`, without `timeout` and `handoff`. The ttl is that of the
+                detached lease by default, and what was left of its `at_least` counts from now on;
+                nothing else comes along.
+        """
+        return Lock(self, inner=self._locks)._obtain(
+            lambda: self._locks.resume(ticket, **settings, interrupt=False)
+        )
 
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""

@@ -50,11 +50,11 @@ def locks(pair: tuple[blocking.LockManager, blocking.LockManager]) -> blocking.L
 
 MAKERS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     # A loss can't interrupt a thread: it must not interrupt the task that works for it.
-    "lock": (("a",), {**SETTINGS, "interrupt": False}),
-    "reentrant_lock": (("a",), {**SETTINGS, "interrupt": False}),
+    "lock": (("a",), {**SETTINGS, "at_least": 3.0, "interrupt": False}),
+    "reentrant_lock": (("a",), {**SETTINGS, "at_least": 3.0, "interrupt": False}),
     "multi_lock": (("b", "a"), {**SETTINGS, "interrupt": False}),
     "rwlock": (("a",), {**SETTINGS, "interrupt": False}),
-    "fair_lock": (("a",), {**NOT_FAIR, "interrupt": False}),
+    "fair_lock": (("a",), {**NOT_FAIR, "at_least": 3.0, "interrupt": False}),
     "semaphore": (("a", 2), {**SETTINGS, "interrupt": False}),
     "event": (("a",), {"keep": 70.0}),
     "latch": (("a", 2), {"keep": 70.0}),
@@ -126,6 +126,7 @@ CALLS: list[tuple[str, str, type, tuple[Any, ...], dict[str, Any]]] = [
     ("lease", "extend", asynclock.Lease, (None,), {}),
     ("lease", "check", asynclock.Lease, (), {}),
     ("lease", "release", asynclock.Lease, (), {}),
+    ("lease", "detach", asynclock.Lease, (), {}),
 ]
 """What is made, which of its calls, the class that gets it, and with what."""
 NO_RESULT = ("set", "clear", "abort", "reset", "ready", "extend")

@@ -32,6 +32,8 @@ class Kind:
     reentrant: bool = False
     rests: bool = False
     """Whether it takes `at_least`."""
+    detaches: bool = False
+    """Whether its leases can be detached."""
     inspect: Callable[..., Any] = lambda locks: locks.inspect("a")
     names: tuple[str, ...] = ("a",)
     """What errors may call the lock "a"."""
@@ -59,7 +61,7 @@ def _writer(locks: asynclock.LockManager, name: str, **settings: Any) -> asynclo
 
 
 Locks = asynclock.LockManager
-MUTEX = Kind("lock", Locks.lock, rests=True)
+MUTEX = Kind("lock", Locks.lock, rests=True, detaches=True)
 OTHERS = (
     Kind("reentrant_lock", Locks.reentrant_lock, reentrant=True, rests=True),
     Kind("semaphore", _one, inspect=lambda locks: _look(_one(locks, "a"))),
@@ -76,6 +78,7 @@ OTHERS = (
         Locks.fair_lock,
         hands_on=False,
         rests=True,
+        detaches=True,
         inspect=lambda locks: locks.fair_lock("a").inspect(),
     ),
 )

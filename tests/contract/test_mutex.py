@@ -126,6 +126,39 @@ async def test_it_rests_after_a_release(face: Face, connect: Connect, of: Kind) 
     await face.empty()
 
 
+async def test_a_detached_lease_is_resumed_once(face: Face, connect: Connect, of: Kind) -> None:
+    here, there = connect(), connect()
+    async with of(here) as lease:
+        if not of.detaches:
+            with pytest.raises(asynclock.ConfigurationError, match="only those of lock"):
+                await lease.detach()
+            assert lease.held
+            return
+        waiting = asyncio.create_task(_acquire(of(there, timeout=PATIENCE)))
+        await waits(there)
+        ticket = await lease.detach()
+        assert not lease.held
+    assert (await lease.release(), lease.lost_reason, here.leases()) == (True, None, ())
+    assert await refused(of(here))
+    resumed = await there.resume(ticket)
+    assert resumed.fence > lease.fence
+    assert resumed.owner != lease.owner
+    await resumed.extend()
+    assert await resumed.check()
+    for locks in (here, there):
+        with pytest.raises(asynclock.LeaseLostError, match="another resume took it"):
+            await locks.resume(ticket)
+    assert not waiting.done()
+    assert await resumed.check()
+    assert await resumed.release()
+    next_one = await waiting
+    assert next_one.fence > resumed.fence
+    assert await next_one.release()
+    with pytest.raises(asynclock.LeaseLostError, match="it has ended"):
+        await here.resume(ticket)
+    await face.empty()
+
+
 OUTLIVED = ("1-up", "3-dead", "1-memory", "acks1-tcp-up", "sentinel-tcp-up", "cluster-tcp-up")
 """Where keys are watched beyond their first ttl: one of each kind of deployment."""
 

@@ -30,7 +30,7 @@ if op == 'acquire' then
       waiter = head
     end
   end
-  won = (waiter ~= '' or redis.call('PTTL', KEYS[3]) == -2)
+  won = not ARGV[11] and (waiter ~= '' or redis.call('PTTL', KEYS[3]) == -2)
     and redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[3])
   if won and waiter ~= '' and redis.call('ZREM', KEYS[3], ARGV[8]) == 1 then
     redis.call('DEL', KEYS[3] .. ':#' .. ARGV[8])
@@ -299,8 +299,9 @@ end
 -- The mutex on one node, with a queue (queue.lua); uncontended.lua, batch.lua and quiet.lua come before it
 -- and mutex.lua and holding.lua follow. Fences: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
--- acquire owner ttl floor not_after retention [ms [ticket number [barge]]]
+-- acquire owner ttl floor not_after retention [ms [ticket number [barge [from]]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;
+--         with from: only in the place of that owner, whoever waits; it leaves no ticket
 --         if refused, the ticket (the owner if not given) waits for ms (0: it leaves no ticket);
 --         not if another slot is free, unless its number is -1: it has none yet
 --   {1, fence, first, now} | {-1, now} | {0, left, holder, number, rank, free, now}
@@ -311,6 +312,8 @@ end
 -- release owner [1 | 0 [ticket ms number]]   {1 | 0, first, now}
 --         1: wakes nobody, because the owner's process asks again or sends pass; first is ''
 --         with a ticket: the attempt failed, but its ticket goes on waiting
+-- rest    owner ms till           {1 | 0, '', now}: releases, but nobody gets the lock for ms, or until
+--         our clock shows till (0: unknown) if that is sooner; 1 also if it rests already
 -- leave   ticket   {1 = the lock may be free | 0, first, now}: the ticket waits no more
 -- pass             {1 = the lock is free | 0, first, now}: if the lock is free, the first is woken
 local function slots(KEYS)
@@ -346,7 +349,11 @@ local function acquire(KEYS, ARGV)
     head = first(queue)
   end
   local ours, holder = barge or not head or head == ticket, nil
-  if not ours or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3]) then
+  if ARGV[11] then -- a lease that was detached is resumed; '': it has ended, and nobody has the name
+    ours, holder = true, redis.call('GET', KEYS[1]) or ''
+    if holder == ARGV[11] then holder = owner end
+    if holder == owner then redis.call('SET', KEYS[1], owner, 'PX', ARGV[3]) end
+  elseif not ours or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[3]) then
     holder = redis.call('GET', KEYS[1])
     if holder == owner then redis.call('SET', KEYS[1], owner, 'PX', ARGV[3]) end
   end
@@ -403,6 +410,14 @@ elseif op == 'release' then
   return release(KEYS, ARGV)
 elseif op == 'batch' then
   return each(acquire, release, replies, rest)
+elseif op == 'rest' then
+  local value, rests = redis.call('GET', KEYS[1]), '#rests:' .. ARGV[2]
+  if value == ARGV[2] then
+    local ms, till = tonumber(ARGV[3]), tonumber(ARGV[4])
+    if till > 0 then ms = math.max(1, math.min(ms, math.ceil((till - now) / 1000))) end
+    redis.call('SET', KEYS[1], rests, 'PX', ms)
+  end
+  return {(value == ARGV[2] or value == rests) and 1 or 0, '', now}
 elseif op == 'leave' or op == 'pass' then
   local queue, value = KEYS[3], nil
   local failure = mistyped(queue)

@@ -14,6 +14,7 @@
 #include "queue.hpp"
 #include "rest.hpp"
 #include "restore.hpp"
+#include "resume.hpp"
 #include "retention.hpp"
 #include "timing.hpp"
 
@@ -69,6 +70,7 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define QUEUE(N, K, body) MODEL(QueueModel<N COMMA K>, QueueCfg, body)
 #define PHASES(N, K, body) MODEL(PhaseModel<N COMMA K>, PhaseCfg, body)
 #define RESTS(N, K, body) MODEL(RestModel<N COMMA K>, RestCfg, body)
+#define RESUME(N, K, body) MODEL(ResumeModel<N COMMA K>, ResumeCfg, body)
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
 
 static const std::vector<Case> CASES = {
@@ -305,6 +307,13 @@ static const std::vector<Case> CASES = {
   SHORT(AL1, HOLDS, "at_least: a release counts the rest from when the lease was won, 2 acquisitions", go(RESTS(3, 2, ))),
   SHORT(AX1, CAUGHT, "NAIVE a release that is sent again deletes", go(RESTS(3, 2, c.plain = true))),
   SHORT(AX2, CAUGHT, "NAIVE the rest begins where the release is executed", go(RESTS(3, 2, c.relative = true))),
+  // ---- DR, DX: a detached lease is resumed --------------------------------------------------------
+  SHORT(DR1, HOLDS, "2 clients resume a detached lease, and one locks the name", go(RESUME(3, 3, ))),
+  SHORT(DR2, HOLDS, "3 clients resume it", go(RESUME(3, 3, c.tickets = 3))),
+  SHORT(DX1, CAUGHT, "NAIVE the owner stays the same", go(RESUME(3, 3, c.keep = true))),
+  SHORT(DX2, CAUGHT, "NAIVE it also takes a free name", go(RESUME(3, 3, c.absent = true))),
+  SHORT(DX3, CAUGHT, "NAIVE the counter is not raised", go(RESUME(3, 3, c.count = false))),
+  SHORT(DX4, CAUGHT, "NAIVE a release puts the old owner's key back", go(RESUME(3, 3, c.back = true))),
 };
 
 static bool as_expected(const Case& c, const Result& r) {

@@ -257,6 +257,8 @@ def method(one: Member, *, manager: bool) -> str:
         elif one.name == "__call__":
             value = "decorated(self, function)"
             head = head.replace("Awaitable[R]", "R")
+        elif one.name == "resume":
+            value = f"Lock(self, inner={theirs})._obtain({later})"
         elif "L" in returned.split() or (returned == "Lease" and "lease" in parameters):
             value = f"self.{OBTAINED_BY.get(one.name, '')}_obtain({later})"
         elif returned in BASES:
