@@ -309,8 +309,8 @@ def test_what_a_lease_is(locks: blocking.LockManager) -> None:
         assert lease.held
         assert repr(lease).startswith("<blocking Lease 'a'")
     for made, shown in (
-        (locks.rwlock("r"), "<blocking ReadWriteLock 'r' ttl=10>"),
-        (locks.semaphore("s", 2), "<blocking Semaphore 's' permits=2 ttl=10>"),
+        (locks.rwlock("r"), "<blocking ReadWriteLock 'r' ttl=60>"),
+        (locks.semaphore("s", 2), "<blocking Semaphore 's' permits=2 ttl=60>"),
         (locks.event("e"), "<blocking SharedEvent 'e'>"),
     ):
         assert repr(made) == shown

@@ -10,6 +10,7 @@
 #include "handover.hpp"
 #include "heir.hpp"
 #include "nodeset.hpp"
+#include "once.hpp"
 #include "phases.hpp"
 #include "queue.hpp"
 #include "rest.hpp"
@@ -71,6 +72,7 @@ template <class C, class F> static C with(F f) { C c; f(c); return c; }
 #define PHASES(N, K, body) MODEL(PhaseModel<N COMMA K>, PhaseCfg, body)
 #define RESTS(N, K, body) MODEL(RestModel<N COMMA K>, RestCfg, body)
 #define RESUME(N, K, body) MODEL(ResumeModel<N COMMA K>, ResumeCfg, body)
+#define ONCE(N, K, B, body) MODEL(OnceModel<N COMMA K COMMA B>, OnceCfg, body)
 #define TIMING(N, K, body) MODEL(TimedModel<N COMMA K>, TimeCfg, body)
 
 static const std::vector<Case> CASES = {
@@ -314,6 +316,14 @@ static const std::vector<Case> CASES = {
   SHORT(DX2, CAUGHT, "NAIVE it also takes a free name", go(RESUME(3, 3, c.absent = true))),
   SHORT(DX3, CAUGHT, "NAIVE the counter is not raised", go(RESUME(3, 3, c.count = false))),
   SHORT(DX4, CAUGHT, "NAIVE a release puts the old owner's key back", go(RESUME(3, 3, c.back = true))),
+  // ---- DO, OX: a result that is kept once ------------------------------------------------------
+  SHORT(DO1, HOLDS, "once: a claim, then a result; 2 runs, 4 changes at any numbers", go(ONCE(3, 2, 4, ))),
+  SHORT(DO2, HOLDS, "same, 3 runs", go(ONCE(3, 3, 4, ))),
+  LARGE(DO3, "same, 3 runs, 5 changes", go(ONCE(3, 3, 5, ))),
+  SHORT(OX1, CAUGHT, "NAIVE a run begins without a claim, when a quorum shows no result", go(ONCE(3, 2, 4, c.claim = false))),
+  SHORT(OX2, CAUGHT, "NAIVE a claim takes the place of that of a higher fence", go(ONCE(3, 2, 4, c.fence = false))),
+  SHORT(OX3, CAUGHT, "NAIVE a result takes the place of another run's claim", go(ONCE(3, 2, 4, c.ticket = false))),
+  SHORT(OX4, CAUGHT, "NAIVE a result that a minority has is given away without a write", go(ONCE(3, 3, 4, c.write = false))),
 };
 
 static bool as_expected(const Case& c, const Result& r) {
