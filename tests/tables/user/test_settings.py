@@ -237,7 +237,7 @@ async def test_the_record_of_the_set_is_kept_under_the_managers_prefix_for_years
         assert _access.node_access(shop).prefix == "shop:"
         assert record.key == "shop:" + RECORD_KEY
         assert record.name == "the set of nodes"
-        assert record._keep / (365 * 24 * 3600) == 10
+        assert record.keep / (365 * 24 * 3600) == 10
 
 
 @virtual
