@@ -136,7 +136,8 @@ class _Job:
             if lease is None:
                 found = await inspect()
                 holders = {one.holder for one in found.parts or (found,) if one.holder}
-                has = "rests, last held" if found.rests else "is held"
+                rests = f"rests for {found.remaining or 0:.0f} s, last held"
+                has = rests if found.rests else "is held"
                 say(f"{self._name!r} {has} by {', '.join(sorted(holders)) or 'another owner'}")
             return lease
         locks.observe(self._report_holder)
