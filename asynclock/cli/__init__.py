@@ -10,8 +10,6 @@ import os
 import signal
 import sys
 
-from .. import _extras
-
 _EXTRA = ("typer", "rich")
 
 
@@ -26,6 +24,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
+        from .. import _extras
+
         print(f"asynclock: {_extras.needs('the command line', 'cli')}", file=sys.stderr)
         status = 64  # as for a wrong setting: a retry doesn't help
     # The work is done: from here on ignore interruptions.

@@ -31,6 +31,9 @@ class Server:
         self.alive, self.frozen, self.closed = True, False, False
         self.replies: dict[str, Any] = {}
 
+    def __str__(self) -> str:
+        return self.url
+
     def close(self) -> None:
         self.closed = True
 
