@@ -70,7 +70,7 @@ def test_the_mix_does_everything_as_often_as_it_acquires() -> None:
     for seed in range(2 * len(TURNS)):
         counts += play(seed).counts
     for what in ("renewed", "reservations", "handovers", "jumps", "delays"):
-        assert counts[what] > 0.9 * counts["acquires"], what
+        assert counts[what] > 0.85 * counts["acquires"], what
 
 
 @pytest.mark.parametrize("first", range(1000, 1100, 25))
