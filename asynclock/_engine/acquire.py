@@ -342,8 +342,7 @@ class Acquire(AcquireContext[Lease]):
 
     def _report(self, error: AsyncLockError) -> None:
         outcome = refusals.OUTCOMES.get(type(error), "error")
-        waited = _clock.now() - self._started
-        self._engine.observers(Failed(self._spec.name, outcome, waited))
+        self._engine.observers(Failed(self._spec.name, outcome, _clock.now() - self._started))
 
     def _ask(self, queue: LocalQueue | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""

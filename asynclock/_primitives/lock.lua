@@ -3,7 +3,7 @@
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention [ms [ticket number [barge [from]]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;
---         with from: only in the place of that owner, whoever waits; it leaves no ticket
+--         with from: only in the place of that owner, even if others wait; it leaves no ticket
 --         if refused, the ticket (the owner if not given) waits for ms (0: it leaves no ticket);
 --         not if another slot is free, unless its number is -1: it has none yet
 --   {1, fence, first, now} | {-1, now} | {0, left, holder, number, rank, free, now}

@@ -1,8 +1,8 @@
 """Taking over a lease that another process, or this one, has detached.
 
 The owner that resumes replaces the owner of the detached lease, node by node, and only where that
-still has the name; it raises the fence like any other acquire. Who fails deletes what it took, so
-at most one owner ever replaces the old one at a quorum (tests/model: DR1, DX1 to DX4).
+still has the name; it raises the fence like any other acquire. An attempt that fails deletes what
+it took, so at most one owner ever replaces the old one at a quorum (tests/model: DR1, DX1 to DX4).
 """
 
 from __future__ import annotations
