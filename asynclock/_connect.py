@@ -80,7 +80,7 @@ def connect(
     keys_begin, batch = naming(nodes, prefix)
     defaults = replace(checked, prefix=keys_begin)
     longest = defaults.max_ttl
-    replicas, listeners = Acks.of(acks, durable), Observers(observers)
+    replicas, listeners = Acks.of(acks, durable), Observers(observers, keys_begin)
     guard = _settings.restart_guard(restart_guard)
     record_key, witness_key = own_keys(nodes, prefix)
     settings = NodeSettings(

@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -48,6 +49,11 @@ LOSS_REASONS = (
     NOT_RENEWED, NO_LONGER, UNNOTICED, GONE, HELD_TOO_LONG, RAN_OUT, DROPPED, CLOSED
 )  # fmt: skip
 """All reasons of a loss. docs/runbook.md says what to do about each."""
+
+
+def holder_id(owner: str) -> str:
+    """Return what tells an owner from others in traces: with its id anyone could release a lock."""
+    return sha256(owner.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +110,16 @@ class Lost(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class Contended(Event):
-    """An attempt was refused: another holder has the lock. `holder` is its label, untrusted."""
+    """An attempt was refused: another holder has the lock. `holder` is its label, untrusted.
+
+    `holder_id` is what the function of that name makes of the `owner` in the holder's own events;
+    None if another library made it.
+    """
 
     name: str
     holder: str | None
     remaining: float | None
+    holder_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +193,18 @@ class Waits(Protocol):
 
 
 class Watcher:
-    """The base class of an observer that also looks at who waits, without an event."""
+    """The base class of an observer that knows its managers: their waits, and their prefixes."""
 
     def __init__(self) -> None:
         self._managers: WeakKeyDictionary[Waits, None] = WeakKeyDictionary()
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        raise NotImplementedError
+
+    def note(self, event: Event, prefix: str) -> None:  # noqa: ARG002 - for those that override it
+        """Take an event of a manager with this prefix."""
+        self(event)
 
     def watch(self, manager: Waits) -> None:
         """Begin to look at `manager`; it calls this when it gets the observer."""
@@ -205,17 +224,21 @@ class Watcher:
 class Observers(list[Observer]):
     """The observers of a manager; false without observers, so that no event need be created."""
 
-    __slots__ = ("_failed",)
+    __slots__ = ("_failed", "_prefix")
 
-    def __init__(self, listeners: Iterable[Observer] = ()) -> None:
+    def __init__(self, listeners: Iterable[Observer] = (), prefix: str = "") -> None:
         super().__init__(listeners)
+        self._prefix = prefix
         self._failed: set[tuple[int, str]] = set()
 
     def __call__(self, event: Event) -> None:
         """Call each observer; the first failure of each kind is logged and none is raised."""
         for listener in tuple(self):  # an observer may remove itself when it is called
             try:
-                listener(event)
+                if isinstance(listener, Watcher):
+                    listener.note(event, self._prefix)
+                else:
+                    listener(event)
             # An observer must never break a lock, not even with an error that cancels a task or
             # ends the event loop.
             except BaseException as error:

@@ -13,6 +13,7 @@ from ..errors import (
     QuorumUnavailableError,
     UnsupportedDeploymentError,
 )
+from ..events import holder_id
 from .ask import Attempt
 from .context import Context, Vote
 from .grant import LocalQueue
@@ -34,6 +35,12 @@ SHOWN_CHARACTERS = 8
 def is_owner_id(owner: str | None) -> bool:
     """Return whether an owner id has the form of this library's ids."""
     return owner is not None and owner[ID_DIGITS : ID_DIGITS + 1] == ":"
+
+
+def digest(owner: str | None) -> str | None:
+    """Return the `holder_id` of an owner; None if another library made it."""
+    owner = (owner or "").removeprefix(RESTS)
+    return holder_id(owner) if is_owner_id(owner) else None
 
 
 def label(owner: str | None) -> str | None:

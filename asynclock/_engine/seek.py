@@ -258,8 +258,8 @@ class Seek:
             if engine.observers:
                 engine.observers(SplitVote(name))
         if engine.observers:
-            holder = refusals.label(attempt.holder)
-            engine.observers(Contended(name, holder, attempt.remaining))
+            holder, known_as = refusals.label(attempt.holder), refusals.digest(attempt.holder)
+            engine.observers(Contended(name, holder, attempt.remaining, known_as))
         if not self._once:
             self._forbid_waiting_for_ourselves(attempt)
 

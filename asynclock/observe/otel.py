@@ -40,6 +40,7 @@ from ..events import (
     SplitVote,
     Voted,
     Watcher,
+    holder_id,
 )
 
 SCOPE = "asynclock"
@@ -50,12 +51,14 @@ _STATES = {NodeUp: "up", NodeDown: "down", NodeQuarantined: "quarantined"}
 
 
 OUTCOMES = ("acquired", "timeout", "refused", "outage", "error")
+HOLDER_ID = "asynclock.holder_id"
+"""A hold has it as its own, a wait as that of the holder which refused it last."""
 OTHER = "other"
 """The pattern of a name that fits none of the user's."""
 KEPT_HOLDS = 1000
 """Maximum number of names whose last hold is known."""
-_refused: ContextVar[tuple[float, Contended] | None] = ContextVar("refused", default=None)
-"""When the calling task was refused last, and what it learned of the holder."""
+_refused: ContextVar[tuple[float, str, Contended] | None] = ContextVar("refused", default=None)
+"""When the calling task was refused last, by which prefix, and what it learned of the holder."""
 
 
 @dataclass(slots=True)
@@ -72,8 +75,8 @@ class Telemetry(Watcher):
 
     The spans are `asynclock.acquire`, a child of the waiting task's span, from the call to its end,
     and `asynclock.hold`, from the grant to the release or the loss. A wait has a link to the hold
-    of this process that it waited for. docs/observability.md lists the metrics. One object may
-    observe any number of managers.
+    of this process that it waited for, and the `asynclock.holder_id` of a hold of another one.
+    docs/observability.md lists the metrics. One object may observe any number of managers.
 
     Args:
         tracer_provider: makes the tracer (default: the global one).
@@ -96,7 +99,8 @@ class Telemetry(Watcher):
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._holds: dict[tuple[str, int], Hold] = {}
-        self._last: OrderedDict[str, Hold] = OrderedDict()
+        self._last: OrderedDict[tuple[str, str], Hold] = OrderedDict()
+        """By prefix and name."""
         self._wait = _seconds(meter, "acquire.duration", "From the call to a lease or an error.")
         self._hold = _seconds(meter, "hold.duration", "From the grant to the release or loss.")
         self._left = _seconds(meter, "lease.remaining", "Validity left at the release.")
@@ -140,9 +144,13 @@ class Telemetry(Watcher):
 
     def __call__(self, event: Event) -> None:
         """Record `event` as spans and figures."""
+        self.note(event, "")
+
+    def note(self, event: Event, prefix: str) -> None:
+        """Record an event of a manager with this prefix: others may use the same names."""
         match event:
             case Acquired():
-                self._acquired(event)
+                self._acquired(event, prefix)
             case Released():
                 self._left.record(event.remaining)
                 self._ended(event, event.held)
@@ -152,13 +160,15 @@ class Telemetry(Watcher):
             case Renewed():
                 self._renewals.add(1)
             case Failed():
-                self._failed(event)
+                known = {"asynclock.lock.name": event.name}
+                error = {"error.type": event.outcome}
+                self._waited(event.waited, event.outcome, prefix, known, error)
             case Voted():
                 for node, vote in event.votes.items():
                     self._votes.add(1, {**_server(node), "asynclock.vote": vote})
             case Contended():
                 self._refusals.add(1)
-                _refused.set((time.monotonic(), event))
+                _refused.set((time.monotonic(), prefix, event))
             case SplitVote():
                 self._splits.add(1)
             case NodeEvent():
@@ -200,37 +210,36 @@ class Telemetry(Watcher):
     def _pattern(self, name: str) -> str:
         return next((one for one, fits in self._patterns if fits.match(name)), OTHER)
 
-    def _acquired(self, event: Acquired) -> None:
+    def _acquired(self, event: Acquired, prefix: str) -> None:
         known: dict[str, str | int] = {
             "asynclock.lock.name": event.name,
             "asynclock.lease.fence": event.fence,
             "asynclock.lease.handed_over": event.handed_over,
         }
-        self._waited(event.waited, "acquired", {**known}, {})
+        self._waited(event.waited, "acquired", prefix, {**known}, {})
         self._active.add(1)
         if event.handed_over:
             self._handovers.add(1)
+        known[HOLDER_ID] = holder_id(event.owner)
         hold = Hold(self._tracer.start_span("asynclock.hold", attributes=known), event.fence)
-        self._holds[event.owner, event.fence] = self._last[event.name] = hold
-        self._last.move_to_end(event.name)
+        self._holds[event.owner, event.fence] = self._last[prefix, event.name] = hold
+        self._last.move_to_end((prefix, event.name))
         if len(self._last) > KEPT_HOLDS:
             self._last.popitem(last=False)
 
-    def _failed(self, event: Failed) -> None:
-        error = {"error.type": event.outcome}
-        self._waited(event.waited, event.outcome, {"asynclock.lock.name": event.name}, error)
-
     def _waited(
-        self, waited: float, outcome: str, known: dict[str, Any], error: dict[str, str]
+        self, waited: float, outcome: str, prefix: str, known: dict[str, Any], error: dict[str, str]
     ) -> None:
         name, began = known["asynclock.lock.name"], time.monotonic() - waited
-        links, last, refused = [], self._last.get(name), _refused.get()
+        links, last, refused = [], self._last.get((prefix, name)), _refused.get()
         # Beside a hold that goes on, this lease did not wait for it: they share a semaphore, say.
         waits_on = outcome != "acquired" and last is not None and last.ended is None
         if last is not None and (waits_on or (last.ended or 0.0) >= began):
             links.append(Link(last.span.get_span_context(), {"asynclock.lease.fence": last.fence}))
-        if refused is not None and refused[0] >= began and refused[1].name == name:
-            known["asynclock.holder"] = refused[1].holder or ""
+        if refused and refused[0] >= began and (prefix, name) == (refused[1], refused[2].name):
+            known["asynclock.holder"] = refused[2].holder or ""
+            if refused[2].holder_id is not None:
+                known[HOLDER_ID] = refused[2].holder_id
         # The event comes when the wait has ended, so the span gets its start time afterwards.
         now = time.time_ns()
         span = self._tracer.start_span(

@@ -156,7 +156,7 @@ async def test_each_call_in_vain_is_told_with_its_outcome_and_how_long_it_waited
 
 @virtual
 async def test_a_refusal_and_a_win_are_told_whole(on: Nodes) -> None:
-    """A refusal with the label of the holder: with the id anyone could release the lock."""
+    """A refusal with label and digest of the holder: with its id anyone could release the lock."""
     seen: list[Any] = []
     owner = "0123456789abcdef" * 2 + ":web"
     await on.ghost(owner, ttl=5.0)
@@ -164,7 +164,7 @@ async def test_a_refusal_and_a_win_are_told_whole(on: Nodes) -> None:
         assert await locks.lock("a").try_acquire() is None
         assert seen[-3:-1] == [
             events.Voted("a", dict.fromkeys(("memory://a", "memory://b", "memory://c"), "refused")),
-            events.Contended("a", "web", pytest.approx(5.0, abs=0.01)),
+            events.Contended("a", "web", pytest.approx(5.0, abs=0.01), events.holder_id(owner)),
         ]
         seen.clear()
         first = await locks.lock("b").acquire()

@@ -79,7 +79,7 @@ def test_a_lease_that_was_handed_over_says_so(otel: Otel, votes: int, *, handed_
         "asynclock.lease.fence": 7,
         "asynclock.lease.handed_over": handed_over,
     }
-    assert dict(hold.attributes) == known
+    assert dict(hold.attributes) == {**known, "asynclock.holder_id": events.holder_id("owner")}
     assert dict(wait.attributes) == {**known, "asynclock.outcome": "acquired"}
     assert (wait.kind, hold.kind) == (SpanKind.CLIENT, SpanKind.INTERNAL)
     assert otel.total("asynclock.lease.handovers") == handed_over

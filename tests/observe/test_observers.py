@@ -192,6 +192,68 @@ def drawing(spans: Sequence[Any], width: int = 44) -> list[str]:
     return lines
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda locks: locks.lock("a"),
+        lambda locks: locks.semaphore("a", 1),
+        lambda locks: locks.fair_lock("a"),
+        lambda locks: locks.multi_lock("a", "b"),
+        lambda locks: locks.rwlock("a").write(),
+    ],
+    ids=["lock", "semaphore", "fair", "multi", "write"],
+)
+async def test_a_search_for_a_holder_finds_its_hold_and_the_waits_of_other_processes(
+    asynclock_nodes: list[LocalServer], otel: Otel, kind: Any
+) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    here, there = (
+        asynclock.connect(*urls, **SETTINGS, observers=[one.telemetry])
+        for one in (otel, otel.beside())
+    )
+    async with here, there:
+        lease = await kind(there).acquire()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await kind(here).acquire(timeout=0.2)
+        before = here.statistics().refused
+        waits = asyncio.ensure_future(kind(here).acquire())
+        await until(lambda: here.statistics().refused > before, "it was refused")
+        await lease.release()
+        await (await waits).release()
+    first, second = otel.spans("asynclock.hold")
+    found = [
+        span
+        for span in otel.exporter.get_finished_spans()
+        if span.attributes.get("asynclock.holder_id") == first.attributes["asynclock.holder_id"]
+    ]
+    assert [span.name for span in found].count("asynclock.acquire") == 2
+    assert first in found
+    assert second not in found
+    assert [span.attributes.get("asynclock.outcome") for span in found if span is not first] == [
+        *("timeout", "acquired")
+    ]
+
+
+async def test_prefixes_on_the_same_nodes_do_not_mix(
+    asynclock_nodes: list[LocalServer], otel: Otel
+) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    one, two = (
+        asynclock.connect(*urls, **SETTINGS, prefix=prefix, observers=[otel.telemetry])
+        for prefix in ("one:", "two:")
+    )
+    async with one, two:
+        lease, other = await one.lock("a").acquire(), await two.lock("a").acquire()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await one.lock("a").acquire(timeout=0.1)
+        await lease.release()
+        await other.release()
+        (wait,) = [span for span in otel.spans("asynclock.acquire") if span.links]
+        assert [link.attributes[FENCE] for link in wait.links] == [lease.fence]
+        await two.aclose()
+        assert otel.total("asynclock.node.up") >= 2
+
+
 def test_the_spans_of_a_blocking_lock_belong_to_the_thread_that_waits(
     asynclock_nodes: list[LocalServer], otel: Otel
 ) -> None:
