@@ -302,7 +302,7 @@ async def _shows_a_picture(page: Page) -> None:
     assert (loss[0], loss[2:]) == ("lost", ["2.5 s", "5", "it expired"])
     assert loss[1].count(":") == 2, "the time of day"
     # On a phone each cell has the title of its column, and one without a text is left out.
-    await page.look(390)
+    await fits(page, 390)
     cells = "all('#locks tbody tr:nth-child(2) > *').map((one) =>"
     seen = [True, True, False, True, False, False, False]
     titles = f"{cells} getComputedStyle(one, '::before').content).slice(1, 4)"
@@ -507,6 +507,36 @@ async def test_names_cannot_act_in_a_browser(page: Page) -> None:
     assert TOKEN not in html
 
 
+async def test_two_tabs_show_a_lock_each(page: Page) -> None:
+    async with (
+        asynclock.connect(*memory()) as locks,
+        serving(dashboard(locks, token=TOKEN)) as url,
+        locks.lock("one"),
+        locks.lock("two"),
+    ):
+        await page.open(f"{url}/#token={TOKEN}&lock=one")
+        await page.shows("lock-title", "one")
+        async with page.another_tab() as (first, second):
+            await page.open(f"{url}/#token={TOKEN}&lock=two")
+            await page.shows("lock-title", "two")
+            for tab, name in ((first, "one"), (second, "two")):
+                await page.turn_to(tab)
+                await page.reload()  # from its own address, with its own token
+                await page.true("document.getElementById('status').className === 'live'")
+                await has(
+                    page,
+                    {
+                        "location.hash": f"#lock={name}",
+                        "$('lock-title').textContent": name,
+                        "document.title": f"{name} – asynclock",
+                    },
+                )
+            await page.run(PRESS % ("document.body", "Escape"))
+            await page.shows("place", "1–2 of 2")
+            await page.turn_to(first)
+            await has(page, {"location.hash": "#lock=one", "$('lock').hidden": False})
+
+
 # ---- a night -------------------------------------------------------------------------------------
 
 WIDTHS = (390, 900, 1440)
@@ -524,10 +554,12 @@ const ground = (one) => {
 };
 return [...document.querySelectorAll('body *')]
   .filter((one) => one.checkVisibility())
-  .filter((one) => [...one.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+  .filter((one) => one.placeholder
+    || [...one.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
   .filter((one) => !one.disabled && getComputedStyle(one).clipPath === 'none')
   .map((one) => {
-    const [a, b] = [light(getComputedStyle(one).color), light(ground(one))].sort((x, y) => y - x);
+    const { color } = getComputedStyle(one, one.placeholder ? '::placeholder' : null);
+    const [a, b] = [light(color), light(ground(one))].sort((x, y) => y - x);
     return [one.id || one.className || one.tagName, (a + 0.05) / (b + 0.05)];
   })
   .filter(([, ratio]) => ratio < 4.5);
@@ -539,7 +571,8 @@ async def fits(page: Page, width: int, **look: Any) -> None:
     await page.look(width, **look)
     assert await page.run(CONTRAST) == [], (width, look)
     assert await page.run("return document.documentElement.scrollWidth") <= width
-    cut = "all('#charts li, #nodes li').filter((one) => one.scrollWidth > one.clientWidth).length"
+    boxes = "all('#charts li, #nodes li, #locks :is(td, tbody th)')"
+    cut = f"{boxes}.filter((one) => one.scrollWidth > one.clientWidth).length"
     await has(page, {cut: 0})
 
 

@@ -182,7 +182,7 @@ function charts(picture) {
   const points = picture.history;
   const each = (value) => value >= 10 ? Math.round(value).toLocaleString() : value.toFixed(1);
   const per = (value) => each(value) + " /s";
-  const since = "since " + clock(picture.seen.since);
+  const since = "since " + clock(picture.seen.since).replace(/:\d\d$/, "");
   // The last step is not over: its rate would jump.
   const rates = points.length > 1 ? points.slice(0, -1) : points;
   const latest = rates.slice(-3).map((point) => point.acquired).filter((rate) => rate !== null);
