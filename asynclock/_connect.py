@@ -16,7 +16,7 @@ from ._nodes.node import NodeSettings
 from ._nodes.replicated.acks import Acks
 from ._primitives.kinds import SCRIPTS
 from ._primitives.settings import Defaults
-from ._rules import retention
+from ._rules import validity
 from ._settings import RestartGuard
 from .events import Observer, Observers
 from .manager import LockManager
@@ -96,7 +96,7 @@ def connect(
     engine_settings = EngineSettings(
         defaults.node_timeout,
         longest,
-        retention.checked(fence_retention, longest),
+        validity.checked(fence_retention, longest),
         _settings.seconds(turn, "turn", zero=True),
         _settings.ticket_ttl(ticket_ttl, defaults.node_timeout),
         _settings.label(label),

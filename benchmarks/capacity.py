@@ -29,7 +29,7 @@ from asynclock.testing import (
     local_servers,
     until,
 )
-from asynclock.testing.history.load import processor_seconds
+from asynclock.testing.load import processor_seconds
 
 from .nodes import Nodes
 

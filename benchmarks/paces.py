@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 
 import asynclock
 from asynclock.testing import local_servers
-from asynclock.testing.history.load import processor_seconds
+from asynclock.testing.load import processor_seconds
 from benchmarks.nodes import Nodes
 
 Locks = asynclock.LockManager

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asynclock.testing.history.load import quantile
+from asynclock.testing.load import quantile
 
 from .nodes import Nodes
 from .remote import Remote

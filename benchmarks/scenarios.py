@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asynclock.testing import FaultProxy, RedisCluster, Replicated, Topology
-from asynclock.testing.history.load import quantile
+from asynclock.testing.load import quantile
 
 from . import judged
 from .nodes import Nodes

@@ -41,7 +41,7 @@ _LIBRARIES = (
 
 def _load_by_path() -> Any:
     """Import the load generator without its package, whose dependencies a peer's place lacks."""
-    path = Path(__file__).parent.parent / "asynclock" / "testing" / "history" / "load.py"
+    path = Path(__file__).parent.parent / "asynclock" / "testing" / "load.py"
     spec = importlib.util.spec_from_file_location("load_generator", path)
     assert spec is not None
     assert spec.loader is not None
@@ -52,7 +52,7 @@ def _load_by_path() -> Any:
 
 
 if TYPE_CHECKING:
-    from asynclock.testing.history import load
+    from asynclock.testing import load
 else:
     load = _load_by_path()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asynclock.testing.history.load import quantile
+from asynclock.testing.load import quantile
 
 from . import judged
 from .remote import Remote

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import asynclock
 from asynclock.testing import local_servers
-from asynclock.testing.history.load import quantile
+from asynclock.testing.load import quantile
 
 BAR = 0.2
 """Seconds that a writer's wait may be above the longest reader, in 99 of 100 cases."""

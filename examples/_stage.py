@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 from asynclock.testing import LocalServer, local_servers
-from asynclock.testing.servers.ports import ReservedPort
+from asynclock.testing.servers.process import ReservedPort
 
 PATIENCE = 60.0
 """Maximum seconds to wait for an expected event, even on a very busy machine."""

@@ -18,7 +18,7 @@ from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import quarantined
 from .._nodes.replies import Failure
 from .._nodes.script import FAILED, Word
-from .._rules import pace, validity
+from .._rules import pacing, validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
 from .context import Context, Vote
@@ -410,7 +410,7 @@ class Attempt(Vote):
         now, spec, ticket = _clock.now(), self.spec, self.ticket
         known = self._context.paces.of(spec.pace_key)
         if spec.queue and spec.permits == 1 and not spec.phased:
-            known.seen(self.holder, now - pace.age(self.remaining, self._ask.ttl), now)
+            known.seen(self.holder, now - pacing.age(self.remaining, self._ask.ttl), now)
         else:
             known.seen_many(now)
         if ticket is not None:

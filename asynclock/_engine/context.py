@@ -19,8 +19,7 @@ from .. import _clock
 from .._background import Background
 from .._nodes.multiplexer import Multiplexer, Readiness, barred
 from .._nodes.replies import Failure, too_far
-from .._rules.pace import Paces
-from .._rules.pacing import Spread
+from .._rules.pacing import Paces, Spread
 from .._rules.validity import longest_outage
 from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Observers

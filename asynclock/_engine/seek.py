@@ -16,7 +16,7 @@ from .. import _clock
 from .._nodes.script import Command
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
-from .._rules.settling import SETTLING, Owners
+from .._rules.pacing import SETTLING, Owners
 from ..errors import AcquireTimeoutError, AsyncLockError
 from ..events import Contended, SplitVote, Voted
 from . import refusals

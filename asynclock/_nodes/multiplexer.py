@@ -13,7 +13,7 @@ from .. import _clock
 from .._background import Background
 from .._rules import trust
 from .._rules.quorum import majority
-from .._rules.standstill import StandStill
+from .._rules.trust import StandStill
 from ..errors import ConfigurationError
 from .node import NOT_AFTER_GRACE, Node
 from .replies import Failure, Sink

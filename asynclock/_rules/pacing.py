@@ -5,7 +5,8 @@ A push from a server ends most waits early; these bounds hold when no push comes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Final
 
 FIRST_PAUSE = 0.005
 """Seconds of the first pause without pushes: about ten round trips on a local network."""
@@ -73,3 +74,170 @@ class Spread:
         """Narrow the width by a fifth, down to NARROW, because an attempt won."""
         if self.width > self.NARROW:
             self.width = max(self.NARROW, self.width * 0.8)
+
+
+# ---- When a name that others hold is likely to be free, from what this process has seen of it ----
+# The holder's ttl says little, because a live holder renews its lease. What counts is how long
+# holds of the name last, how long the present one has lasted, and how many waiters go first. A
+# process that never held the name knows this from the replies that refused it.
+
+
+SHORTEST: Final = 0.01
+"""Minimum seconds that a hold is taken to last."""
+UNKNOWN: Final = 1.0
+"""Seconds that a hold is taken to last as long as no hold of the name has been seen."""
+WEIGHT: Final = 0.25
+"""Share of the newest hold in the mean: about the last seven holds count."""
+MANY: Final = "many"
+"""Stands for holders of which there may be several at a time."""
+MOST_REMEMBERED: Final = 1000
+"""Maximum number of names that are remembered."""
+
+
+class Pace:
+    """What is known of the holds of one name."""
+
+    __slots__ = ("_holder", "_looked", "_mean", "_moved", "_since", "_ticket", "rank")
+
+    def __init__(self) -> None:
+        self.rank: int = 0
+        """Number of waiters that went first at the last look."""
+        self._mean = 0.0
+        """Mean duration of recent holds; 0 if none is known."""
+        self._holder: object = None
+        """The holder at the last look; MANY if the name may have several."""
+        self._since = self._looked = 0.0
+        """When that hold began, as far as is known, and the last look."""
+        self._ticket = ""
+        self._moved = 0.0
+        """When the ticket was first seen at its present rank."""
+
+    def held(self, seconds: float) -> None:
+        """Note that a hold of this process has ended after `seconds`."""
+        if self._holder is MANY:
+            self._holder = None  # we had our turn
+        self._learn(seconds)
+
+    def _learn(self, seconds: float) -> None:
+        self._mean += (seconds - self._mean) * (WEIGHT if self._mean else 1.0)
+
+    def seen(self, holder: object, since: float, now: float) -> None:
+        """Note that `holder` alone holds the name, probably since `since`."""
+        if holder != self._holder:
+            if self._holder not in (None, MANY):  # its hold has ended since the last look
+                since = max(since, self._looked)
+                self._mean = min(self._mean, now - self._since)
+            self._holder, self._since = holder, since
+        self._looked = now
+
+    def seen_many(self, now: float) -> None:
+        """Note that all permits are taken, or that others share the name.
+
+        Which holder a look finds says nothing here, so what counts is the time for which each look
+        has found the name taken. That time begins anew after a pause of more than twice as long. A
+        caller that follows `retry_after` pauses for a little more than once as long.
+        """
+        pause = now - self._looked
+        if self._holder is not MANY or pause > max(UNKNOWN, 2 * (self._looked - self._since)):
+            self._holder, self._since = MANY, now
+        self._looked = now
+
+    def waits(self, ticket: str, rank: int, now: float) -> None:
+        """Note that `rank` waiters go before `ticket`: each rank that it gains is a hold's end."""
+        if ticket == self._ticket and rank < self.rank:
+            self._learn((now - self._moved) / (self.rank - rank))
+        if ticket != self._ticket or rank != self.rank:
+            self._ticket, self.rank, self._moved = ticket, rank, now
+
+    def pause(
+        self, ahead: int, random: float, *, permits: int = 1, remaining: float | None = None
+    ) -> float:
+        """Return the seconds after which to ask again if `ahead` others go first.
+
+        What has lasted for some time is expected to go on for as long again. So repeated calls
+        back off by themselves, up to the `remaining` seconds of the holder's ttl.
+        """
+        lasted, turns = self._looked - self._since, ahead + 1
+        if self._holder is None:
+            expected = (self._mean or UNKNOWN) * turns / permits
+        elif self._holder is MANY:
+            expected = max(self._mean * turns / permits, lasted, SHORTEST)
+        else:
+            expected = max(self._mean, lasted, SHORTEST) * turns
+        if remaining is not None:
+            expected = min(expected, max(remaining, 0.0))
+        return expected * (1.0 - random / 2)
+
+
+class Paces(dict[Hashable, Pace]):
+    """The paces of the names that were refused lately."""
+
+    def of(self, name: Hashable) -> Pace:
+        """Return the pace of a name, which is remembered from now on."""
+        pace = self.pop(name, None) or Pace()
+        self[name] = pace  # names are in order of use: drop the one that was unused for longest
+        if len(self) > MOST_REMEMBERED:
+            del self[next(iter(self))]
+        return pace
+
+    def held(self, name: Hashable, seconds: float) -> None:
+        """Note that a hold of a name has ended, if the name is remembered."""
+        pace = self.get(name)
+        if pace is not None:
+            pace.held(seconds)
+
+
+def age(left: float | None, ttl: float) -> float:
+    """Return how long a lease with `left` seconds has been held at least, if its ttl is `ttl`.
+
+    A lease that is renewed has about two thirds of its ttl left at least. With less, its ttl is
+    another one, and nothing is known.
+    """
+    old = ttl if left is None else ttl - left
+    return old if 0.0 < old < ttl / 2 else 0.0
+
+
+# ---- Decides when a call that nobody made wait may give up: somebody else must have the name -----
+# Rivals that ask at the same moment may each get some of the nodes, and nobody a quorum. If each of
+# them gave up, the name would stay free. So a call that was refused takes a ticket and asks again
+# until it knows that somebody has the name. That is so if a quorum of the nodes names one owner, or
+# if a node still names an owner for whom it is too late to give the name back: each attempt has an
+# owner of its own, and gives back what it got as soon as it is lost. A ticket that goes first is no
+# reason to give up: its waiter may give up for ours at the same moment (tests/model: B17).
+
+
+SETTLING = 4.0
+"""Maximum number of node timeouts from a call until it gives up, though nobody has the name."""
+STEADY = 1.5
+"""Number of node timeouts after which an owner that a node still names gives nothing back: its
+attempt takes one, and its release less than half of one where latencies are a quarter at most."""
+
+
+class Owners:
+    """The owners that the nodes have named in one refusal after the other."""
+
+    __slots__ = ("_quorum", "_seen", "_steady")
+
+    def __init__(self, quorum: int, node_timeout: float) -> None:
+        self._quorum = quorum
+        self._steady = STEADY * node_timeout
+        self._seen: dict[str, float] = {}
+        """When each of the owners was first named."""
+
+    def has_one(self, named: Sequence[str], asked: float, now: float) -> bool:
+        """Note a refusal, and return whether one of the owners has the name.
+
+        Args:
+            named: for each node that refused because of an owner: that owner.
+            asked: when the nodes were asked.
+            now: when they have answered.
+        """
+        return any(
+            named.count(owner) >= self._quorum
+            or asked - self._seen.setdefault(owner, now) >= self._steady
+            for owner in named
+        )
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._seen.clear()

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..manager import LockManager
-from ..testing.history.load import Load, quantile, run_load
+from ..testing.load import Load, quantile, run_load
 from ._options import ConfigOption, PrefixOption
 from ._output import print_json, print_table
 from ._sources import Settings, load

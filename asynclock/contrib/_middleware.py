@@ -1,12 +1,15 @@
-"""The outermost middleware of a FastAPI application with locks."""
+"""The ASGI middleware of a FastAPI application with locks, outermost first."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
+import anyio
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import State
 from starlette.requests import HTTPConnection, Request
@@ -82,3 +85,112 @@ def refuse_start(error: ConfigurationError) -> ASGIApp:
         raise ConfigurationError(*error.args)
 
     return refuse
+
+
+# ---- An ASGI middleware that cancels a request under a lock when its client disconnects ----------
+# ASGI servers report a disconnect only to a caller of `receive`, and no framework calls it while a
+# handler runs. So for a request that needs a lock a task listens, and the rest of the request runs
+# in a cancel scope. Other requests are passed on unchanged.
+
+
+PRESENCE = "asynclock.presence"
+AHEAD = 65_536
+"""Maximum bytes of a request's body that are read before the application asks for them."""
+
+
+class CancelOnDisconnect:
+    """The middleware; a request's `Presence` is in its scope under PRESENCE."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        presence = Presence(receive, send)
+        scope[PRESENCE] = presence
+        try:
+            with presence.scope:
+                await self.app(scope, presence.receive, presence.send)
+        finally:
+            await presence.aclose()
+
+
+class Presence:
+    """Watches whether the client of one request is still connected."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.scope = anyio.CancelScope()
+        self._receive = receive
+        self._send = send
+        self._turn = asyncio.Lock()
+        """Held during `receive`: the listener and the application must not call it at once."""
+        self._kept: deque[Message] = deque()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._gone = False
+        self._failure: Exception | None = None
+        self._answered = False
+        self._listener: asyncio.Task[None] | None = None
+
+    def insist(self) -> None:
+        """Cancel the request from now on if its client disconnects."""
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(), name="asynclock: client gone?")
+        self._judge()
+
+    async def receive(self) -> Message:
+        """Return the next message; the `receive` of the application."""
+        while not self._kept:
+            if self._listener is None:
+                async with self._turn:
+                    message = await self._receive()
+                self._note(message)
+                return message
+            if self._failure is not None:
+                raise self._failure
+            self._news.clear()
+            await self._news.wait()
+        if self._kept[0]["type"] == "http.disconnect":
+            return self._kept[0]  # the last message, which every later call gets as well
+        self._room.set()
+        return self._kept.popleft()
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer; the `send` of the application."""
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            # After the answer a server reports "disconnect" in any case.
+            self._answered = True
+        await self._send(message)
+
+    async def aclose(self) -> None:
+        """End the task that listens for a disconnect."""
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait([self._listener])
+
+    async def _listen(self) -> None:
+        while not self._gone:
+            try:
+                async with self._turn:
+                    message = await self._receive()
+            except Exception as failure:  # a layer around the application, not the server
+                self._failure = failure
+                self._news.set()
+                return
+            self._kept.append(message)
+            self._news.set()
+            self._note(message)
+            while sum(len(one.get("body", b"")) for one in self._kept) > AHEAD:
+                self._room.clear()
+                await self._room.wait()
+
+    def _note(self, message: Message) -> None:
+        if message["type"] == "http.disconnect":
+            self._gone = True
+            self._judge()
+
+    def _judge(self) -> None:
+        if self._gone and self._listener is not None and not self._answered:
+            self.scope.cancel()

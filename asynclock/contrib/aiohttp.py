@@ -45,8 +45,7 @@ from ._problems import (
     problem_of,
     usable,
 )
-from ._source import Source
-from ._stopping import requests_of, warn
+from ._stopping import Source, requests_of, warn
 from ._while_present import WhilePresent
 
 __all__ = [

@@ -43,9 +43,8 @@ from ..fencing._path_values import Name, namer
 from ..fencing.fastapi import FenceRefused
 from ..manager import LockManager
 from . import _problems, _routes
-from ._disconnect import PRESENCE, CancelOnDisconnect, Presence
 from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
-from ._middleware import AnswerErrors, refuse_start
+from ._middleware import PRESENCE, AnswerErrors, CancelOnDisconnect, Presence, refuse_start
 from ._problems import (
     Contended,
     Declared,
@@ -55,8 +54,7 @@ from ._problems import (
     problem_of,
     usable,
 )
-from ._source import Source
-from ._stopping import requests_of, warn
+from ._stopping import Source, requests_of, warn
 
 __all__ = ["Locked", "Locks", "health", "idempotent", "lifespan", "locked", "locks_of", "setup"]
 

@@ -15,8 +15,7 @@ from .headers import (
     read_fence_headers,
 )
 from .redis import FencedRedis
-from .stamp import Fenced, FenceStamp, StaleFenceError
-from .store import FenceStore, MemoryFenceStore
+from .stamp import Fenced, FenceStamp, FenceStore, MemoryFenceStore, StaleFenceError
 
 __all__ = [
     "LOCK_FENCE_HEADER",

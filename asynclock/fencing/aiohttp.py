@@ -12,8 +12,7 @@ with _extras.imports("asynclock.fencing.aiohttp", "aiohttp"):
 
 from ._naming import check_name, fill_in
 from .headers import FenceHeaderError, check_fence, refusal
-from .stamp import StaleFenceError
-from .store import FenceStore
+from .stamp import FenceStore, StaleFenceError
 
 # They change nothing, so a stale holder may send them (RFC 9110, 9.2.1).
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))

@@ -12,8 +12,7 @@ with _extras.imports("asynclock.fencing.fastapi", "fastapi"):
 
 from ._path_values import namer
 from .headers import FenceHeaderError, check_fence, refusal
-from .stamp import FenceStamp, StaleFenceError
-from .store import FenceStore
+from .stamp import FenceStamp, FenceStore, StaleFenceError
 
 
 class FenceRefused(HTTPException):

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from ..errors import AsyncLockError, ConfigurationError
-from .stamp import FENCE_LIMIT, Fenced, FenceStamp, StaleFenceError
-from .store import FenceStore
+from .stamp import FENCE_LIMIT, Fenced, FenceStamp, FenceStore, StaleFenceError
 
 LOCK_NAME_HEADER = "X-Lock-Name"
 LOCK_FENCE_HEADER = "X-Lock-Fence"

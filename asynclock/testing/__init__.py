@@ -9,9 +9,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asynclock.testing.faults.loss import lose
     from asynclock.testing.faults.proxy import FaultProxy
-    from asynclock.testing.faults.rival import busy
+    from asynclock.testing.faults.rival import busy, lose
     from asynclock.testing.history import Body, Event, History, Violation, check
     from asynclock.testing.memory import MemoryNode, freeze, memory_node, thaw
     from asynclock.testing.memory.virtual import run_virtual
@@ -22,15 +21,18 @@ if TYPE_CHECKING:
         local_servers,
         start_servers,
     )
-    from asynclock.testing.servers.binaries import ServerBinary, all_servers, find_server
-    from asynclock.testing.servers.clock import why_no_clock_jumps
     from asynclock.testing.servers.containers import (
         ContainerImage,
         container_image,
         why_no_containers,
     )
-    from asynclock.testing.servers.resp import ServerReplyError
-    from asynclock.testing.servers.tls import Certificates, make_certificates
+    from asynclock.testing.servers.local import (
+        Certificates,
+        ServerReplyError,
+        make_certificates,
+        why_no_clock_jumps,
+    )
+    from asynclock.testing.servers.process import ServerBinary, all_servers, find_server
     from asynclock.testing.topology import Quorum, Replicated, Single, Topology, until
     from asynclock.testing.topology.cluster import RedisCluster
     from asynclock.testing.topology.sentinel import SentinelGroup
@@ -74,9 +76,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "faults.loss": ("lose",),
     "faults.proxy": ("FaultProxy",),
-    "faults.rival": ("busy",),
+    "faults.rival": ("busy", "lose"),
     "history": ("Body", "Event", "History", "Violation", "check"),
     "memory": ("MemoryNode", "freeze", "memory_node", "thaw"),
     "memory.virtual": ("run_virtual",),
@@ -87,11 +88,14 @@ _HOMES = {
         "local_servers",
         "start_servers",
     ),
-    "servers.binaries": ("ServerBinary", "all_servers", "find_server"),
-    "servers.clock": ("why_no_clock_jumps",),
     "servers.containers": ("ContainerImage", "container_image", "why_no_containers"),
-    "servers.resp": ("ServerReplyError",),
-    "servers.tls": ("Certificates", "make_certificates"),
+    "servers.local": (
+        "Certificates",
+        "ServerReplyError",
+        "make_certificates",
+        "why_no_clock_jumps",
+    ),
+    "servers.process": ("ServerBinary", "all_servers", "find_server"),
     "topology": ("Quorum", "Replicated", "Single", "Topology", "until"),
     "topology.cluster": ("RedisCluster",),
     "topology.sentinel": ("SentinelGroup",),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import asynclock
     from asynclock.testing.servers import LocalServer, ServerOptions
-    from asynclock.testing.servers.pool import WarmServers
+    from asynclock.testing.servers.several import WarmServers
 
 __all__ = ["StartServers", "asynclock_locks", "asynclock_nodes", "asynclock_servers"]
 
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path is None:
         return
     from asynclock.errors import ConfigurationError
-    from asynclock.testing.servers.binaries import CHOICE, ServerBinary
+    from asynclock.testing.servers.process import CHOICE, ServerBinary
 
     try:
         binary = ServerBinary.at(path)
@@ -81,7 +81,7 @@ def _restore(variable: str, value: str | None) -> None:
 
 @pytest.fixture(scope="session")
 def _asynclock_warm_servers() -> Iterator[WarmServers]:
-    from asynclock.testing.servers.pool import WarmServers
+    from asynclock.testing.servers.several import WarmServers
 
     pool = WarmServers()
     yield pool

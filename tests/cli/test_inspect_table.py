@@ -13,7 +13,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import MemoryNode, memory_node
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 
 from .conftest import NODES, Here, Scene
 

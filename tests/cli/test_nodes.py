@@ -15,7 +15,7 @@ import pytest
 import asynclock
 from asynclock.fleet import Fleet, FleetState
 from asynclock.testing import LocalServer, memory_node
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
 from tests.waiting import in_virtual_time
 

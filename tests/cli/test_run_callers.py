@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from asynclock.cli.run.child import Child
-from asynclock.cli.run.group import Group
+from asynclock.cli.run.child import Child, Group
 from asynclock.testing import LocalServer
 from tests.waiting import until_in_thread
 

@@ -18,8 +18,7 @@ from testcontainers.compose import DockerCompose
 import asynclock
 from asynclock.testing import ContainerImage, LocalServer, local_servers
 from asynclock.testing.plugin import StartServers
-from asynclock.testing.servers.binaries import find_server
-from asynclock.testing.servers.ports import ReservedPort
+from asynclock.testing.servers.process import ReservedPort, find_server
 from tests.containers.conftest import containers
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from asynclock.testing.servers.ports import ReservedPort
+from asynclock.testing.servers.process import ReservedPort
 from tests.waiting import until, until_in_thread
 
 FLAGS = (

@@ -26,7 +26,7 @@ from asynclock.contrib import fastapi as for_fastapi
 from asynclock.contrib.fastapi import Locked, Locks, lifespan, locks_of
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer, busy
-from asynclock.testing.servers.ports import ReservedPort
+from asynclock.testing.servers.process import ReservedPort
 from tests.contrib.apps import client_of, manager_of, memory, serving, with_locks
 from tests.docs.blocks import ROOT
 

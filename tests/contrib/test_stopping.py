@@ -26,7 +26,7 @@ from asynclock import AsyncLockError, Lease, LockManager, connect
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib.fastapi import Locked, Locks, locked
 from asynclock.testing import LocalServer, busy
-from asynclock.testing.servers.ports import ReservedPort
+from asynclock.testing.servers.process import ReservedPort
 from tests.contrib.apps import client_of, serving, with_locks
 from tests.contrib.conftest import lock_keys
 from tests.docs.blocks import ROOT, python_blocks

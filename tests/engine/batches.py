@@ -8,7 +8,7 @@ from typing import Any
 
 import asynclock
 from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import TTL, Nodes, Way
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ import asynclock
 from asynclock.events import Lost
 from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.memory.wire import Route
+from asynclock.testing.memory.node import Route
 from tests import patient
 from tests.engine.virtual_nodes import UNNOTICED
 from tests.tables.inside import now, renew_now

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._rules.settling import SETTLING
+from asynclock._rules.pacing import SETTLING
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import Way

@@ -12,7 +12,7 @@ import pytest
 from asynclock._rules.nodeset import NodeSet
 from asynclock.fleet import Fleet
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.memory.keyspace import Words
+from asynclock.testing.memory.commands import Words
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, Way
 
 SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": NODE_TIMEOUT}

@@ -13,7 +13,7 @@ from asynclock._rules.nodeset import CLOSING, OPEN, SETTLED, NodeSet
 from asynclock._rules.validity import quarantine
 from asynclock.fleet import Fleet, FleetState
 from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL
 from tests.guards.nodes import (
     ABC,

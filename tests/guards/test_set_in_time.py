@@ -17,7 +17,7 @@ from asynclock._rules.nodeset import OPEN, Kept, NodeSet
 from asynclock.events import Event, Voted
 from asynclock.fleet import Fleet
 from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL
 from tests.guards.nodes import (
     ABC,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import seconds_until, start
 from tests.nodes.virtual_servers import (
     ClusterServer,

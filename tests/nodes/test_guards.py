@@ -14,8 +14,8 @@ import pytest
 import asynclock
 from asynclock.events import NodeQuarantined
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.memory.keyspace import ReplyError
-from asynclock.testing.memory.wire import Route
+from asynclock.testing.memory.commands import ReplyError
+from asynclock.testing.memory.node import Route
 from tests.engine.virtual_nodes import (
     KEY,
     Nodes,

@@ -18,7 +18,7 @@ from redis.credentials import CredentialProvider
 import asynclock
 from asynclock._rules import trust
 from asynclock.testing import LocalServer
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
 from tests import patient
 from tests.nodes.virtual_servers import Server, alone

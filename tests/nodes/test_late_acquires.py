@@ -10,7 +10,7 @@ import pytest
 
 import asynclock
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.memory.wire import Route, Stream
+from asynclock.testing.memory.node import Route, Stream
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import start
 from tests.nodes.virtual_servers import Server, VirtualService, alone
 from tests.waiting import in_virtual_time, until

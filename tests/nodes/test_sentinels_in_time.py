@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import seconds_until
 from tests.nodes.virtual_servers import Server, VirtualService
 from tests.tables.inside import now

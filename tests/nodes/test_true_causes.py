@@ -16,7 +16,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import FaultProxy, LocalServer, all_servers, make_certificates
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
 from tests.nodes.virtual_servers import Server, alone

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.nodes.virtual_servers import Server, VirtualCluster, VirtualService, met, name_on
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time, until

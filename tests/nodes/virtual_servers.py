@@ -15,7 +15,7 @@ from redis.crc import key_slot
 
 import asynclock
 from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.keyspace import OK, ReplyError, Words
+from asynclock.testing.memory.commands import OK, ReplyError, Words
 from tests.engine.virtual_nodes import Way
 from tests.tables import inside
 

@@ -24,7 +24,7 @@ from asynclock.events import CLOSED, LOSS_REASONS
 from asynclock.observe.otel import Telemetry
 from asynclock.testing import LocalServer, lose
 from asynclock.testing.plugin import StartServers
-from asynclock.testing.servers.ports import ReservedPort
+from asynclock.testing.servers.process import ReservedPort
 from tests.docs.blocks import ROOT, python_blocks
 from tests.waiting import until
 

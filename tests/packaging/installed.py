@@ -121,7 +121,7 @@ async def watch(socket: WebSocket, lease: Annotated[Lease, Locked("orders:{order
 async def check_fastapi(page: str) -> None:
     """The first program of docs/web.md, served by what the extra brings, and a WebSocket."""
     from asynclock.testing import local_servers
-    from asynclock.testing.servers.ports import ReservedPort
+    from asynclock.testing.servers.process import ReservedPort
 
     program = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0] + SOCKET
 

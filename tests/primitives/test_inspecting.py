@@ -10,7 +10,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import memory_node
-from asynclock.testing.servers.ports import ReservedPort
+from asynclock.testing.servers.process import ReservedPort
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold

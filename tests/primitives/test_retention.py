@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._rules.retention import FLOOR_BEHIND, LARGEST_STEP, fence_retention, least_retention
-from asynclock._rules.validity import quarantine
+from asynclock._rules.validity import (
+    FLOOR_BEHIND,
+    LARGEST_STEP,
+    fence_retention,
+    least_retention,
+    quarantine,
+)
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import TTL, Nodes, Way, virtual
 from tests.waiting import in_virtual_time

@@ -21,7 +21,7 @@ from asynclock.testing import (
     until,
 )
 from asynclock.testing.topology import in_sync
-from asynclock.testing.topology.replicated import follow
+from asynclock.testing.topology.base import follow
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies
 from tests.waiting import becomes, refused

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asynclock._rules.pace import MOST_REMEMBERED, SHORTEST, UNKNOWN, Pace, Paces, age
+from asynclock._rules.pacing import MOST_REMEMBERED, SHORTEST, UNKNOWN, Pace, Paces, age
 
 left = st.none() | st.floats(-1, 100)
 random = st.floats(0, 1, exclude_max=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asynclock import ConfigurationError
-from asynclock._rules.retention import checked, fence_retention, least_retention
+from asynclock._rules.validity import checked, fence_retention, least_retention
 
 
 def test_a_counter_outlives_its_lease_and_the_lag_of_the_clock_that_replaces_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asynclock._rules.quorum import majority
-from asynclock._rules.standstill import SAME_MOMENT, StandStill
+from asynclock._rules.trust import SAME_MOMENT, StandStill
 
 
 def still(size: int) -> StandStill:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.wire import Stream
+from asynclock.testing.memory.node import Stream
 from tests.simulation.faults import Fault, jump, may_jump, ring
 from tests.simulation.network import ACQUIRE, EXTEND, RAISE, Weather
 from tests.simulation.world import NODE_TIMEOUT, TTL, Process, Trap

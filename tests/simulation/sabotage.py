@@ -36,8 +36,7 @@ from asynclock._primitives import base, lock, multi, readwrite
 from asynclock._primitives import round as votes
 from asynclock._rules import trust, validity
 from asynclock._rules.quorum import Ballot
-from asynclock._rules.standstill import StandStill
-from asynclock._rules.trust import Trust
+from asynclock._rules.trust import StandStill, Trust
 from tests.tables.inside import forget_specs
 
 Break = Callable[[pytest.MonkeyPatch], None]

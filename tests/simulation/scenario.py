@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from asynclock._rules.settling import SETTLING
+from asynclock._rules.pacing import SETTLING
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import PATIENCE
 from tests.simulation import faults, shapes, states, tasks  # noqa: F401  # they fill OPERATIONS

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from asynclock.testing.memory.commands import COMMANDS, execute
-from asynclock.testing.memory.keyspace import Keyspace, ReplyError
+from asynclock.testing.memory.commands import COMMANDS, Keyspace, ReplyError, execute
 from asynclock.testing.plugin import StartServers
-from asynclock.testing.servers.resp import ServerReplyError, ask_all
+from asynclock.testing.servers.local import ServerReplyError, ask_all
 
 LONG = "100000"
 KEYS = ["s1", "s2", "h", "z"]

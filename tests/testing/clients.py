@@ -10,8 +10,8 @@ import hiredis
 
 from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.keyspace import ReplyError
-from asynclock.testing.memory.wire import Route
+from asynclock.testing.memory.commands import ReplyError
+from asynclock.testing.memory.node import Route
 from tests.waiting import PATIENCE
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="nobody")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from asynclock.testing.history.load import Load, quantile, run_load
+from asynclock.testing.load import Load, quantile, run_load
 from tests.waiting import in_virtual_time
 
 ENOUGH = 200
@@ -29,7 +29,7 @@ class Counting:
         self.count = 0
         self.free = asyncio.Lock()
         self.ended = False
-        monkeypatch.setattr("asynclock.testing.history.load.time.perf_counter", self.clock)
+        monkeypatch.setattr("asynclock.testing.load.time.perf_counter", self.clock)
 
     def clock(self) -> float:
         """An hour has passed after ENOUGH acquires, and a millisecond after each of the others."""
@@ -137,7 +137,7 @@ class Timed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.waits = [1.0, 4.0]
-        monkeypatch.setattr("asynclock.testing.history.load.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("asynclock.testing.load.time.perf_counter", lambda: self.now)
 
     async def acquire(self, _name: str) -> None:
         self.now += self.waits.pop(0) if self.waits else 5.0

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from asynclock.testing import LocalServer
 from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.waiting import in_virtual_time, until
 
 from .clients import Client, client_of

@@ -10,9 +10,9 @@ import pytest
 import asynclock
 from asynclock.testing import memory_node, run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
+from asynclock.testing.memory.node import Route, Stream
 from asynclock.testing.memory.virtual import VirtualLoop
-from asynclock.testing.memory.wire import Route, Stream
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 

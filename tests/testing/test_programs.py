@@ -16,7 +16,7 @@ import pytest
 from asynclock.errors import ConfigurationError
 from asynclock.testing import ServerBinary, all_servers, find_server, why_no_clock_jumps
 from asynclock.testing.servers import containers
-from asynclock.testing.servers.binaries import CHOICE
+from asynclock.testing.servers.process import CHOICE
 from tests.docs.blocks import ROOT
 
 Script = Callable[[str, str], Path]

@@ -29,9 +29,8 @@ from asynclock.testing import (
     until,
 )
 from asynclock.testing.servers import local, process
-from asynclock.testing.servers.ports import ReservedPort
-from asynclock.testing.servers.process import ServerProcess
-from asynclock.testing.servers.resp import ServerAddress, ask, ask_all
+from asynclock.testing.servers.local import ServerAddress, ask, ask_all
+from asynclock.testing.servers.process import ReservedPort, ServerProcess
 from asynclock.testing.servers.several import start_servers
 from tests.docs.blocks import ROOT
 from tests.waiting import in_virtual_time, until_in_thread
@@ -301,7 +300,7 @@ async def test_a_process_that_has_ended_is_named_in_no_file(tmp_path: Path, *, n
 
 LEAVES = """
 import subprocess
-from asynclock.testing.servers.workspace import new_folder
+from asynclock.testing.servers.process import new_folder
 
 left = subprocess.Popen(["sleep", "600"], start_new_session=True)
 for text in (str(left.pid), "x", ""):

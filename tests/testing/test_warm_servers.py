@@ -13,10 +13,10 @@ import pytest_asyncio
 
 import asynclock
 from asynclock.testing import LocalServer, find_server, plugin
-from asynclock.testing.servers import pool
-from asynclock.testing.servers.binaries import CHOICE
-from asynclock.testing.servers.pool import WarmServers
-from asynclock.testing.servers.resp import ServerAddress, ask_all
+from asynclock.testing.servers import several
+from asynclock.testing.servers.local import ServerAddress, ask_all
+from asynclock.testing.servers.process import CHOICE
+from asynclock.testing.servers.several import WarmServers
 
 
 @pytest.fixture
@@ -74,12 +74,12 @@ async def test_a_server_that_cannot_be_renewed_is_not_lent_again(
     warm: WarmServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unheard_once(*_: Any, **__: Any) -> Any:
-        monkeypatch.setattr(pool, "ask_all", ask_all)
+        monkeypatch.setattr(several, "ask_all", ask_all)
         raise ConnectionError
 
     (first,) = await warm.take(1)
     warm.give_back([first])
-    monkeypatch.setattr(pool, "ask_all", unheard_once)
+    monkeypatch.setattr(several, "ask_all", unheard_once)
     (second,) = await warm.take(1)
     assert second is not first
     assert (first.alive, second.alive) == (False, True)

@@ -10,8 +10,7 @@ from typing import TypeVar
 from ... import _clock
 from ..._background import Background
 from ..._rules.quorum import majority
-from ..._rules.standstill import StandStill
-from ..._rules.trust import Facts, Trust
+from ..._rules.trust import Facts, StandStill, Trust
 from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import HandshakeError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...testing import LocalServer, local_servers
-from .store import Store
+from .service import Store
 
 SERVICES = ("orders-a", "orders-b")
 USERS = 10

@@ -9,7 +9,8 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,37 @@ from .._status import Status
 from .._text import clean, log_to_stderr, say
 from .arguments import RunArguments
 from .child import FORWARDED, Child, hear_of_ends
-from .environment import environment_under
 from .guardian import Guardian
+
+# ---- The environment of a command that runs under a lock -----------------------------------------
+
+
+def environment_under(lease: Lease) -> Mapping[str, str]:
+    """Return our caller's environment, and what tells the command of its lease."""
+    deadline = time.time() + lease.remaining()
+    return {
+        **_inherited(),
+        "ASYNCLOCK_NAME": lease.name,
+        "ASYNCLOCK_FENCE": str(lease.fence),
+        "ASYNCLOCK_OWNER": lease.owner,
+        "ASYNCLOCK_DEADLINE": f"{deadline:.3f}",
+    }
+
+
+def _inherited() -> dict[str, str]:
+    """Return our environment as our caller set it.
+
+    In the C locale Python sets LC_CTYPE (PEP 538), which the command must not see. Only Linux still
+    shows the original environment.
+    """
+    found = dict(os.environ)
+    if "LC_CTYPE" in found:
+        with contextlib.suppress(OSError):
+            first = Path("/proc/self/environ").read_bytes().split(b"\0")
+            if not any(one.startswith(b"LC_CTYPE=") for one in first):
+                del found["LC_CTYPE"]
+    return found
+
 
 GRACE = 5.0
 """Maximum seconds between SIGTERM and SIGKILL when the lease is about to run out."""

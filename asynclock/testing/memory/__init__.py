@@ -8,7 +8,13 @@ one node of the running event loop. Each test has its own loop, so tests share n
 `lupa` (`pip install asynclock[test]`; from Python 3.15 on, `pip install lupa` as well).
 """
 
-from asynclock.testing.memory.address import MemoryEndpoint, endpoint, freeze, memory_node, thaw
-from asynclock.testing.memory.node import MemoryNode
+from asynclock.testing.memory.node import (
+    MemoryEndpoint,
+    MemoryNode,
+    endpoint,
+    freeze,
+    memory_node,
+    thaw,
+)
 
 __all__ = ["MemoryEndpoint", "MemoryNode", "endpoint", "freeze", "memory_node", "thaw"]

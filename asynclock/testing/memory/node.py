@@ -3,17 +3,211 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextvars
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import hiredis
 
 from asynclock import _clock
-from asynclock.testing.memory.client import MemoryClient
-from asynclock.testing.memory.commands import execute
-from asynclock.testing.memory.keyspace import OK, Keyspace, ReplyError, Words
-from asynclock.testing.memory.lua import run_script, sha_of
-from asynclock.testing.memory.wire import Route
+from asynclock._nodes.endpoint import Endpoint, redacted
+from asynclock.errors import ConfigurationError
+from asynclock.testing.memory.commands import (
+    OK,
+    Keyspace,
+    ReplyError,
+    StatusReply,
+    Words,
+    check_lua,
+    execute,
+    run_script,
+    sha_of,
+)
+
+# ---- Carries bytes between a link and an in-memory node, in order and with the delay of a route --
+
+
+class Route:
+    """The route between one client and one node; this one has no delay and never fails."""
+
+    def delay(self) -> float:
+        """Return the delay of the next piece in seconds; pieces of one direction stay in order."""
+        return 0.0
+
+    def admit(self, stream: Stream, data: bytes) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether an arrived piece may be delivered; if not, call `stream.pump` later."""
+        return True
+
+
+class Stream:
+    """One direction of a connection, which keeps the order of bytes on every route."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        route: Route,
+        deliver: Callable[[bytes], None],
+        context: contextvars.Context,
+    ) -> None:
+        self.loop = loop
+        self.context = context
+        self._deliver = deliver
+        self._route = route
+        self._on_the_way: collections.deque[bytes] = collections.deque()
+        self._arrived = 0
+
+    def send(self, data: bytes) -> None:
+        """Send `data`; empty data means the end of the connection."""
+        self._on_the_way.append(data)
+        delay = self._route.delay()
+        if delay:
+            self.loop.call_later(delay, self._arrive, context=self.context)
+        else:
+            self.loop.call_soon(self._arrive, context=self.context)
+
+    def _arrive(self) -> None:
+        # One more piece may be delivered; it is always the first one.
+        self._arrived += 1
+        self.pump()
+
+    def pump(self) -> None:
+        """Deliver the pieces that have arrived, as far as the route allows."""
+        while self._arrived and self._route.admit(self, self._on_the_way[0]):
+            self._arrived -= 1
+            self._deliver(self._on_the_way.popleft())
+
+
+class MemoryTransport(asyncio.Transport):
+    """The client's end of a connection; a `Link` uses it as its transport."""
+
+    def __init__(self, protocol: asyncio.Protocol, send: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._send = send
+        self._closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes to the node."""
+        if not self._closed and data:
+            self._send(bytes(data))
+
+    def is_closing(self) -> bool:
+        """Return whether either side has closed the connection."""
+        return self._closed
+
+    def close(self) -> None:
+        """Hang up; bytes that were written are still delivered."""
+        if not self._closed:
+            self._send(b"")
+            self.lost(None)
+
+    def abort(self) -> None:
+        """Hang up like `close`: a kernel also delivers what was written before an abort."""
+        self.close()
+
+    def received(self, data: bytes) -> None:
+        """Take bytes from the node; no bytes mean that it has hung up."""
+        if not self._closed:
+            if data:
+                self._protocol.data_received(data)
+            else:
+                self.lost(ConnectionResetError("reset by the node"))
+
+    def lost(self, error: Exception | None) -> None:
+        """Note that the connection has ended."""
+        if not self._closed:
+            self._closed = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._protocol.connection_lost, error)
+
+
+class Push(list[Any]):
+    """A message that a node sends without a request."""
+
+
+def encode(reply: Any) -> bytes:
+    """Encode a reply as RESP3."""
+    kind = type(reply)
+    if kind is int:
+        return b":%d\r\n" % reply
+    if kind is bytes:
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    if reply is None:
+        return b"_\r\n"
+    if isinstance(reply, StatusReply):
+        return b"+%b\r\n" % reply.encode()
+    if isinstance(reply, ReplyError):
+        return b"-%b\r\n" % str(reply).encode()
+    if isinstance(reply, dict):
+        pairs = b"".join(encode(word) for pair in reply.items() for word in pair)
+        return b"%%%d\r\n%b" % (len(reply), pairs)
+    mark = b">" if isinstance(reply, Push) else b"*"
+    return b"%b%d\r\n%b" % (mark, len(reply), b"".join(map(encode, reply)))
+
+
+# ---- The node's end of a connection without a socket ---------------------------------------------
+
+
+class Server(Protocol):
+    """The node behind a connection."""
+
+    def arrived(self, client: MemoryClient, data: bytes, /) -> None:
+        """Take bytes from a client."""
+
+    def left(self, client: MemoryClient, /) -> None:
+        """Note that the connection has ended."""
+
+    def answer(self, client: MemoryClient, words: Words, /) -> Any:
+        """Execute one command; return its reply, which may be an error."""
+
+
+class MemoryClient:
+    """One connection, from the node's side."""
+
+    def __init__(self, node: Server, protocol: asyncio.Protocol, route: Route) -> None:
+        loop = asyncio.get_running_loop()
+        self._node = node
+        self._reader = hiredis.Reader()
+        self.tracking = self.caching = False
+        self.life = 0
+        """The number of the node's process that this is connected to."""
+        # Requests travel in an empty context; replies arrive in the context of the client.
+        requests = Stream(loop, route, self._arrived, contextvars.Context())
+        self.transport: MemoryTransport = MemoryTransport(protocol, requests.send)
+        self._replies = Stream(loop, route, self.transport.received, contextvars.copy_context())
+        self._over = False
+
+    def _arrived(self, data: bytes) -> None:
+        self._node.arrived(self, data)
+
+    def received(self, data: bytes) -> None:
+        """Execute requests, even if the client has disconnected by then, as a server does."""
+        if not data:
+            self._over = True
+            self._node.left(self)
+            return
+        self._reader.feed(data)
+        replies = []
+        while (words := self._reader.gets()) is not False:
+            replies.append(encode(self._node.answer(self, tuple(words))))
+        if replies and not self._over:
+            self._replies.send(b"".join(replies))
+
+    def push(self, words: Sequence[Any]) -> None:
+        """Send the client a message without a request."""
+        if not self._over:
+            self._replies.send(encode(Push(words)))
+
+    def hang_up(self) -> None:
+        """Break the connection from the node's side."""
+        if not self._over:
+            self._over = True
+            self._node.left(self)
+            self._replies.send(b"")
+
 
 P = TypeVar("P", bound=asyncio.Protocol)
 VERSION = "7.0.0"
@@ -288,3 +482,84 @@ _OWN: dict[bytes, Own] = {
     b"FLUSHALL": _flushall,
     b"FLUSHDB": _flushall,
 }
+
+
+# ---- Finds the in-memory nodes of the running event loop by their `memory://` addresses ----------
+
+
+SCHEME = "memory://"
+AGE = 86_400.0
+"""Seconds that a node has been up when its name is first used."""
+
+
+def freeze(node: str) -> None:
+    """Freeze the node of a `memory://` address: it answers nothing until `thaw`."""
+    memory_node(node).freeze()
+
+
+def thaw(node: str) -> None:
+    """Let a frozen node answer again, beginning with the requests that came in the meantime."""
+    memory_node(node).thaw()
+
+
+class MemoryEndpoint(Endpoint):
+    """The endpoint of an in-memory node, which is found by name in the running loop, or given."""
+
+    def __init__(
+        self, name: str, node: MemoryNode | None = None, route: Route | None = None
+    ) -> None:
+        self.name = name
+        self._node = node
+        self._route = route
+        self.path: str | None = None
+        self.host: str = name
+        self.port: int = 0
+        self.db: int = 0
+
+    @property
+    def address(self) -> str:
+        """The name of the node in errors, logs and health."""
+        return SCHEME + self.name
+
+    @property
+    def opaque(self) -> bool:
+        """Return True because there is nothing that another way to connect would reach."""
+        return True
+
+    @property
+    def rotates(self) -> bool:
+        """Return False because there is no password."""
+        return False
+
+    async def credentials(self) -> tuple[str, ...]:
+        """Return () because an in-memory node needs no credentials."""
+        return ()
+
+    async def open(self, make: Callable[[], P]) -> P:
+        """Open a connection. Raises OSError."""
+        node = memory_node(self.name) if self._node is None else self._node
+        return await node.open(make, self._route)
+
+
+_nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, MemoryNode]]
+_nodes = weakref.WeakKeyDictionary()
+
+
+def memory_node(name: str = "") -> MemoryNode:
+    """Return the node of `memory://name` in the running loop; the first call makes it."""
+    nodes = _nodes.setdefault(asyncio.get_running_loop(), {})
+    name = name.removeprefix(SCHEME)
+    if name not in nodes:
+        nodes[name] = MemoryNode(name)
+        # Old enough to vote at once. After `restart` the node is young and the guard makes it wait.
+        nodes[name].born_ago(AGE)
+    return nodes[name]
+
+
+def endpoint(url: str) -> MemoryEndpoint:
+    """Return the endpoint of a `memory://` URL. Raises ConfigurationError."""
+    name = url.strip().removeprefix(SCHEME)
+    if any(mark in name for mark in "/?#@,"):
+        raise ConfigurationError(f"{redacted(url)} must be {SCHEME} and a plain name")
+    check_lua()  # raises now; later the node would seem not to answer
+    return MemoryEndpoint(name)

@@ -29,8 +29,7 @@ with _extras.imports("asynclock.testing.container_image", "containers"):
     from testcontainers.core.docker_client import DockerClient
 
 from asynclock.errors import ConfigurationError
-from asynclock.testing.servers.binaries import ServerBinary
-from asynclock.testing.servers.process import ServerProcess
+from asynclock.testing.servers.process import ServerBinary, ServerProcess
 
 _IMAGE = "ASYNCLOCK_TEST_IMAGE"
 _DEFAULT = "redis:7.2"

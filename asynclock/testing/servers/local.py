@@ -8,28 +8,287 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import mmap
 import shutil
+import ssl
+import struct
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 from urllib.parse import quote, urlencode
 
+import hiredis
+
+from asynclock import _extras
 from asynclock.errors import ConfigurationError
-from asynclock.testing.servers.binaries import ServerBinary, find_server
-from asynclock.testing.servers.clock import ShiftedClock
-from asynclock.testing.servers.ports import ReservedPort
-from asynclock.testing.servers.process import ServerProcess
-from asynclock.testing.servers.resp import ServerAddress, ServerReplyError, ask
-from asynclock.testing.servers.settings import (
-    KEEPER,
-    as_arguments,
-    basic_settings,
-    tls_settings,
-    write_users,
+from asynclock.testing.servers.process import (
+    ReservedPort,
+    ServerBinary,
+    ServerProcess,
+    find_server,
+    new_folder,
+    remove_folder,
 )
-from asynclock.testing.servers.tls import Certificates
-from asynclock.testing.servers.workspace import new_folder, remove_folder
+
+# ---- Makes the wall clock of a running server jump -----------------------------------------------
+# A small shared library (`clock_shift.c`, compiled once per process with the machine's C compiler)
+# is preloaded into the server and adds an offset to its wall clock. Keys expire, and TIME and
+# `uptime_in_seconds` jump, as after `date -s`. The monotonic clock stays unchanged. We don't use
+# libfaketime, because it deadlocks in servers that are linked with jemalloc, as most are.
+
+
+_SOURCE = Path(__file__).with_name("clock_shift.c")
+_COMPILERS = ("cc", "gcc", "clang")
+
+
+def why_no_clock_jumps() -> str | None:
+    """Return None if clocks can jump here, otherwise the reason why not, in one sentence."""
+    try:
+        _compiler()
+    except ConfigurationError as reason:
+        return str(reason)
+    return None
+
+
+class ShiftedClock:
+    """The wall clock of one server: true time plus `shift` seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "clock"
+        self._file.write_bytes(bytes(8))
+        self.shift: float = 0.0
+        self.env: dict[str, str] = {
+            "LD_PRELOAD": str(_library()),
+            "ASYNCLOCK_CLOCK": str(self._file),
+        }
+
+    def jump(self, seconds: float) -> None:
+        """Add `seconds` (negative: backward) to the shift, which the server sees soon."""
+        self.shift += seconds
+        with self._file.open("r+b") as file, mmap.mmap(file.fileno(), 8) as memory:
+            memory[:] = struct.pack("=q", round(self.shift * 1e6))
+
+
+def _compiler() -> str:
+    if not sys.platform.startswith("linux"):
+        raise ConfigurationError("clock jumps need Linux: a library is preloaded into the server")
+    for name in _COMPILERS:
+        if path := shutil.which(name):
+            return path
+    raise ConfigurationError(f"clock jumps need a C compiler on PATH ({', '.join(_COMPILERS)})")
+
+
+@functools.cache
+def _library() -> Path:
+    compiler = _compiler()
+    target = new_folder("clock") / "clock_shift.so"
+    built = subprocess.run(
+        [compiler, "-O1", "-shared", "-fPIC", "-o", str(target), str(_SOURCE)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if built.returncode:
+        raise ConfigurationError(f"clock jumps: {compiler} failed: {built.stderr.strip()}")
+    return target
+
+
+# ---- Certificates for tests: a private authority, and a server's and a client's certificate ------
+# This needs `trustme`, which no extra of asynclock installs.
+
+
+_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM files, all signed by the one authority in `ca`."""
+
+    ca: Path
+    server_cert: Path
+    server_key: Path
+    client_cert: Path
+    client_key: Path
+
+    def copied_to(self, folder: Path) -> Certificates:
+        """Return copies in `folder`, where a container can read them."""
+        return Certificates(
+            *(Path(shutil.copy(getattr(self, f.name), folder)) for f in fields(self))
+        )
+
+    def client_context(self, *, with_client_cert: bool = False) -> ssl.SSLContext:
+        """Return a context that trusts only this authority."""
+        context = ssl.create_default_context(cafile=str(self.ca))
+        if with_client_cert:
+            context.load_cert_chain(self.client_cert, self.client_key)
+        return context
+
+
+def make_certificates(folder: Path, *hosts: str) -> Certificates:
+    """Make an authority and its certificates in `folder`, by default for loopback names.
+
+    Raises ConfigurationError if trustme is not installed.
+    """
+    try:
+        import trustme
+    except ImportError as error:
+        raise ConfigurationError(_extras.needs("make_certificates", "test")) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    authority = trustme.CA()
+    files = Certificates(*(folder / name for name in _FILES))
+    authority.cert_pem.write_to_path(str(files.ca))
+    server = authority.issue_cert(*(hosts or _HOSTS))
+    client = authority.issue_cert("client@example.test")
+    for cert, cert_file, key_file in (
+        (server, files.server_cert, files.server_key),
+        (client, files.client_cert, files.client_key),
+    ):
+        cert.private_key_pem.write_to_path(str(key_file))
+        for number, pem in enumerate(cert.cert_chain_pems):
+            pem.write_to_path(str(cert_file), append=number > 0)
+    return files
+
+
+_FILES = ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")
+
+
+# ---- Commands to a server over a connection of their own, without the client that is under test --
+
+
+class ServerReplyError(Exception):
+    """The server answered a command with an error; its text is the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Address and login of a server: TCP, TLS or a Unix socket."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    unix: str | None = None
+    tls: ssl.SSLContext | None = None
+    credentials: tuple[str, ...] = ()
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect without a handshake. Raises OSError."""
+        if self.unix is not None:
+            return await asyncio.open_unix_connection(self.unix)
+        return await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+
+
+async def ask(endpoint: ServerAddress, *command: str | bytes | float, timeout: float = 5.0) -> Any:
+    """Send one command; an error reply is raised."""
+    (reply,) = await ask_all(endpoint, [command], timeout=timeout)
+    if isinstance(reply, ServerReplyError):
+        raise reply
+    return reply
+
+
+async def ask_all(
+    endpoint: ServerAddress,
+    commands: Sequence[Sequence[str | bytes | float]],
+    *,
+    timeout: float = 5.0,
+) -> list[Any]:
+    """Send commands as one pipeline; error replies are returned in their place.
+
+    Raises OSError (TimeoutError included) if the server can't be reached, hangs up, or has not
+    answered everything after `timeout` seconds.
+    """
+    login = [("AUTH", *endpoint.credentials)] if endpoint.credentials else []
+    parser = hiredis.Reader(replyError=ServerReplyError, encoding="utf-8", errors="surrogateescape")
+    replies: list[Any] = []
+    async with asyncio.timeout(timeout):
+        reader, writer = await endpoint.open()
+        try:
+            writer.write(b"".join(map(_packed, [*login, *commands])))
+            while len(replies) < len(login) + len(commands):
+                if (reply := parser.gets()) is not False:
+                    replies.append(reply)
+                elif data := await reader.read(65_536):
+                    parser.feed(data)
+                else:
+                    raise ConnectionError(f"{endpoint} hung up without an answer")
+        except hiredis.ProtocolError as error:
+            raise ConnectionError(f"broken reply from {endpoint}: {error}") from error
+        finally:
+            # Not closed politely: a frozen server would never answer a TLS goodbye.
+            writer.transport.abort()
+    if login and isinstance(replies[0], ServerReplyError):
+        raise replies[0]
+    return replies[len(login) :]
+
+
+def _packed(command: Sequence[str | bytes | float]) -> bytes:
+    # hiredis declares a tuple of one element, and takes any number.
+    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]
+    return packed
+
+
+# ---- The command line of a local server ----------------------------------------------------------
+
+
+# The user with which this package commands a server, whatever the rights of its other users.
+KEEPER = ("asynclock-testing", "loopback-only")
+
+
+class ServerOptions(TypedDict, total=False):
+    """The keyword options of `LocalServer`, for functions that pass them on."""
+
+    args: Sequence[str]
+    binary: ServerBinary | None
+    host: str
+    aof: bool
+    unix: bool
+    tls: Certificates | None
+    tls_client_certs: bool
+    password: str | None
+    users: Sequence[str]
+    clock: bool
+
+
+def basic_settings(host: str, data: Path, *, aof: bool) -> dict[str, str]:
+    """Return the settings of every server: loopback only, and nothing on disk unless `aof`."""
+    return {
+        "bind": host,
+        "dir": str(data),
+        "save": "",
+        "appendonly": "yes" if aof else "no",
+        "appendfsync": "always",
+    }
+
+
+def tls_settings(tls: Certificates, port: int, *, client_certs: bool) -> dict[str, str]:
+    """Return the settings for TLS with clients, replicas and cluster nodes."""
+    return {
+        "tls-port": str(port),
+        "tls-ca-cert-file": str(tls.ca),
+        "tls-cert-file": str(tls.server_cert),
+        "tls-key-file": str(tls.server_key),
+        "tls-auth-clients": "yes" if client_certs else "no",
+        "tls-replication": "yes",
+        "tls-cluster": "yes",
+    }
+
+
+def as_arguments(settings: Mapping[str, str]) -> list[str]:
+    """Return settings in the form of a server's command line."""
+    return [part for key, value in settings.items() for part in (f"--{key}", value)]
+
+
+def write_users(file: Path, users: Sequence[str]) -> str:
+    """Write an ACL file with these users and the keeper; return its name."""
+    name, password = KEEPER
+    lines = [*users, f"{name} on >{password} ~* &* +@all"]
+    file.write_text("".join(f"user {line}\n" for line in lines))
+    return str(file)
+
 
 # Long, because a new process may get no CPU for seconds on a busy CI machine.
 _START_TIMEOUT = 15.0

@@ -9,13 +9,16 @@ cluster nodes agree. At its end no process and no file is left, even if servers 
 frozen.
 """
 
-from asynclock.testing.topology.base import Quorum, Single, Topology, until
-from asynclock.testing.topology.replicated import (
+from asynclock.testing.topology.base import (
     REPLICATION,
+    Quorum,
     Replicated,
+    Single,
+    Topology,
     follow,
     in_sync,
     runs,
+    until,
 )
 
 __all__ = [

@@ -10,11 +10,8 @@ from typing import ClassVar, Unpack
 from urllib.parse import urlsplit
 
 from asynclock.errors import UnsupportedDeploymentError
-from asynclock.testing.servers.local import LocalServer
-from asynclock.testing.servers.resp import ServerReplyError
-from asynclock.testing.servers.settings import ServerOptions
-from asynclock.testing.topology.base import Topology, until
-from asynclock.testing.topology.replicated import REPLICATION, in_sync, runs
+from asynclock.testing.servers.local import LocalServer, ServerOptions, ServerReplyError
+from asynclock.testing.topology.base import REPLICATION, Topology, in_sync, runs, until
 
 _SLOTS = 16_384
 _BUS_OFFSET = 10_000

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from typing import Unpack
 from urllib.parse import urlsplit
 
-from asynclock.testing.servers.local import LocalServer
-from asynclock.testing.servers.settings import ServerOptions, tls_settings
-from asynclock.testing.topology.base import until
-from asynclock.testing.topology.replicated import Replicated, follow, runs
+from asynclock.testing.servers.local import LocalServer, ServerOptions, tls_settings
+from asynclock.testing.topology.base import Replicated, follow, runs, until
 
 FAILOVER_WITHIN = 50.0
 """Seconds; long, because a Sentinel that got no CPU for 2 s does nothing for 30 s."""

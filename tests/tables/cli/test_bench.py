@@ -14,7 +14,7 @@ from asynclock.cli import bench
 from asynclock.cli._sources import Settings
 from asynclock.cli.bench import Row, measure
 from asynclock.testing import memory_node, run_virtual
-from asynclock.testing.history.load import Load
+from asynclock.testing.load import Load
 
 ROUNDS = [
     Load(seconds=1.0, count=100, cpu=0.01, waits=[0.004, 0.001], errors=Counter(OSError=2)),

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from asynclock.cli.run import child
-from asynclock.cli.run.child import Child
-from asynclock.cli.run.terminal import Terminal
+from asynclock.cli.run.child import Child, Terminal
 from tests.cli.conftest import PATIENCE, environment
 from tests.waiting import in_virtual_time
 

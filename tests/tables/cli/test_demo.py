@@ -24,8 +24,7 @@ import asynclock
 from asynclock.cli.demo import command, scenario, service
 from asynclock.cli.demo.command import Lines, Screen, _result, _verdict
 from asynclock.cli.demo.scenario import Act, DemoError, ServiceProcess, _act
-from asynclock.cli.demo.service import Guards, user
-from asynclock.cli.demo.store import Store, buy
+from asynclock.cli.demo.service import Guards, Store, buy, user
 from asynclock.testing import run_virtual
 from tests.waiting import PATIENCE, in_virtual_time
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from asynclock.cli.run import group
-from asynclock.cli.run.group import Group
+from asynclock.cli.run import child
+from asynclock.cli.run.child import Group
 
 NUMBER = 4_000_000
 """A group that no machine has."""
@@ -39,7 +39,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
     def none_of_ours(*_: int) -> Any:
         raise ChildProcessError
 
-    monkeypatch.setattr(group, "_PROC", tmp_path)
+    monkeypatch.setattr(child, "_PROC", tmp_path)
     monkeypatch.setattr(os, "killpg", lambda *_: None)
     monkeypatch.setattr(os, "waitpid", none_of_ours)
     return Proc(tmp_path)

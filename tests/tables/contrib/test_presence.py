@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from asynclock.contrib._disconnect import AHEAD, PRESENCE, CancelOnDisconnect, Presence
+from asynclock.contrib._middleware import AHEAD, PRESENCE, CancelOnDisconnect, Presence
 from asynclock.contrib._while_present import PRESENCE_INTERVAL, WhilePresent
 
 GONE = {"type": "http.disconnect"}

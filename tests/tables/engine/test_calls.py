@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._rules.settling import SETTLING, STEADY
+from asynclock._rules.pacing import SETTLING, STEADY
 from asynclock._rules.validity import longest_outage
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL
 from tests.tables.engine.told import (

@@ -27,7 +27,7 @@ from asynclock._engine.ticket import WOKEN
 from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure
 from asynclock._primitives import lock
-from asynclock._rules.pace import Paces
+from asynclock._rules.pacing import Paces
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 

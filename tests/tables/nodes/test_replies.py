@@ -33,7 +33,7 @@ from asynclock._nodes.replies import Failure, Gather, ServerError, failure, pars
 from asynclock._nodes.script import FAILED, GRANTED, BatchCommand, Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules.trust import Facts
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 from tests.waiting import in_virtual_time
 
 # ---- errors

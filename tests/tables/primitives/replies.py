@@ -30,7 +30,7 @@ from asynclock._nodes.script import Script
 from asynclock._primitives import election, lock, multi, readwrite, register
 from asynclock.testing import LocalServer, ServerReplyError
 from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.keyspace import ReplyError
+from asynclock.testing.memory.commands import ReplyError
 
 SCRIPTS: dict[str, tuple[Script, str]] = {
     "lock": (lock.SCRIPT, "l c q"),
