@@ -236,6 +236,7 @@ class Context:
         self.multiplexer.unsent.clear()
         if self.multiplexer.started:
             self.inherited = self.closed = True
+            self.multiplexer.loop = None
             self.ready = _refuse_inherited
             self.undos.clear()
             self.seeking.clear()

@@ -133,6 +133,8 @@ class Renewals:
         self._alive: dict[str, Grant] = {}
         self._tracked: dict[str, Grant] = {}
         """The keys of which the nodes will report a change, and the grant that has each."""
+        self._early_at = 0.0
+        """When the last of the renewals that pushes cause is due."""
         self._pauses: dict[str, tuple[float, float]] = {}
         """For each owner whose renewal came early: from when on the next one may, and the pause
         after that one."""
@@ -218,6 +220,9 @@ class Renewals:
 
         They use up the request, so this must follow each of them.
         """
+        facts = (node.trust.facts for node in self.multiplexer.nodes)
+        if not any(one and one.tracking for one in facts):
+            return  # no server can push
         keys: list[str] = []
         for grant in grants:
             own = grant.spec.own_keys if grant.alarm and grant.renew_until else ()
@@ -231,16 +236,17 @@ class Renewals:
 
     def changed(self, key: str | None) -> None:
         """Renew at once the lease that has `key`, which changed on a node; all leases if FLUSH."""
-        now = _clock.now()
         if key == FLUSH:
-            # One batch at a time: thousands of leases at once would block the loop.
-            for place, grant in enumerate(self.grants()):
-                self._renew_early(grant, now + place // self.multiplexer.batch * RENEWAL_WINDOW)
+            for grant in self.grants():
+                self._renew_early(grant)
             self._tracked.clear()
         elif key is not None and key in self._tracked:
-            self._renew_early(self._tracked.pop(key), now)
+            self._renew_early(self._tracked.pop(key))
 
-    def _renew_early(self, grant: Grant, at: float) -> None:
+    def _renew_early(self, grant: Grant) -> None:
+        # One batch at a time: thousands of leases at once would block the loop.
+        at = max(_clock.now(), self._early_at + RENEWAL_WINDOW / self.multiplexer.batch)
+        self._early_at = at
         allowed, pause = self._pauses.get(grant.owner, (at, PAUSE))
         at = max(at, allowed)
         if grant.alarm and at < grant.sooner_at:

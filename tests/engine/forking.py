@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import asynclock
@@ -137,7 +138,9 @@ def from_a_thread(urls: list[str]) -> None:
 
     async def work() -> None:
         async with asynclock.connect(*urls, **SETTINGS) as locks, locks.lock("a") as lease:
-            found.update(locks=locks, lease=lease)
+            run = await locks.once("c").acquire()
+            run.finish("the parent's")
+            found.update(locks=locks, lease=lease, run=run)
             entered.set()
             while not done.is_set():
                 await asyncio.sleep(0.01)
@@ -150,19 +153,28 @@ def from_a_thread(urls: list[str]) -> None:
     if not child:
         if found["lease"].held:
             os._exit(9)
-        asyncio.run(use_own(urls, found["locks"]))
+        asyncio.run(use_own(urls, **found))
         os._exit(0)
     found["code"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     done.set()
     thread.join()
 
 
-async def use_own(urls: list[str], inherited: asynclock.LockManager) -> None:
+async def use_own(
+    urls: list[str], locks: asynclock.LockManager, lease: asynclock.Lease, run: asynclock.Run
+) -> None:
     """A manager of the child's own, beside the inherited one."""
-    async with asynclock.connect(*urls, **SETTINGS) as locks:
-        tell(free=await locks.lock("a").try_acquire() is not None)
-        async with locks.lock("b"):
-            await inherited.aclose()
+    said = []
+    for use in (run.release, lease.detach, partial(lease.__aexit__, None, None, None)):
+        try:
+            said.append(await use())
+        except asynclock.LeaseLostError as error:
+            said.append(error.reason)
+    tell(said=said, kept=await lease.check())
+    async with asynclock.connect(*urls, **SETTINGS) as ours:
+        tell(free=await ours.lock("a").try_acquire() is not None)
+        async with ours.lock("b"):
+            await locks.aclose()
 
 
 def main(case: str, urls: list[str]) -> None:

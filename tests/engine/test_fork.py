@@ -77,7 +77,9 @@ async def test_nor_does_one_that_inherits_tls(
 async def test_a_child_of_another_thread_uses_a_manager_of_its_own(
     asynclock_nodes: list[LocalServer],
 ) -> None:
-    child, parent = await said("from_a_thread", asynclock_nodes[0].url)
+    inherited, child, parent = await said("from_a_thread", asynclock_nodes[0].url)
+    reason = "it belongs to the process that forked this one"
+    assert inherited == {"said": [reason] * 3, "kept": False}
     assert child == {"free": False}
     assert parent == {"child": 0, **UNTOUCHED}
 

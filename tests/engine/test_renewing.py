@@ -16,10 +16,12 @@ from tests.engine.virtual_nodes import (
     UNNOTICED,
     VALID,
     Nodes,
+    refuse_tracking,
     seconds_until,
     start,
     virtual,
 )
+from tests.tables.inside import now
 from tests.waiting import until
 
 UNRENEWED = "no quorum renewed it before its ttl ran out"
@@ -330,13 +332,43 @@ async def test_a_deleted_key_is_noticed_at_once_and_counts_once_a_majority_lacks
     assert lease.lost_reason == "the nodes no longer hold it for us"
 
 
+@pytest.mark.parametrize("how", ["flush", "delete"])
+def test_many_lost_keys_are_noticed_soon_and_not_in_one_go(how: str) -> None:
+    """A flush also before the first renewal."""
+
+    @virtual
+    async def test(on: Nodes) -> None:
+        leases = [await on.locks.lock(f"{n}").acquire() for n in range(600)]
+        if how == "delete":
+            await asyncio.gather(*(lease.extend() for lease in leases))
+        began = now()
+        for node in on.nodes[:2]:
+            if how == "flush":
+                node.flush()
+            else:
+                await node.command("DEL", *(f"asynclock:{n}" for n in range(600)))
+        for lease in leases:
+            await loses(lease)
+        assert AT_ONCE / 2 < now() - began < 2 * AT_ONCE
+
+    test()
+
+
 @virtual
-async def test_a_flush_is_noticed_at_once_also_before_the_first_renewal(on: Nodes) -> None:
-    leases = [await on.locks.lock(f"{n}").acquire() for n in range(300)]
-    for node in on.nodes[:2]:
-        node.flush()
-    for lease in leases:
-        assert await loses(lease) < AT_ONCE
+async def test_nodes_that_push_nothing_are_asked_for_no_push(on: Nodes) -> None:
+    refuse_tracking(on.nodes)
+    asked, answer = [], on.nodes[0].answer
+
+    def listening(client: Any, words: Any) -> Any:
+        asked.append(words[0])
+        return answer(client, words)
+
+    on.nodes[0].answer = listening  # type: ignore[method-assign]
+    async with on.connect() as locks, locks.lock("a") as lease:
+        await lease.extend()
+        await asyncio.sleep(TTL)
+    assert b"EVALSHA" in asked
+    assert b"MGET" not in asked
 
 
 @virtual
