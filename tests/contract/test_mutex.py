@@ -217,7 +217,7 @@ async def test_a_loss_ends_the_body(
 async def test_a_deleted_key_ends_the_body_at_once(face: Face, connect: Connect, of: Kind) -> None:
     """The next renewal is 40 s away."""
     locks = connect()
-    with pytest.raises(asynclock.LeaseLostError, match="the nodes no longer h[eo]ld it for us"):
+    with pytest.raises(asynclock.LeaseLostError, match=r"the nodes no longer h[eo]ld it for us"):
         async with asyncio.timeout(AT_ONCE), of(locks) as lease:
             await lease.extend()
             await face.delete()
