@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 from weakref import ReferenceType
 
 from .. import _clock, _settings
@@ -131,7 +131,7 @@ class Lease(_settings.Answering):
         if not self._ended:
             await asyncio.shield(self._ending())
 
-    async def extend(self, ttl: float | None = None) -> None:
+    async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
         """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl.
 
         The range of `ttl` is that of `lock(ttl=)`; other values raise ConfigurationError, and so
@@ -141,6 +141,8 @@ class Lease(_settings.Answering):
         nodes answered: the lease then ends when it would have. If this call is cancelled, the
         nodes may or may not have extended.
         """
+        if unknown:
+            raise _settings.unknown(unknown)
         if ttl is not None:
             settings = self._engine.settings
             timeout, longest = settings.node_timeout, settings.max_ttl

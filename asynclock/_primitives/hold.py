@@ -6,7 +6,7 @@ import asyncio
 import types
 from collections.abc import Coroutine, Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from .. import _settings
 from .._engine.detached import no_ticket
@@ -76,12 +76,12 @@ class Hold(_settings.Answering):
     def _endings(self) -> list[asyncio.Future[None]]:
         return [lease._ending() for lease in self._leases]
 
-    async def extend(self, ttl: float | None = None) -> None:
+    async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
         """Renew every lease now, one after the other; see `Lease.extend`."""
         if self._outcome is not None:
             raise self._leases[0]._loss_error()
         for lease in self._leases:
-            await lease.extend(ttl)
+            await lease.extend(ttl, **unknown)
 
     async def check(self) -> bool:
         """Return whether the nodes still keep every lease for us; see `Lease.check`."""

@@ -89,7 +89,7 @@ KIND = state_kind("once", _describe)
 
 
 @of_one_process
-class Run:
+class Run(_settings.Answering):
     """One use of a `Once`: the result that is kept already, or the lock under which to make it.
 
     The end of the `async with` block keeps the value passed to `finish`, and releases the lock. A

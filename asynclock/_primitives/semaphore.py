@@ -163,8 +163,8 @@ class SemaphorePermits(Acquirable[MultiLease]):
         self._gate = gate
 
     def __repr__(self) -> str:
-        ttl = self._options.ttl
-        return f"<{type(self).__name__} {self.name!r} permits={self.permits} ttl={ttl:g}>"
+        counts = f"permits={self.permits} of {self._semaphore.permits}"
+        return f"<{type(self).__name__} {self.name!r} {counts} ttl={self._options.ttl:g}>"
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
         return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)

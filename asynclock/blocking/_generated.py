@@ -140,7 +140,7 @@ class Lease(Holding):
         """Seconds until the lease ends if it is not renewed again; 0 once it has ended."""
         return self._inner.remaining()
 
-    def extend(self, ttl: float | None = None) -> None:
+    def extend(self, ttl: float | None = None, **unknown: Never) -> None:
         """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl.
 
         The range of `ttl` is that of `lock(ttl=)`; other values raise ConfigurationError, and so
@@ -150,7 +150,7 @@ class Lease(Holding):
         nodes answered: the lease then ends when it would have. If this call is interrupted, the
         nodes may or may not have extended.
         """
-        self._manager.call(lambda: self._inner.extend(ttl))
+        self._manager.call(lambda: self._inner.extend(ttl, **unknown))
 
     def check(self) -> bool:
         """Return whether the nodes still keep the lease for us, without renewing it.

@@ -326,7 +326,10 @@ def test_a_release_wants_a_repository_and_no_loose_changes(
 
 def test_the_workflow_runs_each_session_that_nox_runs_by_itself(noxfile: ModuleType) -> None:
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    matrix = yaml.safe_load(text)["jobs"]["session"]["strategy"]["matrix"]
+    job = yaml.safe_load(text)["jobs"]["session"]
+    matrix = job["strategy"]["matrix"]
+    (pythons,) = (one["with"] for one in job["steps"] if "setup-python" in one.get("uses", ""))
+    assert set(pythons["python-version"].split()) == noxfile.PYTHONS.keys()
     by_itself = [name for name, session in registry.get().items() if session.default is not False]
     assert sorted(matrix["session"]) == sorted(by_itself)
     assert {"nightly"} <= registry.get().keys()

@@ -76,7 +76,7 @@ def things(module: ModuleType) -> dict[str, Any]:
     semaphore, rwlock = locks.semaphore("s", 2), locks.rwlock("r")
     made = [locks.lock("a"), locks.fair_lock("f"), locks.multi_lock("a", "b"), semaphore]
     made += [locks.reentrant_lock("r"), semaphore.several(2), rwlock, rwlock.read()]
-    made += [locks.event("e"), locks.latch("l", 2), locks.barrier("b", 2), locks]
+    made += [locks.event("e"), locks.latch("l", 2), locks.barrier("b", 2), locks.once("o"), locks]
     return {type(one).__name__: one for one in made}
 
 
@@ -94,6 +94,8 @@ def things(module: ModuleType) -> dict[str, Any]:
         ("LockManager", "getFairLock", "fair_lock(name)"),
         ("Lock LockManager", "quit", "aclose() of the manager, or close() of one of asynclock"),
         ("Latch", "countDown", "count_down()"),
+        ("Lock Once", "reset", "`asynclock release NAME` in a shell"),
+        ("Once", "save", "finish(value), of the run"),
         ("SharedEvent Barrier", "locked", "lease.held"),
     ],
 )
@@ -107,6 +109,15 @@ def test_a_method_of_another_library_is_answered(
             getattr(one, method)
         assert (caught.value.name, caught.value.obj) == (method, one)
         assert not hasattr(one, method)
+
+
+def test_an_acquire_that_is_not_awaited_has_no_lease() -> None:
+    call = asynclock.connect("memory://words").lock("a").acquire()
+    with contextlib.closing(call):
+        for name in ("release", "fence"):
+            with pytest.raises(AttributeError, match=f"no '{name}': write `lease = await lock"):
+                getattr(call, name)
+        assert not hasattr(call, "__len__")
 
 
 def test_python_and_its_tools_find_on_a_lock_what_it_has() -> None:
@@ -135,6 +146,7 @@ def test_python_and_its_tools_find_on_a_lock_what_it_has() -> None:
         (lambda locks: locks.lock("a").acquire(ttl=5), "where the lock is made"),
         (lambda locks: asyncio.run(locks.lock("a").try_acquire(timeout=5)), "acquire(timeout="),
         (lambda locks: locks.rwlock("a").read(blocking=False), "try_acquire()"),
+        (lambda locks: asyncio.run(extended(locks)), "lease.extend(ttl)"),
         (lambda _: asynclock.connect("memory://", host="a"), 'connect("redis://'),
         (lambda _: blocking.connect("memory://", db=1), 'connect("redis://'),
         (lambda _: asynclock.connect("memory://", timeout=1), "lock(name, timeout=...)"),
@@ -152,6 +164,11 @@ def entered_plainly(call: Any) -> None:
 
 async def awaited(lock: Any) -> None:
     await lock
+
+
+async def extended(locks: Any) -> None:
+    async with locks, locks.lock("a") as lease:
+        await lease.extend(additional_time=5)
 
 
 async def entered(lock: Any) -> None:

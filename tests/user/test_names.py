@@ -29,7 +29,7 @@ def test_every_object_shows_its_name() -> None:
         "<Lock 'a' ttl=2.5>": locks.lock("a"),
         "<FairLock 'a' ttl=2.5>": locks.fair_lock("a"),
         "<Semaphore 'a' permits=3 ttl=2.5>": locks.semaphore("a", 3),
-        "<SemaphorePermits 'a' permits=2 ttl=2.5>": locks.semaphore("a", 3).several(2),
+        "<SemaphorePermits 'a' permits=2 of 3 ttl=2.5>": locks.semaphore("a", 3).several(2),
         "<ReadWriteLock 'a' ttl=2.5>": locks.rwlock("a"),
         "<Election 'a' ttl=2.5>": locks.election("a"),
         "<SharedEvent 'a'>": locks.event("a"),
