@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -333,6 +334,39 @@ def test_the_workflow_runs_each_session_that_nox_runs_by_itself(noxfile: ModuleT
     by_itself = [name for name, session in registry.get().items() if session.default is not False]
     assert sorted(matrix["session"]) == sorted(by_itself)
     assert {"nightly"} <= registry.get().keys()
+
+
+# ---- what is installed ---------------------------------------------------------------------------
+
+
+def test_the_docs_list_what_is_installed_with_its_range_and_licence(noxfile: ModuleType) -> None:
+    project = noxfile.PROJECT["project"]
+    optional = project["optional-dependencies"]
+    declared = {("always", one) for one in project["dependencies"]}
+    for extra, ones in optional.items():
+        for one in ones:
+            inner = re.fullmatch(r"asynclock\[(.*)\]", one)
+            names = inner[1].split(",") if inner else []
+            found = [dependency for name in names for dependency in optional[name]]
+            declared |= {(extra, dependency) for dependency in found or [one]}
+    text = (ROOT / "docs" / "versions.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([a-z-]+) \| (>=\S+) \| (.*?) \| (.*?) \| ", text, re.MULTILINE)
+    listed = {
+        (extra.partition(" ")[0], name, least)
+        for name, least, extras, _ in rows
+        for extra in extras.split(", ")
+    }
+    split = {
+        (extra, re.split(r"\W(?<!-)", one)[0], re.findall(r">=[\d.]+", one)[0])
+        for extra, one in declared
+    }
+    assert listed == split
+    for name, _, _, licence in rows:
+        try:
+            stated = metadata.metadata(name).get("License-Expression")
+        except metadata.PackageNotFoundError:
+            continue  # an extra that this environment lacks
+        assert stated in (None, licence), name
 
 
 # ---- the packages --------------------------------------------------------------------------------
