@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,3 +44,27 @@ LongNodeTimeoutOption = Annotated[
     typer.Option(parser=duration, metavar="TIME", help="A node's time to answer. Default: 1s"),
 ]
 """For commands whose users can wait longer than locks."""
+MaxTtlOption = Annotated[
+    float | None,
+    typer.Option(
+        parser=duration, metavar="TIME", help="The longest ttl of all users of these nodes."
+    ),
+]
+
+
+def _guard(word: str) -> bool | str:
+    # `connect` refuses other words.
+    return {"on": True, "off": False}.get(word, word)
+
+
+def _acks(word: str) -> int | str:
+    return int(word) if word.isdecimal() else word
+
+
+RestartGuardOption = Annotated[
+    Any,
+    typer.Option(parser=_guard, metavar="on|off|disk", help="The services' restart guard."),
+]
+AcksOption = Annotated[
+    Any, typer.Option(parser=_acks, metavar="N|majority|all", help="The services' acks.")
+]

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from ..errors import ConfigurationError
 from ..manager import LockManager
 
 NODES, CONFIG = "ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG"
+NODE_TIMEOUT = 1.0
+"""Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
 _KEYS: Mapping[str, type | tuple[type, ...]] = {
     "nodes": list,
     "prefix": str,
@@ -58,9 +60,17 @@ class Settings:
         """The prefix of each key."""
         return str(self.options.get("prefix", "asynclock:"))
 
-    def look(self, tool: str, **more: Any) -> LockManager:
+    def relaxed(self) -> Settings:
+        """Return them for a command that holds no lease: it needs no ttl, and waits for nodes."""
+        longest = self.options.get("max_ttl", max(10.0, self.options.get("ttl", 10.0)))
+        patient = {"node_timeout": min(NODE_TIMEOUT, longest / 4) if longest > 0 else NODE_TIMEOUT}
+        options = {**patient, **self.options, "max_ttl": longest, "ttl": longest}
+        return replace(self, options=options)
+
+    def look(self, tool: str) -> LockManager:
         """Make a manager for a tool that holds no lock; its label tells that to `nodes finish`."""
-        return self.connect(label=f"{socket.gethostname()}:{os.getpid()}:{tool}", **more)
+        label = f"{socket.gethostname()}:{os.getpid()}:{tool}"
+        return self.relaxed().connect(label=label)
 
     def connect(self, **more: Any) -> LockManager:
         """Make a manager; a None in `more` leaves the setting alone. Raises ConfigurationError."""

@@ -13,12 +13,18 @@ import typer
 from .._rules.nodeset import CLOSING, OPEN, NodeSet, shown
 from ..errors import ConfigurationError
 from ..fleet import Fleet, FleetState
-from ._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption, duration
+from ._options import (
+    ConfigOption,
+    LongNodeTimeoutOption,
+    MaxTtlOption,
+    NodeOption,
+    PrefixOption,
+)
 from ._output import print_json, print_table
 from ._sources import Settings, load, repeated
 from ._status import Status
 from ._text import log_to_stderr, say
-from .look.held import NODE_TIMEOUT, say_causes
+from .look.held import say_causes
 
 
 class Action(StrEnum):
@@ -46,12 +52,7 @@ def nodes(
     force: Annotated[
         bool, typer.Option("--force", help="Even if clients still use other nodes.")
     ] = False,
-    max_ttl: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration, metavar="TIME", help="The longest ttl of all users of these nodes."
-        ),
-    ] = None,
+    max_ttl: MaxTtlOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     node: NodeOption = None,
     config: ConfigOption = None,
@@ -80,9 +81,9 @@ def nodes(
     given = changed or []
     if len(given) != NODES.get(action, 0):
         raise ConfigurationError(f"`nodes {action}` takes {NODES.get(action, 0)} nodes: see --help")
-    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    settings = load(node, config, prefix=prefix, node_timeout=node_timeout, max_ttl=max_ttl)
     log_to_stderr()
-    state = asyncio.run(_act(settings, action, given, max_ttl, force=force))
+    state = asyncio.run(_act(settings.relaxed(), action, given, force=force))
     if json:
         print_json(_as_json(state))
     else:
@@ -92,20 +93,9 @@ def nodes(
 
 
 async def _act(
-    settings: Settings,
-    action: Action,
-    given: Sequence[str],
-    max_ttl: float | None,
-    *,
-    force: bool,
+    settings: Settings, action: Action, given: Sequence[str], *, force: bool
 ) -> FleetState:
-    options: dict[str, Any] = {"node_timeout": NODE_TIMEOUT, **settings.options}
-    if max_ttl is not None:
-        options["max_ttl"] = max_ttl
-        # These commands hold no lease.
-        options["ttl"] = min(options.get("ttl", 10.0), max_ttl)
-        options["node_timeout"] = min(options["node_timeout"], max_ttl / 4)
-    async with Fleet(*settings.nodes, progress=say, **options) as fleet:
+    async with Fleet(*settings.nodes, progress=say, **settings.options) as fleet:
         match action:
             case Action.record:
                 return await fleet.record(force=force)

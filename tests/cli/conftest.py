@@ -102,11 +102,16 @@ class Program:
         self.config.write_text("\n".join(lines))
 
     async def start(
-        self, *args: str, stdin: int | None = None, env: Mapping[str, str] | None = None
+        self,
+        *args: str,
+        stdin: int | None = None,
+        env: Mapping[str, str] | None = None,
+        installed: str = "",
     ) -> asyncio.subprocess.Process:
-        """Start it and return."""
+        """Start it, or the `installed` program, and return."""
+        program = (installed,) if installed else (sys.executable, "-m", "asynclock")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "asynclock", *args),
+            *(*program, *args),
             env=environment(**(self.settings if env is None else env)),
             stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
             stdout=asyncio.subprocess.PIPE,

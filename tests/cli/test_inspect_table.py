@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,6 +233,26 @@ LABELS: dict[str, tuple[str | None, int | None, str | None]] = {
     "web-1:77th": (None, None, None),
     ":77": (None, None, None),
 }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "x"),
+        ("top", "--once"),
+        ("top", "--once", "--max-ttl", "2s", "--restart-guard", "disk", "--acks", "0"),
+        ("release", "x", "--force", "--yes"),
+        ("nodes", "show"),
+    ],
+)
+def test_the_services_own_file_is_taken_whatever_its_max_ttl(
+    words: tuple[str, ...], here: Here, tmp_path: Path
+) -> None:
+    """These commands wait for a second for each node, but not for more than the rules allow."""
+    file = tmp_path / "services.toml"
+    file.write_text(f"nodes = {nodes()}\nttl = 2.0\nmax_ttl = 3.0\n")
+    ended = here(*words, "--config", str(file))
+    assert (ended.status, ended.err.replace("asynclock: 'x' is free\n", "")) == (0, "")
 
 
 def test_where_a_holder_is_by_its_label(here: Here) -> None:

@@ -7,7 +7,9 @@ import contextlib
 import json
 import re
 import shlex
+import sys
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,8 @@ from asynclock.testing.plugin import StartServers
 from tests.waiting import in_virtual_time
 
 from . import schema
-from .conftest import NODES, Here, Outcome, Program
+from .conftest import NODES, Here, Outcome, Program, until
+from .terminal import Session
 
 FAST: dict[str, Any] = {"ttl": 2.0, "max_ttl": 2.0, "node_timeout": 0.5}
 
@@ -101,6 +104,47 @@ async def test_a_step_from_the_first_record_to_the_end(
     assert not any(node["lags"] for node in found["nodes"])
     program.use(servers[:3], **FAST)
     assert "set-differs" in await doctors(program)
+
+
+async def test_the_installed_tools_say_who_they_are_and_hold_up_no_step(
+    program: Program, asynclock_servers: StartServers
+) -> None:
+    """They use the old set, as an old client does, but hold no lock."""
+    installed = str(Path(sys.executable).with_name("asynclock"))
+    servers = await asynclock_servers(4)
+    program.use(servers[:3], **FAST)
+    assert (await program("nodes", "record")).status == 0
+    ended = await program("nodes", "add", servers[3].url)
+    assert ended.status == 0, ended.err
+    seen: set[str] = set()
+
+    async def told(tool: str) -> bool:
+        lines = await servers[0].command("CLIENT", "LIST")
+        seen.update(found[1] for found in re.finditer(r":[\w.-]+:\d+:(\w+) ", lines))
+        return tool in seen
+
+    await servers[2].freeze()
+    while not await told("inspect"):
+        short = await program.start("inspect", "--all", installed=installed)
+        while short.returncode is None and not await told("inspect"):
+            await asyncio.sleep(0.01)
+        await program.finish(short)
+    await servers[2].thaw()
+    top = Session(program, command=(installed, "top"))
+    serve = await program.start("serve", "--port", "0", installed=installed)
+    try:
+        await top.shows("0 held")
+        await until(lambda: told("top"), "top is connected")
+        await until(lambda: told("serve"), "serve is connected")
+        program.use(servers, **FAST)
+        ended = await program("nodes", "finish")
+        assert ended.status == 0, ended.err
+        assert serve.returncode is None
+        assert await top.end() == 64, "it doesn't freeze: the record refuses its set now"
+        assert "the fleet uses" in top.screen
+    finally:
+        top.close()
+    assert seen == {"inspect", "top", "serve"}
 
 
 # ---- on nodes in memory --------------------------------------------------------------------------

@@ -14,7 +14,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ..._nodes.replicated.acks import Acks
-from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, duration
+from .._options import (
+    ConfigOption,
+    MaxTtlOption,
+    NodeOption,
+    NodeTimeoutOption,
+    PrefixOption,
+)
 from .._output import console, print_json, print_table
 from .._sources import Settings, load, repeated
 from .._text import clean
@@ -32,12 +38,7 @@ def doctor(
     watch: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.2, max=60, help="Time to watch clocks.")
     ] = 1.0,
-    max_ttl: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration, metavar="TIME", help="The longest ttl of all users of these nodes."
-        ),
-    ] = None,
+    max_ttl: MaxTtlOption = None,
     node: NodeOption = None,
     config: ConfigOption = None,
     prefix: PrefixOption = None,

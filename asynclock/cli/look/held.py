@@ -23,8 +23,6 @@ from .._sources import Settings, load
 from .._status import Status
 from .._text import ago, held_for, log_to_nobody, say, seconds
 
-NODE_TIMEOUT = 1.0
-"""Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
 LONGEST_VALUE = 500
 """Maximum number of characters that are shown of a leader's value."""
 SHOWN = 20
@@ -84,8 +82,7 @@ def say_causes(errors: Mapping[str, str], prefix: str) -> None:
 
 async def find(settings: Settings, name: str | None) -> Survey:
     """Find everything, or the lock `name` and (if that is free) the parts of the name."""
-    timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
-    async with settings.look("inspect", node_timeout=timeout) as locks:
+    async with settings.look("inspect") as locks:
         if name is None:
             return with_missing_votes(await survey(node_access(locks)), locks)
         lock = await locks.inspect(name)

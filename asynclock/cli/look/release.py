@@ -24,7 +24,7 @@ from .._output import print_json, print_table
 from .._sources import Settings, load
 from .._status import Status
 from .._text import log_to_stderr, say, seconds
-from .held import NODE_TIMEOUT, say_causes
+from .held import say_causes
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def release(
             f"name the owner (--owner ID: `asynclock inspect {name}` shows it), "
             "or release it from any owner with --force"
         )
-    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    settings = load(node, config, prefix=prefix, node_timeout=node_timeout).relaxed()
     log_to_stderr()
     return asyncio.run(_release(settings, name, owner, ask_first=not yes, json=json))
 
@@ -79,10 +79,7 @@ def release(
 async def _release(
     settings: Settings, name: str, owner: str | None, *, ask_first: bool, json: bool
 ) -> int:
-    timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
-    async with settings.connect(
-        node_timeout=timeout, restart_guard=False, clock_guard=False, set_guard=False
-    ) as locks:
+    async with settings.connect(restart_guard=False, clock_guard=False, set_guard=False) as locks:
         leases = await _held(locks, name)
         wanted = _wanted(leases, owner)
         if not wanted:

@@ -18,11 +18,19 @@ from ..._inspect.survey import Survey, ask
 from ..._nodes.replies import Failure
 from ..._nodes.script import Command
 from ...errors import ConfigurationError
-from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
+from .._options import (
+    AcksOption,
+    ConfigOption,
+    LongNodeTimeoutOption,
+    MaxTtlOption,
+    NodeOption,
+    PrefixOption,
+    RestartGuardOption,
+)
 from .._sources import Settings, load
 from .._status import Status
 from .._text import say
-from .held import NODE_TIMEOUT, say_causes
+from .held import say_causes
 
 SCAN = Command.plain("SCAN", "0", "COUNT", 1)
 TOKEN = "ASYNCLOCK_TOKEN"  # noqa: S105 - the name of a variable
@@ -42,16 +50,9 @@ def serve(
     config: ConfigOption = None,
     prefix: PrefixOption = None,
     node_timeout: LongNodeTimeoutOption = None,
-    max_ttl: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0.1, help="The services' longest ttl."),
-    ] = None,
-    restart_guard: Annotated[
-        str | None, typer.Option(metavar="on|off|disk", help="The services' restart guard.")
-    ] = None,
-    acks: Annotated[
-        str | None, typer.Option(metavar="N|majority|all", help="The services' acks.")
-    ] = None,
+    max_ttl: MaxTtlOption = None,
+    restart_guard: RestartGuardOption = None,
+    acks: AcksOption = None,
 ) -> int:
     """Show locks and nodes on a page that updates itself.
 
@@ -75,8 +76,8 @@ def serve(
         prefix=prefix,
         node_timeout=node_timeout,
         max_ttl=max_ttl,
-        restart_guard=_guard(restart_guard),
-        acks=int(acks) if acks is not None and acks.isdecimal() else acks,
+        restart_guard=restart_guard,
+        acks=acks,
     )
     try:
         return asyncio.run(_serve(settings, port, os.environ.get(TOKEN)))
@@ -94,10 +95,7 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
 
     gc.set_threshold(*GARBAGE)
     made = token or secrets.token_urlsafe(24)
-    longest = settings.options.get("max_ttl", max(10.0, settings.options.get("ttl", 10.0)))
-    timeout = settings.options.get("node_timeout", min(NODE_TIMEOUT, longest / 4))
-    # The page holds no lease, so it needs no ttl of its own.
-    locks = settings.look("serve", node_timeout=timeout, max_ttl=longest, ttl=min(10.0, longest))
+    locks = settings.look("serve")
     app = dashboard(locks, token=made)  # before the nodes are met, to see since when one is down
     async with locks:
         nodes = node_access(locks).nodes
@@ -117,11 +115,6 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
             print(f"{address}#{urlencode({'token': made})}", flush=True)
             await uvicorn.Server(config).serve(sockets=[listening])
     return Status.OK
-
-
-def _guard(word: str | None) -> bool | str | None:
-    """Return the setting that an option names; `connect` refuses other words."""
-    return {"on": True, "off": False}.get(word, word) if word is not None else None
 
 
 def _listen(port: int) -> socket.socket:

@@ -16,12 +16,20 @@ from rich.text import Text
 from ..._inspect.doubts import lacking_rights
 from ..._inspect.monitor import Monitor, SeenLease
 from ...manager import LockManager
-from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
+from .._options import (
+    AcksOption,
+    ConfigOption,
+    LongNodeTimeoutOption,
+    MaxTtlOption,
+    NodeOption,
+    PrefixOption,
+    RestartGuardOption,
+)
 from .._output import SPARE, console, lines_of_table, print_table, print_text, wrapped
 from .._sources import Settings, load
 from .._status import Status
 from .._text import clean, log_to_nobody
-from .held import NODE_TIMEOUT, say_causes
+from .held import say_causes
 from .keys import pressed
 from .rows import (
     COLUMNS,
@@ -55,6 +63,9 @@ def top(
     config: ConfigOption = None,
     prefix: PrefixOption = None,
     node_timeout: LongNodeTimeoutOption = None,
+    max_ttl: MaxTtlOption = None,
+    restart_guard: RestartGuardOption = None,
+    acks: AcksOption = None,
 ) -> int:
     """Watch held locks, locks that ran out, and the health of the nodes.
 
@@ -66,22 +77,31 @@ def top(
     watches some), and connections, with those of this command. "ran out" counts locks whose holder
     neither renewed nor released them: the holder died, or lost them.
 
-    The exit status is 69 if too few nodes answered at the last look.
+    Give the same prefix, max_ttl, restart_guard and acks as your services, or their file: votes are
+    counted as the services count them. The exit status is 69 if too few nodes answered at the last
+    look.
 
     Examples:
 
         asynclock top
         asynclock top --once | grep payments
     """
-    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    settings = load(
+        node,
+        config,
+        prefix=prefix,
+        node_timeout=node_timeout,
+        max_ttl=max_ttl,
+        restart_guard=restart_guard,
+        acks=acks,
+    )
     log_to_nobody()
     live = not once and sys.stdin.isatty() and sys.stdout.isatty()
     return asyncio.run(_top(settings, interval, live=live))
 
 
 async def _top(settings: Settings, interval: float, *, live: bool) -> int:
-    timeout = settings.options.get("node_timeout", NODE_TIMEOUT)
-    async with settings.look("top", node_timeout=timeout) as locks:
+    async with settings.look("top") as locks:
         screen = TopScreen(Monitor(), settings.prefix)
         if live:
             await screen.run(locks, interval)
@@ -136,6 +156,9 @@ class TopScreen:
             ) as live,
         ):
             refreshing = asyncio.ensure_future(self._keep_refreshing(locks, interval, live))
+            # It ends with an error only, such as that the fleet uses other nodes by now.
+            refreshing.add_done_callback(lambda _: self._ended.set())
+            refreshing.add_done_callback(lambda _: keys.put_nowait(""))
             try:
                 while not self._ended.is_set():
                     self._key(await keys.get())

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from .._options import ConfigOption, NodeOption, NodeTimeoutOption, PrefixOption, duration
+from .._options import (
+    ConfigOption,
+    MaxTtlOption,
+    NodeOption,
+    NodeTimeoutOption,
+    PrefixOption,
+    duration,
+)
 from .arguments import RunArguments
 from .job import run as run_job
 
@@ -81,12 +88,7 @@ def run(
             "ended, or only the command itself."
         ),
     ] = WaitFor.group,
-    max_ttl: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration, metavar="TIME", help="The longest ttl of all users of these nodes."
-        ),
-    ] = None,
+    max_ttl: MaxTtlOption = None,
     node: NodeOption = None,
     config: ConfigOption = None,
     prefix: PrefixOption = None,
