@@ -12,7 +12,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from math import inf
 from types import TracebackType
@@ -33,7 +33,9 @@ from .register import Register, state_kind
 from .synchronized import Name, P, R, check_async, decorator
 
 LARGEST = 65_536
-"""Maximum number of bytes of a result, or of characters of its JSON."""
+"""Maximum number of bytes of a result, or of its JSON in UTF-8."""
+DEEPEST = 100
+"""Maximum number of lists and dicts inside each other: what is kept must be read anywhere."""
 Kept = tuple[()] | tuple[str, Any]
 """A result as the register stores it: "json" and the value, or "bytes" and base64; () for none."""
 
@@ -70,13 +72,24 @@ def _kept(value: object) -> Kept:
         size, kept = len(value), ("bytes", base64.b64encode(value).decode())
     else:
         try:
-            text = json.dumps(value, allow_nan=False)
-            size, kept = len(text), ("json", json.loads(text))
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+            size, kept = len(text.encode(errors="surrogatepass")), ("json", json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"a result must be JSON or bytes: {error}") from error
+        inner = [kept[1]]
+        for _ in range(DEEPEST):
+            inner = [one for outer in inner for one in _parts(outer)]
+        if inner:
+            raise ConfigurationError(f"a result must not be nested deeper than {DEEPEST} levels")
     if size > LARGEST:
         raise ConfigurationError(f"a result must have at most {LARGEST} bytes, not {size}")
     return kept
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _describe(value: str, _now: int) -> Description:
@@ -162,9 +175,9 @@ class Run(_settings.Answering):
         QuorumUnavailableError if too few nodes answered until the lease ended: then the result may
         be kept or not. An exception of the block goes first, and gets a note of that.
 
-        Raises ConfigurationError if `value` is neither JSON nor bytes, or has more than 65,536
-        bytes; then nothing is kept, and the next run does the work again. Raises RuntimeError if a
-        result is kept already.
+        Raises ConfigurationError if `value` is neither JSON nor bytes, has more than 65,536 bytes
+        (as JSON in UTF-8), or more than 100 levels; then nothing is kept, and the next run does the
+        work again. Raises RuntimeError if a result is kept already.
         """
         if self.lease is None or self.done:
             raise RuntimeError(f"{self.name!r} is done: a result is kept already")

@@ -393,9 +393,9 @@ class Run(Holding):
         QuorumUnavailableError if too few nodes answered until the lease ended: then the result may
         be kept or not. An exception of the block goes first, and gets a note of that.
 
-        Raises ConfigurationError if `value` is neither JSON nor bytes, or has more than 65,536
-        bytes; then nothing is kept, and the next run does the work again. Raises RuntimeError if a
-        result is kept already.
+        Raises ConfigurationError if `value` is neither JSON nor bytes, has more than 65,536 bytes
+        (as JSON in UTF-8), or more than 100 levels; then nothing is kept, and the next run does the
+        work again. Raises RuntimeError if a result is kept already.
         """
         self._inner.finish(value)
 

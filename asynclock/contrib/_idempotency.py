@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from hashlib import sha256
 from inspect import iscoroutinefunction
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple
 
 from .. import _settings
 from .._primitives.kind import from_json
-from .._primitives.once import Once, Run
+from .._primitives.once import LARGEST, Once, Run
 from ..errors import ConfigurationError
 from ..manager import LockManager
-from ._problems import ReusedKeyError, declared
+from ._problems import ReusedKeyError, UnkeptAnswerError, declared
+
+_log = logging.getLogger("asynclock")
 
 HEADER = "Idempotency-Key"
 SAFE = {"GET", "HEAD", "OPTIONS", "TRACE"}
@@ -63,25 +66,31 @@ def fingerprint(method: str, path: str, body: bytes) -> str:
 def first_answer(run: Run, request: str) -> Answer:
     """Return the answer that is kept, for a request with this fingerprint.
 
-    Raises ReusedKeyError if it answered another request.
+    Raises ReusedKeyError if it answered another request, UnkeptAnswerError if it can't be repeated.
     """
     if isinstance(run.result, bytes):
         head, _, body = run.result.partition(b"\n")
         match from_json(head):
-            case [str(asked), int(status), None | str() as content_type]:
-                if asked != request:
-                    raise ReusedKeyError("this key belongs to another request", name=run.name)
+            case [str(asked), *_] if asked != request:
+                raise ReusedKeyError("this key belongs to another request", name=run.name)
+            case [_, int(status), None | str() as content_type]:
                 return Answer(status, content_type, body)
+            case [_]:
+                raise UnkeptAnswerError("the answer was too large, or a stream", name=run.name)
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
 def keep_answer(run: Run, request: str, status: int, content_type: str | None, body: Any) -> None:
-    """Keep an answer at the end of `run`. Raises ConfigurationError if it is too large or a stream.
+    """Keep an answer at the end of `run`; of one that is too large, or a stream, that it was given.
 
-    An error of the server is not kept.
+    The handler has done its work, so no other request with the key may do it again. An error of the
+    server is not kept.
     """
-    if not isinstance(body, bytes):
-        text = "an answer that is to be repeated must have its whole body, not a stream"
-        raise ConfigurationError(text, name=run.name)
-    if status < ERRORS:
-        run.finish(json.dumps([request, status, content_type]).encode() + b"\n" + body)
+    if status >= ERRORS:
+        return
+    answer = json.dumps([request, status, content_type]).encode() + b"\n"
+    if isinstance(body, bytes | bytearray | memoryview) and len(answer) + len(body) <= LARGEST:
+        run.finish(answer + bytes(body))
+    else:
+        _log.warning("the answer of %r can't be repeated: it is too large, or a stream", run.name)
+        run.finish(json.dumps([request]).encode())

@@ -316,17 +316,11 @@ def idempotent(
         @idempotent(scope=lambda request: request["user"])
         async def pay(request: web.Request) -> web.Response: ...
 
-    The first answer is kept: its status, content type and body, of at most 65,000 bytes. It is
-    repeated for the same request (method, path, query and body). Another request with this key gets
-    422. While the first one is being answered, others get 409 with Retry-After, as for a lock
-    that is held. An exception and a status from 500 keep nothing: the next request tries again.
-    Requests without the header, and with GET, HEAD, OPTIONS or TRACE, are answered as usual. The
-    promise is that of `LockManager.once`.
+    What is kept, and what other requests get: as by `asynclock.contrib.fastapi.idempotent`.
 
     Args:
         keep: seconds that an answer is kept.
         scope: a function of the request that returns whose key it is, such as the user's id.
-            Without one, a client that knows another one's key and request gets the answer, too.
         settings: those of `LockManager.lock`; `timeout` is 0 by default.
     """
     keyed = Idempotent(keep, scope, {**settings})

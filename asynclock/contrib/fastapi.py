@@ -283,8 +283,9 @@ def idempotent(
 
     The first answer is kept: its status, content type and body, of at most 65,000 bytes. It is
     repeated for the same request (method, path, query and body). Another request with this key gets
-    422. While the first one is being answered, others get 409 with Retry-After, as for a lock
-    that is held. An exception and a status from 500 keep nothing: the next request tries again.
+    422. A stream or a larger body is sent, and the requests after it get 410. While the first one
+    is being answered, others get 409 with Retry-After, as for a lock that is held. An exception
+    and a status from 500 keep nothing: the next request tries again.
     Requests without the header, and with GET, HEAD, OPTIONS or TRACE, are answered as usual. The
     promise is that of `LockManager.once`.
 

@@ -49,8 +49,20 @@ async def test_what_is_kept(on: Nodes) -> None:
     assert not await left(on.nodes)
 
 
+def nested(levels: int) -> Any:
+    """Lists and dicts inside each other."""
+    value: Any = []
+    for level in range(1, levels):
+        value = [1, value] if level % 2 else {"a": value}
+    return value
+
+
 @pytest.mark.parametrize(
-    "value", [object(), {"a": b""}, float("nan"), "a" * 65_535, b"a" * 65_537, {1} | set("a")]
+    "value",
+    [
+        *(object(), {"a": b""}, float("nan"), {1} | set("a")),
+        *("a" * 65_535, b"a" * 65_537, "ä" * 32_768, nested(101), nested(5000)),
+    ],
 )
 def test_what_cannot_be_kept(value: object) -> None:
     @virtual
@@ -58,7 +70,11 @@ def test_what_cannot_be_kept(value: object) -> None:
         with pytest.raises(asynclock.ConfigurationError, match="a result must"):
             await do(on.locks, value)
         assert not await left(on.nodes)
-        assert await do(on.locks, "a" * 65_534) == (True, "a" * 65_534)
+        for kept in ("a" * 65_534, "ä" * 32_767, nested(100), "\ud800"):
+            assert await do(on.locks, kept, keep=60) == (True, kept)
+            assert await do(on.locks, 1, keep=60) == (False, kept)
+            await asyncio.sleep(61)
+        await do(on.locks, 1)
         with pytest.raises(RuntimeError, match="is done"):
             (await on.locks.once("a").acquire()).finish(1)
 
