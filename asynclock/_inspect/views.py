@@ -22,6 +22,21 @@ def origin(label: str | None) -> Mapping[str, Any]:
     return {"host": match["host"], "pid": int(match["pid"]), "task": match["task"]}
 
 
+def seconds(value: float | None) -> str:
+    """Return a duration for people, such as "9.0 s", "4m 10s" or "2d 3h"; "" for None."""
+    if value is None:
+        return ""
+    whole = int(value)
+    for size, unit, part, name in (
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // part}{name}"
+    return f"{value:.1f} s"
+
+
 def title(found: Inspection) -> str:
     """Return the name; for anything but a plain lock with kind and part."""
     if found.kind == "lock":

@@ -14,6 +14,7 @@ import unicodedata
 
 from .. import _clock
 from .._engine.inspection import Inspection
+from .._inspect.views import seconds as seconds
 
 # Cc control, Cf format (bidi marks, zero-width), Cs lone surrogates, Zl/Zp line separators.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -30,21 +31,6 @@ def clean(text: object) -> str:
         else one
         for one in text
     )
-
-
-def seconds(value: float | None) -> str:
-    """Return a duration for people, such as "9.0 s", "4m 10s" or "2d 3h"; "" for None."""
-    if value is None:
-        return ""
-    whole = int(value)
-    for size, unit, part, name in (
-        (86_400, "d", 3600, "h"),
-        (3600, "h", 60, "m"),
-        (60, "m", 1, "s"),
-    ):
-        if whole >= size:
-            return f"{whole // size}{unit} {whole % size // part}{name}"
-    return f"{value:.1f} s"
 
 
 def ago(moment: float | None) -> str:

@@ -336,6 +336,42 @@ def test_more_than_a_page_of_locks_is_found_once_each_in_their_order(here: Here)
     ]
 
 
+TIME = re.compile(r"\b(\d+\.\d s|\d+(m \d+s|h \d+m|d \d+h))(?!\w)")
+"""A time as all commands show it, such as 9.0 s or 4m 10s."""
+
+
+async def of_all_lengths(locks: Locks) -> None:
+    """A lock and a reader that are held, one that rests, waiters, and state that ends."""
+    await locks.lock("x", ttl=5000.0).acquire()
+    await locks.rwlock("book").read().acquire()
+    await (await locks.lock("rested", at_least=4000.0).acquire()).release()
+    await locks.latch("latch", 2).count_down()
+    now = int((await memory_node(NODES[0]).command("TIME"))[0])
+    for at, since in enumerate((1.2, 75.0, 4000.0, 200_000.0)):
+        ticket, number = f"{at:032x}:web:{at}", int((now - since) * 1e6)
+        for url in NODES:
+            node = memory_node(url)
+            await node.command("ZADD", "asynclock:x:#queue", number, ticket)
+            await node.command("SET", f"asynclock:x:#queue:#{ticket}", 1, "PX", 60_000)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("inspect", name) for name in ("x", "book", "rested", "latch", "--all")),
+        ("top", "--once"),
+    ],
+)
+def test_times_have_one_form(words: tuple[str, ...], here: Here) -> None:
+    given = scene(of_all_lengths, ttl=5000.0, max_ttl=6000.0)
+    shown = here(*asked(*words), scene=given).out
+    assert TIME.search(shown) or "latch" in words, shown
+    rest = TIME.sub("", shown).replace("0.0 ms", "")  # a node's round trip
+    assert not re.search(r"\b[\d.]+ ?(ms|s|m|h|d|seconds|min)\b|\d:\d\d:\d\d|\d{4}-\d\d", rest), (
+        rest
+    )
+
+
 # ---- who waits -----------------------------------------------------------------------------------
 
 

@@ -230,10 +230,10 @@ async def test_at_least_keeps_others_out_after_the_command_has_ended(
     program.use(asynclock_nodes)
     assert (await program("run", "--at-least", "1h", "j", "true")).status == 0
     seen = await program("inspect", "j")
-    assert re.match(r"j: rests, 3\d\d\d s; last held by \S+:true\n", seen.out)
+    assert re.match(r"j: rests, 5\dm \d+s left; last held by \S+:true\n", seen.out)
     late = await program("run", "--no-wait", "j", "true")
     assert late.status == 75
-    assert re.search(r"'j' rests for 3\d\d\d s, last held by", late.err)
+    assert re.search(r"'j' rests for 5\dm \d+s, last held by", late.err)
     owner = re.search(r"[0-9a-f]{32}", seen.out)
     assert owner
     assert (await program("release", "j", "--owner", owner[0], "--yes")).status == 0

@@ -229,7 +229,7 @@ def _about(view: NodeView, without_vote: Mapping[str, str]) -> Iterator[str]:
 def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
     agreement = Agreement.of(found)
     if found.rests:
-        left = "" if found.remaining is None else f", {found.remaining:.0f} s"
+        left = "" if found.remaining is None else f", {seconds(found.remaining)} left"
         return f"rests{left}; last held by {found.holder or 'a holder without a label'}"
     if found.owner is not None:
         where = origin(found.holder)

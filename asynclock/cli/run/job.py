@@ -24,7 +24,7 @@ from ...events import Contended, Event, Renewed
 from ...manager import LockManager
 from .._sources import Settings, load
 from .._status import Status
-from .._text import clean, log_to_stderr, say
+from .._text import clean, log_to_stderr, say, seconds
 from .arguments import RunArguments
 from .child import FORWARDED, Child, hear_of_ends
 from .guardian import Guardian
@@ -166,7 +166,7 @@ class _Job:
             if lease is None:
                 found = await inspect()
                 holders = {one.holder for one in found.parts or (found,) if one.holder}
-                rests = f"rests for {found.remaining or 0:.0f} s, last held"
+                rests = f"rests for {seconds(found.remaining or 0.0)}, last held"
                 has = rests if found.rests else "is held"
                 say(f"{self._name!r} {has} by {', '.join(sorted(holders)) or 'another owner'}")
             return lease

@@ -12,7 +12,7 @@ from typing import Any
 from ..._engine.inspection import Waiter
 from ..._inspect.monitor import Ended, Monitor, SeenLease
 from ..._inspect.survey import in_slices
-from ..._inspect.views import MANY, origin, title
+from ..._inspect.views import MANY, origin, seconds, title
 
 Key = tuple[str, str]
 """A name and its kind."""
@@ -86,7 +86,8 @@ class Row:
             long = max(SHORTEST_WAIT, self.usual or USUAL_HOLD)
             blocked = self._blocked if waited > SHORTEST_WAIT else ""
             over = "the usual hold of " if self.usual else ""
-            late = f"the longest wait is over {over}{long:.3g} s" if waited > long else ""
+            limit = f"{long:.3g} s" if long < 60 else seconds(long)
+            late = f"the longest wait is over {over}{limit}" if waited > long else ""
             self.why = ", ".join(filter(None, (blocked, late)))
             self.level = "amber" if self.why else ""
 

@@ -363,14 +363,18 @@ async def test_nodes_that_differ_are_red_from_the_second_picture_on() -> None:
     assert (row.level, row.why) == ("red", "nodes disagree")
 
 
-async def test_a_wait_stands_out_when_it_is_longer_than_the_usual_hold() -> None:
+@pytest.mark.parametrize(("usual", "shown"), [(2.0, "2 s"), (1500.0, "25m 0s")])
+async def test_a_wait_stands_out_when_it_is_longer_than_the_usual_hold(
+    usual: float, shown: str
+) -> None:
     """The usual hold is that of three that were seen to end, or else 10 s."""
-    now = time.time()
-    waiter = Waiter("0" * 32 + ":host:1", woken=False, since=now - 5)
+    now = float(int(time.time()))
+    waiter = Waiter("0" * 32 + ":host:1", woken=False, since=now - max(5, 2 * usual))
     monitor = watched(lease(*[ONE] * 3), a=(waiter,))
-    ended = Ended("a", "lock", "", "host:1", now - 100, now - 98, "released")
-    late = "the longest wait is over the usual hold of 2 s"
-    for known, wanted in ((0, ("", "", None)), (2, ("", "", None)), (3, ("amber", late, 2.0))):
+    ended = Ended("a", "lock", "", "host:1", now - 9999, now - 9999 + usual, "released")
+    late = f"the longest wait is over the usual hold of {shown}"
+    first = ("amber", "the longest wait is over 10 s", None) if usual > 5 else ("", "", None)
+    for known, wanted in ((0, first), (2, first), (3, ("amber", late, usual))):
         monitor.ended.clear()
         monitor.ended.extend([ended] * known)
         (row,), _ = await rows_of(monitor, {}, ())
