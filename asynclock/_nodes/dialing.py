@@ -22,6 +22,7 @@ from itertools import zip_longest
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
+from .. import _clock
 from .._background import Background
 from ..errors import ConfigurationError
 
@@ -58,22 +59,28 @@ def _alternating(found: Sequence[Found]) -> list[Found]:
     return [one for pair in zip_longest(first, others) for one in pair if one is not None]
 
 
-async def first_to_answer(found: Sequence[Found]) -> socket.socket:
-    """Return a socket that is connected to the first address that answers. Raises OSError."""
+async def first_to_answer(found: Sequence[Found]) -> tuple[socket.socket, float]:
+    """Return a socket, connected to the first address that answers, and the seconds it needed.
+
+    Raises OSError.
+    """
     left, trying = deque(found), Background()
-    tries: list[asyncio.Task[socket.socket | OSError]] = []
-    winner = None
+    tries: dict[asyncio.Task[socket.socket | OSError], float] = {}
+    winner, began = None, 0.0
     try:
         while winner is None:
             if left:
-                tries.append(trying.spawn(_connected(left.popleft()), "asynclock: connect"))
+                trial = trying.spawn(_connected(left.popleft()), "asynclock: connect")
+                tries[trial] = _clock.now()
             waiting = [one for one in tries if not one.done()]
             if not waiting:
                 raise _told(found, [one.result() for one in tries])
             pause = STAGGER if left else None
             await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-            winner = next(filter(None, map(_socket, tries)), None)
-        return winner
+            winner, began = next(
+                ((sock, at) for one, at in tries.items() if (sock := _socket(one))), (None, 0.0)
+            )
+        return winner, _clock.now() - began
     finally:
         for sock in map(_socket, tries):
             if sock is not None and sock is not winner:

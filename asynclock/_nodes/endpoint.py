@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import ConfigurationError
 from .dialing import Found, connected_by, first_to_answer, look_up
-from .replies import NO_CONNECTION, Failure
+from .replies import NO_CONNECTION, Failure, too_far
 
 if TYPE_CHECKING:
     # Importing redis-py takes longer than all the rest of a short program, and plain URLs don't
@@ -29,10 +29,11 @@ L = TypeVar("L", bound=asyncio.Protocol)
 
 LOOK_UP, CONNECT, TLS, LOGIN = "look-up", "connect", "TLS", "login"
 LATE = {
-    LOOK_UP: "the look-up of {host} has no result within {seconds:g} s",
+    LOOK_UP: "the look-up of {host} has no result within node_timeout={seconds:g} s",
     CONNECT: NO_CONNECTION,
-    TLS: "no answer to the TLS handshake within {seconds:g} s: does this port speak TLS?",
-    LOGIN: "no answer to the login within {seconds:g} s",
+    TLS: "no answer to the TLS handshake within node_timeout={seconds:g} s: "
+    "does this port speak TLS?",
+    LOGIN: "no answer to the login within node_timeout={seconds:g} s",
 }
 """For each phase of an attempt to connect: the cause if it takes too long."""
 
@@ -80,6 +81,8 @@ class Endpoint:
     _found: Sequence[Found] = ()
     phase: str = CONNECT
     """What an attempt to connect is waiting for."""
+    trip: float = 0.0
+    """Seconds that the last answer to a login took, or a connection since then, if that is more."""
 
     def __init__(
         self,
@@ -224,7 +227,8 @@ class Endpoint:
         if self.path is not None:
             _, link = await loop.create_unix_connection(make, self.path)
             return link
-        sock = await first_to_answer(self._found)
+        sock, seconds = await first_to_answer(self._found)
+        self.trip = max(self.trip, seconds)
         context = self.tls()
         name = None
         if context is not None:
@@ -233,8 +237,9 @@ class Endpoint:
         return link
 
     def late(self, seconds: float) -> Failure:
-        """Return why `open`, or what is before or behind it, did not end within `seconds`."""
-        return Failure(LATE[self.phase].format(host=self.host, seconds=seconds))
+        """Return why `open`, or what is before or behind it, did not end within `node_timeout`."""
+        cause = LATE[self.phase].format(host=self.host, seconds=seconds)
+        return Failure(cause + too_far(self.trip, seconds))
 
     @property
     def trouble(self) -> str:

@@ -96,7 +96,7 @@ async def dial(
     With a `record_key`, the facts contain what the node keeps of the record of the fleet's set.
     With an `own_key`, a proxy that spreads the keys of a script is refused.
     """
-    async with _opening(endpoint, listener, limit) as link:
+    async with _opening(endpoint, listener, node_timeout, limit) as link:
         known = await _introduce(link, endpoint, scripts, record_key, own_key)
         link.answer_within(node_timeout)
     return link, known
@@ -106,14 +106,16 @@ async def greet(
     endpoint: Endpoint, listener: LinkListener, node_timeout: float, limit: float
 ) -> Link:
     """Open a link that is only logged in, for a server that only reports the roles of others."""
-    async with _opening(endpoint, listener, limit) as link:
+    async with _opening(endpoint, listener, node_timeout, limit) as link:
         await _log_in(link, endpoint, await _credentials(endpoint))
         link.answer_within(node_timeout)
     return link
 
 
 @contextlib.asynccontextmanager
-async def _opening(endpoint: Endpoint, listener: LinkListener, limit: float) -> AsyncIterator[Link]:
+async def _opening(
+    endpoint: Endpoint, listener: LinkListener, node_timeout: float, limit: float
+) -> AsyncIterator[Link]:
     """Open a link, limit the time of the handshake, and close the link if it fails."""
     link: Link | None = None
     try:
@@ -130,7 +132,7 @@ async def _opening(endpoint: Endpoint, listener: LinkListener, limit: float) -> 
         if link is not None:
             link.close("the handshake failed")
         if isinstance(error, TimeoutError):
-            raise HandshakeError(endpoint.late(limit)) from None
+            raise HandshakeError(endpoint.late(node_timeout)) from None
         if isinstance(error, OSError):
             raise HandshakeError(_refused_connection(endpoint, error)) from None
         if isinstance(error, ConfigurationError):
@@ -163,7 +165,10 @@ async def _log_in(
     secrets = [word for word in login if word and word != "default"][-1:]
     hello = Command.plain("HELLO", "3", *(("AUTH", *login) if login else ()))
     select = [Command.plain("SELECT", endpoint.db)] if endpoint.db else []
+    sent = _clock.now()
     answer, *answers = await asyncio.gather(*map(link.ask, (hello, *select, *questions)))
+    if not (isinstance(answer, Failure) and answer.code == ""):
+        link.trip = endpoint.trip = _clock.now() - sent
     if isinstance(answer, Failure) and _no_hello(answer):
         link.no_hello = replace(answer, cause=without(answer.cause, secrets))
         words = login[1:] if login[:1] == ("default",) else login  # proxies may know no users
@@ -173,7 +178,7 @@ async def _log_in(
     if isinstance(answer, Failure) and answer.code == "WRONGPASS" and endpoint.rotates:
         answer = replace(answer, permanent=False)  # the next password may be right
     if isinstance(answer, Failure) and not (answer.code or link.closed.done()):
-        answer = endpoint.late(link.timeout)
+        raise TimeoutError
     if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS) and link.closed.done():
         answer = await _hung_up(answer, link, endpoint)
     _accept(answer, secrets)

@@ -88,8 +88,8 @@ class Link(asyncio.Protocol):
         self._in_flight: deque[Entry] = deque()
         self._overdue = 0
         self._sent = self._due = 0.0
-        self._late_trip = 0.0
-        """Seconds that the last overdue reply took."""
+        self.trip: float = 0.0
+        """Seconds that the login took, or the last overdue reply."""
         self._timer: asyncio.TimerHandle | None = None
         self._context = Context()
         """An empty context for the timer, instead of that of the task that happens to set it."""
@@ -243,7 +243,7 @@ class Link(asyncio.Protocol):
         for reply in replies:
             sink, index, sent, command = entry = self._in_flight.popleft()
             if self._overdue:
-                self._late_trip = received - sent
+                self.trip = received - sent
                 self._overdue -= 1
                 if not self._overdue:
                     self.stalled_since = 0.0
@@ -313,7 +313,7 @@ class Link(asyncio.Protocol):
             self._overdue += 1
             if not self.stalled_since:
                 self.stalled_since = now
-            hint = too_far(self._late_trip, self.timeout)
+            hint = too_far(self.trip, self.timeout)
             sink.on_reply(index, Failure(f"no answer within {self.timeout:g} s{hint}"))
 
     # end

@@ -45,7 +45,7 @@ class Failure:
     """The moment from which the node votes again, if a guard keeps it from voting; otherwise 0."""
 
 
-NO_CONNECTION = "no connection within {seconds:g} s"
+NO_CONNECTION = "no connection within node_timeout={seconds:g} s"
 UNREADABLE = Failure("its reply has an unexpected form", code="UNREADABLE")
 """The Failure of a node whose reply has a shape that the command never has. No server sends this
 code."""

@@ -41,8 +41,8 @@ from .script import CACHING, Command
 
 LEFT: Final = "the manager no longer uses it"
 LONGEST_DIAL = 2.0
-"""Maximum seconds for a connection attempt. A frozen server answers a pending attempt as soon as it
-resumes, so waiting is better than a new attempt."""
+"""Maximum seconds for a connection attempt, or `node_timeout` if that is longer. A frozen server
+answers a pending attempt as soon as it resumes, so waiting is better than a new attempt."""
 PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 """Codes of failed handshakes that rule a server out only if none has succeeded before."""
 CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
@@ -275,11 +275,11 @@ class ServerNode:
         Only after `finish` does the end of this task end the link. The end of an event loop cancels
         all tasks together, and what the other ones release then still goes out on the link.
         """
-        failures = rejections = 0
+        failures, rejections, shortest = 0, 0, self.settings.node_timeout
         _forks.tell_child(self)
         try:
             while not self._finished:
-                limit = min(LONGEST_DIAL, self.settings.node_timeout * 2**failures)
+                limit = max(shortest, min(LONGEST_DIAL, shortest * 2**failures))
                 self._reading = None
                 try:
                     link, facts = await self._dial(self, limit)

@@ -205,7 +205,7 @@ def test_a_table_of_what_each_node_says(here: Here) -> None:
         ["node", "owner", "holder", "remaining", "fence", "note"],
         ["memory://a", *owner],
         ["memory://b", "free"],
-        ["memory://c", "no answer to the login within 1 s"],
+        ["memory://c", "no answer to the login within node_timeout=1 s"],
         ["memory://d", *owner],
     ]
 
@@ -540,7 +540,7 @@ def test_a_state_and_the_nodes_that_are_behind_or_silent(here: Here) -> None:
     assert table("\n".join(lines[2:])) == [
         ["memory://a", "set", "23h 59m"],
         ["memory://b", "behind"],
-        ["memory://c", "no answer to the login within 1 s"],
+        ["memory://c", "no answer to the login within node_timeout=1 s"],
     ]
 
 

@@ -333,7 +333,7 @@ def test_what_each_node_keeps_and_each_client_uses(here: Here) -> None:
         ["memory://a", "memory://a", "2", "the newest record"],
         ["memory://b", "memory://b", "1", "an older record"],
         ["memory://c", "memory://c", "no record"],
-        ["memory://d", "memory://d", "unknown: no answer to the login within 1 s"],
+        ["memory://d", "memory://d", "unknown: no answer to the login within node_timeout=1 s"],
         ["client", "uses"],
         ["web-1", "other set"],
     ]

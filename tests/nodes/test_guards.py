@@ -13,6 +13,7 @@ import pytest
 
 import asynclock
 from asynclock.events import NodeQuarantined
+from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.memory.node import Route
@@ -78,6 +79,32 @@ async def test_a_link_that_is_too_far_says_which_setting_to_raise(
         await until(lambda: locks.nodes()[0].state == "up")
         with pytest.raises(asynclock.QuorumUnavailableError, match=r"took 0\.\d+ s: raise node_t"):
             await locks.lock("a").try_acquire()
+
+
+@pytest.mark.parametrize(
+    ("timeout", "words"),
+    [(0, "login within node_timeout=0.25 s$"), (3, r"; a round trip took [0-9.]+ s: raise node_t")],
+)
+async def test_so_does_a_new_client(
+    asynclock_nodes: list[LocalServer], timeout: float, words: str
+) -> None:
+    """Also before its first connection is open; in the first moment there is nothing to measure."""
+    async with FaultProxy(asynclock_nodes[0]) as proxy:
+        proxy.delay(0.15, 0.15)
+        async with asynclock.connect(proxy.url) as locks:
+            with pytest.raises(asynclock.QuorumUnavailableError, match=words):
+                await locks.lock("a").acquire(timeout=timeout)
+
+
+@in_virtual_time
+async def test_raising_node_timeout_helps_however_far_the_server_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = alone(monkeypatch)
+    server.way.seconds = 1.2
+    async with asynclock.connect(URL, node_timeout=3.0, max_ttl=600.0) as locks:
+        async with locks.lock("a", timeout=10):
+            pass
 
 
 @pytest.mark.parametrize(("node_timeout", "patience"), [(0.5, 2.0), (0.05, 1.0)])

@@ -385,10 +385,11 @@ async def test_after_a_slow_handshake_a_silent_server_has_one_node_timeout(
     server = alone(monkeypatch)
     server.freeze()
     async with asynclock.connect(URL, **{**SETTINGS, "node_timeout": seconds}) as locks:
-        with pytest.raises(asynclock.QuorumUnavailableError, match=f"within {seconds} s"):
+        words = f"no answer to the login within node_timeout={seconds} s"
+        with pytest.raises(asynclock.QuorumUnavailableError, match=words):
             await locks.lock("a").try_acquire()
         await asyncio.sleep(5)
-        assert "no answer to the login within 2 s" in locks.nodes()[0].cause
+        assert words in locks.nodes()[0].cause
         server.thaw()
         await until(lambda: locks.nodes()[0].state == "up")
         server.freeze()

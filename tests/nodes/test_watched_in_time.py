@@ -168,7 +168,9 @@ async def test_a_dead_primary_is_not_waited_for_long(
         # As a source, it is dialled for two seconds each time.
         assert len(on.primary.dialled) - before >= (10 if kind is Sentinels else 14)
         place = f"{on.primary.host}:{on.primary.port}"
-        assert f"{place}: no answer to the login within 0.5 s" in locks.nodes()[0].cause
+        assert (
+            f"{place}: no answer to the login within node_timeout=0.25 s" in locks.nodes()[0].cause
+        )
 
 
 @on_both

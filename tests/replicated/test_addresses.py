@@ -26,6 +26,7 @@ from tests.tables.inside import named_by_watchers
 from tests.waiting import until
 
 DEAD = "127.0.0.9"
+MUTE = "127.0.0.10"
 SLOW = 2.5
 """Seconds of a look-up: more than any attempt to connect takes."""
 KINDS = ("single", "quorum", "sentinel", "cluster")
@@ -37,6 +38,7 @@ class Names:
     def __init__(self) -> None:
         self.addresses: Sequence[str] = ("127.0.0.1",)
         self.takes = 0.0
+        self.way = 0.0
         self.asked: list[tuple[str, int]] = []
         self._holes: dict[int, list[socket.socket]] = {}
 
@@ -48,6 +50,8 @@ class Names:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         if DEAD in self.addresses and port not in self._holes:
             self._holes[port] = list(_hole(port))
+        if MUTE in self.addresses and port not in self._holes:
+            self._holes[port] = [socket.create_server((MUTE, port))]
         tcp = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
         return [(*tcp, (address, port)) for address in self.addresses]
 
@@ -70,8 +74,15 @@ def _hole(port: int) -> Iterator[socket.socket]:
 
 @pytest_asyncio.fixture
 async def names(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = Names()
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", made.getaddrinfo)
+    made, loop = Names(), asyncio.get_running_loop()
+    connect = loop.sock_connect
+
+    async def after_a_while(sock: socket.socket, address: Any) -> None:
+        await asyncio.sleep(made.way)
+        await connect(sock, address)
+
+    monkeypatch.setattr(loop, "getaddrinfo", made.getaddrinfo)
+    monkeypatch.setattr(loop, "sock_connect", after_a_while)
     yield made
     made.close()
 
@@ -125,7 +136,9 @@ async def test_a_look_up_outlives_an_attempt_to_connect(
 ) -> None:
     names.takes = SLOW
     locks = connect(*urls, restart_guard=False, node_timeout=0.25)
-    await comes_to_say(locks, r"the look-up of node\.test has no result within 0\.25 s")
+    await comes_to_say(
+        locks, r"the look-up of node\.test has no result within node_timeout=0\.25 s"
+    )
     async with locks.lock("a", timeout=20):
         pass
     # Once for each connection: a primary of a Cluster also reports the view.
@@ -159,7 +172,12 @@ def swallowing(names: Names) -> str:
     return r"node\.test:\d+: no connection within \S+ s"
 
 
-@pytest.mark.parametrize("fault", [unknown, refusing, swallowing])
+def far(names: Names) -> str:
+    names.addresses, names.way = (MUTE,), 0.3
+    return r"the login within node_timeout=0\.25 s; a round trip took 0\.\d+ s: raise node_timeout"
+
+
+@pytest.mark.parametrize("fault", [unknown, refusing, swallowing, far])
 async def test_errors_name_the_host_and_what_failed(
     names: Names, urls: list[str], connect: Connect, fault: Callable[[Names], str]
 ) -> None:

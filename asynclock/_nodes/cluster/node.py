@@ -469,10 +469,10 @@ class RoutedCommand:
         cluster, shard = self._cluster, self._shard
         if shard is None:
             return
+        cluster.round_trip = shard.round_trip
         if type(reply) is Failure:
             self._failed(reply, shard)
             return
-        cluster.round_trip = shard.round_trip
         operation = self._command.op
         if operation in VOTES and shard.lack is not None:
             shard.note(None)

@@ -200,15 +200,15 @@ REQUESTS = {
         "wait 0.125",
         "ask b",
         "wait 0.12",
-        "wait 0.01 -> a: ! no connection within 0.25 s; b: ! no connection within 0.25 s",
-        "ask c -> c: ! no connection within 0.25 s",
+        "wait 0.01 -> a: ! {late}; b: ! {late}",
+        "ask c -> c: ! {late}",
     ),
     "a second outage is given up as soon as the first": (
         "comes",
         "ends gone",
         "ask a",
         "wait 0.24",
-        "wait 0.02 -> a: ! no connection within 0.25 s",
+        "wait 0.02 -> a: ! {late}",
     ),
     "a change from before a node forgot does not wait for it": (
         "comes",
@@ -358,7 +358,7 @@ RELEASES = {
 TEXTS = {
     "{refused}": "the handshake failed: ConnectionRefusedError: refused",
     "{forgot}": "it has forgotten its keys since this change began",
-    "{late}": "no connection within 0.25 s",
+    "{late}": "no connection within node_timeout=0.25 s",
 }
 
 
