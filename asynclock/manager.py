@@ -295,7 +295,7 @@ class LockManager(_settings.Answering):
         prefix or of a version that this one can't read.
 
         Args:
-            ticket: what `detach` returned.
+            ticket: the detached ticket, as `detach` returned it.
             settings: those of `lock`, without `timeout` and `handoff`. The ttl is that of the
                 detached lease by default, and what was left of its `at_least` counts from now on;
                 nothing else comes along.

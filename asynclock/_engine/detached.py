@@ -1,4 +1,4 @@
-"""The ticket of a detached lease, with which another process takes the lease over."""
+"""The detached ticket, with which another process takes a lease over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def no_ticket(name: str) -> ConfigurationError:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """What a ticket says."""
+    """What a detached ticket says."""
 
     kind: str
     """The method of the manager that makes the lock."""

@@ -165,17 +165,18 @@ class Lease(Holding):
         return self._manager.call(self._inner.check)
 
     def detach(self) -> bytes:
-        """Hand the lease out of this process: return a ticket with which `resume` takes it over.
+        """Hand the lease out of this process; return the detached ticket, with which others `resume`.
 
         Pass the ticket on as it is, in a queue or a header: ASCII text (JSON) of at most 8192 bytes
         with the name, the owner, the fence, the ttl and what is left of `at_least`. Keep it as
         secret as a password: with it anyone who reaches the nodes can keep or release the lease.
 
         The lease is renewed once more, and counts as released here, but the nodes keep it for its
-        whole ttl. It ends then, and with it its `at_least`, if nobody resumes it. Tasks of this
-        process that wait for the name go on waiting. Only leases of `lock` and `fair_lock` can be
-        detached; others raise ConfigurationError. Raises LeaseLostError and QuorumUnavailableError
-        as `extend` does. After an error or an interruption the lease is held as before.
+        whole ttl (or what `max_hold` leaves). It ends then, and with it its `at_least`, if nobody
+        resumes it. Tasks of this process that wait for the name go on waiting. Only leases of
+        `lock` and `fair_lock` can be detached; others raise ConfigurationError. Raises
+        LeaseLostError and QuorumUnavailableError as `extend` does. After an error or an
+        interruption the lease is held as before.
         """
         return self._manager.call(self._inner.detach)
 
@@ -895,7 +896,7 @@ class LockManager(Bridge):
         prefix or of a version that this one can't read.
 
         Args:
-            ticket: what `detach` returned.
+            ticket: the detached ticket, as `detach` returned it.
             settings: those of `lock`, without `timeout` and `handoff`. The ttl is that of the
                 detached lease by default, and what was left of its `at_least` counts from now on;
                 nothing else comes along.
