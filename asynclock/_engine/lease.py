@@ -190,17 +190,18 @@ class Lease(_settings.Answering):
         )
 
     async def detach(self) -> bytes:
-        """Hand the lease out of this process; return the detached ticket, with which others `resume`.
+        """Hand the lease out of this process; return a detached ticket, which `resume` takes.
 
         Pass the ticket on as it is, in a queue or a header: ASCII text (JSON) of at most 8192 bytes
         with the name, the owner, the fence, the ttl and what is left of `at_least`. Keep it as
         secret as a password: with it anyone who reaches the nodes can keep or release the lease.
 
         The lease is renewed once more, and counts as released here, but the nodes keep it for its
-        whole ttl (or what `max_hold` leaves). It ends then, and with it its `at_least`, if nobody resumes it. Tasks of this
-        process that wait for the name go on waiting. Only leases of `lock` and `fair_lock` can be
-        detached; others raise ConfigurationError. Raises LeaseLostError and QuorumUnavailableError
-        as `extend` does. After an error or a cancellation the lease is held as before.
+        whole ttl, or for what `max_hold` leaves. It ends then, and with it its `at_least`, if
+        nobody resumes it. Tasks of this process that wait for the name go on waiting. Only leases
+        of `lock` and `fair_lock` can be detached; others raise ConfigurationError. Raises
+        LeaseLostError and QuorumUnavailableError as `extend` does. After an error or a cancellation
+        the lease is held as before.
         """
         grant = self._grant
         if grant is None:
