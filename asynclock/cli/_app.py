@@ -40,7 +40,7 @@ COMMANDS = {
 _MEANT = {
     **dict.fromkeys(("lock", "acquire", "exec", "with"), "run NAME COMMAND"),
     **dict.fromkeys(("list", "ls", "locks", "ps"), "inspect --all"),
-    **dict.fromkeys(("get", "show", "info", "who"), "inspect NAME"),
+    **dict.fromkeys(("get", "show", "info", "who", "waiters", "queue"), "inspect NAME"),
     **dict.fromkeys(("status", "watch", "monitor"), "top"),
     **dict.fromkeys(("unlock", "free", "kill", "del"), "release NAME"),
     **dict.fromkeys(("check", "health", "ping"), "doctor"),

@@ -84,6 +84,7 @@ def test_a_mistake_is_one_clear_message(arguments: tuple[str, ...], here: Here) 
     [
         *(("lock", "run NAME COMMAND"), ("list", "inspect --all"), ("status", "top")),
         *(("unlock", "release NAME"), ("inspct", "inspect"), ("frobnicate", None)),
+        ("waiters", "inspect NAME"),
     ],
 )
 def test_an_unknown_command_gets_the_suggestion_that_it_needs(
