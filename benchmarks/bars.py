@@ -79,8 +79,9 @@ CELLS = (
     Cell(SPREAD, (OURS,), _FIVE),
     Cell(ACKED, (OURS,), _FIVE),
     Cell(SHARDED, (OURS,), _FIVE),
-    Cell(THREAD, (OURS, "redis-py"), _LONG),
-    Cell(THREADS, (OURS, "redis-py"), _LONG),
+    # The floor is called in the same way: from threads, into a loop in another thread.
+    Cell(THREAD, (OURS, FLOOR, "redis-py"), _LONG),
+    Cell(THREADS, (OURS, FLOOR, "redis-py"), _LONG),
     Cell(THREAD_FIVE, (OURS, "pottery"), _LONG),
     Cell(ONE_SINGLE, (OURS, FLOOR, "redis-py", *NODES), _LONG),
     Cell(ONE, (OURS, FLOOR, *REDLOCKS), _LONG),

@@ -79,7 +79,14 @@ ENVIRONMENTS = {
     )
 }
 
-_FLOOR = System(FLOOR, "plain floor: SET NX PX, asyncio.Protocol", "floor", "floor", contends=False)
+_FLOOR = System(
+    FLOOR,
+    "plain floor: SET NX PX, asyncio.Protocol",
+    "floor",
+    "floor",
+    contends=False,
+    kinds=("lock", "thread"),
+)
 _ASYNCLOCK = System(
     "asynclock",
     "asynclock",

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -87,6 +89,26 @@ class Floor(Adapter):
         key, owner = name.encode(), os.urandom(16).hex().encode()
         await self._ask(self.quorum, b"SET", key, owner, b"NX", b"PX", self.px)
         return key, owner
+
+    def blocking(self) -> tuple[Callable[[str], Any], Callable[[Any], object]]:
+        """Return calls of threads into a floor whose loop runs in another thread."""
+        loop, floor = asyncio.new_event_loop(), Floor(self.urls, self.ttl, self.options)
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(floor.open(), loop).result()
+
+        def call(work: Callable[[Any], Awaitable[Any]], what: Any) -> Any:
+            done, result = threading.Lock(), []
+
+            async def run() -> None:
+                result.append(await work(what))
+                done.release()
+
+            done.acquire()
+            loop.call_soon_threadsafe(loop.create_task, run())
+            done.acquire()
+            return result[0]
+
+        return lambda name: call(floor.acquire, name), lambda lease: call(floor.release, lease)
 
     async def release(self, lease: Any) -> None:
         await self._ask(self.quorum, b"EVALSHA", self.sha, b"1", *lease)
