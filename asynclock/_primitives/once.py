@@ -36,8 +36,6 @@ LARGEST = 65_536
 """Maximum number of bytes of a result, or of its JSON in UTF-8."""
 DEEPEST = 100
 """Maximum number of lists and dicts inside each other: what is kept must be read anywhere."""
-Kept = tuple[()] | tuple[str, Any]
-"""A result as the register stores it: "json" and the value, or "bytes" and base64; () for none."""
 
 
 class _Record(NamedTuple):
@@ -45,45 +43,53 @@ class _Record(NamedTuple):
 
     fence: int
     run: str
-    """The random name of the run."""
-    kept: Kept = ()
+    """The random name of the run; "" if nothing is stored."""
+    kept: tuple[Any, ...] = ()
+    """The result; () for a claim."""
 
     @classmethod
-    def parsed(cls, text: str) -> _Record:
+    def parsed(cls, text: str | None) -> _Record:
         # The text comes from a server: accept only the form that this class writes.
+        if text is None:
+            return cls(0, "")
         match from_json(text):
             case [int(fence), str(run)]:
                 return cls(fence, run)
             case [int(fence), str(run), "json", value]:
-                return cls(fence, run, ("json", value))
+                return cls(fence, run, (value,))
             case [int(fence), str(run), "bytes", str(value)]:
                 with contextlib.suppress(ValueError):
-                    base64.b64decode(value, validate=True)
-                    return cls(fence, run, ("bytes", value))
+                    return cls(fence, run, (base64.b64decode(value, validate=True),))
         raise ConfigurationError("the result of this name was not written by this library")
 
     def written(self) -> str:
-        return json.dumps([self.fence, self.run, *self.kept])
+        form: tuple[Any, ...] = ()
+        match self.kept:
+            case [bytes(value)]:
+                form = "bytes", base64.b64encode(value).decode()
+            case [value]:
+                form = "json", value
+        return json.dumps([self.fence, self.run, *form])
 
 
-def _kept(value: object) -> Kept:
-    """Return a result as the register stores it. Raises ConfigurationError if it can't."""
+def _kept(value: object) -> tuple[Any]:
+    """Return a result as everybody will get it. Raises ConfigurationError if it can't be kept."""
     if isinstance(value, bytes):
-        size, kept = len(value), ("bytes", base64.b64encode(value).decode())
+        size, kept = len(value), value
     else:
         try:
             text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-            size, kept = len(text.encode(errors="surrogatepass")), ("json", json.loads(text))
+            size, kept = len(text.encode(errors="surrogatepass")), json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"a result must be JSON or bytes: {error}") from error
-        inner = [kept[1]]
+        inner = [kept]
         for _ in range(DEEPEST):
             inner = [one for outer in inner for one in _parts(outer)]
         if inner:
             raise ConfigurationError(f"a result must not be nested deeper than {DEEPEST} levels")
     if size > LARGEST:
         raise ConfigurationError(f"a result must have at most {LARGEST} bytes, not {size}")
-    return kept
+    return (kept,)
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -135,7 +141,7 @@ class Run(_settings.Answering):
         self._register = register
         self._task: asyncio.Task[Any] | None = None
         self._id = engine.entropy(8).hex()
-        self._value: Kept = ()
+        self._value: tuple[Any, ...] = ()
         """The value passed to `finish`."""
 
     def __repr__(self) -> str:
@@ -221,29 +227,25 @@ class Run(_settings.Answering):
         elif failure is not None:
             raise failure
 
-    def _claimed(self, stored: str | None, fence: int) -> str:
+    def _claimed(self, stored: str | None, fence: int) -> str | None:
         """Return the register's next value for a run that has the lock with this fence."""
-        if stored is not None:
-            found = _Record.parsed(stored)
-            # A higher fence has the lock by now: this request was late.
-            if found.kept or found.fence > fence:
-                return stored
+        found = _Record.parsed(stored)
+        # A higher fence has the lock by now: this request was late.
+        if found.kept or found.fence > fence:
+            return stored
         return _Record(fence, self._id).written()
 
-    def _finished(self, stored: str | None) -> str:
+    def _finished(self, stored: str | None) -> str | None:
         """Return the register's next value when this run has finished."""
-        if stored is not None and _Record.parsed(stored).run != self._id:
+        if _Record.parsed(stored).run not in ("", self._id):
             return stored
         return _Record(self.fence, self._id, self._value).written()
 
     def _learn(self, stored: str | None) -> bool:
         """Take over what the register says; return whether a result is kept."""
-        if stored is not None:
-            fence, _, kept = _Record.parsed(stored)
-            if kept:
-                form, value = kept
-                self.done, self.fence = True, fence
-                self.result = base64.b64decode(value) if form == "bytes" else value
+        found = _Record.parsed(stored)
+        if found.kept:
+            self.done, self.fence, (self.result,) = True, found.fence, found.kept
         return self.done
 
     async def _begin(self, lease: Lease, deadline: float) -> None:
@@ -251,7 +253,7 @@ class Run(_settings.Answering):
         stored = await self._register.change(lambda was: self._claimed(was, lease.fence), deadline)
         if self._learn(stored):
             await lease.release()
-        elif stored is not None and _Record.parsed(stored).run != self._id:
+        elif _Record.parsed(stored).run != self._id:
             raise _superseded(lease)
         else:
             self.lease, self.fence = lease, lease.fence
@@ -281,8 +283,7 @@ class Run(_settings.Answering):
             stored = await self._register.change(self._finished, until)
         except AsyncLockError as error:
             return error
-        ours = stored is not None and _Record.parsed(stored).run == self._id
-        return None if ours else _superseded(lease)
+        return None if _Record.parsed(stored).run == self._id else _superseded(lease)
 
 
 def _superseded(lease: Lease) -> LeaseLostError:
