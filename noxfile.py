@@ -502,12 +502,14 @@ def package(session: nox.Session) -> None:
 
 # What can depend on a library's version, or on the server beyond what ON_EACH_PYTHON shows.
 PORTABLE = ["tests/access", "tests/contract", "tests/replicated/test_cluster.py"]
+# What can depend only on the libraries of the extras.
+ON_EXTRAS = ["tests/cli/test_program.py", "tests/observe"]
 
 
 @nox.session(default=False)
 def lowest(session: nox.Session) -> None:
-    """PORTABLE with the lowest versions that pyproject.toml allows, or the tests that are named."""
-    test_lowest(session, *(session.posargs or PORTABLE))
+    """Run PORTABLE and ON_EXTRAS, or the tests named, with the lowest versions allowed."""
+    test_lowest(session, *(session.posargs or PORTABLE + ON_EXTRAS))
 
 
 def test_lowest(session: nox.Session, *chosen: str) -> None:

@@ -222,8 +222,7 @@ async def test_its_alert_fires(
 
     A loss happens once. The other faults go on: each minute the counters grow by what they grew.
     """
-    registry = prometheus_client.CollectorRegistry()
-    meters = MeterProvider([PrometheusMetricReader(registry=registry)])
+    meters = MeterProvider([PrometheusMetricReader()])
     telemetry = Telemetry(meter_provider=meters, patterns=["orders:*"])
     nodes = await asynclock_servers(3)
     settings: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0}
@@ -233,9 +232,9 @@ async def test_its_alert_fires(
         asynclock.connect(*urls, **settings) as others,
     ):
         await locks.ready(voting=True, timeout=30)
-        before = read(registry)
+        before = read()
         await fault(nodes, locks, others)
-        after = read(registry)
+        after = read()
     meters.shutdown()
     goes_on = minutes == LATER
     series = [
@@ -260,10 +259,10 @@ async def test_its_alert_fires(
     promtool("test", "rules", path)
 
 
-def read(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[float, bool]]:
+def read() -> dict[str, tuple[float, bool]]:
     """Return the value of each series as Prometheus stores it, and whether it only grows."""
     found = {}
-    for family in registry.collect():
+    for family in prometheus_client.REGISTRY.collect():
         for sample in family.samples:
             labels = {**sample.labels, "job": "orders", "instance": "orders-1:9464"}
             text = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())

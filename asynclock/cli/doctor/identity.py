@@ -15,7 +15,8 @@ OPTIONAL = {
     "INFO": "Restarts, roles, memory and replicas can't be seen, not even by doctor: the node "
     "counts as restarted at each connection, so a reconnect takes its vote for one max_ttl. Any "
     "fault of it stays unknown.",
-    "CONFIG GET": "Whether grants survive a crash can't be seen: the restart guard always waits.",
+    "CONFIG GET": "Whether grants survive a crash can't be seen: after each restart the node "
+    "grants nothing new for one max_ttl.",
     "SCRIPT LOAD": "Scripts are sent whole where their hash would be enough.",
     "SCAN": "`asynclock inspect --all` and `top` find nothing.",
     "WAIT": "Acknowledgements of replicas (acks) can't be counted.",
