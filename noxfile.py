@@ -503,7 +503,12 @@ def package(session: nox.Session) -> None:
 # What can depend on a library's version, or on the server beyond what ON_EACH_PYTHON shows.
 PORTABLE = ["tests/access", "tests/contract", "tests/replicated/test_cluster.py"]
 # What can depend only on the libraries of the extras.
-ON_EXTRAS = ["tests/cli/test_program.py", "tests/observe"]
+ON_EXTRAS = [
+    "tests/cli/test_program.py",
+    "tests/contrib/test_requests.py",
+    "tests/contrib/test_sockets.py",
+    "tests/observe",
+]
 
 
 @nox.session(default=False)
