@@ -81,10 +81,6 @@ def write(page: Path, outcomes: Sequence[Outcome], seed: int, commit: str) -> No
         "|---|--:|--:|--:|",
         *rows,
         _row("**all**", ours),
-        "",
-        "Not caught:",
-        "",
-        *(f"- {one.mutant}" for one in survivors(outcomes)),
     ]
     page.write_text("\n".join(lines) + "\n", "utf-8")
 
