@@ -19,6 +19,8 @@ HASH_TAG: Final = "{"
 
 FENCE: Final = "fence"
 """Kind of the key of a fence counter, of a lock or of one of its parts."""
+MESSAGE: Final = "message"
+"""Kind of the key of what the owner of a lock publishes."""
 SEEN: Final = "seen"
 """Kind of the key of the highest fence that a store has seen."""
 PRIMARY: Final = "primary"
@@ -56,6 +58,11 @@ def derived(key: str, kind: str) -> str:
 def counter(key: str) -> str:
     """Return the key of the fence counter of the lock (or of the part of a lock) at `key`."""
     return derived(key, FENCE)
+
+
+def message(key: str) -> str:
+    """Return the key of what the owner of the lock, or of its part, at `key` publishes."""
+    return derived(key, MESSAGE)
 
 
 def split(prefix: str, key: str) -> tuple[str, tuple[str, ...]] | None:

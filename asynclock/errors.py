@@ -27,7 +27,9 @@ class NotAcquiredError(AsyncLockError):
     has left without renewal; each is None if no node reported it. `retry_after` is a good pause
     before another try, in seconds: an estimate from the recent holds of the name and the number of
     waiters, at random between half of it and all, and never more than `remaining`. `votes` has the
-    number of nodes by vote: "granted", "refused" and "unknown" (no answer).
+    number of nodes by vote: "granted", "refused" and "unknown" (no answer). `holder_message` is
+    what the holder publishes (`Lease.publish`), as a call that waited knew it at its timeout: it
+    may be 0.4 `ticket_ttl` and a renewal old, and is None if no node had told it.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class NotAcquiredError(AsyncLockError):
             retry_after = 1.0 if remaining is None else max(remaining, 0.0)
         self.retry_after: float = retry_after
         self.votes: dict[str, int] = dict(votes or {})
+        self.holder_message: str | None = None
 
 
 class AcquireTimeoutError(NotAcquiredError, TimeoutError):

@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from . import _settings
-from ._engine.detached import Detached
+from ._engine.ending import Detached
 from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.spec import HandOff
 from ._inspect.access import NodeAccess
 from ._inspect.survey import held
+from ._inspect.takeback import ask_back, release_held
 from ._primitives.barrier import Barrier
 from ._primitives.election import Election
 from ._primitives.event import SharedEvent
@@ -307,6 +308,43 @@ class LockManager(_settings.Answering):
         given: HoldSettings = {"ttl": detached.ttl, **settings}
         options, _ = defaults.read(given, detached.at_least or None)
         return await Resume(self._engine, what, options, detached)
+
+    async def release_held(
+        self, name: str, *, owner: str | None = None, force: bool = False
+    ) -> bool:
+        """Release `name` for its holder, in whatever process; return whether a node had it so.
+
+        Pass the owner that an inspection has shown: then nobody else loses the lock.
+
+        The holder loses the lease: it notices that at once if servers push and the lease has been
+        renewed, otherwise at its next renewal, and may work until then. Stores that check fences
+        refuse it as soon as there is a new holder. Waiters are woken. This also takes back what
+        other primitives hold under the name, if its mutex is free. Takes at most two node timeouts
+        for each owner, and one more. If it is cancelled, some nodes may have released. Raises
+        QuorumUnavailableError if too few nodes answered: some may have released, so try again.
+
+        Args:
+            name: what is held.
+            owner: the id of the only owner that loses it, or its 32 digits; nobody else does.
+            force: whether any owner loses it, instead of one.
+        """
+        access = NodeAccess.of(self._engine, self._defaults.prefix)
+        return await release_held(access, _settings.name(name), owner, force=force)
+
+    async def ask_back(self, name: str) -> bool:
+        """Ask the holder of `name` to give it back; return whether somebody was asked.
+
+        The lease stays: its holder decides. It hears of the request if it waits for `Lease.wanted`,
+        or leads by `campaign(on_wanted="resign")`; others ignore it. Only the present owners are
+        asked: of a semaphore or of readers all, and for `max_ttl` seconds. Returns False if the
+        name is free. If this is cancelled, the holder may have been asked. Takes at most three node
+        timeouts. Raises QuorumUnavailableError if too few nodes answered.
+
+        Args:
+            name: what is held, by whatever primitive.
+        """
+        access = NodeAccess.of(self._engine, self._defaults.prefix)
+        return await ask_back(access, _settings.name(name))
 
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-LASTING = (":#fence", ":#value", ":#event", ":#latch", ":#once", ":#primary", ":#witness")
+LASTING = (":#fence", ":#event", ":#latch", ":#once", ":#primary", ":#witness")
 """Ends of keys that stay: fences, the last words of a leader, shared state, notes on the server."""
 
 

@@ -46,6 +46,7 @@ LAYERS = [
             "asynclock._inspect.layout",
             "asynclock._inspect.states",
             "asynclock._inspect.survey",
+            "asynclock._inspect.takeback",
         ),
     ),
     (9, ("asynclock.manager", "asynclock._connect")),

@@ -64,8 +64,8 @@ ERRORS = {
 
 LEASE = set(
     """
-adopt check detach extend fence held lost_reason name owner part release remaining task ttl
-wait_lost
+adopt check detach extend fence held lost_reason name on_wanted owner part publish release remaining
+task ttl wait_lost wanted
 """.split()
 )
 ELECTION = {"campaign", "inspect", "leader", "name", "observe"}

@@ -48,7 +48,7 @@ class Enterable(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> Coroutine[Any, Any, None]: ...
+    ) -> Coroutine[Any, Any, bool | None]: ...
 
 
 L_co = TypeVar("L_co", bound=Enterable, covariant=True)
@@ -168,12 +168,12 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool | None:
         lease = self._entered
         if lease is None or lease is UNUSED:
             raise RuntimeError("this acquire was never entered")
         self._entered = None
-        await lease.__aexit__(kind, error, trace)
+        return await lease.__aexit__(kind, error, trace)
 
 
 def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseException:
@@ -343,12 +343,9 @@ class Acquire(AcquireContext[Lease]):
             return (yield from self._ask(queue))
         except AsyncLockError as error:
             if engine.observers:
-                self._report(error)
+                outcome, now = refusals.OUTCOMES.get(type(error), "error"), _clock.now()
+                engine.observers(Failed(self._spec.name, outcome, now - self._started))
             raise
-
-    def _report(self, error: AsyncLockError) -> None:
-        outcome = refusals.OUTCOMES.get(type(error), "error")
-        self._engine.observers(Failed(self._spec.name, outcome, _clock.now() - self._started))
 
     def _ask(self, queue: LocalQueue | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""
@@ -476,8 +473,7 @@ class Acquire(AcquireContext[Lease]):
             return None
         queue = queues.get(spec.queue_key)
         if queue is None:
-            turn = self._engine.settings.turn
-            queue = LocalQueue(spec.name, spec.queue_key, spec.permits, turn)
+            queue = LocalQueue(spec.name, spec.queue_key, spec.permits, self._engine.settings.turn)
             queues[spec.queue_key] = queue
         elif self._once:
             if queue.full:
@@ -513,11 +509,7 @@ class Acquire(AcquireContext[Lease]):
         if queue.unanswered is not None and not queue.grants:
             # Nobody has it: the task that asks gets too few votes.
             return refusals.outage(queue.unanswered)
-        return self._too_long_here(queue)
-
-    def _too_long_here(self, queue: LocalQueue) -> AsyncLockError:
-        work = WORK.get()
-        timeout = None
+        work, timeout = WORK.get(), None
         if self._deadline is not None and (work is None or not work.stopped):
             timeout = self._deadline - self._started
         return refusals.too_long_here(self._engine, queue, timeout)
@@ -530,14 +522,11 @@ class Acquire(AcquireContext[Lease]):
             return
         if isinstance(turn, Grant):
             if not queue.hand_on(turn, self._options, _clock.now()):
-                self._give_back(queue, turn)
+                self._engine.release(turn)
+                self._engine.next_in_line(queue)
         elif not queue.let_ask():
             queue.asking -= 1
             self._engine.next_in_line(queue)
-
-    def _give_back(self, queue: LocalQueue, grant: Grant) -> None:
-        self._engine.release(grant)
-        self._engine.next_in_line(queue)
 
     async def _accept(self, queue: LocalQueue, grant: Grant) -> Lease | None:
         """Take over a grant that needs a fence or an extension; if it can't, ask the nodes next."""
@@ -550,7 +539,7 @@ class Acquire(AcquireContext[Lease]):
             if lease is None:
                 engine.release(grant)
                 if self._left() == 0:
-                    raise self._too_long_here(queue)
+                    raise self._too_long(queue)
                 queue.asking += 1
         finally:
             engine.clean_up(partial(engine.next_in_line, queue))
@@ -588,9 +577,8 @@ class Acquire(AcquireContext[Lease]):
 
     def _announce(self, lease: Lease, *, votes: int, handed_over: bool) -> None:
         waited = lease._acquired_at - self._started
-        self._engine.observers(
-            Acquired(lease.name, lease.owner, lease.fence, waited, votes, handed_over)
-        )
+        told = Acquired(lease.name, lease.owner, lease.fence, waited, votes, handed_over)
+        self._engine.observers(told)
 
 
 async def _until_stopped(work: Work, seek: Seek, first: Attempt | None) -> Attempt:

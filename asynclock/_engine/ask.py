@@ -22,7 +22,7 @@ from .._rules import pacing, validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
 from .context import Context, Vote
-from .said import RESTS, TOO_LATE, Granted, Refused, acquired, raised
+from .said import TOO_LATE, Granted, Refused, acquired, raised, rests
 from .spec import LockSpec
 from .ticket import Ticket, WakesNext, leave
 
@@ -418,7 +418,7 @@ class Attempt(Vote):
 
     def retry_after(self) -> float:
         """Return the seconds after which another try makes sense, for a vote lost to others."""
-        if self.remaining and (self.holder or "").startswith(RESTS):
+        if self.remaining and rests(self.holder):
             return self.remaining
         known, random = self._context.paces.of(self.spec.pace_key), self._context.random()
         ahead = 0 if self.ticket is None else self.ticket.rank

@@ -150,6 +150,8 @@ class Context:
         back, which `close` calls. A dict keeps their order, so that simulations repeat."""
         self.undoing: set[asyncio.Task[Any]] = set()
         """The work of such functions that takes several requests; `aclose` waits for it."""
+        self.messages: dict[object, bytes] = {}
+        """For each grant whose lease publishes a message: the message, as the nodes keep it."""
         self.asking: int = 0
         """Number of calls that wait for their batch; calls that ask again are in `seeking`."""
         self.no_quorum_since: float = 0.0

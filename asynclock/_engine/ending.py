@@ -1,4 +1,4 @@
-"""What goes on beside a lease without keeping its task: its release, and the next fences.
+"""What goes on beside a lease or after it: its release, the next fences, the detached ticket.
 
 By default many fences are reserved at once and ahead of need, so that a hand-over needs no network;
 handoff="strict" reserves one at each hand-over (docs/fencing.md, "Handing a lease over").
@@ -7,17 +7,20 @@ handoff="strict" reserves one at each hand-over (docs/fencing.md, "Handing a lea
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
 
 from .. import _clock
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Word
+from ..errors import ConfigurationError
 from ..events import GONE
 from .context import Context
 from .grant import Grant
-from .said import raised, released
+from .said import from_json, raised, released
 from .spec import LeaseOptions, LockSpec
 from .ticket import woken
 
@@ -35,6 +38,10 @@ WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
+VERSION: Final = 1
+"""Version of the detached ticket."""
+LONGEST: Final = 8192
+"""Maximum number of bytes of a detached ticket."""
 
 
 class Release:
@@ -87,7 +94,7 @@ class Release:
         since, until = self._grant.asked_since, self._until
         if self._rest:
             nodes, now = self._context.multiplexer, _clock.now()
-            nodes.fence_floor(now)  # reads the clocks; the acquire may be long ago
+            nodes.read_clocks(now)  # the acquire may be long ago
             till = nodes.not_after(now + self._rest)
             command = self.spec.rest(self.owner, since, until, self._rest, till)
         else:
@@ -233,3 +240,80 @@ def reserve_now(
     elif not grant.fences and grant.reserving is None:
         Reservation(context, grant, BLOCK)
     return None if grant.fences else grant.reserving
+
+
+# a lease that another process goes on with
+
+
+def no_such() -> ConfigurationError:
+    """Return the error for bytes that are no ticket."""
+    return ConfigurationError("this is no ticket that Lease.detach returned")
+
+
+def no_ticket(name: str) -> ConfigurationError:
+    """Return the error for a lease that can't be detached."""
+    return ConfigurationError(
+        f"the lease on {name!r} can't be detached: only those of lock() and fair_lock() can, so "
+        "hold one of these for the work that another process goes on with",
+        name=name,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """What a detached ticket says."""
+
+    kind: str
+    """The method of the manager that makes the lock."""
+    name: str
+    key: str
+    """The lock's own key, so that no manager with another prefix takes the ticket."""
+    owner: str
+    fence: int
+    ttl: float
+    at_least: float
+    """The seconds of `at_least` that were left."""
+
+    @classmethod
+    def of(cls, grant: Grant) -> Self:
+        """Return what the ticket of the lease that has `grant` says."""
+        spec = grant.spec
+        left = max(0.0, grant.held_since + grant.options.at_least - _clock.now())
+        return cls(spec.kind, spec.name, spec.keys[0], grant.owner, grant.fence, grant.ttl, left)
+
+    def written(self) -> bytes:
+        """Return the ticket. Raises ConfigurationError if the name is too long for one."""
+        text = json.dumps({"asynclock": VERSION, **asdict(self)}, separators=(",", ":"))
+        if len(text) > LONGEST:
+            raise ConfigurationError(
+                f"a ticket has at most {LONGEST} bytes, and the name of this lease is too long "
+                "for it: lock a shorter name, such as a hash of this one",
+                name=self.name,
+            )
+        return text.encode()
+
+    @classmethod
+    def read(cls, ticket: object) -> Self:
+        """Return what `ticket` says. Raises ConfigurationError, which doesn't show the ticket."""
+        if not isinstance(ticket, bytes):
+            raise ConfigurationError(
+                f"a ticket must be bytes, as Lease.detach returns them, not {type(ticket).__name__}"
+            )
+        match from_json(ticket) if len(ticket) <= LONGEST else None:
+            case {"asynclock": int(version)} if version != VERSION:
+                raise ConfigurationError(
+                    f"the ticket has version {version}, but this version of asynclock reads "
+                    f"{VERSION}: let all processes that pass tickets on have the same version"
+                )
+            case {
+                "asynclock": 1,
+                "kind": str(kind),
+                "name": str(name),
+                "key": str(key),
+                "owner": str(owner),
+                "fence": int(fence),
+                "ttl": int() | float() as ttl,
+                "at_least": int() | float() as at_least,
+            }:
+                return cls(kind, name, key, owner, fence, ttl, at_least)
+        raise no_such()

@@ -19,7 +19,8 @@ from .. import _clock, _forks
 from .._background import Background, wait_out
 from .._forks import of_one_process
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.replies import Failure
+from .._nodes.replies import NOBODY, Failure
+from .._nodes.script import Command
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .context import Context, EngineSettings
 from .ending import Release
@@ -77,8 +78,23 @@ class Engine(Context):
         self.renewals.extend_one(grant, finish)
         return done
 
+    def publication(self, grant: Grant) -> Command:
+        """Build the command that tells the nodes what the lease that has `grant` publishes."""
+        spec, text = grant.spec, self.messages.get(grant, b"")
+        return spec.publish(grant.owner, spec.messages, text, grant.ttl)
+
+    def publish_soon(self, grant: Grant) -> None:
+        """Tell the nodes so, without waiting for the replies."""
+        self.multiplexer.broadcast(self.publication(grant), NOBODY)
+
+    def _silence(self, grant: Grant) -> None:
+        if self.messages.pop(grant, None) is not None:
+            self.publish_soon(grant)
+
     def _renewed(self, grant: Grant) -> None:
         self.counts.renewed += 1
+        if grant in self.messages:
+            self.publish_soon(grant)
         if self.observers and grant.reference is not None:
             left = grant.valid_until - _clock.now()
             self.observers(Renewed(grant.spec.name, grant.owner, grant.fence, left))
@@ -107,6 +123,8 @@ class Engine(Context):
         if queue is None:
             return self.release(grant, on_loss)
         if queue.waiters:
+            if self.messages:
+                self._silence(grant)
             grant.vacated()
             if queue.hand_on(grant, grant.options, now):
                 return None
@@ -129,6 +147,8 @@ class Engine(Context):
             held, left = now - grant.held_since, grant.valid_until - now
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         self.counts.released += 1
+        if self.messages:
+            self._silence(grant)
         grant.over()
         self.renewals.remove(grant)
         if queue is not None:
@@ -149,6 +169,8 @@ class Engine(Context):
         kept: the nodes don't wake the next waiter yet, because this process may ask again.
         rest: seconds for which the nodes give the name to nobody.
         """
+        if self.messages:
+            self._silence(grant)
         grant.over()
         self.renewals.remove(grant)
         queue, nodes = grant.queue, self.multiplexer
@@ -271,6 +293,7 @@ class Engine(Context):
         super().forked()
         if self.inherited:
             self.queues.clear()
+            self.messages.clear()
             self.renewals.forked()
 
     async def aclose(self) -> None:

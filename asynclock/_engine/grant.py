@@ -26,8 +26,8 @@ FOREVER = float("inf")
 KEEP_TIME = 0.1
 """Seconds that a process may keep a name while it knows of no other process that waits for it. When
 they are over, it asks the nodes again, and finds out."""
-_NO_NODE: dict[int, float] = {}
-"""An empty, read-only dict that most grants share: no node has forgotten them."""
+_NO_NODE: dict[int, Any] = {}
+"""An empty, read-only dict that most grants and queues share."""
 _NONE = range(0)
 
 
@@ -361,6 +361,7 @@ class LocalQueue:
         "key",
         "name",
         "permits",
+        "told",
         "turn",
         "unanswered",
         "waiters",
@@ -380,6 +381,8 @@ class LocalQueue:
         """The grant released last, while this process may take the name again first."""
         self.holder: str | None = None
         """The owner that the task that asks has met last; None without one."""
+        self.told: dict[int, Any] = _NO_NODE
+        """What each node has told the task that asks of the messages of holders."""
         self.unanswered: Vote | None = None
         """The last attempt of the task that asks, if too few nodes voted; None otherwise."""
         self.waiters: OrderedDict[Turn, tuple[LeaseOptions, float]] = _NOBODY

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final
 
 from .._nodes.replies import Failure, Gather
 from .._nodes.script import Command, Script
+from .._rules import pacing
 from .._rules.quorum import majority
-from ..errors import AcquireTimeoutError
 from .context import Context
+from .grant import Grant
 from .refusals import is_owner_id, label
-from .said import RESTS, holder, places
+from .said import holder, places, published, rests, values
 from .spec import LockSpec
 from .ticket import WOKEN, Ticket
 
@@ -29,8 +30,6 @@ MOST_WAITERS: Final = 1000
 """Maximum number of waiters that are read of one queue: at most about a millisecond of a server."""
 NAMED: Final = 3
 """Maximum number of waiters that the error of a timeout names."""
-NAMING_TIME: Final = 0.1
-"""Maximum seconds that it takes to ask for them after a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +77,8 @@ class NodeView:
 
     shared: bool = False
     """Whether several owners have the same fence counter, as readers do."""
+    record: bytes | None = None
+    """What the node keeps of a message; `Inspection.message` reads it, if it is the owner's."""
 
     @property
     def holder(self) -> str | None:
@@ -128,7 +129,7 @@ class Inspection:
 
         Then `owner` is a value that no lease has, and `holder` is the label of the last holder.
         """
-        return (self.owner or "").startswith(RESTS)
+        return rests(self.owner)
 
     @property
     def fence(self) -> int:
@@ -163,6 +164,12 @@ class Inspection:
         return min(found, default=None)
 
     @property
+    def message(self) -> str | None:
+        """What the owner publishes (`Lease.publish`); None for nothing. Never print it raw."""
+        said = published((view.record for view in self.nodes), self.owner)
+        return said.text or None if said else None
+
+    @property
     def agreed(self) -> bool:
         """Whether all nodes that answered name the same owner, or none."""
         return len({view.owner for view in self.nodes if view.error is None}) <= 1
@@ -178,10 +185,10 @@ async def inspect(
     if queues is None:
         queues = (question(spec.queue),) if spec.queue else ()
     nodes, quorum = context.multiplexer.nodes, context.multiplexer.quorum
-    replies, waiting = await asyncio.gather(
-        ask_all(context, spec.inspect()), _waiters(context, queues)
+    replies, told, waiting = await asyncio.gather(
+        ask_all(context, spec.inspect()), ask_all(context, spec.hear()), _waiters(context, queues)
     )
-    views = tuple(_view(node.address, replies[i]) for i, node in enumerate(nodes))
+    views = tuple(_view(node.address, replies[i], told[i]) for i, node in enumerate(nodes))
     return Inspection(spec.name, views, quorum, kind, spec.part, waiting=waiting)
 
 
@@ -218,31 +225,9 @@ async def _waiters(context: Context, queues: Sequence[Command]) -> tuple[Waiter,
     return tuple(waiter for replies in found for waiter in in_order(replies.values()))
 
 
-async def explain(
-    error: AcquireTimeoutError,
-    context: Context,
-    spec: LockSpec,
-    ticket: Ticket | None,
-    timeout: float,
-) -> None:
-    """Add to the error of a timeout how long it was, and the call's place in the queue."""
-    text = f"{error}; the timeout was {timeout:g} s"
-    if ticket is not None and spec.queue:
-        text += f", and the call was number {ticket.rank + 1} in the queue"
-        if ticket.rank:
-            text += await _behind(context, spec.queue, ticket)
-    error.args = (text,)
-
-
-async def _behind(context: Context, queue: str, ticket: Ticket) -> str:
-    """Name the waiters before a ticket; "" if no quorum answers soon."""
-    found: tuple[Waiter, ...] = ()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(NAMING_TIME):
-            command = question(queue, most=NAMED + 1)
-            replies = await ask_all(context, command, enough=context.multiplexer.quorum)
-            found = in_order(replies.values())
-    others = [repr(one.label) for one in found if one.ticket != ticket.id]
+def before(told: Iterable[Any], ticket: Ticket) -> str:
+    """Name the waiters before a ticket, by the replies to `question`; "" if these don't tell."""
+    others = [repr(one.label) for one in in_order(told) if one.ticket != ticket.id]
     first = others[: min(ticket.rank, NAMED)]
     more = [f"{ticket.rank - len(first)} more"] if ticket.rank > len(first) else []
     return f", behind {', '.join(first + more)}" if first else ""
@@ -263,11 +248,12 @@ async def ask_all(
     return replies.found
 
 
-def _view(address: str, reply: Any) -> NodeView:
-    said = holder(reply)
+def _view(address: str, reply: Any, told: Any) -> NodeView:
+    said, records = holder(reply), values(told)
     if type(said) is Failure:
         return NodeView(address, None, None, 0, said.cause)
-    return NodeView(address, said.owner, said.left, said.fence)
+    record = None if isinstance(records, Failure) else records[0]
+    return NodeView(address, said.owner, said.left, said.fence, record=record)
 
 
 def question(*keys: str, most: int | None = None) -> Command:
@@ -305,3 +291,65 @@ def _moment(number: float) -> float | None:
     if clock in CLOCKS:
         return clock / 1_000_000
     return clock / 1000 if clock in MILLISECONDS else None
+
+
+# looks that go on
+
+
+class Lookout:
+    """The waits of one task between its looks at some keys; each look begins with `begin`."""
+
+    __slots__ = ("_context", "listening", "waits", "watch")
+
+    def __init__(self, context: Context, keys: tuple[str, ...]) -> None:
+        self._context = context
+        self.watch = context.multiplexer.wakeups.watch(keys)
+        self.listening: bool = False
+        """Whether the nodes send pushes; then each look arms the next one."""
+        self.waits: int = 0
+
+    def begin(self) -> bool:
+        """Forget earlier pushes and return whether this look is to arm the next one."""
+        self.watch.reset()
+        self.listening = self._context.multiplexer.tracks()
+        return self.listening
+
+    async def wait(self, left: float | None = None, *, most: float = inf) -> None:
+        """Wait until it is time for the next look, at most `most` seconds.
+
+        `left` is the number of seconds after which the keys change by themselves (None: unknown).
+        """
+        random = self._context.random()
+        if self.listening:
+            pause = pacing.until_expiry(left, random)
+        else:
+            pause = pacing.without_push(self.waits, left, random)
+        await self.watch.wait(min(most, pause))
+        self.waits += 1
+
+    def close(self) -> None:
+        """Stop watching."""
+        self.watch.close()
+
+
+async def wanted(context: Context, grants: Sequence[Grant]) -> str | None:
+    """Do the work of `Lease.wanted` for the present leases of these grants."""
+    asked = [grant.spec.requests(grant.owner) for grant in grants]
+    endings = [grant.ends() for grant in grants]
+    lookout = Lookout(context, tuple(key for keys in asked for key in keys))
+    for ending in endings:
+        ending.add_done_callback(lambda _: lookout.watch.wake())
+    try:
+        while endings and not any(ending.done() for ending in endings):
+            armed = lookout.begin()
+            for keys in asked:
+                look = Command.plain("MGET", *keys, keys=keys)
+                quorum = context.multiplexer.quorum
+                replies = await ask_all(context, look, enough=quorum, arm=armed)
+                for found in map(values, replies.values()):
+                    for by in () if isinstance(found, Failure) else filter(None, found):
+                        return label(by.decode("utf-8", "replace"))
+            await lookout.wait(grants[0].ttl)
+        return None
+    finally:
+        lookout.close()

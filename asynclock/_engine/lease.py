@@ -7,10 +7,13 @@ may show that it was lost before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
 from weakref import ReferenceType
 
 from .. import _clock, _settings
@@ -21,13 +24,20 @@ from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
 from . import refusals
 from .context import Vote
-from .detached import Detached, no_ticket
-from .ending import SPARE_FENCES, reserve_ahead
+from .ending import SPARE_FENCES, Detached, no_ticket, reserve_ahead
 from .engine import Engine
 from .grant import Grant, Interruption
+from .inspection import ask_all, wanted
 from .renewal import QUARANTINED
-from .said import done
+from .said import Message, done, record
 from .spec import LeaseOptions
+
+_log = logging.getLogger("asynclock")
+
+LONGEST_MESSAGE: Final = 200
+"""Maximum number of characters of a message."""
+MESSAGE_NUMBERS: Final = count(1)
+"""Numbers the messages of this process."""
 
 
 @of_one_process
@@ -214,6 +224,77 @@ class Lease(_settings.Answering):
         self._grant, self._outcome = None, True
         return ticket
 
+    async def publish(self, text: str) -> bool:
+        """Publish a message for people, such as "reindexing 40 %"; return whether it is stored now.
+
+        `Inspection.message`, `asynclock inspect`, `top` and the dashboard show it, and so does the
+        error of a caller whose timeout ends (`holder_message`). It replaces the one before; ""
+        takes that back. It is sent again with each renewal, and ends with the lease: when that is
+        released, or one ttl after the last renewal. If this returns False, too few nodes answered
+        within one node timeout: the next renewal sends it again. Raises LeaseLostError if the lease
+        is no longer held, ConfigurationError if the text has more than 200 characters, or if the
+        lease is a reader's. If this is cancelled, the message is published all the same.
+        """
+        if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
+            raise ConfigurationError(
+                f"a message must be a str of at most {LONGEST_MESSAGE} characters"
+            )
+        return await self._publish(text, kept=bool(text))
+
+    async def _publish(self, text: str, *, kept: bool = True) -> bool:
+        """Do the work of `publish`; with `kept`, publish "" as any other text."""
+        grant, engine, nodes = self._say(text, kept=kept), self._engine, self._engine.multiplexer
+        replies = await ask_all(engine, engine.publication(grant), enough=nodes.quorum)
+        return list(map(done, replies.values())).count(True) >= nodes.quorum
+
+    def _say(self, text: str, *, kept: bool = True) -> Grant:
+        """Let the lease publish `text` from the next publication on."""
+        self._check_loop()
+        grant, engine = self._grant, self._engine
+        if grant is None or not self.held:
+            raise self._loss_error()
+        if not grant.spec.messages:
+            raise ConfigurationError("readers share a name, so none of them can publish a message")
+        engine.messages.pop(grant, None)
+        if kept:
+            said = Message(self.fence, next(MESSAGE_NUMBERS), text)
+            engine.messages[grant] = record(said, self.owner)
+        return grant
+
+    async def wanted(self) -> str | None:
+        """Wait until somebody asks for the lease (`LockManager.ask_back`); return that one's label.
+
+        Returns None once the lease has ended. The lease is not changed: its holder decides whether
+        to finish sooner or to go on. A request counts for `max_ttl` seconds; meanwhile each further
+        call returns at once. Servers push it, so it arrives within a round trip or two; where they
+        can't, the nodes are asked about four times a second. Only a lease that waits here costs
+        anything: one watched key on each node, read once per ttl as well. The label is untrusted
+        text. Cancelling this leaves nothing behind. Raises ConfigurationError in another event loop
+        than the manager's.
+        """
+        self._check_loop()
+        return await self._asked()
+
+    def _asked(self) -> Coroutine[Any, Any, str | None]:
+        """Return what `wanted` awaits: a coroutine that doesn't keep the lease."""
+        return wanted(self._engine, self._grants())
+
+    def _grants(self) -> list[Grant]:
+        """Return the grant of the lease, if it has not ended."""
+        grant = self._grant
+        return [] if grant is None or not grant.alarm else [grant]
+
+    def on_wanted(self, callback: Callable[[Lease], object]) -> None:
+        """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
+
+        It is called once, as soon as `wanted` would return, and not at all if the lease ends before
+        that or is dropped. Its exceptions are logged.
+        """
+        self._check_loop()
+        if not self._ended:
+            work = _tell_wanted(self._asked(), ReferenceType(self), callback)
+            self._engine.background.spawn(work, f"asynclock: {self.name} may be wanted")
+
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; if not, the loss is reported.
 
@@ -306,6 +387,11 @@ class Lease(_settings.Answering):
         if self._grant is not None:
             self._grant.unguard(body)
 
+    def _step_down(self) -> None:
+        """End the body as a loss does, but while the lease is held: leaving raises no error."""
+        if self._body is not None:
+            self._body.interrupt()
+
     def _abandon(self) -> None:
         """Stop the renewal of a dropped lease, so that it ends with its ttl."""
         if self._grant is not None:
@@ -379,7 +465,7 @@ class Lease(_settings.Answering):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool | None:
         body, self._body = self._body, None
         interrupted = body is not None and body.leave(kind)
         if kind is GeneratorExit:
@@ -390,6 +476,25 @@ class Lease(_settings.Answering):
             await self._release(wait=True)
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self._loss_error() from error
+        # By `_step_down`: the body has ended as it should.
+        return (interrupted and kind is not GeneratorExit) or None
+
+
+async def _tell_wanted(
+    asked: Coroutine[Any, Any, str | None],
+    reference: ReferenceType[Lease],
+    callback: Callable[[Lease], object],
+) -> None:
+    # A strong reference would keep us from noticing that the program has dropped the lease.
+    with contextlib.suppress(ConfigurationError):  # the manager is being closed
+        if await asked is None:
+            return
+    lease = reference()
+    if lease is not None and not lease._ended:
+        try:
+            callback(lease)
+        except Exception:
+            _log.exception("a callback failed when %r was asked for", lease.name)
 
 
 async def _still_ours(engine: Engine, grant: Grant) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
 from .. import _clock
 from .._nodes.replicated.acks import UNSUPPORTED
 from ..errors import (
@@ -17,7 +20,7 @@ from ..events import holder_id
 from .ask import Attempt
 from .context import Context, Vote
 from .grant import LocalQueue
-from .said import RESTS
+from .said import last_owner, published, records, rests
 from .spec import LockSpec
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
@@ -26,6 +29,9 @@ OUTCOMES: dict[type[AsyncLockError], str] = {
     QuorumUnavailableError: "outage",
 }
 """The outcome that an event names for each error; "error" for all others."""
+E = TypeVar("E", bound=NotAcquiredError)
+SHOWN = 200
+"""Maximum number of characters of a message that an error shows."""
 ID_DIGITS = 32
 """Length of the random part of an owner id of this library."""
 SHOWN_CHARACTERS = 8
@@ -39,7 +45,7 @@ def is_owner_id(owner: str | None) -> bool:
 
 def digest(owner: str | None) -> str | None:
     """Return the `holder_id` of an owner; None if another library made it."""
-    owner = (owner or "").removeprefix(RESTS)
+    owner = last_owner(owner or "")
     return holder_id(owner) if is_owner_id(owner) else None
 
 
@@ -51,7 +57,7 @@ def label(owner: str | None) -> str | None:
     """
     if owner is None:
         return None
-    owner = owner.removeprefix(RESTS)
+    owner = last_owner(owner)
     digits, colon, text = owner.partition(":")
     if colon and len(digits) == ID_DIGITS:
         return text
@@ -70,8 +76,8 @@ def too_long(attempt: Attempt) -> NotAcquiredError:
 
 def had(owner: str | None) -> str:
     """Return who has the name, in words."""
-    rests = owner is not None and owner.startswith(RESTS)
-    return f"rests (last held by {label(owner)!r})" if rests else f"is held by {label(owner)!r}"
+    name = repr(label(owner))
+    return f"rests (last held by {name})" if rests(owner) else f"is held by {name}"
 
 
 def _contended(kind: type[NotAcquiredError], text: str, attempt: Attempt) -> NotAcquiredError:
@@ -119,9 +125,7 @@ def too_long_here(context: Context, queue: LocalQueue, timeout: float | None) ->
     return _in_this_process(AcquireTimeoutError, text, context, queue)
 
 
-def _in_this_process(
-    kind: type[NotAcquiredError], text: str, context: Context, queue: LocalQueue
-) -> NotAcquiredError:
+def _in_this_process(kind: type[E], text: str, context: Context, queue: LocalQueue) -> E:
     now, owner, remaining, ahead = _clock.now(), None, None, len(queue.waiters)
     pace = context.paces.of(queue.key)
     if queue.grants:
@@ -133,7 +137,7 @@ def _in_this_process(
             pace.seen_many(now)
     else:
         owner, ahead = queue.holder, ahead + pace.rank + 1  # a task of this process asks the nodes
-    return kind(
+    error = kind(
         f"{queue.name!r} {text}",
         name=queue.name,
         owner=owner,
@@ -141,6 +145,17 @@ def _in_this_process(
         remaining=remaining,
         retry_after=pace.pause(ahead, context.random(), permits=queue.permits, remaining=remaining),
     )
+    told = [[context.messages.get(one)] for one in queue.grants] or queue.told.values()
+    return with_message(error, told)
+
+
+def with_message(error: E, told: Iterable[Any]) -> E:
+    """Add to an error what the holder publishes, if these replies to MGET tell it."""
+    found = published(records(told), error.owner)
+    if found is not None and found.text:
+        error.holder_message = found.text
+        error.args = (f"{error}; its holder publishes {found.text[:SHOWN]!r}",)
+    return error
 
 
 def already_held(name: str) -> AlreadyHeldError:

@@ -309,7 +309,7 @@ class Renewals:
     def _put_back(self, grant: Grant, index: int, now: float) -> None:
         node, nodes = self.multiplexer.nodes[index], self.multiplexer
         until = min(grant.valid_until, now + LATE_TIMER_FACTOR * node.settings.node_timeout)
-        nodes.fence_floor(now)  # reads the clocks; the last acquire may be long ago
+        nodes.read_clocks(now)  # the last acquire may be long ago
         not_after = nodes.not_after(until)
         if not not_after:
             return  # too few clocks are known to say from when on the request is too late

@@ -6,12 +6,14 @@ forms. Only `outbox.plain` looks at a reply before: it compares whole replies to
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, final
 
 from .._nodes.replies import Failure, reader
 from .._nodes.script import GRANTED_MARK
 
-RESTS: Final = "#rests:"
+_RESTS: Final = "#rests:"
 """Beginning of the value of a key that rests: its owner has released it (docs/decisions/0036)."""
 TOO_LATE: Final = Failure("the request reached it too late")
 FENCES: Final = range(1, 2**53)
@@ -76,12 +78,14 @@ class Holder(NamedTuple):
 
 
 @final
-class Led(NamedTuple):
-    """What one node tells about the leader."""
+class Message(NamedTuple):
+    """What an owner published."""
 
-    owner: bytes | None
-    left: float
-    record: bytes | None
+    fence: int
+    """The fence of its lease."""
+    number: int
+    """Rises with each message of a process."""
+    text: str
 
 
 @final
@@ -196,13 +200,43 @@ def readers(reply: Any) -> list[Holder]:
     raise ValueError(reply)
 
 
-@reader
-def led(reply: Any) -> Led:
-    """Read the leader."""
-    match reply:
-        case [None | bytes() as owner, int(left), int(), None | bytes() as record, int()]:
-            return Led(owner, left / 1000, record)
-    raise ValueError(reply)
+def from_json(text: str | bytes) -> Any:
+    """Return what a text from a server stands for; None if it isn't JSON, or too deeply nested."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def rests(value: str | None) -> bool:
+    """Return whether a key with this value rests."""
+    return value is not None and value.startswith(_RESTS)
+
+
+def last_owner(value: str) -> str:
+    """Return the owner in the value of a lock; of one that rests, the owner that released it."""
+    return value.removeprefix(_RESTS)
+
+
+def record(message: Message, owner: str) -> bytes:
+    """Return what the nodes keep of a message; it names its owner, for it may outlive the lease."""
+    return json.dumps([message.fence, message.number, owner, message.text]).encode()
+
+
+def records(replies: Iterable[Any]) -> list[bytes | None]:
+    """Return the records that these replies of nodes have."""
+    found = [said for said in map(values, replies) if not isinstance(said, Failure)]
+    return [one for said in found for one in said]
+
+
+def published(records: Iterable[bytes | None], owner: str | None) -> Message | None:
+    """Return the last message of `owner` among these records; None if there is none of it."""
+    found = []
+    for one in records:
+        match from_json(one or b"null"):
+            case [int(fence), int(number), str(writer), str(text)] if writer == owner:
+                found.append(Message(fence, number, text))
+    return max(found, default=None)
 
 
 @reader

@@ -13,6 +13,7 @@ from types import coroutine
 from typing import Any
 
 from .. import _clock
+from .._nodes.replies import Keep
 from .._nodes.script import Command
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
@@ -24,7 +25,7 @@ from .ask import Ask, Attempt
 from .context import Context, closed
 from .engine import Engine
 from .grant import FOREVER, LocalQueue
-from .inspection import explain
+from .inspection import NAMED, before, question
 from .outbox import decide
 from .spec import LockSpec
 from .ticket import Armed, Ticket, leave
@@ -41,6 +42,7 @@ class Seek:
     """Asks the nodes for one task; call `run` once."""
 
     __slots__ = (
+        "_ahead",
         "_asked",
         "_barge",
         "_deadline",
@@ -94,6 +96,8 @@ class Seek:
         self._waits = engine.waits if spec.queue and not once else ()
         self._barge = barge
         self._watch: Watch | None = None
+        self._ahead: dict[int, Any] = {}
+        """What each node has told of the waiters before this one."""
         self._hops = 0
         self._pauses: Pauses = Pauses(engine, spec, deadline, self._until)
         self._outage_since: float | None = None
@@ -132,12 +136,21 @@ class Seek:
                     spec = await self._wait_for_others(attempt)
             raise closed()
         except AcquireTimeoutError as error:
-            if self._deadline is not None and self._deadline > self._asked:
-                timeout = self._deadline - self._asked
-                await explain(error, engine, self._spec, self._ticket, timeout)
+            self._explain(error)
             raise
         finally:
             engine.clean_up(self._end)
+
+    def _explain(self, error: AcquireTimeoutError) -> None:
+        """Add to the error how long the timeout was, the place in the queue, and the message."""
+        if self._deadline is None or self._deadline <= self._asked:
+            return
+        text, ticket = f"{error}; the timeout was {self._deadline - self._asked:g} s", self._ticket
+        if ticket is not None and self._spec.queue:
+            text += f", and the call was number {ticket.rank + 1} in the queue"
+            text += before(self._ahead.values(), ticket)
+        error.args = (text,)
+        refusals.with_message(error, self._queue.told.values())
 
     def _end(self) -> None:
         self._engine.seeking.pop(self, None)
@@ -356,9 +369,26 @@ class Seek:
     # between two attempts
 
     async def _pause(self, attempt: Attempt) -> None:
+        if not attempt.outage:
+            self._listen(attempt)
         self._hops = 0
         rank = 0 if self._ticket is None else self._ticket.rank
         await self._pauses.wait(attempt, self._watch, rank)
+
+    def _listen(self, attempt: Attempt) -> None:
+        """Ask what the holder publishes and who goes before, for the error of a timeout.
+
+        That is before a pause in which the timeout may end, so nobody waits for the replies. It is
+        also before each pause but the first, for the tasks that wait behind this one.
+        """
+        nodes, ticket, now = self._engine.multiplexer, self._ticket, _clock.now()
+        ending = self._deadline is not None and self._deadline - now <= self._pauses.longest
+        if not ending and not self._pauses.made:
+            return
+        told = self._queue.told = self._queue.told or {}
+        nodes.broadcast(attempt.spec.hear(), Keep(told))
+        if ending and ticket is not None and ticket.rank and self._spec.queue:
+            nodes.broadcast(question(self._spec.queue, most=NAMED + 1), Keep(self._ahead))
 
     def leave(self) -> None:
         """Give up the place in the queue; a second call does nothing."""
@@ -382,7 +412,7 @@ def _decided(ask: Ask, limit: float | None, *, armed: bool) -> Generator[Any, An
 class Pauses:
     """How long one call waits: until a push, until the holder's ttl is over, or by pacing."""
 
-    __slots__ = ("_deadline", "_engine", "_in_vain", "_made", "_spec", "_until")
+    __slots__ = ("_deadline", "_engine", "_in_vain", "_spec", "_until", "longest", "made")
 
     def __init__(
         self, engine: Context, spec: LockSpec, deadline: float | None, until: float
@@ -391,7 +421,10 @@ class Pauses:
         self._spec = spec
         self._deadline = deadline
         self._until = until
-        self._made = self._in_vain = 0
+        self.longest: float = 0.4 * engine.settings.ticket_ttl
+        """Maximum seconds of a pause: the nodes must hear of a ticket before it expires."""
+        self.made: int = 0
+        self._in_vain = 0
 
     @property
     def expecting(self) -> bool:
@@ -404,7 +437,7 @@ class Pauses:
         listening = watch is not None and not attempt.outage and engine.multiplexer.tracks()
         expecting = listening and self.expecting
         pause = self._length(attempt, rank, listening=expecting)
-        self._made += 1
+        self.made += 1
         if not listening or watch is None:
             await asyncio.sleep(pause)
             self._woke("pacing")
@@ -434,7 +467,7 @@ class Pauses:
         if listening:
             pause = pacing.until_expiry(remaining, random)
         else:
-            pause = pacing.without_push(self._made, remaining, random, rank=rank)
-        pause = min(pause, self._engine.settings.ticket_ttl * (0.3 + random / 10))
+            pause = pacing.without_push(self.made, remaining, random, rank=rank)
+        pause = min(pause, self.longest * (0.75 + random / 4))
         end = self._until if self._deadline is None else self._deadline
         return min(pause, max(0.0, end - _clock.now()))

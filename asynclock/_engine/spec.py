@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .._keys import derived
+from .._keys import derived, message
 from .._nodes.script import REST, Command, Script, Word
 
 HandOff = Literal["block", "strict"] | bool
@@ -154,6 +154,30 @@ class LockSpec:
         return Command.release(
             self.script, keys, owner, asked_since, retry_until, (ms(left), till), REST
         )
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The keys of what the owner of these locks publishes, one for each; () for readers."""
+        return tuple(map(message, self.own_keys))
+
+    def requests(self, owner: str) -> tuple[str, ...]:
+        """Return the keys at which others ask this owner to give the locks back, one for each."""
+        return tuple(derived(key, owner) for key in self.keys[::2])
+
+    def hear(self) -> Command:
+        """Build the command that reads the messages of owners, first that of the first lock."""
+        keys = [message(key) for key in (*self.keys[::2], *self.neighbours)]
+        return Command.plain("MGET", *keys, keys=keys)
+
+    def publish(self, owner: str, keys: Sequence[str], text: Word, seconds: float) -> Command:
+        """Build the command that stores `text` ("": nothing) under `keys` if `owner` has the name.
+
+        There is one of the keys for each lock of the owner.
+        """
+        pairs = [one for pair in zip(self.keys[::2], keys, strict=True) for one in pair]
+        command = Command(self.script, pairs, ("publish", owner, text, ms(seconds)))
+        command.wakes = keys
+        return command
 
     def check(self, owner: str) -> Command:
         """Build the command that asks whether `owner` has the name."""

@@ -13,6 +13,7 @@ from .._nodes.node import Node
 class NodeAccess:
     """The nodes behind a manager."""
 
+    engine: Engine
     nodes: Sequence[Node]
     quorum: int
     prefix: str
@@ -25,4 +26,4 @@ class NodeAccess:
         Raises ConfigurationError if the engine is closed or its nodes can never work.
         """
         engine.ready()
-        return cls(engine.multiplexer.nodes, engine.multiplexer.quorum, prefix)
+        return cls(engine, engine.multiplexer.nodes, engine.multiplexer.quorum, prefix)

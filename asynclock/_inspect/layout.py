@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._keys import derived, lock_key, split
+from .._keys import derived, lock_key, message, split
 from .._nodes.script import Command
 from .._primitives.kind import NUMBER, Held, Kind, Part
 from .._primitives.kinds import KINDS
@@ -82,6 +82,10 @@ class KeyRef(NamedTuple):
         """Return the command that releases the key if `owner` holds it."""
         return self.part.release(self._keys(prefix), owner)
 
+    def ask(self, prefix: str, owner: str, by: str, seconds: float) -> Command:
+        """Return the command that asks `owner`, if it holds the key, to give the key back."""
+        return self.part.ask(self._keys(prefix), owner, by, seconds)
+
     def _keys(self, prefix: str) -> tuple[str, ...]:
         return self.part.keys(lock_key(prefix, self.name), self.suffix)
 
@@ -90,7 +94,8 @@ def keys_of(prefix: str, name: str) -> set[bytes]:
     """Return the keys of a name that a survey reads."""
     whole = lock_key(prefix, name)
     ends = {*PARTS, *map(str, range(MOST_PERMITS))} - {""}
-    return {whole.encode(), *(derived(whole, end).encode() for end in ends)}
+    keys = {whole, *(derived(whole, end) for end in ends)}
+    return {key.encode() for key in (*keys, *map(message, keys))}
 
 
 def _is_number(suffix: str) -> bool:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from .._engine.inspection import Inspection, NodeView, Waiter, in_order
-from .._engine.said import places
-from .._keys import counter, lock_key
+from .._engine.said import places, values
+from .._keys import counter, lock_key, message
 from .._nodes.cluster.node import ClusterNode
 from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure, reader
@@ -40,6 +40,7 @@ SLICE = 250
 Item = TypeVar("Item")
 OWNERS = Script.load(__package__, "survey.lua")
 _COUNTER = counter("").encode()
+_MESSAGE = message("").encode()
 
 
 @dataclass(repr=False)  # asyncio.run formats its task, and so the result
@@ -58,8 +59,6 @@ class Survey:
     """Node -> why it has no vote, although it answers."""
     states: list[SharedState] = field(default_factory=list)
     """Events, latches and barriers, sorted by name and kind."""
-    published: str | None = None
-    """The value that the leader of the only name publishes; untrusted text."""
     keys: int = 0
     """Number of keys under the prefix, on the node with most of them."""
     unlisted: int = 0
@@ -179,6 +178,8 @@ class _KeyScan:
         """By key and reader ("" for other locks)."""
         self.queues: dict[KeyRef, Any] = {}
         """The waiters in each queue, or the Failure of a user who may not read them."""
+        self.messages: dict[KeyRef, bytes] = {}
+        """What owners publish."""
         self.states: dict[KeyRef, StateView] = {}
         self.error: str | None = None
         self.keys = 0
@@ -210,8 +211,10 @@ class _KeyScan:
 
     def view(self, key: KeyRef, reader: str) -> NodeView:
         """Return what this node holds under `key`."""
-        found = self.views.get((key, reader))
-        return found or NodeView(self.node.address, None, None, 0, self.error)
+        found = self.views.get((key, reader)) or NodeView(
+            self.node.address, None, None, 0, self.error
+        )
+        return replace(found, record=self.messages.get(key))
 
     def state(self, key: KeyRef) -> StateView:
         """Return the state that this node keeps under `key`."""
@@ -238,26 +241,50 @@ class _KeyScan:
     async def read(self, server: Node, keys: Iterable[bytes]) -> None:
         """Read what `server` keeps under `keys`."""
         locks: list[tuple[KeyRef, str]] = []
+        said: list[tuple[KeyRef, str]] = []
         others: list[KeyRef] = []
         for raw in keys:
-            key = None if raw.endswith(_COUNTER) else self._known[raw]
+            key = None if raw.endswith(_COUNTER) else self._known[raw.removesuffix(_MESSAGE)]
             if key is None:
                 continue
-            if key.part.single:
+            if raw.endswith(_MESSAGE):
+                said.append((key, raw.decode()))
+            elif key.part.single:
                 locks.append((key, raw.decode()))
             else:
                 others.append(key)
-        await asyncio.gather(self._read_owners(server, locks), self._read_each(server, others))
+        await asyncio.gather(
+            self._read_owners(server, locks),
+            self._read_each(server, others),
+            self._read_messages(server, said),
+        )
 
     async def _read_each(self, server: Node, keys: Sequence[KeyRef]) -> None:
         replies = await asyncio.gather(*(ask(server, key.inspection(self._prefix)) for key in keys))
         for key, reply in zip(keys, replies, strict=True):
             self._record(key, reply)
 
-    async def _read_owners(self, server: Node, locks: Sequence[tuple[KeyRef, str]]) -> None:
+    def _batches(
+        self, server: Node, keys: Sequence[tuple[KeyRef, str]]
+    ) -> list[Sequence[tuple[KeyRef, str]]]:
         # In a Cluster each key has its own slot.
         size = 1 if server is not self.node else LOCKS_PER_COMMAND
-        batches = [locks[at : at + size] for at in range(0, len(locks), size)]
+        return [keys[at : at + size] for at in range(0, len(keys), size)]
+
+    async def _read_messages(self, server: Node, said: Sequence[tuple[KeyRef, str]]) -> None:
+        batches = self._batches(server, said)
+        each = ([raw for _, raw in batch] for batch in batches)
+        asked = (ask(server, Command.plain("MGET", *keys, keys=keys)) for keys in each)
+        for batch, reply in zip(batches, await asyncio.gather(*asked), strict=True):
+            found = values(reply)
+            if isinstance(found, Failure):
+                self._failed(found.cause)
+                continue
+            pairs = zip(batch, found, strict=True)
+            self.messages |= {key: raw for (key, _), raw in pairs if raw is not None}
+
+    async def _read_owners(self, server: Node, locks: Sequence[tuple[KeyRef, str]]) -> None:
+        batches = self._batches(server, locks)
         keys = ([key for _, lock in batch for key in (lock, counter(lock))] for batch in batches)
         asked = (ask(server, Command(OWNERS, some, ("inspect",))) for some in keys)
         for batch, reply in zip(batches, await asyncio.gather(*asked), strict=True):

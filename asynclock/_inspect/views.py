@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .._engine.inspection import MOST_WAITERS, Inspection, NodeView, Waiter
-from .._engine.said import RESTS
+from .._engine.said import rests
 
 _LABEL = re.compile(r"(?P<host>.+?):(?P<pid>\d+)(?::(?P<task>.*))?", re.DOTALL)
 
@@ -135,8 +135,8 @@ class Agreement(NamedTuple):
         unknown = f"unknown: {self.size - self.silent} of {self.size} nodes answered"
         missing = f"not on {self.missing} of {self.size} nodes"
         owner = (self.leading and self.leading.owner) or ""
-        rests = "rests" * owner.startswith(RESTS)
-        notes = [rests, unknown * self.undecided, self.odd, missing * bool(self.missing)]
+        at_rest = "rests" * rests(owner)
+        notes = [at_rest, unknown * self.undecided, self.odd, missing * bool(self.missing)]
         return ", ".join(filter(None, notes))
 
     @property
@@ -166,6 +166,7 @@ def as_json(found: Inspection) -> dict[str, Any]:
         "owner": view.owner if view else None,
         "holder": holder,
         **origin(holder),
+        "message": found.message,
         "since": found.since if agreement.held else None,
         "fence": found.fence or None,
         "remaining": found.remaining,

@@ -206,7 +206,7 @@ class Multiplexer:
         one would push counters so far ahead that a floor couldn't restore a lost counter.
         """
         if now >= self._read_again:
-            self._read_clocks(now)
+            self.read_clocks(now)
         return -1 if self._offset is None else int((now + self._offset) * 1_000_000)
 
     def not_after(self, until: float) -> int:
@@ -218,7 +218,8 @@ class Multiplexer:
         """
         return int((until + NOT_AFTER_GRACE + self._ahead) * 1_000_000) if self._ahead else 0
 
-    def _read_clocks(self, now: float) -> None:
+    def read_clocks(self, now: float) -> None:
+        """Note by how much the clocks of the nodes, as far as these are known, differ from ours."""
         offsets = [o for node in self.nodes if (o := node.trust.offset) is not None]
         self._read_again = now + CLOCK_READING_AGE if len(offsets) >= self.quorum else 0.0
         # Do not wait until every clock is known, because requests have no limit until then. A node

@@ -207,6 +207,17 @@ class _Nobody:
 NOBODY: Sink = _Nobody()
 
 
+class Keep:
+    """Keeps each node's last reply, for a reader that waits for none."""
+
+    def __init__(self, found: dict[int, Any]) -> None:
+        self._found = found
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Keep the reply of node `index`."""
+        self._found[index] = reply
+
+
 class Gather:
     """Keeps each reply; `complete` once all are here, or `enough` of them without a failure."""
 

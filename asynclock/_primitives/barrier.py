@@ -11,9 +11,10 @@ from typing import Any
 from .. import _clock, _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
+from .._engine.said import from_json
 from ..errors import BrokenBarrierError, ConfigurationError
 from .event import deadline_of
-from .kind import Description, from_json
+from .kind import Description
 from .register import Change, Register, state_kind
 
 MOST_PARTIES = 256

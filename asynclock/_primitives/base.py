@@ -133,7 +133,7 @@ class Acquirable(_settings.Answering, Generic[L]):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Coroutine[Any, Any, bool | None]:
         return self._entered.leave().__aexit__(kind, error, trace)
 
     if not TYPE_CHECKING:

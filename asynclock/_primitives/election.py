@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from weakref import ReferenceType
 
 from .. import _clock, _settings
 from .._engine.acquire import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
-from .._engine.inspection import Inspection, ask_all, inspect
+from .._engine.inspection import Inspection, Lookout, ask_all, inspect
 from .._engine.lease import Lease
 from .._engine.refusals import label
-from .._engine.said import done, led
-from .._engine.spec import LeaseOptions, LockSpec, ms
+from .._engine.said import holder, published, records
+from .._engine.spec import LeaseOptions, LockSpec
 from .._forks import of_one_process
-from .._keys import derived, lock_key
-from .._nodes.replies import NOBODY, Failure
-from .._nodes.script import Command, Script
+from .._keys import lock_key
+from .._nodes.replies import Failure
 from .._rules import pacing
 from ..errors import ConfigurationError
-from .base import PRELUDE, UNSET, Timeout, limited
-from .kind import Held, Kind, Queue, from_json
+from .base import UNSET, Timeout, limited
+from .kind import Held, Kind, Queue
 from .lock import SCRIPT as LOCK
 from .lock import Lock
-from .lookout import Lookout
 
-SCRIPT = Script.load(__package__, *PRELUDE, "election.lua")
 CANDIDATES = Queue(LOCK, "candidates")
 LEADER = Held(LOCK, "leader", queue=CANDIDATES.suffix)
-VALUE = "value"
-KIND = Kind("election", (SCRIPT,), (LEADER, CANDIDATES), (VALUE,))
+KIND = Kind("election", (LOCK,), (LEADER, CANDIDATES))
 
-VALUE_TTLS = 3
-"""Number of ttls that a published value outlives its leader, who repeats it once per ttl."""
 LONGEST_VALUE = 65_536
 """Maximum number of characters of a published value."""
 
@@ -68,16 +61,14 @@ class Term:
     A loss of the lease interrupts the body with LeaseLostError, as with any lock.
     """
 
-    __slots__ = ("__weakref__", "_election", "_sequence", "_timer", "lease", "value")
+    __slots__ = ("__weakref__", "_resigns", "lease", "value")
 
-    def __init__(self, election: Election, lease: Lease, value: str) -> None:
+    def __init__(self, lease: Lease, value: str, *, resigns: bool) -> None:
         self.lease: Lease = lease
         self.value: str = value
         """The value that is published now."""
-        self._election = election
-        self._sequence = 0
-        self._timer: asyncio.Handle | None = None
-        """Publishes the value, once per ttl."""
+        self._resigns = resigns
+        """Whether the body ends when somebody asks for the name."""
 
     def __repr__(self) -> str:
         return f"<Term {self.number} of {self.lease.name!r} held={self.held}>"
@@ -100,18 +91,13 @@ class Term:
     async def publish(self, value: str) -> bool:
         """Publish another value to observers; return whether a quorum stores it now.
 
-        If it is False, too few nodes answered; the value is sent again once per ttl while the term
-        lasts. Raises LeaseLostError if the term is over.
+        If it is False, too few nodes answered; the value is sent again with each renewal. Raises
+        LeaseLostError if the term is over.
         """
         if not self.held:
             raise self.lease._loss_error()
         self.value = _checked(value)
-        self._sequence += 1
-        return await self._election._say(self)
-
-    def _record(self) -> str:
-        # The text that the nodes store.
-        return json.dumps([self.number, self._sequence, self.lease.owner, self.value])
+        return await self.lease._publish(self.value)
 
     async def resign(self) -> bool:
         """End the term, so that another candidate may lead; return whether we led until now."""
@@ -119,6 +105,8 @@ class Term:
 
     async def __aenter__(self) -> Self:
         await self.lease.__aenter__()
+        if self._resigns:
+            self.lease.on_wanted(Lease._step_down)
         return self
 
     async def __aexit__(
@@ -127,8 +115,8 @@ class Term:
         error: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> None:
-        await self.lease.__aexit__(kind, error, trace)
+    ) -> bool | None:
+        return await self.lease.__aexit__(kind, error, trace)
 
 
 @lru_cache(maxsize=1024)
@@ -146,7 +134,7 @@ class Election(_settings.Answering):
     crash the next leader follows within the ttl.
     """
 
-    __slots__ = ("_engine", "_lock", "_options", "_spec", "_timeout", "_value_key")
+    __slots__ = ("_engine", "_lock", "_options", "_spec", "_timeout")
 
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
@@ -155,7 +143,6 @@ class Election(_settings.Answering):
         self._engine = engine
         self._options = options
         self._timeout = timeout
-        self._value_key = derived(lock_key(prefix, name), VALUE)
         self._lock = Lock(engine, self._spec, options, timeout)
 
     def __repr__(self) -> str:
@@ -166,48 +153,36 @@ class Election(_settings.Answering):
         """The name that was passed to `LockManager.election`."""
         return self._spec.name
 
-    def campaign(self, value: str = "", *, timeout: Timeout = UNSET) -> AcquireContext[Term]:
+    def campaign(
+        self,
+        value: str = "",
+        *,
+        timeout: Timeout = UNSET,
+        on_wanted: Literal["resign"] | None = None,
+    ) -> AcquireContext[Term]:
         """Wait to become leader, publishing `value`: `await` it, or enter it with `async with`.
+
+        With `on_wanted="resign"`, somebody who asks for the name (`LockManager.ask_back`) ends the
+        body of the `async with`, which is a safe point: what the body awaits is cancelled, its
+        `finally` blocks run while this process still leads, then the term ends without an error.
 
         Waits at most `timeout` seconds and raises the same errors as `Lock.acquire`. The call
         doesn't wait until the value is stored: observers see it a moment later. After a
         cancellation nothing is held.
         """
-        lead = partial(self._lead, _checked(value))
+        if on_wanted not in (None, "resign"):
+            raise ConfigurationError(f'on_wanted must be "resign" or None, not {on_wanted!r}')
+        lead = partial(self._lead, _checked(value), on_wanted == "resign")
         return LazyAcquire(self.name, lead, limited(timeout, self._timeout))
 
-    async def _lead(self, value: str, timeout: float | None) -> Term:
+    async def _lead(self, value: str, resigns: bool, timeout: float | None) -> Term:
         """Do the work of `campaign` when it is awaited."""
         lease = await self._lock.acquire(timeout=timeout)
-        term = Term(self, lease, value)
-        reference = ReferenceType(term)
-        lease._ending().add_done_callback(partial(_stop, reference))
+        term = Term(lease, value, resigns=resigns)
         # When the tick ends: a term that is over by then needs no request, and a request now would
         # cut the batch of this tick short.
-        term._timer = asyncio.get_running_loop().call_soon(self._tell, reference)
+        asyncio.get_running_loop().call_soon(_announce, ReferenceType(term))
         return term
-
-    def _tell(self, reference: ReferenceType[Term]) -> None:
-        # The leader need not wait for the replies. The value is repeated for nodes that were away
-        # or forgot it. The weak reference lets us notice that the program has dropped the term.
-        term = reference()
-        if term is not None and term.held:
-            self._engine.multiplexer.broadcast(self._publication(term), NOBODY)
-            loop = asyncio.get_running_loop()
-            term._timer = loop.call_later(self._options.ttl, self._tell, reference)
-
-    async def _say(self, term: Term) -> bool:
-        """Store the value of `term` on the nodes; return whether a quorum stored it."""
-        nodes = self._engine.multiplexer
-        replies = await ask_all(self._engine, self._publication(term), enough=nodes.quorum)
-        return list(map(done, replies.values())).count(True) >= nodes.quorum
-
-    def _publication(self, term: Term) -> Command:
-        keys = (self._spec.keys[0], self._value_key)
-        args = ("publish", term.lease.owner, term._record(), ms(VALUE_TTLS * self._options.ttl))
-        command = Command(SCRIPT, keys, args)
-        command.wakes = (self._value_key,)
-        return command
 
     async def leader(self) -> Leader | None:
         """Return the leader that a quorum names; None without one, or if too few nodes answered.
@@ -228,7 +203,7 @@ class Election(_settings.Answering):
         It ends only when it is closed or the manager is closed.
         """
         self._engine.ready()
-        lookout = Lookout(self._engine, (self._spec.keys[0], self._value_key))
+        lookout = Lookout(self._engine, (self._spec.keys[0], *self._spec.messages))
         last: Leader | None = None
         try:
             while not self._engine.closed:
@@ -244,31 +219,32 @@ class Election(_settings.Answering):
     async def _look(self, *, armed: bool = False) -> tuple[Leader | None, float | None]:
         # Returns the leader, and the seconds for which there is no need to ask again.
         nodes = self._engine.multiplexer
-        keys = (self._spec.keys[0], self._value_key, self._spec.keys[1])
-        command = Command(SCRIPT, keys, ("observe",))
-        replies = await ask_all(self._engine, command, arm=armed)
-        seen = [said for said in map(led, replies.values()) if not isinstance(said, Failure)]
+        replies, told = await asyncio.gather(
+            ask_all(self._engine, self._spec.inspect(), arm=armed),
+            ask_all(self._engine, self._spec.hear(), arm=armed),
+        )
+        seen = [said for said in map(holder, replies.values()) if not isinstance(said, Failure)]
         owners = Counter(said.owner for said in seen if said.owner)
         if not owners or owners.most_common(1)[0][1] < nodes.quorum:
             return None, None
-        owner = owners.most_common(1)[0][0].decode("utf-8", "replace")
-        left = max(said.left for said in seen)
-        records = [found for said in seen if (found := _record(said.record, owner)) is not None]
-        if not records:
+        owner = owners.most_common(1)[0][0]
+        left = max(said.left or 0.0 for said in seen)
+        value = published(records(told.values()), owner)
+        if value is None:
             return None, pacing.LONGEST_PAUSE
-        term, _, value = max(records)
-        return Leader(self.name, term, value, owner), left
+        return Leader(self.name, value.fence, value.text, owner), left
 
     async def inspect(self) -> Inspection:
         """Return the leader's id, node by node; takes at most one node timeout."""
         return await inspect(self._engine, self._spec, KIND.name)
 
 
-def _stop(reference: ReferenceType[Term], _ended: object) -> None:
-    # The term is over: stop publishing its value.
+def _announce(reference: ReferenceType[Term]) -> None:
+    # The leader need not wait for the replies. The weak reference lets us notice that the program
+    # has dropped the term.
     term = reference()
-    if term is not None and term._timer is not None:
-        term._timer.cancel()
+    if term is not None and term.held:
+        term.lease._engine.publish_soon(term.lease._say(term.value))
 
 
 def _checked(value: object) -> str:
@@ -277,11 +253,3 @@ def _checked(value: object) -> str:
             f"a leader's value must be a str of at most {LONGEST_VALUE} characters"
         )
     return value
-
-
-def _record(raw: bytes | None, owner: str) -> tuple[int, int, str] | None:
-    # Returns (term, sequence, value) if this leader wrote the record; None for anything else.
-    match from_json(raw or b"null"):
-        case [int(term), int(sequence), str(writer), str(value)] if writer == owner:
-            return term, sequence, value
-    return None

@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from .. import _settings
-from .._engine.detached import no_ticket
+from .._engine.ending import no_ticket
 from .._engine.grant import Interruption
+from .._engine.inspection import wanted
 from .._engine.lease import Lease
 from .._forks import of_one_process
 from ..errors import LeaseLostError
@@ -93,6 +94,23 @@ class Hold(_settings.Answering):
     async def detach(self) -> bytes:
         """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
         raise no_ticket(self._leases[0].name)
+
+    async def publish(self, text: str) -> bool:
+        """Publish a message under every lease, one after the other; see `Lease.publish`."""
+        if self._outcome is not None:
+            raise self._leases[0]._loss_error()
+        return all([await lease.publish(text) for lease in self._leases])
+
+    async def wanted(self) -> str | None:
+        """Wait until somebody asks for a name of this hold; see `Lease.wanted`."""
+        self._leases[0]._check_loop()
+        return await self._asked()
+
+    def _asked(self) -> Coroutine[Any, Any, str | None]:
+        """Return what `wanted` awaits: a coroutine that doesn't keep the leases."""
+        ended = self._outcome is not None or any(lease._ended for lease in self._leases)
+        grants = [] if ended else [one for lease in self._leases for one in lease._grants()]
+        return wanted(self._leases[0]._engine, grants)
 
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""

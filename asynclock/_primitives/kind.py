@@ -7,7 +7,6 @@ alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from .._engine.inspection import NodeView, question
 from .._engine.said import holder
 from .._engine.spec import LockSpec
-from .._keys import MARKER, counter, derived
+from .._keys import MARKER, counter, derived, message
 from .._nodes.replies import UNREADABLE, Failure
 from .._nodes.script import Command, Script
 from .round import Promised, stored
@@ -49,7 +48,14 @@ class Part:
 
     def release(self, keys: tuple[str, ...], owner: str) -> Command:
         """Return the command that releases the key if `owner` holds it."""
-        return Command(self.script, keys, ("release", owner))
+        command = Command(self.script, keys, ("release", owner))
+        command.wakes = keys[:1]
+        return command
+
+    def ask(self, keys: tuple[str, ...], owner: str, by: str, seconds: float) -> Command:
+        """Return the command that asks `owner`, if it holds the key, to give the key back."""
+        spec = LockSpec("", self.script, keys)
+        return spec.publish(owner, spec.requests(owner), by, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class Held(Part):
     def release(self, keys: tuple[str, ...], owner: str) -> Command:
         whole = keys[0].partition(MARKER)[0]
         more = [derived(whole, end) for end in (self.queue, *self.beside) if end]
-        return Command(self.script, (*keys, *more), ("release", owner))
+        return Part.release(self, (*keys, *more), owner)
 
     def spec(self, name: str, whole: str, suffix: str | None = None, **more: Any) -> LockSpec:
         """Return the spec of a lock on `name`; `more` replaces fields of the usual spec.
@@ -142,14 +148,6 @@ class State(Part):
         return (derived(whole, suffix or self.suffix),)
 
 
-def from_json(text: str | bytes) -> Any:
-    """Return what a text from a server stands for; None if it isn't JSON, or too deeply nested."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What tools must know of one kind of primitive."""
@@ -159,13 +157,11 @@ class Kind:
     scripts: tuple[Script, ...]
     parts: tuple[Part, ...] = ()
     """The keys that a survey reads."""
-    details: tuple[str, ...] = ()
-    """The ends of further keys, which a survey does not read."""
 
     def keys(self, whole: str) -> set[str]:
         """Return all keys of the primitive whose lock's own key is `whole`; of slots the first."""
         keys = {key for part in self.parts for key in part.keys(whole)}
-        return keys | {derived(whole, suffix) for suffix in self.details}
+        return keys | {message(part.keys(whole)[0]) for part in self.parts if part.single}
 
     def queues(self, whole: str) -> tuple[Command, ...]:
         """Return what reads the queues of the primitive whose lock's own key is `whole`."""

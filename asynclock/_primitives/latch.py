@@ -7,9 +7,10 @@ import json
 from .. import _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
+from .._engine.said import from_json
 from ..errors import ConfigurationError
 from .event import deadline_of
-from .kind import Description, from_json
+from .kind import Description
 from .register import Register, state_kind
 
 HIGHEST_COUNT = 1000

@@ -23,11 +23,12 @@ from .._background import wait_out
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
+from .._engine.said import from_json
 from .._engine.spec import LeaseOptions
 from .._forks import of_one_process
 from ..errors import AsyncLockError, ConfigurationError, LeaseLostError, QuorumUnavailableError
 from .base import Acquirable
-from .kind import Description, from_json
+from .kind import Description
 from .lock import spec
 from .register import Register, state_kind
 from .synchronized import Name, P, R, check_async, decorator

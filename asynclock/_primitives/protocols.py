@@ -56,6 +56,9 @@ class AnyLease(Protocol):
     async def detach(self) -> bytes:
         """Hand the lease out of this process, if it can be: return the ticket to resume it."""
 
+    async def publish(self, text: str) -> bool:
+        """Publish a message for people; return whether a quorum of nodes stores it now."""
+
     async def release(self) -> bool:
         """Release the lease. Return whether it was held until now."""
 
@@ -70,7 +73,7 @@ class AnyLease(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> None: ...
+    ) -> bool | None: ...
 
 
 class AnyLock(Protocol):
@@ -97,4 +100,4 @@ class AnyLock(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> Coroutine[Any, Any, None]: ...
+    ) -> Coroutine[Any, Any, bool | None]: ...

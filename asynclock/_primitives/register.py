@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from .. import _clock, _settings
 from .._engine import refusals
 from .._engine.engine import Engine
-from .._engine.inspection import Inspection, NodeView, ask_all
+from .._engine.inspection import Inspection, Lookout, NodeView, ask_all
 from .._engine.spec import ms
 from .._keys import lock_key
 from .._nodes.replies import Failure
@@ -26,7 +26,6 @@ from .._rules import pacing, validity
 from ..errors import AsyncLockError, QuorumUnavailableError
 from .base import PRELUDE
 from .kind import Description, Kind, State, StateView
-from .lookout import Lookout
 from .round import Round
 
 SCRIPT = Script.load(__package__, *PRELUDE, "register.lua")

@@ -15,7 +15,7 @@ from .. import _settings
 from .._engine.acquire import Acquire
 from .._engine.ask import Attempt
 from .._engine.context import closed
-from .._engine.detached import Detached, no_such
+from .._engine.ending import Detached, no_such
 from .._engine.engine import Engine
 from .._engine.grant import LocalQueue
 from .._engine.lease import Lease

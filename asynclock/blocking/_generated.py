@@ -180,6 +180,19 @@ class Lease(Holding):
         """
         return self._manager.call(self._inner.detach)
 
+    def publish(self, text: str) -> bool:
+        """Publish a message for people, such as "reindexing 40 %"; return whether it is stored now.
+
+        `Inspection.message`, `asynclock inspect`, `top` and the dashboard show it, and so does the
+        error of a caller whose timeout ends (`holder_message`). It replaces the one before; ""
+        takes that back. It is sent again with each renewal, and ends with the lease: when that is
+        released, or one ttl after the last renewal. If this returns False, too few nodes answered
+        within one node timeout: the next renewal sends it again. Raises LeaseLostError if the lease
+        is no longer held, ConfigurationError if the text has more than 200 characters, or if the
+        lease is a reader's. If this is interrupted, the message is published all the same.
+        """
+        return self._manager.call(lambda: self._inner.publish(text))
+
 
 class MultiLease(Lease):
     """The hold on several names, or on several permits of a semaphore: like a `Lease`.
@@ -904,6 +917,39 @@ class LockManager(Bridge):
         return Lock(self, inner=self._locks)._obtain(
             lambda: self._locks.resume(ticket, **settings, interrupt=False)
         )
+
+    def release_held(self, name: str, *, owner: str | None = None, force: bool = False) -> bool:
+        """Release `name` for its holder, in whatever process; return whether a node had it so.
+
+        Pass the owner that an inspection has shown: then nobody else loses the lock.
+
+        The holder loses the lease: it notices that at once if servers push and the lease has been
+        renewed, otherwise at its next renewal, and may work until then. Stores that check fences
+        refuse it as soon as there is a new holder. Waiters are woken. This also takes back what
+        other primitives hold under the name, if its mutex is free. Takes at most two node timeouts
+        for each owner, and one more. If it is interrupted, some nodes may have released. Raises
+        QuorumUnavailableError if too few nodes answered: some may have released, so try again.
+
+        Args:
+            name: what is held.
+            owner: the id of the only owner that loses it, or its 32 digits; nobody else does.
+            force: whether any owner loses it, instead of one.
+        """
+        return self.call(lambda: self._locks.release_held(name, owner=owner, force=force))
+
+    def ask_back(self, name: str) -> bool:
+        """Ask the holder of `name` to give it back; return whether somebody was asked.
+
+        The lease stays: its holder decides. It hears of the request if it waits for `Lease.wanted`,
+        or leads by `campaign(on_wanted="resign")`; others ignore it. Only the present owners are
+        asked: of a semaphore or of readers all, and for `max_ttl` seconds. Returns False if the
+        name is free. If this is interrupted, the holder may have been asked. Takes at most three
+        node timeouts. Raises QuorumUnavailableError if too few nodes answered.
+
+        Args:
+            name: what is held, by whatever primitive.
+        """
+        return self.call(lambda: self._locks.ask_back(name))
 
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""

@@ -91,6 +91,16 @@ class Holding(Face):
         """
         self._manager.start(_tell_loss, weakref.ref(self), callback)
 
+    def on_wanted(self, callback: Callable[[Self], object]) -> None:
+        """Call `callback` with this lease in another thread when somebody asks for the lease.
+
+        That is `LockManager.ask_back`. The lease is not changed: decide whether to finish sooner.
+        The call comes once, a round trip or two after the request (0.4 s where servers can't push),
+        and not at all if the lease ends before or is dropped. The callback sees the context
+        variables as they are now. Its exceptions are logged.
+        """
+        self._manager.start(_tell_wanted, weakref.ref(self), callback)
+
     def _finish(self) -> None:
         """Release for a thread that was interrupted, unless that has been done."""
         self._with = None
@@ -146,12 +156,27 @@ async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], ob
     del lease
     await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
     lease = dropped()
-    if lease is None or lease._inner.lost_reason is None:
+    if lease is not None and lease._inner.lost_reason is not None:
+        await _call_back(callback, lease)
+
+
+async def _tell_wanted(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
+    """Call `callback` with a lease when it is asked for; don't keep the lease meanwhile."""
+    lease = dropped()
+    if lease is None:
         return
+    asked = lease._inner._asked()
+    del lease
+    with contextlib.suppress(ConfigurationError):  # the manager is being closed
+        if await asked is not None and (lease := dropped()) is not None:
+            await _call_back(callback, lease)
+
+
+async def _call_back(callback: Callable[[Any], object], lease: Holding) -> None:
     try:
         await anyio.to_thread.run_sync(callback, lease)
     except BaseException:  # also an exit: it would end the event loop of all threads
-        _log.exception("a callback failed on the loss of %r", lease.name)
+        _log.exception("a callback failed that was to be told of %r", lease.name)
 
 
 L = TypeVar("L", bound=Holding)

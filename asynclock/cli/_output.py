@@ -22,7 +22,7 @@ NARROW = 8
 """Minimum width of a table's column, in characters."""
 NAME, OTHER = 30, 12
 """Minimum widths of a name, and of the other columns, while a spare column can go."""
-SPARE = ("fence", "nodes", "note")
+SPARE = ("fence", "nodes", "message", "note")
 """The columns of a list of locks that go before a name is cut below that, the first one first."""
 WIDTH = 160
 """Width in characters without a terminal: logs and pipes need no line breaks."""

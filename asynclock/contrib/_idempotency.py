@@ -10,7 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from .. import _settings
-from .._primitives.kind import from_json
+from .._engine.said import from_json
 from .._primitives.once import LARGEST, Once, Run
 from ..errors import ConfigurationError
 from ..manager import LockManager

@@ -143,6 +143,24 @@ assert len(os.listdir("/dev/fd")) == before
     subprocess.run([sys.executable, "-c", program], check=True, timeout=50)
 
 
+def test_a_holder_publishes_a_message_and_hears_that_its_lock_is_wanted() -> None:
+    told: list[str] = []
+    with blocking.connect("memory://") as locks:
+        with locks.lock("a") as lease:
+            assert lease.publish("half done")
+            assert locks.inspect("a").message == "half done"
+            lease.on_wanted(lambda lease: told.append(lease.name))
+            assert locks.ask_back("a")
+            until(lambda: told)
+            assert told == ["a"]
+            assert lease.held
+        assert not locks.ask_back("a")
+        with pytest.raises(asynclock.LeaseLostError), locks.lock("a") as lease:
+            assert not locks.release_held("a", owner="f" * 32)
+            assert locks.release_held("a", owner=lease.owner)
+            assert not lease.check()
+
+
 def test_a_loss_is_seen_told_and_raised() -> None:
     told: list[tuple[str, str | None, str]] = []
 

@@ -34,6 +34,7 @@ NO_METHOD = {
     "adopt": "a loss interrupts no thread, so none can be chosen",
     "task": "see adopt",
     "wait_lost": "on_lost calls back in a thread",
+    "wanted": "on_wanted calls back in a thread",
     "aclose": "it is called close",
     "election": NO_CLASS["Election"],
 }

@@ -148,7 +148,7 @@ async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) 
         try:
             await _tells(asynclock_nodes[0], "asynclock:line:#waiters")
             await _tells(asynclock_nodes[0], "asynclock:pool:#slots")
-            await _tells(asynclock_nodes[0], "asynclock:crown:#value")
+            await _tells(asynclock_nodes[0], "asynclock:crown:#leader:#message")
             await _tells(asynclock_nodes[0], "asynclock:book:#phases")
             all_, line, book = await program.each(
                 ("inspect", "--all", "--json"), ("inspect", "line"), ("inspect", "book", "--json")

@@ -210,7 +210,9 @@ def test_what_was_done_as_json(here: Here) -> None:
     assert (ended.status, json.loads(ended.out)["outcomes"]) == (0, [])
 
 
-@pytest.mark.parametrize("words", [(), ("--owner", "a", "--force")])
+@pytest.mark.parametrize(
+    "words", [(), ("--owner", "a", "--force"), ("--ask", "--force"), ("--ask", "--owner", "a")]
+)
 def test_an_owner_or_any_owner_but_not_both(words: Sequence[str], here: Here) -> None:
     ended = release(here, Nodes(), "--yes", *words)
     assert (ended.status, "--force" in ended.err) == (64, True)

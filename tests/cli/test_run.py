@@ -242,6 +242,22 @@ async def test_at_least_keeps_others_out_after_the_command_has_ended(
     assert (wrong.status, "--at-least" in wrong.err) == (64, True)
 
 
+async def test_a_message_is_shown_and_the_holder_is_asked(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use(asynclock_nodes)
+    command = await program.start("run", "--message", "half done", "j", "--", "sleep", "60")
+    while "half done" not in (await program("inspect", "j")).out:
+        await asyncio.sleep(0.05)
+    asked = await program("release", "j", "--ask")
+    assert (asked.status, "the holder of 'j' was asked" in asked.err) == (0, True)
+    command.terminate()
+    await program.finish(command)
+    assert "nobody holds 'j'" in (await program("release", "j", "--ask")).err
+    wrong = await program("run", "--message", "m", "--shared", "j", "true")
+    assert (wrong.status, "--message" in wrong.err) == (64, True)
+
+
 async def test_max_hold_ends_the_command(
     program: Program, asynclock_nodes: list[LocalServer]
 ) -> None:

@@ -150,7 +150,7 @@ async def test_top_sorts_filters_and_quits(
             await session.shows("orders:1")
             await session.shows("payments:1")
             await session.shows("waiting ▼")
-            session.type("ssr")
+            session.type("sssr")
             here = await session.shows("name ▼", here)
             session.type("s")
             here = await session.shows("holder ▲", here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.contract.faces import Face
 from tests.contract.kinds import Kind
 from tests.patient import LASTING
 from tests.tables.inside import renew_now
-from tests.waiting import PATIENCE, refused, until, waits
+from tests.waiting import PATIENCE, becomes, refused, until, waits
 
 AT_ONCE = 10.0
 """Seconds for news that would otherwise come with the next renewal, after a third of LASTING."""
@@ -107,8 +108,8 @@ async def test_it_rests_after_a_release(face: Face, connect: Connect, of: Kind) 
             of(here, at_least=AT_LEAST)
         return
     now = asyncio.get_running_loop().time
+    begin = now()
     async with of(here, at_least=AT_LEAST) as lease:
-        begin = now()
         ours = asyncio.create_task(_acquire(of(here, timeout=PATIENCE)))
         await until(lambda: here.statistics().waiting == 1, "the other task waits")
     assert await lease.release() is True
@@ -366,6 +367,56 @@ async def test_inspect(connect: Connect, of: Kind) -> None:
         assert found.fence == getattr(lease, "fences", {}).get("a", lease.fence)
         assert found.remaining is not None
         assert 0 < found.remaining <= LASTING
+
+
+async def test_a_holder_publishes_a_message(face: Face, connect: Connect, of: Kind) -> None:
+    here, there = connect(), connect()
+    async with of(here) as lease:
+        for wrong in ("x" * 201, b"bytes", None):
+            with pytest.raises(asynclock.ConfigurationError, match="at most 200"):
+                await lease.publish(wrong)
+        assert await lease.publish("x" * 200)
+        assert await lease.publish("40 %")
+        assert (await of.inspect(there)).message == "40 %"
+        with pytest.raises(asynclock.AcquireTimeoutError, match="40 %") as caught:
+            await of(there, timeout=0.1).acquire()
+        assert caught.value.holder_message == "40 %"
+        assert await lease.publish("")
+        await becomes(partial(_message, of, there), None)  # also where a node is late
+        assert await lease.publish("41 %")
+    await face.empty()
+    with pytest.raises(asynclock.LeaseLostError):
+        await lease.publish("too late")
+
+
+async def _message(of: Kind, locks: asynclock.LockManager) -> str | None:
+    found: asynclock.Inspection = await of.inspect(locks)
+    return found.message
+
+
+async def test_a_holder_is_asked_and_its_lock_is_taken_back(connect: Connect, of: Kind) -> None:
+    here, there = connect(), connect(label="boss")
+    assert not await there.ask_back("a")
+    assert not await there.release_held("a", force=True)
+    lease = await of(here).acquire()
+    asked = asyncio.create_task(lease.wanted())
+    assert await there.ask_back("a")
+    assert await asyncio.wait_for(asked, PATIENCE) == "boss"
+    assert lease.held
+    with pytest.raises(asynclock.ConfigurationError):
+        await there.release_held("a")
+    assert not await there.release_held("a", owner="0" * 32)
+    waiter = asyncio.create_task(_acquire(of(there, timeout=PATIENCE)))
+    await waits(there)
+    owner = (await of.inspect(there)).owner
+    assert owner is not None
+    assert await there.release_held("a", owner=owner)
+    assert not await lease.check()
+    await lease.release()  # of several names the others
+    second = await waiter
+    waiting = asyncio.create_task(second.wanted())
+    assert await second.release()
+    assert await waiting is None
 
 
 async def test_a_dead_holders_lock_is_free_after_its_ttl(connect: Connect, of: Kind) -> None:

@@ -178,6 +178,7 @@ LEASE: dict[str, Any] = {
     "agreed": False,
     "note": "nodes disagree",
     "ours": True,
+    "message": "http://leader",
     "views": [
         {**VIEW, "node": "redis://a", "holder": "host:1", "remaining": 8.2},
         {**VIEW, "node": "redis://b", "error": "down"},
@@ -204,7 +205,6 @@ PAST = {
 }
 LOCK: dict[str, Any] = {
     "name": "jobs",
-    "message": "http://leader",
     "watched": 1.7e9 - 450,
     "kinds": [{**BUSY, "leases": [LEASE], "queue": [PLACE, ELSEWHERE], "here": 0}],
     "past": [PAST],

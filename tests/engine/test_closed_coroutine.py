@@ -39,7 +39,7 @@ def connect(nodes: list[LocalServer], kind: str = "", **settings: Any) -> asyncl
 async def nothing_left(locks: asynclock.LockManager, nodes: list[LocalServer]) -> None:
     async def free() -> bool:
         keys = [key for node in nodes for key in await node.command("KEYS", "*")]
-        return all(key.endswith((":#fence", ":#value", ":#witness")) for key in keys)
+        return all(key.endswith((":#fence", ":#witness")) for key in keys)
 
     await found(free, "no key is left")
     assert locks.leases() == ()

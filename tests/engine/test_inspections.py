@@ -131,16 +131,30 @@ async def test_a_timeout_says_its_place_in_the_queue_and_who_was_before_it(
 async def test_tasks_of_one_process_say_who_has_the_name_that_one_of_them_waits_for(
     on: Nodes,
 ) -> None:
+    """Both know the message, and so does a task behind one that waits without a timeout."""
+    message = "40 %\x1b[2J" + "x" * 190
     async with on.connect(label="theirs") as theirs:
-        assert await theirs.lock("a").acquire()
+        lease = await theirs.lock("a").acquire()
+        assert await lease.publish(message)
         calls = [start(on.locks.lock("a").acquire(timeout=0.5)) for _ in range(2)]
         found = await asyncio.gather(*calls, return_exceptions=True)
-    begin = "'a' was not free in time; it is held by 'theirs'"
+        asking = start(on.locks.lock("a").acquire())
+        await asyncio.sleep(1.0)
+        with pytest.raises(asynclock.AcquireTimeoutError) as late:
+            await on.locks.lock("a").acquire(timeout=0.3)
+        assert late.value.holder_message == message
+        await lease.release()
+        assert await (await asking).publish("ours")
+        with pytest.raises(asynclock.AcquireTimeoutError, match="publishes 'ours'"):
+            await on.locks.lock("a").acquire(timeout=0)
+    begin, said = "'a' was not free in time; it is held by 'theirs'", "40 %\\x1b[2J" + "x" * 190
     assert str(found[0]) == (
-        f"{begin}; the timeout was 0.5 s, and the call was number 1 in the queue"
+        f"{begin}; the timeout was 0.5 s, and the call was number 1 in the queue; "
+        f"its holder publishes '{said}'"
     )
     assert str(found[1]) == (
-        f"{begin}, and other tasks of this process wait for it; the timeout was 0.5 s"
+        f"{begin}, and other tasks of this process wait for it; the timeout was 0.5 s; "
+        f"its holder publishes '{said}'"
     )
 
 

@@ -55,7 +55,7 @@ async def test_a_rolling_restart_loses_no_lease(
 
 async def lock_keys(server: LocalServer) -> set[str]:
     found = await server.command("KEYS", "*")
-    return {key for key in found if not key.endswith((":#fence", ":#value", ":#witness"))}
+    return {key for key in found if not key.endswith((":#fence", ":#message", ":#witness"))}
 
 
 async def has(server: LocalServer, keys: set[str]) -> bool:

@@ -454,6 +454,8 @@ local function prolong(lock) keep_for(KEYS[lock], ARGV[2]) end
 -- KEYS: lock, counter (one pair for each name of a lease); in extend the keys of each owner in turn
 -- raise   owner fence retention                 {1, previous, now} | {0, counter, now}
 -- extend  ttl retention owner...                {'10...', now}: a digit per owner, 1 = extended
+-- publish owner text ms                         {1 | 0 = the owner doesn't have all, now}; '' deletes
+--         KEYS: for each lock of the owner the lock, and the key that gets the text for ms
 -- check   owner                                 {1 = the owner has all | 0, now}
 if op == 'raise' then
   local counter, fence = 0, tonumber(ARGV[3])
@@ -476,6 +478,12 @@ elseif op == 'extend' then
     end
   end
   return {table.concat(marks), now}
+elseif op == 'publish' then
+  if not has(1, #KEYS, ARGV[2]) then return {0, now} end
+  for i = 2, #KEYS, 2 do
+    if ARGV[3] == '' then redis.call('DEL', KEYS[i]) else redis.call('SET', KEYS[i], ARGV[3], 'PX', ARGV[4]) end
+  end
+  return {1, now}
 elseif op == 'check' then
   return {has(1, #KEYS, ARGV[2]) and 1 or 0, now}
 end

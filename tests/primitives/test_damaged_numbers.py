@@ -44,7 +44,7 @@ async def damage(server: LocalServer, text: str) -> set[str]:
 
 async def lock_keys(server: LocalServer) -> set[str]:
     keys: Any = await server.command("KEYS", "*")
-    return {key for key in keys if not key.endswith((":#fence", ":#witness", ":#value"))}
+    return {key for key in keys if not key.endswith((":#fence", ":#witness", ":#message"))}
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -18,13 +18,14 @@ import asynclock
 from asynclock._rules.pacing import BLIND, FIRST_PAUSE
 from asynclock.testing import History, LocalServer, check, lose
 from asynclock.testing.plugin import StartServers
+from tests.cancel.stepping import cancelled_at
 from tests.engine.batches import listen
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.primitives.conftest import Connect
 from tests.tables.inside import now
 from tests.waiting import until
 
-LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#value"
+LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#leader:#message"
 LONGEST_VALUE = 65_536
 KILLED_TTL = 1.5
 CAMPAIGNER = Path(__file__).with_name("campaigner.py")
@@ -54,25 +55,196 @@ async def observed(locks: asynclock.LockManager) -> AsyncIterator[list[tuple[int
 
 
 @virtual
-async def test_a_value_is_published_again_before_it_could_expire(on: Nodes) -> None:
+async def test_a_value_is_published_again_with_each_renewal(on: Nodes) -> None:
     async with on.locks.election("e").campaign("here"):
         await asyncio.sleep(0.1)
         for _ in range(50):
             left = await on.nodes[0].command("PTTL", VALUE) / 1000
-            assert 2 * TTL - 0.5 < left <= 3 * TTL
+            assert TTL / 2 < left <= TTL
             await asyncio.sleep(1)
         await on.nodes[0].command("DEL", VALUE)
-        await asyncio.sleep(TTL)
-        assert await on.nodes[0].command("GET", VALUE) is not None
-
-
-@virtual_single
-async def test_a_value_is_published_once_per_ttl(on: Nodes) -> None:
-    async with on.locks.election("e").campaign("here"):
-        await asyncio.sleep(0.1)
-        await on.nodes[0].command("DEL", VALUE)
         await asyncio.sleep(TTL / 2)
-        assert await on.nodes[0].command("GET", VALUE) is None
+        assert await on.nodes[0].command("GET", VALUE) is not None
+    await asyncio.sleep(0.1)
+    assert await on.nodes[0].command("GET", VALUE) is None
+
+
+@virtual
+async def test_a_message_of_a_lease_lasts_as_long_as_the_lease(on: Nodes) -> None:
+    """It is shown of no later lease, also if that has the same owner, and comes back to a node."""
+    node, lock, key = on.nodes[0], on.locks.lock("m"), "asynclock:m:#message"
+    lease = await lock.acquire()
+    on.nodes[2].freeze()
+    assert await lease.publish("one")
+    on.nodes[2].thaw()
+    await node.command("DEL", key)
+    for _ in range(30):
+        await asyncio.sleep(1)
+        assert (await on.locks.inspect("m")).message == "one"
+    for one in on.nodes:
+        assert TTL / 2 < await one.command("PTTL", key) / 1000 <= TTL
+    await lease.release()
+    lease = await lock.acquire()
+    assert await lease.publish("one again")
+    waiting = start(lock.acquire())
+    await asyncio.sleep(0.01)
+    assert await lease.release()
+    second = await waiting
+    assert second.owner == lease.owner, "it was handed over"
+    assert (await on.locks.inspect("m")).message is None
+    for one in on.nodes:
+        one.freeze()
+    publishing = start(second.publish("two"))
+    await asyncio.sleep(0.1)
+    publishing.cancel()
+    await asyncio.wait([publishing])
+    for one in on.nodes:
+        one.thaw()
+    await asyncio.sleep(TTL / 2)
+    assert (await on.locks.inspect("m")).message == "two", "the next renewal sent it again"
+    lose(second)
+    await asyncio.sleep(0.1)
+    assert [await one.command("EXISTS", key) for one in on.nodes] == [0, 0, 0]
+    third = await lock.acquire()
+    assert await third.publish("three")
+    assert await third.detach()
+    await asyncio.sleep(0.1)
+    assert [await one.command("EXISTS", key) for one in on.nodes] == [0, 0, 0]
+
+
+@virtual
+async def test_a_message_of_a_dead_holder_is_not_that_of_the_next_one(on: Nodes) -> None:
+    dead = await on.locks.lock("m", renew=False, ttl=TTL).acquire()
+    assert await dead.publish("one")
+    for node in on.nodes[1:]:  # as if the key had ended there
+        await node.command("DEL", "asynclock:m")
+    async with on.connect() as others, others.lock("m", timeout=1).acquire():
+        assert (await others.inspect("m")).message is None
+        assert [one.message async for one in others.inspect_all()] == [None]
+    await asyncio.sleep(TTL + 0.1)
+    assert await on.nodes[0].command("EXISTS", "asynclock:m:#message") == 0
+
+
+@pytest.mark.parametrize("moment", ["waiting", "resuming"])
+def test_cancelled_at_each_await(moment: Any) -> None:
+    """By then the message is published and the request made, or they are not; nothing stays."""
+
+    @virtual
+    async def test(on: Nodes) -> None:
+        on.slow(0.01)
+        async with on.connect(label="boss") as others:
+
+            async def ask(lease: asynclock.Lease) -> None:
+                assert await others.ask_back(lease.name)
+                assert await lease.wanted() == "boss"
+
+            works: list[Callable[[asynclock.Lease], Any]] = [
+                lambda lease: lease.publish("one"),
+                lambda lease: others.release_held(lease.name, owner=lease.owner),
+                ask,
+            ]
+            for kind, work in enumerate(works):
+                point, more = 0, True
+                while more:
+                    lease = await on.locks.lock(f"{kind}-{point}").acquire()
+                    more = await cancelled_at(work(lease), point, moment)
+                    await lease.release()
+                    point += 1
+                assert point > 1
+            assert not on.locks.leases()
+            assert not others.waits()
+            await asyncio.sleep(TTL + 1)
+            keys = [key for node in on.nodes for key in await node.command("KEYS", "*")]
+            assert [key for key in keys if not key.endswith((":#fence", ":#witness"))] == []
+
+    test()
+
+
+@virtual
+async def test_a_lease_without_a_message_costs_no_request_for_one(on: Nodes) -> None:
+    seen = listen(on.nodes[0])
+    async with on.locks.lock("m"):
+        await asyncio.sleep(TTL)
+    assert set(seen) == {"acquire", "extend", "release"}
+
+
+@virtual
+async def test_a_reader_publishes_nothing(on: Nodes) -> None:
+    async with on.locks.rwlock("m").read() as lease:
+        with pytest.raises(asynclock.ConfigurationError, match="readers"):
+            await lease.publish("one")
+
+
+@virtual
+async def test_a_leader_that_is_asked_ends_its_body_while_it_leads(on: Nodes) -> None:
+    """An error of the body, and a cancellation from outside, are not swallowed."""
+    election, ended = on.locks.election("e"), list[bool]()
+
+    async def lead(error: type[BaseException] | None = None) -> str:
+        async with election.campaign("here", on_wanted="resign") as term:
+            try:
+                await asyncio.sleep(100)
+            finally:
+                ended.append(term.held)
+                if error is not None:
+                    raise error
+        assert (term.held, term.lease.lost_reason) == (False, None)
+        return "resigned"
+
+    async with on.connect() as others:
+        for error in (None, ZeroDivisionError):
+            leading = start(lead(error))
+            await asyncio.sleep(0.1)
+            began = now()
+            assert await others.ask_back("e")
+            await asyncio.wait([leading])
+            assert now() - began < 0.2
+            assert type(leading.exception()) is (error or type(None))
+        leading = start(lead())
+        await asyncio.sleep(0.1)
+        leading.cancel()
+        await asyncio.wait([leading])
+        assert leading.cancelled()
+        assert ended == [True] * 3
+        async with election.campaign("here") as term:
+            assert await others.ask_back("e")
+            assert await term.lease.wanted() is not None
+            await asyncio.sleep(1)
+            ended.append(term.held)
+        assert len(ended) == 4, "nobody told it to resign"
+    with pytest.raises(asynclock.ConfigurationError, match="on_wanted"):
+        election.campaign(on_wanted="step down")  # type: ignore[arg-type]
+
+
+@virtual
+async def test_a_request_is_for_one_owner_and_for_a_time(on: Nodes) -> None:
+    told: list[asynclock.Lease] = []
+    async with on.connect(label="boss") as others:
+        lease = await on.locks.lock("m").acquire()
+        cut = start(lease.wanted())
+        lease.on_wanted(told.append)
+        await asyncio.sleep(0.1)
+        cut.cancel()
+        await asyncio.wait([cut])
+        on.nodes[0].kill()
+        assert await others.ask_back("m")
+        await asyncio.sleep(0.1)
+        assert told == [lease]
+        assert await lease.wanted() == "boss", "it is remembered"
+        await lease.release()
+        later = await on.locks.lock("m").acquire()
+        later.on_wanted(told.append)
+        asked = start(later.wanted())
+        await asyncio.sleep(TTL + 0.1)
+        assert not asked.done()
+        assert told == [lease], "the next holder was not asked"
+        keys = await on.nodes[1].command("KEYS", "asynclock:m*")
+        assert sorted(keys) == ["asynclock:m", "asynclock:m:#fence"]
+        on.nodes[1].kill()
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await others.ask_back("m")
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await others.release_held("m", force=True)
 
 
 @virtual

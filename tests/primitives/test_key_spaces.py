@@ -52,7 +52,7 @@ KEYS: dict[str, tuple[Make, str, str]] = {
     "fair": (lambda locks: locks.fair_lock("a").acquire(), "a:#fair a:#fair:#fence", "a:#waiters"),
     "election": (
         lambda locks: locks.election("a").campaign(),
-        "a:#leader a:#leader:#fence a:#value",
+        "a:#leader a:#leader:#fence a:#leader:#message",
         "a:#candidates",
     ),
     "write": (

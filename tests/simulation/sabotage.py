@@ -397,7 +397,7 @@ SABOTAGES = {
         "pauses", swap(ServerNode, "check_clock", nothing)
     ),
     "clocks_in_replies_are_not_read": under("rolling", swap(ServerNode, "on_clock", nothing)),
-    "clocks_are_not_compared": under("rolling", swap(Multiplexer, "_read_clocks", nothing)),
+    "clocks_are_not_compared": under("rolling", swap(Multiplexer, "read_clocks", nothing)),
     "requests_have_no_bound": under("rolling", swap(Multiplexer, "not_after", always(0))),
     "fences_have_no_floor": under("rolling", swap(Multiplexer, "fence_floor", always(0))),
     "a_fence_of_the_block_is_given_again": under("crowd", swap(Grant, "take_fence", last_fence)),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ..._access import node_access
 from ..._engine.inspection import Inspection, NodeView, Waiter
-from ..._engine.said import RESTS
 from ..._inspect.doubts import lacking_rights
 from ..._inspect.states import SharedState
 from ..._inspect.survey import Survey, survey
+from ..._inspect.takeback import digits
 from ..._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
 from ..._primitives.semaphore import WINDOW
 from ...errors import ConfigurationError
@@ -24,7 +24,7 @@ from .._status import Status
 from .._text import ago, held_for, log_to_nobody, say, seconds
 
 LONGEST_VALUE = 500
-"""Maximum number of characters that are shown of a leader's value."""
+"""Maximum number of characters that are shown of what a holder publishes."""
 SHOWN = 20
 """Maximum number of waiters in a table: the holder above it must stay on the screen."""
 FLAGS = {"--all": "all", "-a": "all", "--json": "json"}
@@ -91,9 +91,6 @@ async def find(settings: Settings, name: str | None) -> Survey:
             found = await survey(node_access(locks), name)
             if found.held or found.waiting or found.states:
                 free = [] if found.states and not found.waiting else [lock]
-                if any(one.kind == "election" for one in found.held):
-                    leader = await locks.election(name).leader()
-                    found = replace(found, published=None if leader is None else leader.value)
                 return with_missing_votes(replace(found, held=found.held or free), locks)
         waiting = {name: lock.waiting} if lock.waiting else {}
         return with_missing_votes(Survey([lock], errors, waiting), locks)
@@ -124,7 +121,7 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
         )
         return
     print_table(
-        ("name", "holder", "held for", "remaining", "fence", "nodes", "note"),
+        ("name", "holder", "held for", "remaining", "fence", "nodes", "message", "note"),
         [_row(one) for one in found.held] + [_state_row(one) for one in found.states],
         SPARE,
     )
@@ -139,7 +136,8 @@ def _row(found: Inspection) -> tuple[str, ...]:
     fence = str(found.fence or "")
     notes = ", ".join(filter(None, [agreement.note, queued(found.waiting)]))
     left = seconds(found.remaining)
-    return title(found), holder, held_for(found), left, fence, agreement.support, notes
+    said = (found.message or "")[:LONGEST_VALUE]
+    return title(found), holder, held_for(found), left, fence, agreement.support, said, notes
 
 
 def _show_one(found: Survey, json: bool, nodes: int) -> None:
@@ -161,8 +159,6 @@ def _show_one(found: Survey, json: bool, nodes: int) -> None:
         print_text(f"{name} [semaphore]: {len(permits)}{of} permits taken")
     for lease in leases:
         _show_lease(lease, found.without_vote)
-    if found.published is not None:
-        print_text(f"publishes {found.published[:LONGEST_VALUE]!r}")
     for state in found.states:
         _show_state(state)
     short = found.shortfall(nodes)
@@ -185,10 +181,12 @@ def _show_queue(waiting: Sequence[Waiter], short: str) -> None:
 
 def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
     print_text(f"{title(found)}: {_verdict(found, without_vote)}")
+    if found.message is not None:
+        print_text(f"publishes {found.message[:LONGEST_VALUE]!r}")
     rows = [
         (
             view.node,
-            (view.owner or "").removeprefix(RESTS).partition(":")[0],
+            digits(view.owner or ""),
             view.holder or "",
             seconds(view.remaining) if view.owner is not None else "",
             str(view.fence or ""),
@@ -202,7 +200,7 @@ def _show_lease(found: Inspection, without_vote: Mapping[str, str]) -> None:
 def _state_row(found: SharedState) -> tuple[str, ...]:
     support = f"{found.support}/{len(found.nodes)}"
     left = seconds(found.last.remaining)
-    return f"{found.name} [{found.kind}]", "", "", left, "", support, found.summary
+    return f"{found.name} [{found.kind}]", "", "", left, "", support, "", found.summary
 
 
 def _show_state(found: SharedState) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from ..._access import node_access
 from ..._engine.inspection import Inspection
-from ..._engine.said import RESTS, released
-from ..._inspect.layout import KeyRef
-from ..._inspect.survey import ask, survey
+from ..._engine.said import last_owner
+from ..._inspect.takeback import Outcome, Wanted, digits, free, held_now, wanted
 from ..._inspect.views import origin
-from ..._nodes.replies import Failure
 from ...errors import ConfigurationError
 from ...manager import LockManager
 from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
@@ -27,15 +24,6 @@ from .._text import log_to_stderr, say, seconds
 from .held import say_causes
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of the release for one key on one node."""
-
-    node: str
-    owner: str | None
-    result: str
-
-
 def release(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The lock.", show_default=False)],
     owner: Annotated[
@@ -43,6 +31,9 @@ def release(
         typer.Option(metavar="ID", help="Release it only from this owner (see inspect)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Release it from any owner.")] = False,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Only ask its holder to give it back, and don't wait.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     node: NodeOption = None,
@@ -56,6 +47,9 @@ def release(
     a new holder, stores that check fences reject its writes. The lock of a dead holder ends by
     itself with its ttl. Use this if you can't wait, or if a holder hangs and goes on renewing.
 
+    --ask takes nothing: a holder that waits for such a request hears of it and decides by itself
+    (`lease.wanted` in Python).
+
     --owner takes the whole id or its 32 digits. It never takes the lock from another owner.
 
     The exit status is 0 once a quorum of nodes is free of that owner, 75 if another owner has the
@@ -63,17 +57,29 @@ def release(
 
     Examples:
 
+        asynclock release nightly-report --ask
         asynclock release nightly-report --force
         asynclock release nightly-report --owner 5f0c…e1 --yes
     """
-    if (owner is None) == (not force):
+    if ask and (force or owner is not None):
+        raise ConfigurationError("--ask takes neither --owner nor --force")
+    if not ask and (owner is None) == (not force):
         raise ConfigurationError(
             f"name the owner (--owner ID: `asynclock inspect {name}` shows it), "
             "or release it from any owner with --force"
         )
     settings = load(node, config, prefix=prefix, node_timeout=node_timeout).relaxed()
     log_to_stderr()
+    if ask:
+        return asyncio.run(_ask(settings, name))
     return asyncio.run(_release(settings, name, owner, ask_first=not yes, json=json))
+
+
+async def _ask(settings: Settings, name: str) -> int:
+    async with settings.look("release --ask") as locks:
+        asked = await locks.ask_back(name)
+    say(f"the holder of {name!r} was asked" if asked else f"nobody holds {name!r}")
+    return Status.OK
 
 
 async def _release(
@@ -81,15 +87,16 @@ async def _release(
 ) -> int:
     async with settings.connect(restart_guard=False, clock_guard=False, set_guard=False) as locks:
         leases = await _held(locks, name)
-        wanted = _wanted(leases, owner)
-        if not wanted:
+        taken = wanted(leases, owner)
+        if not taken:
             if json:
                 print_json({"outcomes": []})
             return _nothing_to_do(leases, owner, settings.prefix)
-        if ask_first and not _agreed(name, wanted):
+        if ask_first and not _agreed(name, taken):
             return 1
+        access = node_access(locks)
         outcomes = [
-            outcome for lease, owners in wanted for outcome in await _free(locks, lease, owners)
+            outcome for lease, owners in taken for outcome in await free(access, lease, owners)
         ]
         return _report(outcomes, json, len(leases[0].nodes))
 
@@ -98,24 +105,7 @@ async def _held(locks: LockManager, name: str) -> list[Inspection]:
     lock = await locks.inspect(name)
     if any(view.owner is not None for view in lock.nodes):
         return [lock]
-    return (await survey(node_access(locks), name)).held or [lock]
-
-
-def _wanted(
-    leases: Sequence[Inspection], owner: str | None
-) -> list[tuple[Inspection, tuple[str, ...]]]:
-    """Return the parts of the name to release, each with the owners that lose it."""
-    found = []
-    for lease in leases:
-        owners = {view.owner for view in lease.nodes if view.owner is not None}
-        mine = {one for one in owners if owner in (None, one, _digits(one))}
-        if mine:
-            found.append((lease, tuple(sorted(mine))))
-    return found
-
-
-def _digits(owner: str) -> str:
-    return owner.removeprefix(RESTS).partition(":")[0]
+    return (await held_now(node_access(locks), name)).held or [lock]
 
 
 def _nothing_to_do(leases: Sequence[Inspection], owner: str | None, prefix: str) -> int:
@@ -133,18 +123,18 @@ def _nothing_to_do(leases: Sequence[Inspection], owner: str | None, prefix: str)
     return Status.OK
 
 
-def _agreed(name: str, wanted: Sequence[tuple[Inspection, tuple[str, ...]]]) -> bool:
+def _agreed(name: str, taken: Wanted) -> bool:
     if not sys.stdin.isatty():
         raise ConfigurationError("there is no terminal to ask on; confirm with --yes")
     rows = []
-    for lease, owners in wanted:
+    for lease, owners in taken:
         for owner in owners:
-            label = owner.removeprefix(RESTS).partition(":")[2]
+            label = last_owner(owner).partition(":")[2]
             where = origin(label)
             rows.append(
                 (
                     lease.part,
-                    _digits(owner),
+                    digits(owner),
                     label,
                     str(where["host"] or ""),
                     str(where["pid"] or ""),
@@ -156,28 +146,11 @@ def _agreed(name: str, wanted: Sequence[tuple[Inspection, tuple[str, ...]]]) -> 
     return typer.confirm("Release it?", err=True)
 
 
-async def _free(locks: LockManager, found: Inspection, owners: Sequence[str]) -> list[Outcome]:
-    access = node_access(locks)
-    key = KeyRef.shown_as(found.name, found.kind, found.part)
-    outcomes = []
-    for owner in owners:
-        command = key.release(access.prefix, owner)
-        replies = await asyncio.gather(*(ask(node, command) for node in access.nodes))
-        for node, reply in zip(access.nodes, replies, strict=True):
-            said = released(reply)
-            if isinstance(said, Failure):
-                outcomes.append(Outcome(node.address, owner, f"unknown: {said.cause}"))
-            else:
-                result = "released" if said.done else "was not held by that owner"
-                outcomes.append(Outcome(node.address, owner, result))
-    return outcomes
-
-
 def _report(outcomes: Sequence[Outcome], json: bool, nodes: int) -> int:
     if json:
         print_json({"outcomes": [vars(one) for one in outcomes]})
     else:
-        rows = [(one.node, _digits(one.owner or ""), one.result) for one in outcomes]
+        rows = [(one.node, digits(one.owner or ""), one.result) for one in outcomes]
         print_table(("node", "owner", "result"), rows)
     unknown = {one.node for one in outcomes if one.result.startswith("unknown")}
     return Status.OK if nodes - len(unknown) >= nodes // 2 + 1 else Status.UNREACHABLE

@@ -10,8 +10,19 @@ from ..._inspect.monitor import Monitor, SeenLease, SeenNode
 from ..._inspect.survey import Survey
 from ..._inspect.views import number, title
 from .._text import ago, held_for, seconds
+from .held import LONGEST_VALUE
 
-COLUMNS = ("name", "holder", "held for", "remaining", "fence", "nodes", "waiting", "note")
+COLUMNS = (
+    "name",
+    "holder",
+    "held for",
+    "remaining",
+    "fence",
+    "nodes",
+    "waiting",
+    "message",
+    "note",
+)
 NODE_COLUMNS = ("node", "state", "round trip", "tracked keys", "clients", "version", "cause")
 WAITING = COLUMNS.index("waiting")
 SPARE_OF_NODES = ("version", "tracked keys", "clients", "round trip")
@@ -32,6 +43,7 @@ def cells(lease: SeenLease) -> tuple[str, ...]:
         str(found.fence or ""),
         agreement.support,
         _waiting(found.waiting),
+        (found.message or "")[:LONGEST_VALUE],
         agreement.note,
     )
 
@@ -77,6 +89,8 @@ def _key(lease: SeenLease, column: int) -> tuple[float, str]:
             return sum(view.owner is not None for view in lease.found.nodes), ""
         case 6:  # WAITING
             return len(lease.found.waiting), ""
+        case 7:
+            return 0.0, (lease.found.message or "").casefold()
         case _:
             return 0.0, lease.agreement.note.casefold()
 

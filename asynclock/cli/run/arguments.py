@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..._engine.lease import LONGEST_MESSAGE
 from ...errors import ConfigurationError
 from .._arguments import COMMON, read_options, seconds
 
@@ -24,6 +25,7 @@ VALUES: dict[str, Any] = {
     "--max-hold": seconds,
     "--at-least": seconds,
     "--permits": int,
+    "--message": str,
     "--on-loss": ("kill", "warn"),
     "--wait-for": ("group", "command"),
 }
@@ -47,6 +49,7 @@ class RunArguments:
     max_hold: float | None = None
     at_least: float | None = None
     permits: int | None = None
+    message: str | None = None
     shared: bool = False
     exclusive: bool = False
     node_timeout: float | None = None
@@ -65,6 +68,10 @@ class RunArguments:
             raise ConfigurationError("--shared, --exclusive and --permits exclude each other")
         if self.at_least is not None and (self.shared or self.exclusive or self.permits):
             raise ConfigurationError("--at-least is for a lock that one command holds alone")
+        if self.message is not None and self.shared:
+            raise ConfigurationError("--message and --shared exclude each other")
+        if self.message is not None and len(self.message) > LONGEST_MESSAGE:
+            raise ConfigurationError(f"--message may have {LONGEST_MESSAGE} characters")
         if len(self.name) > MAX_NAME:
             raise ConfigurationError(
                 f"a lock's name may have {MAX_NAME} characters, this one has {len(self.name)}"

@@ -62,6 +62,10 @@ def run(
     exclusive: Annotated[
         bool, typer.Option("--exclusive", help="Run beside no --shared and no --exclusive.")
     ] = False,
+    message: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What `inspect`, `top` and those who wait are told."),
+    ] = None,
     max_hold: Annotated[
         float | None,
         typer.Option(
@@ -125,6 +129,7 @@ def run(
             max_hold=max_hold,
             at_least=at_least,
             permits=permits,
+            message=message,
             shared=shared,
             exclusive=exclusive,
             node_timeout=node_timeout,

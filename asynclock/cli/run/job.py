@@ -213,6 +213,8 @@ class _Job:
 
     async def _under(self, lease: Lease, locks: LockManager) -> int:
         whole_group = self._wanted.wait_for == "group"
+        if self._wanted.message:
+            await lease.publish(self._wanted.message)
         self._margin = KILL_MARGIN / 2 * lease.ttl
         deadline = self._deadline(lease.remaining())
         try:

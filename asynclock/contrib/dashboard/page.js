@@ -264,7 +264,7 @@ function facts(pairs) {
     make("div", { class: ["message", "note"].includes(title) ? "line" : null }, make("dt", {}, title), make("dd", {}, value))));
 }
 
-function lease(one, at, message) {
+function lease(one, at) {
   const views = one.note ? make("table", { class: "views" }, make("tbody", {}, one.views.map((view) => make("tr", {},
     make("th", { scope: "row" }, name(view.node)), make("td", {}, view.error ? shown(view.error) : view.holder === null ? "free" : name(view.holder)),
     make("td", { class: "figure" }, view.holder === null ? "" : duration(view.remaining)))))) : "";
@@ -272,7 +272,7 @@ function lease(one, at, message) {
     one.ours ? make("span", { class: "mark" }, "this process") : ""),
   facts([["part", shown(one.part)], ["held for", held(one)],
     ["since", (one.exact ? "" : "before ") + clock(at - one.held)], ["remaining", duration(one.remaining)], ["fence", one.fence ? String(one.fence) : ""],
-    ["nodes", one.nodes + " of " + size], ["message", message === null ? "" : make("span", { class: "message" }, shown(message))],
+    ["nodes", one.nodes + " of " + size], ["message", one.message === null ? "" : make("span", { class: "message" }, shown(one.message))],
     ["note", one.note ? make("span", { class: "bad" }, one.note) : ""]]), views);
 }
 
@@ -332,7 +332,7 @@ function lock(found, at) {
     several ? make("h3", {}, kind.kind) : "",
     kind.why ? make("p", { class: "why" }, kind.why) : "",
     make("h3", {}, kind.leases.length ? "Held by" : "Held by nobody"),
-    make("ul", { class: "leases" }, kind.leases.map((one) => lease(one, at, found.message))),
+    make("ul", { class: "leases" }, kind.leases.map((one) => lease(one, at))),
     kind.holders > kind.leases.length ? make("p", { class: "about" }, `and ${plural(kind.holders - kind.leases.length, "more", "more")}`) : "",
     make("h3", {}, "The last minutes"), timeline(found, kind, at),
     make("div", { class: "pair" },

@@ -174,7 +174,7 @@ def lease_as_json(seen: SeenLease, ours: Collection[str], *, whole: bool = False
     if whole:
         names = ("node", "holder", "remaining", "fence", "error")
         views = [{name: getattr(view, name) for name in names} for view in found.nodes]
-        shown |= {**origin(holder), "views": views}
+        shown |= {**origin(holder), "message": found.message, "views": views}
     return shown
 
 

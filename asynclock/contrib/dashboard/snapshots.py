@@ -13,7 +13,6 @@ from ..._access import node_access
 from ..._inspect.doubts import doubts, false_alarm
 from ..._inspect.monitor import Monitor
 from ..._rules.quorum import majority
-from ...errors import AsyncLockError
 from ...events import Acquired, Event, Lost, NodeDown, NodeUp
 from ...manager import LockManager
 from .history import History
@@ -135,21 +134,13 @@ class Snapshots:
             "found": len(rows),
             "offset": query.offset,
             "locks": [row.as_json(self._ours) for row in shown],
-            "lock": None if query.lock is None else await self._lock(query.lock),
+            "lock": None if query.lock is None else self._lock(query.lock),
         }
 
-    async def _lock(self, name: str) -> dict[str, Any]:
+    def _lock(self, name: str) -> dict[str, Any]:
         rows = [row for row in self._rows if row.name == name]
-        message = None
-        if any(row.kind == "election" and row.leases for row in rows):
-            try:
-                leader = await self._locks.election(name).leader()
-            except AsyncLockError:
-                leader = None
-            message = leader.value if leader else None
         return {
             "name": name,
-            "message": message,
             "watched": self._history.watched,
             "kinds": [row.in_full(self._ours) for row in rows],
             "past": past(self._monitor.ended, name),

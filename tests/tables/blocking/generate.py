@@ -90,8 +90,8 @@ BASES = {
     "LockManager": "Bridge",
 }
 """The classes, in the order of the file, and what each inherits from."""
-BY_HAND = {"on_lost", "release", "part", "name"}
-NO_METHOD = {"adopt", "task", "wait_lost", "aclose", "election"}
+BY_HAND = {"on_lost", "on_wanted", "release", "part", "name"}
+NO_METHOD = {"adopt", "task", "wait_lost", "wanted", "aclose", "election"}
 """What threads don't have: tests/blocking/test_faces.py has the reasons."""
 NO_PARAMETER = {"inherit", "interrupt"}
 SIDES = {"ReadLock": "Lock", "WriteLock": "Lock"}

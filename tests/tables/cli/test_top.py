@@ -65,19 +65,19 @@ def monitor_of(leases: list[SeenLease]) -> Monitor:
     [
         (
             seen(kind="rwlock", part="write", waiting=QUEUE),
-            "a [rwlock write]|web-1:7|over 10.0 s|4.0 s|9|3/3|2, first web-5:1|",
+            "a [rwlock write]|web-1:7|over 10.0 s|4.0 s|9|3/3|2, first web-5:1||",
         ),
         # Without a quorum the time is what the leading node tells.
         (
             seen(left=(None, 3.0, None), holder=None, fence=0),
-            "a|aaaaaaaa…|over 10.0 s|3.0 s||0/3||no quorum, not on 2 of 3 nodes",
+            "a|aaaaaaaa…|over 10.0 s|3.0 s||0/3|||no quorum, not on 2 of 3 nodes",
         ),
         (
             seen(fence=FENCE, waiting=(Waiter(f"{5:032x}:web-5:1", woken=False, since=SINCE - 5),)),
-            f"a|web-1:7|4m 10s|4.0 s|{FENCE}|3/3|1 for 4m 15s, first web-5:1|",
+            f"a|web-1:7|4m 10s|4.0 s|{FENCE}|3/3|1 for 4m 15s, first web-5:1||",
         ),
         # With one, that of the quorum: a node may keep the key for longer than the lease holds.
-        (seen(left=(9.0, 4.0, 2.0)), "a|web-1:7|over 10.0 s|4.0 s|9|3/3||"),
+        (seen(left=(9.0, 4.0, 2.0)), "a|web-1:7|over 10.0 s|4.0 s|9|3/3|||"),
     ],
 )
 def test_the_cells_of_a_lease(
@@ -188,7 +188,7 @@ redis://a  up     1.2 ms      5             9        7.2.0
 redis://b  down                                               {REFUSED}
 redis://b: {REFUSED}
 
-name   holder       held for    remaining  fence  nodes  waiting ▼  note
+name   holder       held for    remaining  fence  nodes  waiting ▼  message  note
 job-2  web-2:7:job  over 4.0 s  6.0 s      2      3/3
 job-3  web-3:7:job  over 5.0 s  7.0 s      3      3/3
 job-4  web-4:7:job  over 6.0 s  8.0 s      4      3/3
@@ -206,7 +206,7 @@ job-3  web-3:7:job  over 5.0 s
 {BELOW}""",
     ),
     "narrow, with the sorted column": (
-        screen(*"sssss", "r", width=60, height=17),
+        screen(*"ssssss", "r", width=60, height=17),
         f"""\
 {ABOVE}
 name   holder       held for     remaining ▼
@@ -222,7 +222,7 @@ asynclock   0 held   0 waiting   seen since the start: 0 acquired, 0 released, 0
 
 node  state  round trip  tracked keys  clients  version  cause
 
-name  holder  held for  remaining  fence  nodes  waiting ▼  note
+name  holder  held for  remaining  fence  nodes  waiting ▼  message  note
 
 0-0 of 0   {HELP}""",
     ),
@@ -305,16 +305,16 @@ def test_which_locks_a_key_scrolls_to(keys: tuple[str, ...], first: int) -> None
 
 
 def test_s_sorts_by_the_next_column_and_begins_again_after_the_last() -> None:
-    heads = [re.findall(r"((?:\w+ )?\w+) ([▲▼])", "\n".join(screen(*["s"] * n))) for n in range(9)]
+    heads = [re.findall(r"((?:\w+ )?\w+) ([▲▼])", "\n".join(screen(*["s"] * n))) for n in range(10)]
     names = ["name", "holder", "held for", "remaining", "fence", "nodes"]
-    marked = [("note", "▲"), *((name, "▲") for name in names)]
+    marked = [("message", "▲"), ("note", "▲"), *((name, "▲") for name in names)]
     assert heads == [[one] for one in (("waiting", "▼"), *marked, ("waiting", "▼"))]
 
 
 def test_r_turns_the_order_around_and_back() -> None:
-    assert shown(*"ssr")[1] == ["job-9", "job-8", "job-7"]
-    assert "name ▼" in "\n".join(screen(*"ssr"))
-    assert shown(*"ssrr")[1] == ["job-1", "job-2", "job-3"]
+    assert shown(*"sssr")[1] == ["job-9", "job-8", "job-7"]
+    assert "name ▼" in "\n".join(screen(*"sssr"))
+    assert shown(*"sssrr")[1] == ["job-1", "job-2", "job-3"]
 
 
 def test_the_names_that_are_waited_for_come_first_and_the_waiters_are_counted(

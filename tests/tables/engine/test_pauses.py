@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from asynclock._engine.inspection import Lookout
 from asynclock._engine.seek import Pauses
 from asynclock._nodes.wakeup import Wakeups
-from asynclock._primitives.lookout import Lookout
 from asynclock._rules import pacing
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time

@@ -32,7 +32,7 @@ from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
 OWNER, OTHER = "0123456789abcdef" * 2 + ":web 1", "1" * 32 + ":web:2"
-CONTEXT: Any = SimpleNamespace(paces=Paces(), random=lambda: 0.5)
+CONTEXT: Any = SimpleNamespace(paces=Paces(), random=lambda: 0.5, messages={})
 NO_RIGHT = Failure("no right", permanent=True)
 
 
@@ -101,7 +101,7 @@ async def test_a_refusal_by_this_process_carries_how_long_its_lease_lasts() -> N
         assert str(stopped).endswith("; the work that waits was stopped")
         assert carried(here) == carried(late) == known
     nobody = LocalQueue("a", "p:a", 1, 0.0)
-    context: Any = SimpleNamespace(paces=Paces(), random=lambda: 0.5)
+    context: Any = SimpleNamespace(paces=Paces(), random=lambda: 0.5, messages={})
     facts = {"name": "a", "votes": {}, "retry_after": 1.5}  # a hold of 1 s, and one that asks
     found = carried(refusals.too_long_here(context, nobody, 2.0))
     assert found == {**dict.fromkeys(known), **facts}

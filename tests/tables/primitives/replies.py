@@ -27,7 +27,7 @@ import pytest
 
 from asynclock._engine import inspection as waiters
 from asynclock._nodes.script import Script
-from asynclock._primitives import election, lock, multi, readwrite, register
+from asynclock._primitives import lock, multi, readwrite, register
 from asynclock.testing import LocalServer, ServerReplyError
 from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.commands import ReplyError
@@ -37,7 +37,6 @@ SCRIPTS: dict[str, tuple[Script, str]] = {
     "read": (readwrite.READ, "r c q w"),
     "write": (readwrite.WRITE, "w c q r"),
     "multi": (multi.SCRIPT, "a ac b bc"),
-    "election": (election.SCRIPT, "l v c"),
     "register": (register.SCRIPT, "x"),
     "waiters": (cast(Script, waiters.question("q", "w").script), "q w"),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import weakref
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import asynclock
 from asynclock._primitives.election import Election
 from asynclock._rules.pacing import LONGEST_PAUSE
-from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
 from tests.primitives.test_election import LOCK, VALUE, observed
 from tests.tables.inside import now
 
@@ -43,19 +42,6 @@ async def test_a_value_on_its_way_is_asked_for_soon(on: Nodes) -> None:
     for node in on.nodes:
         await node.command("SET", LOCK, "me", "PX", 60_000)
     assert await on.locks.election("e")._look() == (None, LONGEST_PAUSE)
-
-
-@virtual_single
-async def test_a_term_that_has_ended_unnoticed_is_published_no_more(on: Nodes) -> None:
-    """The code kept the loop busy until its time was over."""
-    loop: Any = asyncio.get_running_loop()
-    term = await on.locks.election("e").campaign("here")
-    await asyncio.sleep(0.1)
-    timer = term._timer
-    loop.now += TTL + 1
-    assert not term.held
-    term._election._tell(weakref.ref(term))
-    assert term._timer is timer, "no other time was set"
 
 
 @virtual_single

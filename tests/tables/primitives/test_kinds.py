@@ -212,8 +212,9 @@ def test_a_release_by_an_operator_names_what_it_reads_besides() -> None:
 
 def test_all_keys_and_queues_of_a_name_are_known() -> None:
     kinds = {kind.name: kind for kind in KINDS}
-    assert "p:a:#value" in kinds["election"].keys("p:a")
-    assert kinds["lock"].keys("p:a") == {"p:a", "p:a:#fence", "p:a:#queue", "p:a:#queue:#fence"}
+    assert "p:a:#leader:#message" in kinds["election"].keys("p:a")
+    keys = {"p:a", "p:a:#fence", "p:a:#message", "p:a:#queue", "p:a:#queue:#fence"}
+    assert kinds["lock"].keys("p:a") == keys
     queues = {name: [[*one.keys] for one in kind.queues("p:a")] for name, kind in kinds.items()}
     assert queues["lock"] == [["p:a:#queue"]]
     assert queues["rwlock"] == [["p:a:#phases", "p:a:#write"], ["p:a:#upgraders"]]

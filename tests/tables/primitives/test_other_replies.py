@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Mutants of a script are shown first to the tests that import its module.
-from asynclock._primitives import election, lock, multi, readwrite, register  # noqa: F401
+from asynclock._primitives import lock, multi, readwrite, register  # noqa: F401
 from tests.tables.primitives.replies import played
 
 WAYS = {
@@ -302,11 +302,15 @@ test_a_state_in_memory, test_a_state = played("""
       register prepare 7 me TTL now -> 1 0 -
       register accept 7 me TTL now value -> 1
 
-    a value is published by the leader and expires
+    a message is published by the owner of all names and expires
       lock acquire me floor=now
-      election(l v) publish you theirs 20000 -> 0
+      lock(l v) publish you theirs 20000 -> 0
       GET v -> -
-      election(l v) publish me mine 20000 -> 1
+      lock(l v) publish me mine 20000 -> 1
       PTTL v -> 20000
-      election observe -> me TTL now mine
+      GET v -> mine
+      multi(l v b bv) publish me both 20000 -> 0
+      multi acquire me -> 1 * ''
+      multi(a v b bv) publish me both 20000 -> 1
+      GET v,bv -> both both
 """)
