@@ -254,6 +254,8 @@ async def test_managed_services(
         ended = await program(*QUICK)
     assert [lock["name"] for lock in json.loads(seen.out)["locks"]] == ["b"]
     assert codes(ended.out)[at(server)] == {"evicts", "no-persistence", *service.says}
+    if "CLIENT" in service.unknown:
+        assert "the rights" not in "".join(_fixes(ended.out)), "no rights bring an unknown command"
     if "config" in f"{service.unknown} {service.forbidden}".lower():
         assert not re.search("redis-cli|CONFIG|rename-command|ACL S", "".join(_fixes(ended.out)))
 

@@ -472,7 +472,7 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
             "warning memory: choose a larger size",
             "warning no-persistence: turn on persistence in the console",
             "warning disk: ask the support",
-            "warning tracking: the rights +client|tracking +client|caching where users are kept",
+            "warning tracking: it does not know CLIENT TRACKING … docs/managed.md",
             "warning replicas-without-acks: it refuses WAIT … docs/fencing.md",
             "warning open: turn on passwords or users in the console",
             "note plain: turn on TLS",

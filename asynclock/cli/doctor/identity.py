@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..._nodes.handshake import NO_USE, OLDEST
 from ..._nodes.replies import Failure, is_sentinel, major_minor
-from .findings import Found, Severity, about
+from .findings import TEXTS, Found, Severity, about
 from .probe import SECOND, Probe, Purpose
 
 NEEDED = ("EVALSHA", "EVAL", "SET", "GET", "DEL", "PEXPIRE", "PTTL", "TIME")
@@ -163,6 +163,15 @@ def tracking(server: Probe, _: Purpose) -> Found:
         failure = server.refused.get(command)
         if failure is not None and command == "HELLO":
             yield about(server, "resp2", cause=failure.cause)
+        elif failure is not None and failure.code == "ERR" and "unknown" in failure.cause.lower():
+            yield about(  # no right of a user changes that
+                server,
+                "renamed",
+                code="tracking",
+                command=command,
+                first=command.split()[0],
+                why=TEXTS["tracking"]["why"],
+            )
         elif failure is not None:
             yield about(server, "tracking", command=command, cause=failure.cause, user=server.user)
 
