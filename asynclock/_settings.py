@@ -168,6 +168,25 @@ class Answering:
             raise AttributeError(text, name=name, obj=self)
 
 
+OF_THE_LEASE = (
+    *("adopt", "check", "detach", "extend", "fence", "held", "lost_reason", "on_wanted", "owner"),
+    *("part", "publish", "release", "remaining", "ttl", "wait_lost", "wanted"),
+)
+"""What a lease has, and an acquire that isn't awaited hasn't."""
+
+
+class OfTheLease:
+    """An attribute of a lease, whose AttributeError says that the acquire must be awaited."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, call: object, _: object = None) -> Never:
+        text = f"acquire() is not awaited and has no {self._name!r}"
+        hint = "write `lease = await lock.acquire()`"
+        raise AttributeError(f"{text}: {hint}", name=self._name, obj=call)
+
+
 def instead(write: str) -> Callable[..., Never]:
     """Return a special method that only says what to write instead of the code that called it."""
 

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from enum import Enum
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeVar
 
 from .. import _clock, _settings
 from .._rules.pacing import Spread
@@ -95,12 +95,8 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
 
     if not TYPE_CHECKING:
         __enter__ = __exit__ = _settings.enter_async
-
-        def __getattr__(self, name: str) -> Never:
-            # `release`, `fence` and the like; Python itself asks for names that begin with "_".
-            hint = "" if name[0] == "_" else ": write `lease = await lock.acquire()`"
-            text = f"acquire() is not awaited and has no {name!r}{hint}"
-            raise AttributeError(text, name=name, obj=self)
+        # Not __getattr__, which would make each access to an attribute slower.
+        locals().update({name: _settings.OfTheLease(name) for name in _settings.OF_THE_LEASE})
 
     def __repr__(self) -> str:
         return f"<AcquireContext of {self._name!r}>"
