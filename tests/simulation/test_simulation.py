@@ -111,9 +111,12 @@ def test_each_operation_and_fault_of_a_plan_takes_place(plan: str) -> None:
 
 
 # A broken library leaves managers and tasks behind.
-@pytest.mark.filterwarnings(
+left_open = pytest.mark.filterwarnings(
     "ignore:.*:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
+
+
+@left_open
 @pytest.mark.parametrize("name", sorted(SABOTAGES))
 def test_a_sabotage_is_caught(name: str) -> None:
     with sabotaged(name) as options:
@@ -123,6 +126,7 @@ def test_a_sabotage_is_caught(name: str) -> None:
     pytest.fail(f"{CAUGHT_WITHIN} schedules did not notice")
 
 
+@left_open
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(SABOTAGES))
 def test_a_sabotage_is_caught_by_the_ordinary_mix(name: str) -> None:
