@@ -508,7 +508,7 @@ class Acquire(AcquireContext[Lease]):
         work, timeout = WORK.get(), None
         if self._deadline is not None and (work is None or not work.stopped):
             timeout = self._deadline - self._started
-        return refusals.too_long_here(self._engine, queue, timeout)
+        return refusals.too_long_here(self._engine, queue, timeout, self._started)
 
     def _leave(self, queue: LocalQueue, waiter: Turn) -> None:
         # Cancelled or closed just after our turn came: pass the turn on, if the options match.

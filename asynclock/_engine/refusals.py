@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from .. import _clock
@@ -115,11 +116,17 @@ def held_here(context: Context, queue: LocalQueue) -> NotAcquiredError:
     return _in_this_process(NotAcquiredError, "is held by this process", context, queue)
 
 
-def too_long_here(context: Context, queue: LocalQueue, timeout: float | None) -> NotAcquiredError:
+def too_long_here(
+    context: Context, queue: LocalQueue, timeout: float | None, started: float
+) -> NotAcquiredError:
     """Return the error for a timeout in the local queue; None: the wait was stopped before it."""
+    # Waiters are in the order of their calls, and those with the same timeout end in that order.
+    before = takewhile(lambda waiter: waiter[1] < started, queue.waiters.values())
+    place = 1 + queue.asking + sum(1 for _ in before)
     has = "other tasks of this process hold it or wait for it"
     if queue.holder is not None and not queue.grants:
         has = f"it {had(queue.holder)}, and other tasks of this process wait for it"
+    has += f", and the call was number {place} of those that wait"
     why = "the work that waits was stopped" if timeout is None else f"the timeout was {timeout:g} s"
     text = f"was not free in time; {has}; {why}"
     return _in_this_process(AcquireTimeoutError, text, context, queue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import Any
 
 import pytest
@@ -128,6 +129,20 @@ async def test_a_timeout_says_its_place_in_the_queue_and_who_was_before_it(
 
 
 @virtual
+async def test_a_task_says_its_place_among_those_of_its_process(on: Nodes) -> None:
+    async with on.locks.lock("a"):
+        calls = []
+        for timeout in (9, 2, 8, 4):
+            calls.append(start(on.locks.lock("a").acquire(timeout=timeout)))
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(5)
+        places = [str(call.exception()) for call in (calls[1], calls[3])]
+        for call in calls:
+            call.cancel()
+    assert re.findall(r"number (\d) of those that wait", " ".join(places)) == ["2", "3"]
+
+
+@virtual
 async def test_tasks_of_one_process_say_who_has_the_name_that_one_of_them_waits_for(
     on: Nodes,
 ) -> None:
@@ -153,8 +168,8 @@ async def test_tasks_of_one_process_say_who_has_the_name_that_one_of_them_waits_
         f"its holder publishes '{said}'"
     )
     assert str(found[1]) == (
-        f"{begin}, and other tasks of this process wait for it; the timeout was 0.5 s; "
-        f"its holder publishes '{said}'"
+        f"{begin}, and other tasks of this process wait for it, and the call was number 2 of those "
+        f"that wait; the timeout was 0.5 s; its holder publishes '{said}'"
     )
 
 

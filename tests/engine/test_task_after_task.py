@@ -190,8 +190,8 @@ async def test_a_call_that_is_refused_its_turn_by_its_deadline_names_the_holder_
     found = await error(start(on.locks.lock("a").acquire(timeout=0.5)))
     assert type(found) is asynclock.AcquireTimeoutError
     assert str(found) == (
-        "'a' was not free in time; other tasks of this process hold it or wait for it; "
-        "the timeout was 0.5 s"
+        "'a' was not free in time; other tasks of this process hold it or wait for it, and the "
+        "call was number 1 of those that wait; the timeout was 0.5 s"
     )
     assert (found.name, found.owner, found.holder) == ("a", lease.owner, lease.owner[33:])
     assert found.remaining == pytest.approx(lease.remaining(), abs=0.01)

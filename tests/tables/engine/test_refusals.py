@@ -91,19 +91,22 @@ async def test_a_refusal_by_this_process_carries_how_long_its_lease_lasts() -> N
         grant.valid_until, grant.held_since = now() + left, now() - 2.0
         known = {"name": "a", "owner": OWNER, "holder": "web 1", "votes": {}}
         known["remaining"], known["retry_after"] = pytest.approx(remaining), pytest.approx(pause)
-        here, late = refusals.held_here(CONTEXT, queue), refusals.too_long_here(CONTEXT, queue, 2.0)
+        here, late = (
+            refusals.held_here(CONTEXT, queue),
+            refusals.too_long_here(CONTEXT, queue, 2.0, 0.0),
+        )
         assert (type(here), type(late)) == (
             asynclock.NotAcquiredError,
             asynclock.AcquireTimeoutError,
         )
         assert str(here) == "'a' is held by this process"
-        stopped = refusals.too_long_here(CONTEXT, queue, None)
+        stopped = refusals.too_long_here(CONTEXT, queue, None, 0.0)
         assert str(stopped).endswith("; the work that waits was stopped")
         assert carried(here) == carried(late) == known
     nobody = LocalQueue("a", "p:a", 1, 0.0)
     context: Any = SimpleNamespace(paces=Paces(), random=lambda: 0.5, messages={})
     facts = {"name": "a", "votes": {}, "retry_after": 1.5}  # a hold of 1 s, and one that asks
-    found = carried(refusals.too_long_here(context, nobody, 2.0))
+    found = carried(refusals.too_long_here(context, nobody, 2.0, 0.0))
     assert found == {**dict.fromkeys(known), **facts}
 
 
