@@ -364,7 +364,7 @@ SABOTAGES = {
     "raises_are_not_counted": under("raises", swap(Attempt, "on_raise_reply", nothing)),
     "claims_never_agree": under("fences", swap(Ballot, "_agree", nothing)),
     "a_batch_is_not_sent": under("crowd", swap(Batch, "send", nothing)),
-    "a_cancelled_successor_keeps_all": under("crowd", swap(Acquire, "_give_back", nothing)),
+    "a_cancelled_successor_keeps_all": under("crowd", swap(Acquire, "_leave", nothing)),
     "a_waiter_that_left_has_its_turn": under("crowd", swap(LocalQueue, "give_up", nothing)),
     "a_freed_lease_fills_its_queue": under("crowd", swap(LocalQueue, "free", nothing)),
     "a_release_is_never_certain": under("locks", swap(Release, "_certain", always(False))),
@@ -399,7 +399,11 @@ SABOTAGES = {
     "clocks_in_replies_are_not_read": under("rolling", swap(ServerNode, "on_clock", nothing)),
     "clocks_are_not_compared": under("rolling", swap(Multiplexer, "read_clocks", nothing)),
     "requests_have_no_bound": under("rolling", swap(Multiplexer, "not_after", always(0))),
-    "fences_have_no_floor": under("rolling", swap(Multiplexer, "fence_floor", always(0))),
+    "fences_have_no_floor": under(
+        "rolling",
+        swap(Multiplexer, "fence_floor", always(0)),
+        swap(Multiplexer, "read_clocks", nothing),
+    ),
     "a_fence_of_the_block_is_given_again": under("crowd", swap(Grant, "take_fence", last_fence)),
     "a_flush_goes_unseen": under("locks", swap(Trust, "forgot", always(0.0))),
     # calls that end early
