@@ -52,7 +52,7 @@ LOSS_REASONS = (
 
 
 def holder_id(owner: str) -> str:
-    """Return what tells an owner from others in traces: with its id anyone could release a lock."""
+    """Return a digest of an owner id for traces, with which nobody can release a lock."""
     return sha256(owner.encode()).hexdigest()[:16]
 
 
@@ -112,8 +112,8 @@ class Lost(LeaseEvent):
 class Contended(Event):
     """An attempt was refused: another holder has the lock. `holder` is its label, untrusted.
 
-    `holder_id` is what the function of that name makes of the `owner` in the holder's own events;
-    None if another library made it.
+    `holder_id` is the digest that the function of that name makes of the holder's owner id; None
+    if another library made the id.
     """
 
     name: str

@@ -312,9 +312,7 @@ class LockManager(_settings.Answering):
     async def release_held(
         self, name: str, *, owner: str | None = None, force: bool = False
     ) -> bool:
-        """Release `name` for its holder, in whatever process; return whether a node had it so.
-
-        Pass the owner that an inspection has shown: then nobody else loses the lock.
+        """Release `name` for its holder, in whatever process; return whether a node did.
 
         The holder loses the lease: it notices that at once if servers push and the lease has been
         renewed, otherwise at its next renewal, and may work until then. Stores that check fences
@@ -325,8 +323,8 @@ class LockManager(_settings.Answering):
 
         Args:
             name: what is held.
-            owner: the id of the only owner that loses it, or its 32 digits; nobody else does.
-            force: whether any owner loses it, instead of one.
+            owner: the id, or its 32 digits, that an inspection has shown: nobody else loses it.
+            force: whether to release it from any owner; instead of `owner`.
         """
         access = NodeAccess.of(self._engine, self._defaults.prefix)
         return await release_held(access, _settings.name(name), owner, force=force)

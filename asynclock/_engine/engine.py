@@ -79,15 +79,15 @@ class Engine(Context):
         return done
 
     def publication(self, grant: Grant) -> Command:
-        """Build the command that tells the nodes what the lease that has `grant` publishes."""
+        """Build the command that stores the message of the lease that has `grant`."""
         spec, text = grant.spec, self.messages.get(grant, b"")
         return spec.publish(grant.owner, spec.messages, text, grant.ttl)
 
     def publish_soon(self, grant: Grant) -> None:
-        """Tell the nodes so, without waiting for the replies."""
+        """Store the message of the lease that has `grant`, without waiting for the replies."""
         self.multiplexer.broadcast(self.publication(grant), NOBODY)
 
-    def _silence(self, grant: Grant) -> None:
+    def _unpublish(self, grant: Grant) -> None:
         if self.messages.pop(grant, None) is not None:
             self.publish_soon(grant)
 
@@ -124,7 +124,7 @@ class Engine(Context):
             return self.release(grant, on_loss)
         if queue.waiters:
             if self.messages:
-                self._silence(grant)
+                self._unpublish(grant)
             grant.vacated()
             if queue.hand_on(grant, grant.options, now):
                 return None
@@ -148,7 +148,7 @@ class Engine(Context):
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         self.counts.released += 1
         if self.messages:
-            self._silence(grant)
+            self._unpublish(grant)
         grant.over()
         self.renewals.remove(grant)
         if queue is not None:
@@ -170,7 +170,7 @@ class Engine(Context):
         rest: seconds for which the nodes give the name to nobody.
         """
         if self.messages:
-            self._silence(grant)
+            self._unpublish(grant)
         grant.over()
         self.renewals.remove(grant)
         queue, nodes = grant.queue, self.multiplexer

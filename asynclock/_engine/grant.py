@@ -359,9 +359,9 @@ class LocalQueue:
         "holder",
         "kept",
         "key",
+        "message_replies",
         "name",
         "permits",
-        "told",
         "turn",
         "unanswered",
         "waiters",
@@ -381,8 +381,8 @@ class LocalQueue:
         """The grant released last, while this process may take the name again first."""
         self.holder: str | None = None
         """The owner that the task that asks has met last; None without one."""
-        self.told: dict[int, Any] = _NO_NODE
-        """What each node has told the task that asks of the messages of holders."""
+        self.message_replies: dict[int, Any] = _NO_NODE
+        """Each node's last reply to `LockSpec.read_messages`, for the error of a timeout."""
         self.unanswered: Vote | None = None
         """The last attempt of the task that asks, if too few nodes voted; None otherwise."""
         self.waiters: OrderedDict[Turn, tuple[LeaseOptions, float]] = _NOBODY

@@ -77,8 +77,8 @@ class NodeView:
 
     shared: bool = False
     """Whether several owners have the same fence counter, as readers do."""
-    record: bytes | None = None
-    """What the node keeps of a message; `Inspection.message` reads it, if it is the owner's."""
+    raw_message: bytes | None = None
+    """The message as the node stores it; `Inspection.message` reads it, if it is the owner's."""
 
     @property
     def holder(self) -> str | None:
@@ -166,8 +166,8 @@ class Inspection:
     @property
     def message(self) -> str | None:
         """What the owner publishes (`Lease.publish`); None for nothing. Never print it raw."""
-        said = published((view.record for view in self.nodes), self.owner)
-        return said.text or None if said else None
+        found = published((view.raw_message for view in self.nodes), self.owner)
+        return found.text or None if found else None
 
     @property
     def agreed(self) -> bool:
@@ -186,7 +186,9 @@ async def inspect(
         queues = (question(spec.queue),) if spec.queue else ()
     nodes, quorum = context.multiplexer.nodes, context.multiplexer.quorum
     replies, told, waiting = await asyncio.gather(
-        ask_all(context, spec.inspect()), ask_all(context, spec.hear()), _waiters(context, queues)
+        ask_all(context, spec.inspect()),
+        ask_all(context, spec.read_messages()),
+        _waiters(context, queues),
     )
     views = tuple(_view(node.address, replies[i], told[i]) for i, node in enumerate(nodes))
     return Inspection(spec.name, views, quorum, kind, spec.part, waiting=waiting)
@@ -249,11 +251,11 @@ async def ask_all(
 
 
 def _view(address: str, reply: Any, told: Any) -> NodeView:
-    said, records = holder(reply), values(told)
+    said, stored = holder(reply), values(told)
     if type(said) is Failure:
         return NodeView(address, None, None, 0, said.cause)
-    record = None if isinstance(records, Failure) else records[0]
-    return NodeView(address, said.owner, said.left, said.fence, record=record)
+    message = None if isinstance(stored, Failure) else stored[0]
+    return NodeView(address, said.owner, said.left, said.fence, raw_message=message)
 
 
 def question(*keys: str, most: int | None = None) -> Command:

@@ -29,13 +29,11 @@ from .engine import Engine
 from .grant import Grant, Interruption
 from .inspection import ask_all, wanted
 from .renewal import QUARANTINED
-from .said import Message, done, record
+from .said import LONGEST_MESSAGE, Message, done
 from .spec import LeaseOptions
 
 _log = logging.getLogger("asynclock")
 
-LONGEST_MESSAGE: Final = 200
-"""Maximum number of characters of a message."""
 MESSAGE_NUMBERS: Final = count(1)
 """Numbers the messages of this process."""
 
@@ -243,12 +241,16 @@ class Lease(_settings.Answering):
 
     async def _publish(self, text: str, *, kept: bool = True) -> bool:
         """Do the work of `publish`; with `kept`, publish "" as any other text."""
-        grant, engine, nodes = self._say(text, kept=kept), self._engine, self._engine.multiplexer
+        grant, engine, nodes = (
+            self._set_message(text, kept=kept),
+            self._engine,
+            self._engine.multiplexer,
+        )
         replies = await ask_all(engine, engine.publication(grant), enough=nodes.quorum)
         return list(map(done, replies.values())).count(True) >= nodes.quorum
 
-    def _say(self, text: str, *, kept: bool = True) -> Grant:
-        """Let the lease publish `text` from the next publication on."""
+    def _set_message(self, text: str, *, kept: bool = True) -> Grant:
+        """Note what the lease publishes, and send nothing; with `kept`, note "" as well."""
         self._check_loop()
         grant, engine = self._grant, self._engine
         if grant is None or not self.held:
@@ -257,8 +259,8 @@ class Lease(_settings.Answering):
             raise ConfigurationError("readers share a name, so none of them can publish a message")
         engine.messages.pop(grant, None)
         if kept:
-            said = Message(self.fence, next(MESSAGE_NUMBERS), text)
-            engine.messages[grant] = record(said, self.owner)
+            message = Message(self.fence, next(MESSAGE_NUMBERS), text)
+            engine.messages[grant] = message.written(self.owner)
         return grant
 
     async def wanted(self) -> str | None:

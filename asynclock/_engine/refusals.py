@@ -21,7 +21,7 @@ from ..events import holder_id
 from .ask import Attempt
 from .context import Context, Vote
 from .grant import LocalQueue
-from .said import last_owner, published, records, rests
+from .said import LONGEST_MESSAGE, last_owner, messages, published, rests
 from .spec import LockSpec
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
@@ -31,8 +31,6 @@ OUTCOMES: dict[type[AsyncLockError], str] = {
 }
 """The outcome that an event names for each error; "error" for all others."""
 E = TypeVar("E", bound=NotAcquiredError)
-SHOWN = 200
-"""Maximum number of characters of a message that an error shows."""
 ID_DIGITS = 32
 """Length of the random part of an owner id of this library."""
 SHOWN_CHARACTERS = 8
@@ -152,16 +150,17 @@ def _in_this_process(kind: type[E], text: str, context: Context, queue: LocalQue
         remaining=remaining,
         retry_after=pace.pause(ahead, context.random(), permits=queue.permits, remaining=remaining),
     )
-    told = [[context.messages.get(one)] for one in queue.grants] or queue.told.values()
-    return with_message(error, told)
+    own = [[context.messages.get(one)] for one in queue.grants]
+    return with_message(error, own or queue.message_replies.values())
 
 
-def with_message(error: E, told: Iterable[Any]) -> E:
-    """Add to an error what the holder publishes, if these replies to MGET tell it."""
-    found = published(records(told), error.owner)
+def with_message(error: E, replies: Iterable[Any]) -> E:
+    """Add the holder's message to an error, if these replies contain it."""
+    found = published(messages(replies), error.owner)
     if found is not None and found.text:
         error.holder_message = found.text
-        error.args = (f"{error}; its holder publishes {found.text[:SHOWN]!r}",)
+        shown = found.text[:LONGEST_MESSAGE]  # a leader's may be longer
+        error.args = (f"{error}; its holder publishes {shown!r}",)
     return error
 
 

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple, final
 from .._nodes.replies import Failure, reader
 from .._nodes.script import GRANTED_MARK
 
+LONGEST_MESSAGE: Final = 200
+"""Maximum number of characters of a message, unless it is a leader's value."""
 _RESTS: Final = "#rests:"
 """Beginning of the value of a key that rests: its owner has released it (docs/decisions/0036)."""
 TOO_LATE: Final = Failure("the request reached it too late")
@@ -86,6 +88,10 @@ class Message(NamedTuple):
     number: int
     """Rises with each message of a process."""
     text: str
+
+    def written(self, owner: str) -> bytes:
+        """Return what the nodes store; it names the owner, because it may outlive the lease."""
+        return json.dumps([self.fence, self.number, owner, self.text]).encode()
 
 
 @final
@@ -218,21 +224,16 @@ def last_owner(value: str) -> str:
     return value.removeprefix(_RESTS)
 
 
-def record(message: Message, owner: str) -> bytes:
-    """Return what the nodes keep of a message; it names its owner, for it may outlive the lease."""
-    return json.dumps([message.fence, message.number, owner, message.text]).encode()
-
-
-def records(replies: Iterable[Any]) -> list[bytes | None]:
-    """Return the records that these replies of nodes have."""
+def messages(replies: Iterable[Any]) -> list[bytes | None]:
+    """Return all stored messages in these replies to `LockSpec.read_messages`."""
     found = [said for said in map(values, replies) if not isinstance(said, Failure)]
     return [one for said in found for one in said]
 
 
-def published(records: Iterable[bytes | None], owner: str | None) -> Message | None:
-    """Return the last message of `owner` among these records; None if there is none of it."""
+def published(stored: Iterable[bytes | None], owner: str | None) -> Message | None:
+    """Return the last message of `owner` among these stored ones; None without one."""
     found = []
-    for one in records:
+    for one in stored:
         match from_json(one or b"null"):
             case [int(fence), int(number), str(writer), str(text)] if writer == owner:
                 found.append(Message(fence, number, text))

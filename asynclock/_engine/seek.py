@@ -97,7 +97,7 @@ class Seek:
         self._barge = barge
         self._watch: Watch | None = None
         self._ahead: dict[int, Any] = {}
-        """What each node has told of the waiters before this one."""
+        """Each node's last reply about the waiters before this one."""
         self._hops = 0
         self._pauses: Pauses = Pauses(engine, spec, deadline, self._until)
         self._outage_since: float | None = None
@@ -150,7 +150,7 @@ class Seek:
             text += f", and the call was number {ticket.rank + 1} in the queue"
             text += before(self._ahead.values(), ticket)
         error.args = (text,)
-        refusals.with_message(error, self._queue.told.values())
+        refusals.with_message(error, self._queue.message_replies.values())
 
     def _end(self) -> None:
         self._engine.seeking.pop(self, None)
@@ -370,23 +370,24 @@ class Seek:
 
     async def _pause(self, attempt: Attempt) -> None:
         if not attempt.outage:
-            self._listen(attempt)
+            self._prepare_error(attempt)
         self._hops = 0
         rank = 0 if self._ticket is None else self._ticket.rank
         await self._pauses.wait(attempt, self._watch, rank)
 
-    def _listen(self, attempt: Attempt) -> None:
-        """Ask what the holder publishes and who goes before, for the error of a timeout.
+    def _prepare_error(self, attempt: Attempt) -> None:
+        """Ask for the holder's message and the waiters before us, for the error of a timeout.
 
-        That is before a pause in which the timeout may end, so nobody waits for the replies. It is
-        also before each pause but the first, for the tasks that wait behind this one.
+        This is done before a pause in which the timeout may end, so nobody waits for the replies,
+        and before each pause but the first, for the tasks of this process that wait behind us.
         """
         nodes, ticket, now = self._engine.multiplexer, self._ticket, _clock.now()
         ending = self._deadline is not None and self._deadline - now <= self._pauses.longest
         if not ending and not self._pauses.made:
             return
-        told = self._queue.told = self._queue.told or {}
-        nodes.broadcast(attempt.spec.hear(), Keep(told))
+        queue = self._queue
+        replies = queue.message_replies = queue.message_replies or {}
+        nodes.broadcast(attempt.spec.read_messages(), Keep(replies))
         if ending and ticket is not None and ticket.rank and self._spec.queue:
             nodes.broadcast(question(self._spec.queue, most=NAMED + 1), Keep(self._ahead))
 

@@ -164,7 +164,7 @@ class LockSpec:
         """Return the keys at which others ask this owner to give the locks back, one for each."""
         return tuple(derived(key, owner) for key in self.keys[::2])
 
-    def hear(self) -> Command:
+    def read_messages(self) -> Command:
         """Build the command that reads the messages of owners, first that of the first lock."""
         keys = [message(key) for key in (*self.keys[::2], *self.neighbours)]
         return Command.plain("MGET", *keys, keys=keys)

@@ -82,9 +82,9 @@ class KeyRef(NamedTuple):
         """Return the command that releases the key if `owner` holds it."""
         return self.part.release(self._keys(prefix), owner)
 
-    def ask(self, prefix: str, owner: str, by: str, seconds: float) -> Command:
+    def ask_back(self, prefix: str, owner: str, by: str, seconds: float) -> Command:
         """Return the command that asks `owner`, if it holds the key, to give the key back."""
-        return self.part.ask(self._keys(prefix), owner, by, seconds)
+        return self.part.ask_back(self._keys(prefix), owner, by, seconds)
 
     def _keys(self, prefix: str) -> tuple[str, ...]:
         return self.part.keys(lock_key(prefix, self.name), self.suffix)

@@ -214,7 +214,7 @@ class _KeyScan:
         found = self.views.get((key, reader)) or NodeView(
             self.node.address, None, None, 0, self.error
         )
-        return replace(found, record=self.messages.get(key))
+        return replace(found, raw_message=self.messages.get(key))
 
     def state(self, key: KeyRef) -> StateView:
         """Return the state that this node keeps under `key`."""

@@ -25,7 +25,7 @@ class Outcome:
     result: str
 
 
-Wanted = list[tuple[Inspection, tuple[str, ...]]]
+Parts = list[tuple[Inspection, tuple[str, ...]]]
 """The parts of a name to take back, each with the owners that lose it."""
 
 
@@ -41,8 +41,8 @@ def digits(owner: str) -> str:
     return last_owner(owner).partition(":")[0]
 
 
-def wanted(leases: Sequence[Inspection], owner: str | None) -> Wanted:
-    """Return the parts that `owner` (None: anybody) has; its 32 digits may stand for an id."""
+def parts_of(leases: Sequence[Inspection], owner: str | None) -> Parts:
+    """Return the parts that `owner` has (its id or the 32 digits of it), or anybody if None."""
     found = []
     for lease in leases:
         owners = {view.owner for view in lease.nodes if view.owner is not None}
@@ -74,11 +74,11 @@ async def free(access: NodeAccess, found: Inspection, owners: Sequence[str]) -> 
 async def release_held(access: NodeAccess, name: str, owner: str | None, *, force: bool) -> bool:
     """Do the work of `LockManager.release_held`."""
     if (owner is None) == (not force):
-        raise ConfigurationError("name the owner (as `inspect` does), or pass force=True")
+        raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
     found = await held_now(access, name)
     outcomes = [
         outcome
-        for lease, owners in wanted(found.held, owner)
+        for lease, owners in parts_of(found.held, owner)
         for outcome in await free(access, lease, owners)
     ]
     unknown = {one.node: one.result for one in outcomes if one.result.startswith("unknown")}
@@ -95,7 +95,7 @@ async def ask_back(access: NodeAccess, name: str) -> bool:
         if lease.owner is None or lease.rests:
             continue
         key = KeyRef.shown_as(lease.name, lease.kind, lease.part)
-        command = key.ask(access.prefix, lease.owner, by, seconds)
+        command = key.ask_back(access.prefix, lease.owner, by, seconds)
         replies = map(done, await asyncio.gather(*(ask(node, command) for node in access.nodes)))
         said = dict(zip((node.address for node in access.nodes), replies, strict=True))
         unknown |= {node: one.cause for node, one in said.items() if isinstance(one, Failure)}

@@ -52,7 +52,7 @@ class Part:
         command.wakes = keys[:1]
         return command
 
-    def ask(self, keys: tuple[str, ...], owner: str, by: str, seconds: float) -> Command:
+    def ask_back(self, keys: tuple[str, ...], owner: str, by: str, seconds: float) -> Command:
         """Return the command that asks `owner`, if it holds the key, to give the key back."""
         spec = LockSpec("", self.script, keys)
         return spec.publish(owner, spec.requests(owner), by, seconds)

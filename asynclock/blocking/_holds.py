@@ -94,10 +94,10 @@ class Holding(Face):
     def on_wanted(self, callback: Callable[[Self], object]) -> None:
         """Call `callback` with this lease in another thread when somebody asks for the lease.
 
-        That is `LockManager.ask_back`. The lease is not changed: decide whether to finish sooner.
-        The call comes once, a round trip or two after the request (0.4 s where servers can't push),
-        and not at all if the lease ends before or is dropped. The callback sees the context
-        variables as they are now. Its exceptions are logged.
+        That is done by `LockManager.ask_back`. The lease is not changed: decide whether to finish
+        sooner. The callback is called once, a round trip or two after the request (0.4 s where
+        servers can't push), and not at all if the lease ends before or is dropped. The callback
+        sees the context variables as they are now. Its exceptions are logged.
         """
         self._manager.start(_tell_wanted, weakref.ref(self), callback)
 
@@ -176,7 +176,7 @@ async def _call_back(callback: Callable[[Any], object], lease: Holding) -> None:
     try:
         await anyio.to_thread.run_sync(callback, lease)
     except BaseException:  # also an exit: it would end the event loop of all threads
-        _log.exception("a callback failed that was to be told of %r", lease.name)
+        _log.exception("a callback of %r failed", lease.name)
 
 
 L = TypeVar("L", bound=Holding)

@@ -12,7 +12,7 @@ import typer
 from ..._access import node_access
 from ..._engine.inspection import Inspection
 from ..._engine.said import last_owner
-from ..._inspect.takeback import Outcome, Wanted, digits, free, held_now, wanted
+from ..._inspect.takeback import Outcome, Parts, digits, free, held_now, parts_of
 from ..._inspect.views import origin
 from ...errors import ConfigurationError
 from ...manager import LockManager
@@ -87,16 +87,16 @@ async def _release(
 ) -> int:
     async with settings.connect(restart_guard=False, clock_guard=False, set_guard=False) as locks:
         leases = await _held(locks, name)
-        taken = wanted(leases, owner)
-        if not taken:
+        parts = parts_of(leases, owner)
+        if not parts:
             if json:
                 print_json({"outcomes": []})
             return _nothing_to_do(leases, owner, settings.prefix)
-        if ask_first and not _agreed(name, taken):
+        if ask_first and not _agreed(name, parts):
             return 1
         access = node_access(locks)
         outcomes = [
-            outcome for lease, owners in taken for outcome in await free(access, lease, owners)
+            outcome for lease, owners in parts for outcome in await free(access, lease, owners)
         ]
         return _report(outcomes, json, len(leases[0].nodes))
 
@@ -123,11 +123,11 @@ def _nothing_to_do(leases: Sequence[Inspection], owner: str | None, prefix: str)
     return Status.OK
 
 
-def _agreed(name: str, taken: Wanted) -> bool:
+def _agreed(name: str, parts: Parts) -> bool:
     if not sys.stdin.isatty():
         raise ConfigurationError("there is no terminal to ask on; confirm with --yes")
     rows = []
-    for lease, owners in taken:
+    for lease, owners in parts:
         for owner in owners:
             label = last_owner(owner).partition(":")[2]
             where = origin(label)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..._engine.lease import LONGEST_MESSAGE
+from ..._engine.said import LONGEST_MESSAGE
 from ...errors import ConfigurationError
 from .._arguments import COMMON, read_options, seconds
 
@@ -71,7 +71,7 @@ class RunArguments:
         if self.message is not None and self.shared:
             raise ConfigurationError("--message and --shared exclude each other")
         if self.message is not None and len(self.message) > LONGEST_MESSAGE:
-            raise ConfigurationError(f"--message may have {LONGEST_MESSAGE} characters")
+            raise ConfigurationError(f"--message may have at most {LONGEST_MESSAGE} characters")
         if len(self.name) > MAX_NAME:
             raise ConfigurationError(
                 f"a lock's name may have {MAX_NAME} characters, this one has {len(self.name)}"

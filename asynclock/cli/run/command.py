@@ -64,7 +64,9 @@ def run(
     ] = False,
     message: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What `inspect`, `top` and those who wait are told."),
+        typer.Option(
+            metavar="TEXT", help="Message that `inspect`, `top` and waiting callers show."
+        ),
     ] = None,
     max_hold: Annotated[
         float | None,
