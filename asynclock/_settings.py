@@ -70,8 +70,12 @@ METHODS_HERE = {
     **_each("extend extend_lock prolong reacquire refresh renew", "lease.extend()"),
     **_each(
         "force_release reset reset_all",
-        "`asynclock release NAME` in a shell, which takes a name from its holder",
+        "locks.release_held(name, owner=...), which takes a name from its holder, as `asynclock "
+        "release NAME --force` does in a shell",
     ),
+    **_each("on_lost", "wait_lost(), awaited in a task of its own"),
+    **_each("wait_lost", "on_lost(callback), or look at `held`"),
+    **_each("wanted", "on_wanted(callback)"),
     **_each("complete save set_result", "finish(value), of the run in the block of once(key)"),
     **_each("get_lock_ttl pttl remainTimeToLive time_left", "lease.remaining()"),
     **_each("fencing_token fence_token token", "lease.fence"),
@@ -100,8 +104,8 @@ METHODS_HERE = {
         "aclose() of the manager, or close() of one of asynclock.blocking",
     ),
 }
-"""Methods of other lock libraries, and what to write instead. Where a class has a method of that
-name, Python finds it first."""
+"""Methods of other lock libraries, or of the other kind of leases (async, blocking), and what to
+write instead. Where a class has a method of that name, Python finds it first."""
 MOST_SECONDS = 1e10
 """Maximum number of seconds of a setting; a server can still count them in milliseconds."""
 

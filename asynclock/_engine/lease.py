@@ -410,7 +410,8 @@ class Lease(_settings.Answering):
 
     def _loss_error(self) -> LeaseLostError:
         """Return the error for code that uses a lease that is no longer held."""
-        reason = self.lost_reason or ("it was released" if self._outcome is not None else "expired")
+        ended = "expired" if self._outcome is None else "it was released or detached"
+        reason = self.lost_reason or ended
         return LeaseLostError(
             f"the lease on {self.name!r} (fence {self.fence}) is no longer held: {reason}",
             name=self.name,

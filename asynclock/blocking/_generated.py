@@ -938,11 +938,11 @@ class LockManager(Bridge):
     def ask_back(self, name: str) -> bool:
         """Ask the holder of `name` to give it back; return whether somebody was asked.
 
-        The lease stays: its holder decides. It hears of the request if it waits for `Lease.wanted`,
-        or leads by `campaign(on_wanted="resign")`; others ignore it. Only the present owners are
-        asked: of a semaphore or of readers all, and for `max_ttl` seconds. Returns False if the
-        name is free. If this is interrupted, the holder may have been asked. Takes at most three
-        node timeouts. Raises QuorumUnavailableError if too few nodes answered.
+        The lease stays: its holder decides. It hears of the request by `Lease.on_wanted`, or leads
+        by `campaign(on_wanted="resign")`; others ignore it. Only the present owners are asked: of a
+        semaphore or of readers all, and for `max_ttl` seconds. Returns False if the name is free.
+        If this is interrupted, the holder may have been asked. Takes at most three node timeouts.
+        Raises QuorumUnavailableError if too few nodes answered.
 
         Args:
             name: what is held, by whatever primitive.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shlex
 import signal
@@ -253,7 +254,9 @@ async def test_a_message_is_shown_and_the_holder_is_asked(
     assert (asked.status, "the holder of 'j' was asked" in asked.err) == (0, True)
     command.terminate()
     await program.finish(command)
-    assert "nobody holds 'j'" in (await program("release", "j", "--ask")).err
+    free = await program("release", "j", "--ask", "--json")
+    assert "nobody holds 'j'" in free.err
+    assert json.loads(free.out) == {"version": 1, "asked": False}
     wrong = await program("run", "--message", "m", "--shared", "j", "true")
     assert (wrong.status, "--message" in wrong.err) == (64, True)
 

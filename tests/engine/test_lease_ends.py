@@ -113,9 +113,15 @@ async def test_a_loss_that_the_release_shows_tells_how_long_this_lease_was_held(
 
 @virtual
 async def test_the_error_of_a_lease_that_has_ended_says_how(on: Nodes) -> None:
-    released = await on.locks.lock("b").acquire()
+    released, detached = [await on.locks.lock(name).acquire() for name in "bc"]
     await released.release()
-    for lease, reason in ((released, "it was released"), (await exactly_over(on), "expired")):
+    await detached.detach()
+    ended = "it was released or detached"
+    for lease, reason in (
+        (released, ended),
+        (detached, ended),
+        (await exactly_over(on), "expired"),
+    ):
         with pytest.raises(asynclock.LeaseLostError) as caught:
             await lease.extend()
         assert caught.value.reason == reason

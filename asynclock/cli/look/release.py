@@ -47,8 +47,8 @@ def release(
     a new holder, stores that check fences reject its writes. The lock of a dead holder ends by
     itself with its ttl. Use this if you can't wait, or if a holder hangs and goes on renewing.
 
-    --ask takes nothing: a holder that waits for such a request hears of it and decides by itself
-    (`lease.wanted` in Python).
+    --ask takes nothing: a holder that listens (`lease.on_wanted` in Python) hears of it and decides
+    by itself. The exit status is 0 also if nobody holds the lock or listens.
 
     --owner takes the whole id or its 32 digits. It never takes the lock from another owner.
 
@@ -71,13 +71,15 @@ def release(
     settings = load(node, config, prefix=prefix, node_timeout=node_timeout).relaxed()
     log_to_stderr()
     if ask:
-        return asyncio.run(_ask(settings, name))
+        return asyncio.run(_ask(settings, name, json=json))
     return asyncio.run(_release(settings, name, owner, ask_first=not yes, json=json))
 
 
-async def _ask(settings: Settings, name: str) -> int:
+async def _ask(settings: Settings, name: str, *, json: bool) -> int:
     async with settings.look("release --ask") as locks:
         asked = await locks.ask_back(name)
+    if json:
+        print_json({"asked": asked})
     say(f"the holder of {name!r} was asked" if asked else f"nobody holds {name!r}")
     return Status.OK
 
