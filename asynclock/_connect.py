@@ -96,7 +96,7 @@ def connect(
     engine_settings = EngineSettings(
         defaults.node_timeout,
         longest,
-        validity.checked(fence_retention, longest),
+        validity.checked_retention(fence_retention, longest),
         _settings.seconds(turn, "turn", zero=True),
         _settings.ticket_ttl(ticket_ttl, defaults.node_timeout),
         _settings.label(label),

@@ -172,13 +172,6 @@ class Answering:
             raise AttributeError(text, name=name, obj=self)
 
 
-OF_THE_LEASE = (
-    *("adopt", "check", "detach", "extend", "fence", "held", "lost_reason", "on_wanted", "owner"),
-    *("part", "publish", "release", "remaining", "ttl", "wait_lost", "wanted"),
-)
-"""What a lease has, and an acquire that isn't awaited hasn't."""
-
-
 class OfTheLease:
     """An attribute of a lease, whose AttributeError says that the acquire must be awaited."""
 

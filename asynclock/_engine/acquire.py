@@ -95,8 +95,6 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
 
     if not TYPE_CHECKING:
         __enter__ = __exit__ = _settings.enter_async
-        # Not __getattr__, which would make each access to an attribute slower.
-        locals().update({name: _settings.OfTheLease(name) for name in _settings.OF_THE_LEASE})
 
     def __repr__(self) -> str:
         return f"<AcquireContext of {self._name!r}>"
@@ -170,6 +168,12 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
             raise RuntimeError("this acquire was never entered")
         self._entered = None
         return await lease.__aexit__(kind, error, trace)
+
+
+# Not __getattr__, which would make each access to an attribute slower.
+for _attribute in vars(Lease):
+    if not _attribute.startswith("_"):
+        setattr(AcquireContext, _attribute, _settings.OfTheLease(_attribute))
 
 
 def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseException:

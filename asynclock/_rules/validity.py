@@ -75,7 +75,7 @@ def fence_retention(max_ttl: float) -> float:
     return least_retention(max_ttl) + LARGEST_STEP
 
 
-def checked(value: object, max_ttl: float) -> float:
+def checked_retention(value: object, max_ttl: float) -> float:
     """Return the setting in seconds; None stands for the default. Raises ConfigurationError."""
     if value is None:
         return fence_retention(max_ttl)

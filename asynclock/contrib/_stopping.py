@@ -1,9 +1,9 @@
-"""Ends the waits of requests for locks when their server begins to stop. Holders go on.
+"""Opens the manager of an application, and ends the waits for locks when the server stops.
 
-aiohttp tells an application that the server begins to stop. An ASGI server tells it only after the
-last request has ended. But the object of a uvicorn server handles the signals, in workers of
-gunicorn too, and has a flag for that. So while requests run, this finds that object through
-the handler of the signals, which stays in place, and reads the flag.
+Holders go on. aiohttp tells an application that the server begins to stop. An ASGI server tells it
+only after the last request has ended. But the object of a uvicorn server handles the signals, in
+workers of gunicorn too, and has a flag for that. So while requests run, this finds that object
+through the handler of the signals, which stays in place, and reads the flag.
 """
 
 from __future__ import annotations

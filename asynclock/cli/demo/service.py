@@ -72,6 +72,9 @@ async def buy(store: Store, act: int, order: int, buyer: str, guard: Guard) -> b
         return True
 
 
+# ---- The service ---------------------------------------------------------------------------------
+
+
 ACQUIRE_TIMEOUT = 30.0
 """Maximum seconds that a user waits for the lock before giving up."""
 

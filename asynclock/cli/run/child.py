@@ -166,6 +166,9 @@ def _shows_all() -> bool:
     return str((_PROC / "self").readlink()) == str(os.getpid()) and _process(1) is not None
 
 
+# ---- The command ---------------------------------------------------------------------------------
+
+
 FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,

@@ -29,36 +29,6 @@ from .arguments import RunArguments
 from .child import FORWARDED, Child, hear_of_ends
 from .guardian import Guardian
 
-# ---- The environment of a command that runs under a lock -----------------------------------------
-
-
-def environment_under(lease: Lease) -> Mapping[str, str]:
-    """Return our caller's environment, and what tells the command of its lease."""
-    deadline = time.time() + lease.remaining()
-    return {
-        **_inherited(),
-        "ASYNCLOCK_NAME": lease.name,
-        "ASYNCLOCK_FENCE": str(lease.fence),
-        "ASYNCLOCK_OWNER": lease.owner,
-        "ASYNCLOCK_DEADLINE": f"{deadline:.3f}",
-    }
-
-
-def _inherited() -> dict[str, str]:
-    """Return our environment as our caller set it.
-
-    In the C locale Python sets LC_CTYPE (PEP 538), which the command must not see. Only Linux still
-    shows the original environment.
-    """
-    found = dict(os.environ)
-    if "LC_CTYPE" in found:
-        with contextlib.suppress(OSError):
-            first = Path("/proc/self/environ").read_bytes().split(b"\0")
-            if not any(one.startswith(b"LC_CTYPE=") for one in first):
-                del found["LC_CTYPE"]
-    return found
-
-
 GRACE = 5.0
 """Maximum seconds between SIGTERM and SIGKILL when the lease is about to run out."""
 GRACE_SHARE = 4
@@ -324,3 +294,33 @@ async def _released(lease: Lease) -> bool:
     except LeaseLostError:
         return False
     return True
+
+
+# ---- The environment of a command that runs under a lock -----------------------------------------
+
+
+def environment_under(lease: Lease) -> Mapping[str, str]:
+    """Return our caller's environment, and what tells the command of its lease."""
+    deadline = time.time() + lease.remaining()
+    return {
+        **_inherited(),
+        "ASYNCLOCK_NAME": lease.name,
+        "ASYNCLOCK_FENCE": str(lease.fence),
+        "ASYNCLOCK_OWNER": lease.owner,
+        "ASYNCLOCK_DEADLINE": f"{deadline:.3f}",
+    }
+
+
+def _inherited() -> dict[str, str]:
+    """Return our environment as our caller set it.
+
+    In the C locale Python sets LC_CTYPE (PEP 538), which the command must not see. Only Linux still
+    shows the original environment.
+    """
+    found = dict(os.environ)
+    if "LC_CTYPE" in found:
+        with contextlib.suppress(OSError):
+            first = Path("/proc/self/environ").read_bytes().split(b"\0")
+            if not any(one.startswith(b"LC_CTYPE=") for one in first):
+                del found["LC_CTYPE"]
+    return found
