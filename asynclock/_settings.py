@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -149,6 +150,12 @@ class ConnectSettings(TypedDict, total=False):
     """Whether a server that may evict keys is an error."""
     observers: Sequence[Observer]
     """Functions that are called with each event."""
+
+
+def callback(value: object) -> None:
+    """Raise ConfigurationError unless `value` is a function that isn't `async def`."""
+    if not callable(value) or inspect.iscoroutinefunction(value):
+        raise ConfigurationError(f"a callback must be a function without async, not {value!r}")
 
 
 def unknown(given: Iterable[str]) -> TypeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
@@ -334,13 +334,23 @@ class Lookout:
         self.watch.close()
 
 
-async def wanted(context: Context, grants: Sequence[Grant]) -> str | None:
-    """Do the work of `Lease.wanted` for the present leases of these grants."""
+def wanted(context: Context, grants: Sequence[Grant]) -> Coroutine[Any, Any, str | None]:
+    """Return what does the work of `Lease.wanted` for the present leases of these grants."""
+    # Not when the coroutine begins: a lease may have ended by then, or passed its grant on.
+    return _wanted(context, grants, [grant.ends() for grant in grants])
+
+
+async def _wanted(
+    context: Context, grants: Sequence[Grant], endings: Sequence[asyncio.Future[None]]
+) -> str | None:
     asked = [grant.spec.requests(grant.owner) for grant in grants]
-    endings = [grant.ends() for grant in grants]
     lookout = Lookout(context, tuple(key for keys in asked for key in keys))
+
+    def wake(_: object) -> None:
+        lookout.watch.wake()
+
     for ending in endings:
-        ending.add_done_callback(lambda _: lookout.watch.wake())
+        ending.add_done_callback(wake)
     try:
         while endings and not any(ending.done() for ending in endings):
             armed = lookout.begin()
@@ -350,8 +360,12 @@ async def wanted(context: Context, grants: Sequence[Grant]) -> str | None:
                 replies = await ask_all(context, look, enough=quorum, arm=armed)
                 for found in map(values, replies.values()):
                     for by in () if isinstance(found, Failure) else filter(None, found):
+                        for grant in grants:  # the next lease of this process wasn't asked for
+                            grant.keep_here(replace(grant.options, handoff=False))
                         return label(by.decode("utf-8", "replace"))
             await lookout.wait(grants[0].ttl)
         return None
     finally:
+        for ending in endings:
+            ending.remove_done_callback(wake)
         lookout.close()

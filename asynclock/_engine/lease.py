@@ -19,6 +19,7 @@ from weakref import ReferenceType
 from .. import _clock, _settings
 from .._forks import of_one_process
 from .._nodes.replies import Failure
+from .._nodes.script import Command
 from .._rules import validity
 from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
@@ -27,7 +28,7 @@ from .context import Vote
 from .ending import SPARE_FENCES, Detached, no_ticket, reserve_ahead
 from .engine import Engine
 from .grant import Grant, Interruption
-from .inspection import ask_all, wanted
+from .inspection import wanted
 from .renewal import QUARANTINED
 from .said import LONGEST_MESSAGE, Message, done
 from .spec import LeaseOptions
@@ -241,13 +242,10 @@ class Lease(_settings.Answering):
 
     async def _publish(self, text: str, *, kept: bool = True) -> bool:
         """Do the work of `publish`; with `kept`, publish "" as any other text."""
-        grant, engine, nodes = (
-            self._set_message(text, kept=kept),
-            self._engine,
-            self._engine.multiplexer,
-        )
-        replies = await ask_all(engine, engine.publication(grant), enough=nodes.quorum)
-        return list(map(done, replies.values())).count(True) >= nodes.quorum
+        grant, engine = self._set_message(text, kept=kept), self._engine
+        stored = Check(engine, grant, engine.publication(grant))
+        await stored.decided
+        return stored.kept >= engine.multiplexer.quorum
 
     def _set_message(self, text: str, *, kept: bool = True) -> Grant:
         """Note what the lease publishes, and send nothing; with `kept`, note "" as well."""
@@ -292,6 +290,7 @@ class Lease(_settings.Answering):
         It is called once, as soon as `wanted` would return, and not at all if the lease ends before
         that or is dropped. Its exceptions are logged.
         """
+        _settings.callback(callback)
         self._check_loop()
         if not self._ended:
             work = _tell_wanted(self._asked(), ReferenceType(self), callback)
@@ -506,7 +505,7 @@ async def _still_ours(engine: Engine, grant: Grant) -> bool:
     Takes at most one node timeout. Raises QuorumUnavailableError if too few nodes answered.
     """
     engine.ready()
-    check = Check(engine, grant)
+    check = Check(engine, grant, grant.spec.check(grant.owner))
     await check.decided
     if check.kept >= engine.multiplexer.quorum:
         return True
@@ -518,12 +517,12 @@ async def _still_ours(engine: Engine, grant: Grant) -> bool:
 
 
 class Check(Vote):
-    """Asks whether the nodes keep a grant; decided once a quorum keeps it or no quorum can."""
+    """Asks the nodes that keep a grant; decided once a quorum keeps it or no quorum can."""
 
     __slots__ = ("_grant", "_left", "_missing", "_multiplexer", "_sent", "decided", "kept")
     AIM: ClassVar[str] = "check"
 
-    def __init__(self, engine: Engine, grant: Grant) -> None:
+    def __init__(self, engine: Engine, grant: Grant, command: Command) -> None:
         super().__init__(grant.spec.name, engine.multiplexer)
         self._multiplexer = engine.multiplexer
         self._grant = grant
@@ -533,7 +532,7 @@ class Check(Vote):
         self.kept: int = 0
         """Number of nodes that keep the grant for us, as far as their votes count."""
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        engine.multiplexer.broadcast(grant.spec.check(grant.owner), self)
+        engine.multiplexer.broadcast(command, self)
 
     @property
     def gone(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._engine.inspection import Inspection
+from .._engine.refusals import is_owner_id
 from .._engine.said import done, last_owner, released
 from .._keys import derived
 from .._nodes.replies import Failure
@@ -73,7 +74,7 @@ async def free(access: NodeAccess, found: Inspection, owners: Sequence[str]) -> 
 
 async def release_held(access: NodeAccess, name: str, owner: str | None, *, force: bool) -> bool:
     """Do the work of `LockManager.release_held`."""
-    if (owner is None) == (not force):
+    if (owner is None) == (not force) or not isinstance(owner, str | None):
         raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
     found = await held_now(access, name)
     outcomes = [
@@ -92,8 +93,8 @@ async def ask_back(access: NodeAccess, name: str) -> bool:
     by, seconds = engine.new_owner(), engine.settings.max_ttl
     asked, unknown = False, dict[str, str]()
     for lease in found.held:
-        if lease.owner is None or lease.rests:
-            continue
+        if lease.owner is None or not is_owner_id(lease.owner):
+            continue  # no other library looks; its owner could be the end of a key of ours
         key = KeyRef.shown_as(lease.name, lease.kind, lease.part)
         command = key.ask_back(access.prefix, lease.owner, by, seconds)
         replies = map(done, await asyncio.gather(*(ask(node, command) for node in access.nodes)))

@@ -940,7 +940,8 @@ class LockManager(Bridge):
 
         The lease stays: its holder decides. It hears of the request by `Lease.on_wanted`, or leads
         by `campaign(on_wanted="resign")`; others ignore it. Only the present owners are asked: of a
-        semaphore or of readers all, and for `max_ttl` seconds. Returns False if the name is free.
+        semaphore or of readers all, and for `max_ttl` seconds. A lease that hears of it is not
+        handed over in its process. Returns False if the name is free, or locked by another library.
         If this is interrupted, the holder may have been asked. Takes at most three node timeouts.
         Raises QuorumUnavailableError if too few nodes answered.
 

@@ -89,6 +89,7 @@ class Holding(Face):
         the lease only if it refers to it: a lease that is dropped ends with its ttl, and then no
         callback comes.
         """
+        _settings.callback(callback)
         self._manager.start(_tell_loss, weakref.ref(self), callback)
 
     def on_wanted(self, callback: Callable[[Self], object]) -> None:
@@ -99,6 +100,7 @@ class Holding(Face):
         servers can't push), and not at all if the lease ends before or is dropped. The callback
         sees the context variables as they are now. Its exceptions are logged.
         """
+        _settings.callback(callback)
         self._manager.start(_tell_wanted, weakref.ref(self), callback)
 
     def _finish(self) -> None:

@@ -403,8 +403,9 @@ async def test_a_holder_is_asked_and_its_lock_is_taken_back(connect: Connect, of
     assert await there.ask_back("a")
     assert await asyncio.wait_for(asked, PATIENCE) == "boss"
     assert lease.held
-    with pytest.raises(asynclock.ConfigurationError):
-        await there.release_held("a")
+    for wrong in (None, b"owner", 5):
+        with pytest.raises(asynclock.ConfigurationError):
+            await there.release_held("a", owner=wrong)  # type: ignore[arg-type]
     assert not await there.release_held("a", owner="0" * 32)
     waiter = asyncio.create_task(_acquire(of(there, timeout=PATIENCE)))
     await waits(there)

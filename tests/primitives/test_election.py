@@ -77,7 +77,12 @@ async def test_a_message_of_a_lease_lasts_as_long_as_the_lease(on: Nodes) -> Non
     on.nodes[2].freeze()
     assert await lease.publish("one")
     on.nodes[2].thaw()
-    await node.command("DEL", key)
+    await asyncio.sleep(1)
+    await node.command("DEL", "asynclock:m", key)
+    on.ways[2].seconds = 0.1
+    assert await lease.publish("one"), "the two others have it"
+    on.ways[2].seconds = 0
+    await node.command("SET", "asynclock:m", lease.owner, "PX", int(TTL * 1000))
     for _ in range(30):
         await asyncio.sleep(1)
         assert (await on.locks.inspect("m")).message == "one"
@@ -220,10 +225,19 @@ async def test_a_leader_that_is_asked_ends_its_body_while_it_leads(on: Nodes) ->
 async def test_a_request_is_for_one_owner_and_for_a_time(on: Nodes) -> None:
     told: list[asynclock.Lease] = []
     async with on.connect(label="boss") as others:
-        lease = await on.locks.lock("m").acquire()
+        first, next_one = await on.locks.lock("m").acquire(), start(on.locks.lock("m").acquire())
+        await asyncio.sleep(0.01)
+        assert await others.ask_back("m")
+        assert await first.wanted() == "boss"
+        await first.release()
+        lease = await next_one
+        for wrong in (None, others.ask_back):
+            with pytest.raises(asynclock.ConfigurationError, match="callback"):
+                lease.on_wanted(wrong)  # type: ignore[arg-type]
         cut = start(lease.wanted())
         lease.on_wanted(told.append)
         await asyncio.sleep(0.1)
+        assert not cut.done(), "only the lease before it was asked for"
         cut.cancel()
         await asyncio.wait([cut])
         on.nodes[0].kill()
@@ -240,11 +254,39 @@ async def test_a_request_is_for_one_owner_and_for_a_time(on: Nodes) -> None:
         assert told == [lease], "the next holder was not asked"
         keys = await on.nodes[1].command("KEYS", "asynclock:m*")
         assert sorted(keys) == ["asynclock:m", "asynclock:m:#fence"]
+        await on.nodes[1].command("SET", "asynclock:foreign", "fence")
+        await on.nodes[2].command("SET", "asynclock:foreign", "fence")
+        assert not await others.ask_back("foreign")
+        assert await on.nodes[1].command("EXISTS", "asynclock:foreign:#fence") == 0
         on.nodes[1].kill()
         with pytest.raises(asynclock.QuorumUnavailableError):
             await others.ask_back("m")
         with pytest.raises(asynclock.QuorumUnavailableError):
             await others.release_held("m", force=True)
+
+
+def ours() -> int:
+    """Number of tasks, and of objects of the library."""
+    gc.collect()
+    kinds = [str(type(one)) for one in gc.get_objects()]
+    return len(asyncio.all_tasks()) + sum("'asynclock." in kind for kind in kinds)
+
+
+@virtual
+async def test_listening_for_a_request_leaves_nothing_behind(on: Nodes) -> None:
+    election, found = on.locks.election("e"), list[int]()
+    async with on.locks.lock("m") as lease:
+        for _ in range(2):
+            for _ in range(9):
+                async with election.campaign(on_wanted="resign"):
+                    pass  # it ends before the task that listens begins
+                waiting = start(lease.wanted())
+                await asyncio.sleep(0.1)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            await asyncio.sleep(TTL)
+            found.append(ours())
+    assert found[1] <= found[0]
 
 
 @virtual
