@@ -297,7 +297,8 @@ class Detached:
         """Return what `ticket` says. Raises ConfigurationError, which doesn't show the ticket."""
         if not isinstance(ticket, bytes):
             raise ConfigurationError(
-                f"a ticket must be bytes, as Lease.detach returns them, not {type(ticket).__name__}"
+                "a ticket must be bytes, as Lease.detach returns them (a queue of text: "
+                f"ticket.encode()), not {type(ticket).__name__}"
             )
         match from_json(ticket) if len(ticket) <= LONGEST else None:
             case {"asynclock": int(version)} if version != VERSION:

@@ -179,7 +179,7 @@ async def test_what_is_no_ticket_of_this_manager(on: Nodes) -> None:
         (b" " * 8192 + ticket, "no ticket"),
         (b"\xff", "no ticket"),
         (b"[1]", "no ticket"),
-        (ticket.decode(), "must be bytes"),
+        (ticket.decode(), "ticket.encode()"),
         (None, "must be bytes"),
         (_changed(ticket, asynclock=2), "has version 2"),
         (_changed(ticket, owner="theirs"), "no ticket"),

@@ -162,7 +162,7 @@ class _Job:
     def _report_holder(self, event: Event) -> None:
         if isinstance(event, Contended) and not self._reported:
             self._reported = True
-            say(f"waiting for {self._name!r}, which {event.holder or 'another owner'} has")
+            say(f"waiting for {self._name!r}, last granted to {event.holder or 'another owner'}")
 
     async def _report_missing_nodes(self, locks: LockManager) -> None:
         """Tell a user at the terminal which nodes are missing."""

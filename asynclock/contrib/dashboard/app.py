@@ -75,7 +75,8 @@ def dashboard(
     """
     if not isinstance(token, str) or len(token) < SHORTEST_TOKEN or not token.isascii():
         raise ConfigurationError(
-            f"a dashboard needs a token of at least {SHORTEST_TOKEN} ASCII characters"
+            f"a dashboard needs a token of at least {SHORTEST_TOKEN} ASCII characters: "
+            "token=, or the variable ASYNCLOCK_TOKEN of `asynclock serve`"
         )
     view = _View(locks, token)
     routes = [Route(f"/{path}", _static(*file)) for path, file in _FILES.items()]

@@ -207,7 +207,8 @@ async def test_it_waits_as_long_as_asked_and_says_once_for_whom(
                 await made(Guarding(), timeout=30.0)._acquire(locks)
             assert now() - began == pytest.approx(30.0, abs=0.5)
             assert locks.statistics().refused > 3
-            assert capsys.readouterr().err == "asynclock: waiting for 'j', which web-1:77 has\n"
+            told = "asynclock: waiting for 'j', last granted to web-1:77\n"
+            assert capsys.readouterr().err == told
             # Later events concern nobody: the command runs.
             assert await locks.lock("j").try_acquire() is None
             assert not capsys.readouterr().err
