@@ -69,6 +69,7 @@ async def free(access: NodeAccess, found: Inspection, owners: Sequence[str]) -> 
             outcomes.append(Outcome(node.address, owner, result))
             for ticket in said.woken:  # it may be that of a task of this process
                 wakeups.wake(derived(command.keys[2], ticket.decode()), index)
+        access.engine.renewals.changed(command.keys[0])  # servers push to other clients only
     return outcomes
 
 

@@ -290,6 +290,14 @@ async def test_listening_for_a_request_leaves_nothing_behind(on: Nodes) -> None:
 
 
 @virtual
+async def test_a_manager_that_takes_its_own_lock_back_notices_that_at_once(on: Nodes) -> None:
+    lease = await on.locks.lock("m").acquire()
+    await lease.extend()
+    assert await on.locks.release_held("m", force=True)
+    await asyncio.wait_for(lease.wait_lost(), TTL / 10)
+
+
+@virtual
 async def test_a_term_that_is_over_is_published_no_more(on: Nodes) -> None:
     term = await on.locks.election("e").campaign("here")
     await asyncio.sleep(1)
