@@ -577,8 +577,8 @@ class Acquire(AcquireContext[Lease]):
 
     def _announce(self, lease: Lease, *, votes: int, handed_over: bool) -> None:
         waited = lease._acquired_at - self._started
-        told = Acquired(lease.name, lease.owner, lease.fence, waited, votes, handed_over)
-        self._engine.observers(told)
+        event = Acquired(lease.name, lease.owner, lease.fence, waited, votes, handed_over)
+        self._engine.observers(event)
 
 
 async def _until_stopped(work: Work, seek: Seek, first: Attempt | None) -> Attempt:

@@ -237,7 +237,7 @@ class Endpoint:
         return link
 
     def late(self, seconds: float) -> Failure:
-        """Return why `open`, or what is before or behind it, did not end within `node_timeout`."""
+        """Return why `open`, or a step before or after it, took longer than `node_timeout`."""
         cause = LATE[self.phase].format(host=self.host, seconds=seconds)
         return Failure(cause + too_far(self.trip, seconds))
 

@@ -208,7 +208,7 @@ NOBODY: Sink = _Nobody()
 
 
 class Keep:
-    """Keeps each node's last reply, for a reader that waits for none."""
+    """Keeps each node's last reply; nobody waits for the replies."""
 
     def __init__(self, found: dict[int, Any]) -> None:
         self._found = found

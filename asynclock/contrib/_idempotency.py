@@ -81,7 +81,7 @@ def first_answer(run: Run, request: str) -> Answer:
 
 
 def keep_answer(run: Run, request: str, status: int, content_type: str | None, body: Any) -> None:
-    """Keep an answer at the end of `run`; of one that is too large, or a stream, that it was given.
+    """Keep an answer at the end of `run`; if it is a stream or too large, only that there was one.
 
     The handler has done its work, so no other request with the key may do it again. An error of the
     server is not kept.

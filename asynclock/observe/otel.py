@@ -52,7 +52,7 @@ _STATES = {NodeUp: "up", NodeDown: "down", NodeQuarantined: "quarantined"}
 
 OUTCOMES = ("acquired", "timeout", "refused", "outage", "error")
 HOLDER_ID = "asynclock.holder_id"
-"""A hold has it as its own, a wait as that of the holder which refused it last."""
+"""Attribute of a hold, and of a wait: the id of the holder that refused it last."""
 OTHER = "other"
 """The pattern of a name that fits none of the user's."""
 KEPT_HOLDS = 1000
