@@ -126,7 +126,7 @@ def test_a_callback_that_fails_or_exits_is_logged(
     lease, kept = in_thread(locks.lock("a").acquire), in_thread(locks.lock("b").acquire)
     lease.on_lost(fail)
     in_thread(lambda: locks.run(take))
-    until(lambda: "a callback failed" in caplog.text, timeout=PATIENCE)
+    until(lambda: "a callback of 'a' failed" in caplog.text, timeout=PATIENCE)
     assert in_thread(kept.release)
 
 
