@@ -149,6 +149,8 @@ def test_a_holder_publishes_a_message_and_hears_that_its_lock_is_wanted() -> Non
         with locks.lock("a") as lease:
             assert lease.publish("half done")
             assert locks.inspect("a").message == "half done"
+            with pytest.raises(asynclock.ConfigurationError, match="function"):
+                lease.on_wanted(None)  # type: ignore[arg-type]
             lease.on_wanted(lambda lease: told.append(lease.name))
             assert locks.ask_back("a")
             until(lambda: told)
