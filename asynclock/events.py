@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -192,15 +193,15 @@ class Waits(Protocol):
         """Return the seconds that each task has waited so far, by name, longest first."""
 
 
-class Watcher:
+class Watcher(ABC):
     """The base class of an observer that knows its managers: their waits, and their prefixes."""
 
     def __init__(self) -> None:
         self._managers: WeakKeyDictionary[Waits, None] = WeakKeyDictionary()
 
+    @abstractmethod
     def __call__(self, event: Event) -> None:
         """Take an event."""
-        raise NotImplementedError
 
     def note(self, event: Event, prefix: str) -> None:  # noqa: ARG002 - for those that override it
         """Take an event of a manager with this prefix."""
