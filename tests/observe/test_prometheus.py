@@ -48,6 +48,13 @@ async def test_the_block_of_the_page(
     monkeypatch.setattr(
         prometheus_client, "start_http_server", lambda *a, **k: started.append(start(*a, **k))
     )
+    providers: list[MeterProvider] = []
+
+    def provide(*args: Any) -> MeterProvider:
+        providers.append(MeterProvider(*args))
+        return providers[-1]
+
+    monkeypatch.setattr("opentelemetry.sdk.metrics.MeterProvider", provide)
     text = (
         printed()
         .replace("9464", str(port))
@@ -67,6 +74,8 @@ async def test_the_block_of_the_page(
         page = await asyncio.to_thread(get, f"http://127.0.0.1:{port}/metrics")
     finally:
         await locks.aclose()
+        for provider in providers:
+            provider.shutdown()  # else later tests of this process read its series
         for server, thread in started:
             await asyncio.to_thread(server.shutdown)
             server.server_close()
