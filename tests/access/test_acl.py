@@ -187,21 +187,11 @@ async def test_with_less_it_works_and_says_once_what_it_assumes(
 
 @pytest.mark.parametrize(
     ("missing", "said"),
-    [
-        (["+evalsha"], "evalsha"),
-        (["+set"], "script"),
-        (["+time"], "script"),
-        (["+pttl"], "script"),
-    ],
+    [(["+evalsha"], "evalsha"), (["+set"], "script"), (["+time"], "script"), (["+pttl"], "script")],
 )
 @pytest.mark.parametrize("newer", [False, True])
 async def test_without_scripts_it_says_so_at_the_first_acquire(
-    asynclock_servers: StartServers,
-    connect: Connect,
-    missing: list[str],
-    said: str,
-    *,
-    newer: bool,
+    asynclock_servers: StartServers, connect: Connect, missing: list[str], said: str, *, newer: bool
 ) -> None:
     """Redis words the error differently since 7.2."""
     binary = server_with_waitaof() if newer else None

@@ -38,11 +38,7 @@ async def serves(server: LocalServer) -> bool:
     ],
 )
 async def test_a_mistake_is_told_at_once(
-    asynclock_servers: StartServers,
-    connect: Connect,
-    args: tuple[str, ...],
-    url: str,
-    words: str,
+    asynclock_servers: StartServers, connect: Connect, args: tuple[str, ...], url: str, words: str
 ) -> None:
     (server,) = await asynclock_servers(1, args=args)
     await refuses(connect, url.format(f"{server.host}:{server.port}"), words)

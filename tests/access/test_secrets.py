@@ -88,10 +88,7 @@ async def said_by(command: str, *urls: str) -> str:
 @pytest.mark.parametrize("fault", ["no HELLO", "another password"])
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
 async def test_of_a_login_that_fails(
-    asynclock_servers: StartServers,
-    caplog: pytest.LogCaptureFixture,
-    deployment: str,
-    fault: str,
+    asynclock_servers: StartServers, caplog: pytest.LogCaptureFixture, deployment: str, fault: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
     if fault == "no HELLO":

@@ -13,8 +13,7 @@ pytestmark = pytest.mark.timeout(180)  # servers on a busy machine start slowly
 
 
 @pytest.mark.parametrize(
-    ("deployment", "connections"),
-    list(zip(DEPLOYMENTS, (1, 3, 5, 1, 4, 6), strict=True)),
+    ("deployment", "connections"), list(zip(DEPLOYMENTS, (1, 3, 5, 1, 4, 6), strict=True))
 )
 async def test_what_a_deployment_costs(deployment: str, connections: int) -> None:
     found = await costs(deployment, 200)

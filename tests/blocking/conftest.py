@@ -12,12 +12,7 @@ from asynclock.testing import LocalServer
 
 TTL = 60.0
 """Seconds: longer than any test, so a name is free only because it was released."""
-SETTINGS: dict[str, Any] = {
-    "ttl": TTL,
-    "max_ttl": TTL,
-    "node_timeout": 2.0,
-    "restart_guard": False,
-}
+SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": 2.0, "restart_guard": False}
 
 
 @pytest.fixture

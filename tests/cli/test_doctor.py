@@ -77,10 +77,7 @@ async def test_nothing_on_a_healthy_set(program: Program, asynclock_servers: Sta
 
 
 PLANTS: tuple[tuple[tuple[str, ...], set[str]], ...] = (
-    (
-        ("CONFIG SET maxmemory 100mb", "CONFIG SET maxmemory-policy volatile-lru"),
-        {"evicts"},
-    ),
+    (("CONFIG SET maxmemory 100mb", "CONFIG SET maxmemory-policy volatile-lru"), {"evicts"}),
     (("CONFIG SET appendfsync everysec",), {"fsync"}),
     (("CONFIG SET appendonly no",), {"no-persistence"}),
     (("CONFIG SET min-replicas-to-write 2",), {"min-replicas", "refuses-writes"}),

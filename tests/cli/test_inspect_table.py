@@ -357,10 +357,7 @@ async def of_all_lengths(locks: Locks) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        *(("inspect", name) for name in ("x", "book", "rested", "latch", "--all")),
-        ("top", "--once"),
-    ],
+    [*(("inspect", name) for name in ("x", "book", "rested", "latch", "--all")), ("top", "--once")],
 )
 def test_times_have_one_form(words: tuple[str, ...], here: Here) -> None:
     given = scene(of_all_lengths, ttl=5000.0, max_ttl=6000.0)

@@ -363,8 +363,7 @@ def test_programs_see_who_lags(here: Here) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "seconds"),
-    [((), 1.0), (("--node-timeout", "3"), 3.0), (("--max-ttl", "2"), 0.5)],
+    ("words", "seconds"), [((), 1.0), (("--node-timeout", "3"), 3.0), (("--max-ttl", "2"), 0.5)]
 )
 def test_a_node_has_as_long_as_asked_and_a_share_of_the_longest_ttl(
     words: tuple[str, ...], seconds: float, here: Here

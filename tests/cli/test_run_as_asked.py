@@ -20,14 +20,7 @@ from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests import patient, unmeasured
 
-from .conftest import (
-    PATIENCE,
-    Program,
-    alive,
-    connected,
-    environment,
-    until,
-)
+from .conftest import PATIENCE, Program, alive, connected, environment, until
 from .terminal import Session
 
 ASYNCLOCK = (sys.executable, "-m", "asynclock")

@@ -245,11 +245,7 @@ def _unix_socket(group: Replicated) -> list[str]:
 
 def watched(transport: str) -> Iterator[tuple[str, Setting]]:
     """Groups behind Sentinels, and Clusters."""
-    states: dict[str, Hurt | None] = {
-        "up": None,
-        "dead": sentinel_dead,
-        "frozen": sentinel_frozen,
-    }
+    states: dict[str, Hurt | None] = {"up": None, "dead": sentinel_dead, "frozen": sentinel_frozen}
     for state, hurt in states.items():
         name = f"sentinel-{transport}-{state}"
         yield name, topology(name, starting(SentinelGroup, transport=transport), hurt, acks=1)

@@ -114,9 +114,7 @@ def fastapi_app(witness: Witness, *nodes: Any, **settings: Any) -> FastAPI:
         return {"fence": lease.fence}
 
     @app.post("/orders/{order_id}/hold")
-    async def hold(
-        lease: Annotated[Lease, Locked("orders:{order_id}")],
-    ) -> dict[str, int]:
+    async def hold(lease: Annotated[Lease, Locked("orders:{order_id}")]) -> dict[str, int]:
         await witness.work(lease.name)
         return {"fence": lease.fence}
 

@@ -299,10 +299,7 @@ def test_what_cannot_name_a_lock_is_refused_where_it_is_written(wrong: Any) -> N
                 ("/orders/42", None, 0, 428),
             ],
         ),
-        (
-            Depends(of_body),
-            [("/orders/1", "orders:42", 7, 200), ("/orders/1", "orders:1", 7, 400)],
-        ),
+        (Depends(of_body), [("/orders/1", "orders:42", 7, 200), ("/orders/1", "orders:1", 7, 400)]),
     ],
 )
 def test_a_fence_is_checked_against_the_lock_of_the_value(name: Any, requests: Any) -> None:

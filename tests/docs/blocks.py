@@ -28,20 +28,7 @@ TEST_NAME = re.compile(r"tests/[\w/]+\.py(?:::\w+)*")
 
 # Languages that a reader does not run as Python; directives of the site are `{name}`.
 OTHER_LANGUAGES = {
-    *(
-        "",
-        "console",
-        "html",
-        "http",
-        "ini",
-        "json",
-        "lua",
-        "mermaid",
-        "sql",
-        "text",
-        "toml",
-        "yaml",
-    ),
+    *("", "console", "html", "http", "ini", "json", "lua", "mermaid", "sql", "text", "toml", "yaml")
 }
 
 

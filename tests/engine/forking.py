@@ -124,10 +124,7 @@ async def preloads(locks: asynclock.LockManager) -> None:
     """One worker of a server that has made its manager before it forked."""
     async with locks.lock("a") as lease:
         owner = lease.owner
-    tell(
-        label=owner.partition(":")[2].rpartition(":")[2] == str(os.getpid()),
-        random=owner[:32],
-    )
+    tell(label=owner.partition(":")[2].rpartition(":")[2] == str(os.getpid()), random=owner[:32])
     await locks.aclose()
 
 

@@ -192,9 +192,7 @@ def test_closing_names_at_most_ten_leases_that_it_ends(
         assert told[0].count("'n") == min(held, 10)
 
 
-def test_closing_ends_a_grant_that_is_between_two_leases(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_closing_ends_a_grant_that_is_between_two_leases(caplog: pytest.LogCaptureFixture) -> None:
     """Its key is deleted, and no lease is named that somebody held."""
     caplog.set_level(logging.WARNING, "asynclock")
     virtual_single(_closed_between_two_leases)()

@@ -124,9 +124,7 @@ async def test_left_in_another_task_it_cancels_nobody_there(on: Nodes) -> None:
 
 
 @virtual_single
-async def test_a_cancellation_from_before_the_body_is_not_taken_for_a_second_one(
-    on: Nodes,
-) -> None:
+async def test_a_cancellation_from_before_the_body_is_not_taken_for_a_second_one(on: Nodes) -> None:
     async def work() -> None:
         await was_cancelled()
         with pytest.raises(LOST):

@@ -12,14 +12,7 @@ import asynclock
 from asynclock import events
 from asynclock.testing import lose
 from tests.engine.batches import listen
-from tests.engine.virtual_nodes import (
-    TTL,
-    UNNOTICED,
-    Nodes,
-    start,
-    virtual,
-    virtual_single,
-)
+from tests.engine.virtual_nodes import TTL, UNNOTICED, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
 from tests.waiting import until
 

@@ -79,9 +79,7 @@ async def test_an_outer_cancellation_stays_a_cancellation(
         assert await asynclock_nodes[0].command("EXISTS", "asynclock:a") == 0
 
 
-async def test_observers_see_it_all_and_break_nothing(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+async def test_observers_see_it_all_and_break_nothing(asynclock_nodes: list[LocalServer]) -> None:
     seen: list[str] = []
 
     def failing(event: object) -> None:
@@ -116,9 +114,7 @@ async def test_an_observer_that_cancels_leaves_nothing_locked(
         assert await asynclock_nodes[0].command("EXISTS", "asynclock:a") == 0
 
 
-async def test_two_fifths_dead_works_three_is_an_outage(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+async def test_two_fifths_dead_works_three_is_an_outage(asynclock_nodes: list[LocalServer]) -> None:
     urls = [node.url for node in asynclock_nodes]
     dead = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"]
     node_timeout = 1.0

@@ -249,9 +249,7 @@ async def test_a_name_that_is_kept_while_its_node_is_down_leaves_no_queue(on: No
 
 
 @virtual
-async def test_a_loss_that_the_replies_to_a_release_in_a_turn_reveal_is_reported(
-    on: Nodes,
-) -> None:
+async def test_a_loss_that_the_replies_to_a_release_in_a_turn_reveal_is_reported(on: Nodes) -> None:
     async with in_its_turn(on) as (ours, lease, waiting):
         await forget(on)
         assert await lease.release()  # by our own clock, it was held

@@ -128,9 +128,7 @@ async def test_a_call_that_is_over_leaves_no_timer_behind(on: Nodes) -> None:
 
 
 @virtual
-async def test_each_call_in_vain_is_told_with_its_outcome_and_how_long_it_waited(
-    on: Nodes,
-) -> None:
+async def test_each_call_in_vain_is_told_with_its_outcome_and_how_long_it_waited(on: Nodes) -> None:
     seen: list[Any] = []
     async with on.connect() as theirs, on.connect(observers=[seen.append]) as locks:
         held = await theirs.lock("a").acquire()

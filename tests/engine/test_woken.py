@@ -244,9 +244,7 @@ async def test_a_writer_that_tries_in_vain_ends_no_turn(on: Nodes) -> None:
 
 
 @virtual
-async def test_an_upgrade_does_not_wait_behind_another_one_whose_votes_are_split(
-    on: Nodes,
-) -> None:
+async def test_an_upgrade_does_not_wait_behind_another_one_whose_votes_are_split(on: Nodes) -> None:
     for node, owner in zip(on.nodes, ("1" * 32 + ":one", "2" * 32 + ":two"), strict=False):
         await node.command("SET", KEY + b":#upgrade", owner, "PX", 60_000)
     lock = on.locks.rwlock("a")

@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from tests.engine.virtual_nodes import (
-    COUNTER,
-    KEY,
-    NODE_TIMEOUT,
-    TTL,
-    VALID,
-    Nodes,
-    start,
-    virtual,
-)
+from tests.engine.virtual_nodes import COUNTER, KEY, NODE_TIMEOUT, TTL, VALID, Nodes, start, virtual
 from tests.tables.inside import now
 from tests.waiting import until
 

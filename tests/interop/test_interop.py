@@ -255,9 +255,7 @@ class FirstVersion:
         return bool((await self.ask("release"))[0])
 
 
-async def test_the_first_version_and_this_one_share_a_name(
-    asynclock_servers: StartServers,
-) -> None:
+async def test_the_first_version_and_this_one_share_a_name(asynclock_servers: StartServers) -> None:
     """All of 1.x may: they exclude each other, wait for each other and see one row of fences."""
     [server] = await asynclock_servers(1)
     async with (

@@ -508,9 +508,7 @@ def acknowledge(cluster: VirtualCluster, count: int) -> None:
 
 
 @in_virtual_time
-async def test_replicas_that_any_primary_had_may_come_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_replicas_that_any_primary_had_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failover, the new primary has fewer. A Cluster without any is a mistake."""
     cluster = VirtualCluster(monkeypatch, replicas=1)
     acknowledge(cluster, 1)

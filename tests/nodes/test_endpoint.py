@@ -73,12 +73,7 @@ class Anywhere(dict[Any, Any]):
 )
 @in_virtual_time
 async def test_an_address(
-    monkeypatch: pytest.MonkeyPatch,
-    url: str,
-    host: str,
-    port: int,
-    login: tuple[str, ...],
-    db: int,
+    monkeypatch: pytest.MonkeyPatch, url: str, host: str, port: int, login: tuple[str, ...], db: int
 ) -> None:
     assert await Anywhere(monkeypatch).login(url) == (host, port, login, db)
 

@@ -199,8 +199,7 @@ async def test_none_is_a_timeout_without_an_end(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "given"),
-    [({"timeout": 2}, {}), ({}, {"timeout": 2}), ({"timeout": 0}, {"timeout": 2})],
+    ("own", "given"), [({"timeout": 2}, {}), ({}, {"timeout": 2}), ({"timeout": 0}, {"timeout": 2})]
 )
 @virtual_single
 async def test_an_elections_own_timeout_counts(

@@ -96,8 +96,7 @@ async def test_in_the_order_in_which_they_asked(
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted"),
-    [("write", ["r1", "w1", "w2", "w3"]), ("read", ["w1", "r1", "w2", "w3"])],
+    ("held", "wanted"), [("write", ["r1", "w1", "w2", "w3"]), ("read", ["w1", "r1", "w2", "w3"])]
 )
 @virtual_single
 async def test_readers_have_one_place_among_all_writers(

@@ -7,12 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import asynclock
-from asynclock.testing import (
-    RedisCluster,
-    SentinelGroup,
-    Single,
-    Topology,
-)
+from asynclock.testing import RedisCluster, SentinelGroup, Single, Topology
 from tests.replicated.conftest import Connect
 
 ALONE: dict[str, Callable[[], Topology]] = {

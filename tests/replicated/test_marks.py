@@ -12,14 +12,7 @@ import pytest
 import asynclock
 from asynclock._rules.validity import quarantine
 from asynclock.events import Event, NodeQuarantined
-from asynclock.testing import (
-    LocalServer,
-    RedisCluster,
-    Replicated,
-    SentinelGroup,
-    Topology,
-    until,
-)
+from asynclock.testing import LocalServer, RedisCluster, Replicated, SentinelGroup, Topology, until
 from asynclock.testing.topology import in_sync
 from asynclock.testing.topology.base import follow
 from tests.replicated.conftest import Connect

@@ -335,9 +335,7 @@ SABOTAGES = {
     "a_counter_is_ignored": under("fences", lua(LOCK, "fence_above", "return fence")),
     # Counters only disagree where the clock does not raise them all to one floor.
     "write_back_skipped": under(
-        "fences",
-        swap(Ballot, "_agree", largest_claim),
-        swap(Ballot, "_write_back", at_once),
+        "fences", swap(Ballot, "_agree", largest_claim), swap(Ballot, "_write_back", at_once)
     ),
     "raise_without_owner_check": under(
         "raises",
@@ -354,8 +352,7 @@ SABOTAGES = {
         "strays", told("if ARGV[1] == 'acquire' or ARGV[1] == 'batch' then ARGV[5] = '0' end")
     ),
     "a_first_acquire_without_a_deadline": under(
-        "strays",
-        swap(ServerNode, "_bounded", lambda _: lambda _server, command: command),
+        "strays", swap(ServerNode, "_bounded", lambda _: lambda _server, command: command)
     ),
     "a_lost_turn": under(
         "crowd", swap(LocalQueue, "leave", lambda old: lambda *args: old(*args) and None)

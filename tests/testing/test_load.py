@@ -93,9 +93,7 @@ async def test_bodies_that_overlap_are_counted(monkeypatch: pytest.MonkeyPatch) 
     assert (await of(NoLock(monkeypatch), "a", "b")).overlaps == 0
 
 
-async def test_errors_are_counted_by_type_and_no_task_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_errors_are_counted_by_type_and_no_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     load = await of(Failing(monkeypatch), "a")
     assert load.errors == {"TimeoutError": ENOUGH // 2}
     assert len(load.cycles) == ENOUGH // 2

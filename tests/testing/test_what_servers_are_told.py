@@ -98,10 +98,7 @@ async def test_users_are_in_a_file_beside_one_who_may_do_everything(seven: Serve
     with closing(LocalServer(binary=seven, users=users, password="hush")) as server:
         file = server.folder / "users.acl"
         assert await told(server) == usual(
-            server,
-            aclfile=str(file),
-            masteruser="asynclock-testing",
-            masterauth="loopback-only",
+            server, aclfile=str(file), masteruser="asynclock-testing", masterauth="loopback-only"
         )
         assert file.read_text().splitlines() == [
             "user bob on >b ~x* +get",

@@ -244,8 +244,7 @@ async def fenced(lease: Lease) -> None:
 @app.put("/orders/{order_id}")
 async def put(
     stamp: Annotated[
-        fencing.FenceStamp,
-        Depends(require_fence(fencing.MemoryFenceStore(), "orders:{order_id}")),
+        fencing.FenceStamp, Depends(require_fence(fencing.MemoryFenceStore(), "orders:{order_id}"))
     ],
     request: Request,
 ) -> int:

@@ -86,9 +86,7 @@ def test_an_error_is_quoted_without_values() -> None:
     assert not shows(harmless(ValueError(f'Port could not be cast as "{CANARY}"')))
 
 
-def test_authorities_are_loaded_once_for_all_nodes_that_trust_the_same(
-    tmp_path: Path,
-) -> None:
+def test_authorities_are_loaded_once_for_all_nodes_that_trust_the_same(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     trusting = f"?ssl_ca_certs={certificates.ca}"
     first = Endpoint.of(f"rediss://a{trusting}")

@@ -151,9 +151,7 @@ def test_an_interrupted_exit_of_the_process_ends_what_it_can(
     assert served
 
 
-def test_an_exit_right_after_the_start_ends_what_it_has_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_exit_right_after_the_start_ends_what_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that has started the loop may end it before the loop waits for that."""
     served, ending = [], threading.Event()
     succeed, join = _loop.Call.end, threading.Thread.join
@@ -418,9 +416,7 @@ def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
     in_thread(_bridge._end)  # nothing is left to end
 
 
-def test_the_exit_releases_the_leases_of_every_manager(
-    background: _loop.BackgroundLoop,
-) -> None:
+def test_the_exit_releases_the_leases_of_every_manager(background: _loop.BackgroundLoop) -> None:
     managers = [blocking.connect("memory://"), blocking.connect("memory://other")]
     leases = [in_thread(locks.lock("a").acquire) for locks in managers]
     in_thread(_bridge._end)

@@ -77,11 +77,7 @@ def test_three_loads_take_turns_after_a_warm_up(monkeypatch: pytest.MonkeyPatch)
     one, own, hot = [f"{run}:0"], [f"{run}:{at}" for at in range(3)], [f"{run}:hot"] * 3
     assert ran == [(one, 0.2), *[(one, 0.7), (own, 0.7), (hot, 0.7)] * 2]
     counts = {row.title: [load.count for load in row.rounds] for row in rows}
-    assert counts == {
-        "1 task": [2, 5],
-        "3 tasks, own names": [3, 6],
-        "3 tasks, one name": [4, 7],
-    }
+    assert counts == {"1 task": [2, 5], "3 tasks, own names": [3, 6], "3 tasks, one name": [4, 7]}
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,7 @@ def written(out: Console) -> str:
         ),
         (BAD, "1 no lock 4 6 1 2 1 1.2", 2, False, "3 orders went wrong"),
         (Act(2, 1, {0: 1}), "2 asyncio.Lock per process 1 1 1 0 0 0.0", 0, True, "every order was"),
-        (
-            Act(3, 3, {0: 1, 1: 1}),
-            "3 asynclock, 5 masters 3 2 2 0 0 0.0",
-            0,
-            True,
-            "1 orders went",
-        ),
+        (Act(3, 3, {0: 1, 1: 1}), "3 asynclock, 5 masters 3 2 2 0 0 0.0", 0, True, "1 orders went"),
     ],
     ids=["sold once", "sold twice", "one order", "one not reached"],
 )

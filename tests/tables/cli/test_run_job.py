@@ -146,10 +146,7 @@ async def running(ttl: float = 10.0, **wanted: Any) -> AsyncIterator[Run]:
 @pytest.mark.parametrize(("ttl", "grace"), [(4.0, 1.0), (20.0, 5.0), (60.0, 5.0)])
 @in_virtual_time
 async def test_the_command_gets_time_to_clean_up_and_none_after_the_lease(
-    ttl: float,
-    grace: float,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    ttl: float, grace: float, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """At most a quarter of the ttl: until then the renewals have failed several times."""
     async with running(ttl) as run:
@@ -245,9 +242,7 @@ async def test_a_command_that_ends_with_the_loss(on_loss: str, lost: bool) -> No
 
 
 @in_virtual_time
-async def test_with_a_warning_only_the_command_goes_on(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_with_a_warning_only_the_command_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     async with running(on_loss="warn") as run:
         end = run.lose_the_quorum()
         await asyncio.sleep(end - now() - 0.2)

@@ -195,8 +195,7 @@ def test_inspect_reads_its_arguments_as_typer_does(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("--help",), ("x", "y"), ("--node",), ("--node-timeout", "soon"), ("-j",), ("--al",)],
+    "words", [("--help",), ("x", "y"), ("--node",), ("--node-timeout", "soon"), ("-j",), ("--al",)]
 )
 def test_typer_explains_what_inspect_can_not_read(words: tuple[str, ...]) -> None:
     assert held.parse(words) is None

@@ -442,11 +442,7 @@ class Standard(io.StringIO):
     ids=["a terminal", "no keys", "a pipe", "asked for once"],
 )
 def test_it_is_live_where_it_gets_keys_and_has_a_screen(
-    words: tuple[str, ...],
-    stdin: bool,
-    stdout: bool,
-    live: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], stdin: bool, stdout: bool, live: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
 

@@ -52,11 +52,7 @@ def attempt(remaining: float | None = 1.0, *, outage: bool = False) -> Any:
 
 
 def pausing(
-    engine: Any,
-    *,
-    queue: bool = True,
-    deadline: float | None = None,
-    until: float = NEVER,
+    engine: Any, *, queue: bool = True, deadline: float | None = None, until: float = NEVER
 ) -> Pauses:
     spec: Any = SimpleNamespace(queue=queue)
     return Pauses(engine, spec, deadline, until)

@@ -160,11 +160,7 @@ async def test_what_is_waited_for(acks: Acks, replicas: int, timeout: float, sen
 SOME = "replicas acknowledged the grant within 0.5 s (NOACKS)"
 ON_DISK = Acks("all", durable=True)
 SAVED = Acks(0, durable=True)
-SENT = {
-    Acks("all"): "WAIT 2 500",
-    ON_DISK: "WAIT 2 125, WAITAOF 1 2 375",
-    SAVED: "WAITAOF 1 0 500",
-}
+SENT = {Acks("all"): "WAIT 2 500", ON_DISK: "WAIT 2 125, WAITAOF 1 2 375", SAVED: "WAITAOF 1 0 500"}
 NO_FILE = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
 
 
@@ -176,11 +172,7 @@ NO_FILE = "ERR WAITAOF cannot be used when numlocal is set but appendonly is dis
         (Acks("all"), "+x", "! its reply has an unexpected form (UNREADABLE)"),
         (ON_DISK, ":2, *2, :1, :2", GRANTED),
         (ON_DISK, ":2, *2, :1, :1", "! 1 of 2 replicas saved the grant within 0.5 s (NOACKS)"),
-        (
-            ON_DISK,
-            ":2, *2, :0, :2",
-            "! it had not saved the grant to disk within 0.5 s (NOACKS)",
-        ),
+        (ON_DISK, ":2, *2, :0, :2", "! it had not saved the grant to disk within 0.5 s (NOACKS)"),
         (SAVED, "*2, :1, :0", GRANTED),
         (SAVED, "*2, :0, :0", "! it had not saved the grant to disk within 0.5 s (NOACKS)"),
         (

@@ -36,11 +36,7 @@ CONNECTIONS = {
         "wait 0.01",
         "limits? -> 0.25 0.5 1.0 2.0 2.0 2.0 0.25",
     ),
-    "a node that was away for long is still tried": (
-        "fails 1500 refused",
-        "comes",
-        "state? -> up",
-    ),
+    "a node that was away for long is still tried": ("fails 1500 refused", "comes", "state? -> up"),
     "a new connection forgets what was wrong, and wakes who waits": (
         "fails refused",
         "state? -> down",

@@ -76,8 +76,7 @@ def test_an_error_is_told_as_the_servers_own_and_may_need_a_person(
 
 
 @pytest.mark.parametrize(
-    ("reply", "part"),
-    [([0, [GRANTED, 5], 0], [GRANTED, 5]), ([0, [GRANTED, 5, 6], 0], None)],
+    ("reply", "part"), [([0, [GRANTED, 5], 0], [GRANTED, 5]), ([0, [GRANTED, 5, 6], 0], None)]
 )
 def test_a_reply_about_other_names_is_not_taken_for_ours(reply: Any, part: Any) -> None:
     assert plain(reply, 1, 1) == part
@@ -108,8 +107,7 @@ def test_what_a_late_command_leaves_on_a_server(
 
 
 @pytest.mark.parametrize(
-    ("more", "kept"),
-    [((), ()), ((FAILED,), (FAILED,)), ((5,), ()), ((5, "ticket"), (FAILED,))],
+    ("more", "kept"), [((), ()), ((FAILED,), (FAILED,)), ((5,), ()), ((5, "ticket"), (FAILED,))]
 )
 def test_a_release_that_is_sent_later_has_its_owner_alone(
     more: tuple[Any, ...], kept: tuple[Any, ...]
@@ -467,8 +465,7 @@ async def test_the_others_get_some_time_once_enough_have_answered(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "took", "silent"),
-    [((0.3, None, 0.1), 0.55, {1}), ((0.3, 0.4, 0.1), 0.4, set())],
+    ("seconds", "took", "silent"), [((0.3, None, 0.1), 0.55, {1}), ((0.3, 0.4, 0.1), 0.4, set())]
 )
 @in_virtual_time
 async def test_a_poll_waits_for_a_majority_and_only_a_little_for_the_rest(

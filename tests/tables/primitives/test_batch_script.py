@@ -110,10 +110,7 @@ class Side:
         for key in sorted(self.client.keys(f"asynclock:{self.side}*")):
             kind = self.client.type(key)
             assert kind == b"hash" or self.client.pttl(key) > 0
-            read = {
-                b"string": self.client.get,
-                b"zset": self.members,
-            }.get(kind, self.client.type)
+            read = {b"string": self.client.get, b"zset": self.members}.get(kind, self.client.type)
             found[key.decode().replace(f":{self.side}", ":", 1)] = read(key)
         return found
 

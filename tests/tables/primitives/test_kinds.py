@@ -191,16 +191,8 @@ def test_a_release_by_an_operator_names_what_it_reads_besides() -> None:
         ("lock", "", ["p:a", "p:a:#fence", "p:a:#queue"]),
         ("fair", "", ["p:a:#fair", "p:a:#fair:#fence", "p:a:#waiters"]),
         ("election", "", ["p:a:#leader", "p:a:#leader:#fence", "p:a:#candidates"]),
-        (
-            "rwlock",
-            "write",
-            ["p:a:#write", "p:a:#write:#fence", "p:a:#phases", "p:a:#readers"],
-        ),
-        (
-            "rwlock",
-            "read",
-            ["p:a:#readers", "p:a:#write:#fence", "p:a:#phases", "p:a:#write"],
-        ),
+        ("rwlock", "write", ["p:a:#write", "p:a:#write:#fence", "p:a:#phases", "p:a:#readers"]),
+        ("rwlock", "read", ["p:a:#readers", "p:a:#write:#fence", "p:a:#phases", "p:a:#write"]),
         ("rwlock", "upgrade", ["p:a:#upgrade", "p:a:#upgrade:#fence", "p:a:#upgraders"]),
         ("semaphore", "several", ["p:a:#several", "p:a:#several:#fence", "p:a:#collectors"]),
     ):

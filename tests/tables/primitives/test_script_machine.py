@@ -330,10 +330,7 @@ class ReadersAndWriter(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=30,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+    max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 ReadersAndWriter.TestCase.settings = QUICK

@@ -229,9 +229,7 @@ async def test_a_strict_manager_uses_no_server_that_may_evict_keys(on: Nodes) ->
 
 
 @virtual
-async def test_the_record_of_the_set_is_kept_under_the_managers_prefix_for_years(
-    on: Nodes,
-) -> None:
+async def test_the_record_of_the_set_is_kept_under_the_managers_prefix_for_years(on: Nodes) -> None:
     async with on.connect(prefix="shop:") as shop:
         record = _access.fleet_record(shop)
         assert _access.node_access(shop).prefix == "shop:"
