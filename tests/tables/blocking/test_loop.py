@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from asynclock import blocking
-from asynclock.blocking import _bridge, _loop
+from asynclock.blocking import _faces, _loop
 from asynclock.errors import ConfigurationError
 from tests.blocking.threads import in_thread, started
 from tests.waiting import until_in_thread as until
@@ -413,13 +413,13 @@ def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
     assert served == ["served"]
     assert background.over
     assert not background._thread.is_alive()
-    in_thread(_bridge._end)  # nothing is left to end
+    in_thread(_faces._end)  # nothing is left to end
 
 
 def test_the_exit_releases_the_leases_of_every_manager(background: _loop.BackgroundLoop) -> None:
     managers = [blocking.connect("memory://"), blocking.connect("memory://other")]
     leases = [in_thread(locks.lock("a").acquire) for locks in managers]
-    in_thread(_bridge._end)
+    in_thread(_faces._end)
     assert [lease.lost_reason for lease in leases] == ["the manager was closed"] * 2
     assert not background._thread.is_alive()
     for locks in managers:
@@ -444,7 +444,7 @@ def test_a_loop_that_stands_still_does_not_keep_the_process(
 
     background.start(blocks)
     try:
-        in_thread(_bridge._end)
+        in_thread(_faces._end)
         assert not goes_on.is_set()
         assert "has not ended in 0.2 s" in caplog.text
     finally:
