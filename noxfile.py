@@ -293,7 +293,6 @@ UNMEASURED = [
     "tests/model",
     "tests/packaging",
     "tests/simulation",
-    "tests/tables/model",
     "tests/test_layers.py",
     "tests/test_public_names.py",
     "tests/typing",

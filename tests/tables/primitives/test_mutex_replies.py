@@ -372,6 +372,12 @@ test_a_batch_in_memory, test_a_batch = played("""
       GET l,c -> me now+2000000
       PTTL l,c -> TTL DAY
 
+    a batch releases nothing of another, and asks for the names that are left in its order
+      SET a you PX TTL
+      lock(a b aq bq) batch 2 me me -> 1 [[0 '' *] [0 '' *]]
+      GET a -> you
+      lock(a a aq aq c c) batch 0 me him floor=now wait=20000 -> 1 [[0 TTL you now 0 ...
+
     a release that fails in a batch fails alone
       SET a,b me PX TTL
       ZADD aq 1 t

@@ -1,7 +1,7 @@
 """The read-write lock's scripts on a real server against a model: random calls, the same replies.
 
 Time stands still here: every ttl is far longer than a test, and a rule of its own lets a key
-expire. The mutex and its queue are in tests/tables/model, all others in the tables beside this.
+expire. All other scripts are in the tables beside this.
 """
 
 from __future__ import annotations
