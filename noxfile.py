@@ -285,7 +285,6 @@ EVERYDAY = "tests/everyday"
 # Measuring doubles the processor time of Python code; the measured tests reach the same lines.
 UNMEASURED = [
     "tests/benchmarks",
-    "tests/contention",
     "tests/contract",
     "tests/docs/test_pictures.py",
     EVERYDAY,
