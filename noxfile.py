@@ -188,7 +188,7 @@ QUICK = [
     "tests/nodes/test_bad_input.py",
     "tests/primitives/test_synchronized.py",
     "tests/rules",
-    "tests/simulation/test_keyspace.py",
+    "tests/testing/test_memory_commands.py",
     "tests/tables/blocking/test_generated.py",
     "tests/tables/engine",
     "tests/tables/nodes",
